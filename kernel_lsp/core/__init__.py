@@ -1,0 +1,1 @@
+"""The nouns: frozen data with no I/O. Imports nothing else of ours."""

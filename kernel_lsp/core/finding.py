@@ -1,0 +1,33 @@
+"""Findings: something at a place in a file that a person should know."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from kernel_lsp.core.model import Noun
+
+
+class Severity(StrEnum):
+    """As editors show it."""
+
+    ERROR = "error"
+    WARNING = "warning"
+    INFORMATION = "information"
+    HINT = "hint"
+
+
+class Finding(Noun):
+    """One fact at one place. `line` and `column` are 1-based. `source` is who found it (``nvrtc``, ``ptxas``,
+    ``executor``, ``plan``, ``integrity``); `code` is stable and documented, e.g. ``out-of-bounds-read``."""
+
+    code: str
+    severity: Severity
+    message: str
+    source: str
+    file: str | None = None
+    line: int | None = None
+    column: int | None = None
+    kernel: str | None = None
+    block: tuple[int, int, int] | None = None
+    thread: tuple[int, int, int] | None = None
+    n_occurrences: int = 1

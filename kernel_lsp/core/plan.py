@@ -1,0 +1,256 @@
+"""The launch plan: what the comment block at the top of a `.cu` file says, and its binding to actual shapes.
+
+`kernel_lsp.plan` parses, prints and binds; `docs/kernel-format.md` is the user's description.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from kernel_lsp.core.dtype import DType
+from kernel_lsp.core.expression import Expression
+from kernel_lsp.core.model import Noun
+
+PLAN_VERSION = 1
+ScalarType = Literal["float", "int", "bool"]
+
+
+@dataclass(frozen=True)
+class Span:
+    """A stretch of one line. `line` and both columns are 1-based; `end_column` is one past the last character."""
+
+    line: int
+    column: int
+    end_column: int
+
+
+NO_SPAN = Span(1, 1, 1)
+
+
+@dataclass(frozen=True)
+class TensorParameter:
+    """A tensor of an operation: a parameter, a result or a scratch buffer. Contiguous, row-major."""
+
+    name: str
+    dtype: DType
+    dims: tuple[Expression, ...]
+    span: Span = field(default=NO_SPAN, compare=False)
+
+
+@dataclass(frozen=True)
+class ScalarParameter:
+    """A Python number that the operator takes beside its tensors."""
+
+    name: str
+    type: ScalarType
+    span: Span = field(default=NO_SPAN, compare=False)
+
+
+@dataclass(frozen=True)
+class Condition:
+    """One `where:` line: outside it the operator falls back to the PyTorch reference."""
+
+    expression: Expression
+    span: Span = field(default=NO_SPAN, compare=False)
+
+
+@dataclass(frozen=True)
+class Fill:
+    """`fill: tensor = value`: set every element before the steps that follow."""
+
+    tensor: str
+    value: Expression
+    span: Span = field(default=NO_SPAN, compare=False)
+
+
+@dataclass(frozen=True)
+class Launch:
+    """`launch[condition]: kernel<template_arguments><<<grid, block, shared_bytes>>>(arguments) attribute=value`.
+
+    `grid` and `block` always have three entries. An argument is the name of a tensor, or an expression over dims and
+    scalars. `attributes` are pairs such as ``("cooperative", 1)``.
+    """
+
+    kernel: str
+    template_arguments: tuple[Expression | str, ...]
+    grid: tuple[Expression, Expression, Expression]
+    block: tuple[Expression, Expression, Expression]
+    shared_bytes: Expression
+    arguments: tuple[Expression, ...]
+    condition: Expression | None = None
+    attributes: tuple[tuple[str, int], ...] = ()
+    span: Span = field(default=NO_SPAN, compare=False)
+    argument_spans: tuple[Span, ...] = field(default=(), compare=False)
+
+
+LibraryArgument = str | Expression | tuple["LibraryArgument", ...] | None
+"""The name of a tensor (str), an expression, a list of them, or `none`."""
+
+
+@dataclass(frozen=True)
+class LibraryStep:
+    """`library: aten::mm(a, b) -> (c)`: a vendor library does this step, through ATen, and every report says so."""
+
+    function: str
+    arguments: tuple[LibraryArgument, ...]
+    results: tuple[str, ...]
+    condition: Expression | None = None
+    span: Span = field(default=NO_SPAN, compare=False)
+
+
+Step = Fill | Launch | LibraryStep
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One `op:` section: a signature, its contract, its scratch tensors and its steps in order."""
+
+    name: str
+    parameters: tuple[TensorParameter | ScalarParameter, ...]
+    results: tuple[TensorParameter, ...]
+    where: tuple[Condition, ...] = ()
+    scratch: tuple[TensorParameter, ...] = ()
+    steps: tuple[Step, ...] = ()
+    span: Span = field(default=NO_SPAN, compare=False)
+
+    @property
+    def tensors(self) -> tuple[TensorParameter, ...]:
+        """Every tensor in scope of the steps: tensor parameters, results, scratch."""
+        inputs = tuple(p for p in self.parameters if isinstance(p, TensorParameter))
+        return inputs + self.results + self.scratch
+
+
+@dataclass(frozen=True)
+class LaunchPlan:
+    """The whole block. `task` is the text of the `task:` line, a path relative to the `.cu` file."""
+
+    operations: tuple[Operation, ...]
+    task: str | None = None
+    version: int = PLAN_VERSION
+
+    def operation(self, name: str) -> Operation | None:
+        return next((operation for operation in self.operations if operation.name == name), None)
+
+    @property
+    def forward(self) -> Operation:
+        """The first operation."""
+        return self.operations[0]
+
+    @property
+    def backward(self) -> Operation | None:
+        """The operation named ``<forward>_backward``."""
+        return self.operation(f"{self.forward.name}_backward")
+
+
+@dataclass(frozen=True)
+class KernelParameter:
+    """A parameter of a `__global__` function. `element` is the pointee of a pointer, or the type of a value, without
+    `const`, `__restrict__` and spaces that do not matter."""
+
+    name: str
+    element: str
+    is_pointer: bool
+    is_const: bool
+
+
+@dataclass(frozen=True)
+class KernelSignature:
+    """A `__global__` function as the source declares it."""
+
+    name: str
+    template_parameters: tuple[str, ...]
+    parameters: tuple[KernelParameter, ...]
+    span: Span = field(default=NO_SPAN, compare=False)
+
+
+# --- a plan bound to actual shapes: what the CPU executor and the GPU worker both run
+
+
+class BoundTensor(Noun):
+    """A tensor with its actual shape. `role` says who owns it."""
+
+    name: str
+    dtype: DType
+    shape: tuple[int, ...]
+    role: Literal["input", "output", "scratch"]
+
+    @property
+    def n_elements(self) -> int:
+        n = 1
+        for size in self.shape:
+            n *= size
+        return n
+
+    @property
+    def n_bytes(self) -> int:
+        return self.n_elements * self.dtype.itemsize
+
+
+class BoundFill(Noun):
+    """Set every element of `tensor` to `value`."""
+
+    kind: Literal["fill"] = "fill"
+    tensor: str
+    value: float | int
+
+
+class TensorArgument(Noun):
+    """A pointer to the first element of a tensor."""
+
+    kind: Literal["tensor"] = "tensor"
+    tensor: str
+
+
+class ScalarArgument(Noun):
+    """A value passed by copy. `cuda_type` is the C++ type of the kernel's parameter, e.g. ``int`` or ``float``."""
+
+    kind: Literal["scalar"] = "scalar"
+    cuda_type: str
+    value: float | int | bool
+
+
+class BoundLaunch(Noun):
+    """One kernel launch. `kernel` is the C++ name expression, e.g. ``rms_norm_rows<256>``; the compiler gives its
+    symbol. `line` is the line of the launch in the `.cu` file."""
+
+    kind: Literal["launch"] = "launch"
+    kernel: str
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    shared_bytes: int
+    arguments: tuple[TensorArgument | ScalarArgument, ...]
+    attributes: dict[str, int] = {}
+    line: int = 1
+
+    @property
+    def n_blocks(self) -> int:
+        return self.grid[0] * self.grid[1] * self.grid[2]
+
+    @property
+    def n_threads_per_block(self) -> int:
+        return self.block[0] * self.block[1] * self.block[2]
+
+
+class BoundLibraryStep(Noun):
+    """A vendor library call. Arguments are JSON values; a tensor is ``{"tensor": name}``."""
+
+    kind: Literal["library"] = "library"
+    function: str
+    arguments: tuple[object, ...]
+    results: tuple[str, ...]
+
+
+BoundStep = BoundFill | BoundLaunch | BoundLibraryStep
+
+
+class BoundOperation(Noun):
+    """An operation for one set of shapes and scalars."""
+
+    name: str
+    dims: dict[str, int]
+    tensors: tuple[BoundTensor, ...]
+    steps: tuple[BoundStep, ...]
+
+    def tensor(self, name: str) -> BoundTensor:
+        return next(tensor for tensor in self.tensors if tensor.name == name)

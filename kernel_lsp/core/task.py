@@ -1,0 +1,141 @@
+"""A task: what a captured PyTorch function computes, and on which configurations it must be right.
+
+The graph is core ATen as `torch.export` decomposes it. Sizes are expressions (`kernel_lsp.core.expression`) over
+symbols, in text form. `kernel_lsp.worker` emits exactly this as JSON; it cannot import this file.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from kernel_lsp.core.dtype import DType
+from kernel_lsp.core.model import SCHEMA_VERSION, Noun
+
+DimText = str
+"""A size as expression text, e.g. ``"B"``, ``"4096"``, ``"B * (T // 2)"``."""
+
+
+class TensorType(Noun):
+    """Dtype and symbolic shape of a value. `dtype` is the plan's spelling."""
+
+    dtype: DType
+    shape: tuple[DimText, ...]
+
+
+class SourceLine(Noun):
+    """The user's line that made a node. `line` is 1-based."""
+
+    file: str
+    line: int
+    text: str
+
+
+class TaskTensor(Noun):
+    """A tensor argument. `integer_range` is [low, high) for integer tensors that index something, e.g. class labels."""
+
+    kind: Literal["tensor"] = "tensor"
+    name: str
+    type: TensorType
+    role: Literal["input", "parameter", "buffer"]
+    qualified_name: str | None = None
+    """For parameters and buffers: the attribute path in the module, e.g. ``norm.weight``."""
+    requires_grad: bool = False
+    integer_range: tuple[int, int] | None = None
+
+
+class TaskScalar(Noun):
+    """A Python number argument, a constant of the capture; `value` is what it was captured with."""
+
+    kind: Literal["scalar"] = "scalar"
+    name: str
+    type: Literal["float", "int", "bool"]
+    value: float | int | bool
+
+
+class GraphNode(Noun):
+    """One ATen call. `op` is e.g. ``aten.mul.Tensor``.
+
+    `arguments` and `keywords` are JSON values in which a reference to another value is ``{"node": name}`` (with
+    ``"item": i`` for one result of a node with several), a size is ``{"expression": text}``, a dtype is ``{"dtype":
+    "f32"}``, an infinite or NaN float is ``{"float": "inf"}``, and lists and plain scalars stand for themselves.
+    `types` has one entry per result.
+    """
+
+    name: str
+    op: str
+    arguments: tuple[Any, ...]
+    keywords: dict[str, Any] = {}
+    types: tuple[TensorType | None, ...]
+    source: SourceLine | None = None
+    user_name: str | None = None
+    """The variable that the user's line assigns, for the last node of that line."""
+    module_path: str | None = None
+    """The submodule that made the node, e.g. ``attention.q_proj``."""
+
+
+class GraphOutput(Noun):
+    """A result of the graph. `node` is None for a gradient that does not exist."""
+
+    name: str
+    node: str | None
+    item: int | None = None
+    type: TensorType | None
+
+
+class Graph(Noun):
+    """A function of tensors. `inputs` name the task's tensor arguments (and ``grad_<output>`` in a backward)."""
+
+    inputs: tuple[str, ...]
+    input_types: tuple[TensorType, ...]
+    nodes: tuple[GraphNode, ...]
+    outputs: tuple[GraphOutput, ...]
+
+
+class Symbol(Noun):
+    """A dim that may change. `captured` is its size in the capture; `minimum` and `maximum` bound it, inclusive."""
+
+    name: str
+    captured: int
+    minimum: int = 0
+    maximum: int | None = None
+
+
+class Configuration(Noun):
+    """One setting the task is given for: the shape of each tensor argument, by name. `settings` are what the task's
+    own file calls it (robust-kbench's keyword arguments)."""
+
+    name: str
+    shapes: dict[str, tuple[int, ...]]
+    settings: dict[str, Any] = {}
+
+
+TargetKind = Literal["function", "module", "method", "kernelbench", "robust_kbench"]
+
+
+class Task(Noun):
+    """A captured target."""
+
+    schema_version: int = SCHEMA_VERSION
+    name: str
+    """snake_case; the name of the operator and of the files."""
+    target: str
+    """As the user spelled it."""
+    kind: TargetKind
+    source_file: str
+    source_line: int
+    symbols: tuple[Symbol, ...]
+    arguments: tuple[TaskTensor | TaskScalar, ...]
+    """In the order of the operator's signature: the user's inputs first, then parameters, then buffers."""
+    forward: Graph
+    backward: Graph | None = None
+    """Inputs: ``grad_<output>`` for each floating output, then the forward's inputs. Outputs: ``grad_<argument>``."""
+    reference_source: str
+    """A functional PyTorch function ``<name>_reference(...)`` over the same arguments, printed from the graph."""
+    configurations: tuple[Configuration, ...]
+    torch_version: str
+    notes: tuple[str, ...] = ()
+    """What the capture decided for the user, e.g. a shape it could not keep symbolic."""
+
+    @property
+    def tensors(self) -> tuple[TaskTensor, ...]:
+        return tuple(argument for argument in self.arguments if isinstance(argument, TaskTensor))

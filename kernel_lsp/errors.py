@@ -1,0 +1,61 @@
+"""Every exception that kernel_lsp raises on purpose.
+
+    KernelLspError                 has .next_step: what the user can do about it
+    ├── UserError                  the input is at fault
+    │   ├── TargetError            the target cannot be found, read, imported or captured
+    │   ├── PlanError              the launch plan does not parse, bind or fit its kernels
+    │   └── SettingError           a setting or option has no such value
+    ├── EnvironmentProblem         the machine is at fault: no compiler, no torch, disk full, no permission
+    │   └── WorkspaceBusyError     another run holds this workspace
+    └── InternalError              we are at fault
+
+A verdict about a candidate is never an exception: see `kernel_lsp.core.verdict`.
+"""
+
+from __future__ import annotations
+
+
+class KernelLspError(Exception):
+    """Base of all. `file` and `line` (1-based) locate the fault where one is known."""
+
+    def __init__(self, message: str, *, file: str | None = None, line: int | None = None, next_step: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.file = file
+        self.line = line
+        self.next_step = next_step
+
+    def __str__(self) -> str:
+        place = self.file or ""
+        if self.file and self.line is not None:
+            place = f"{self.file}:{self.line}"
+        text = f"{place}: {self.message}" if place else self.message
+        return f"{text}\n  next: {self.next_step}" if self.next_step else text
+
+
+class UserError(KernelLspError):
+    """The input is at fault."""
+
+
+class TargetError(UserError):
+    """The target cannot be found, read, imported or captured."""
+
+
+class PlanError(UserError):
+    """The launch plan does not parse, bind or fit its kernels."""
+
+
+class SettingError(UserError):
+    """A setting or option has no such value."""
+
+
+class EnvironmentProblem(KernelLspError):
+    """The machine is at fault."""
+
+
+class WorkspaceBusyError(EnvironmentProblem):
+    """Another run holds this workspace."""
+
+
+class InternalError(KernelLspError):
+    """We are at fault."""
