@@ -1,0 +1,257 @@
+"""Runs other programs so that none outlives us, outruns its deadline or fills our memory.
+
+A child is the leader of its own process group, is killed with the whole group, and dies when we die (Linux's parent-death
+signal), also of `kill -9`. What it prints is read as it comes and kept up to a bound.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+MAX_OUTPUT_BYTES = 16 << 20
+MAX_MESSAGE_BYTES = 256 << 20
+STDERR_TAIL_BYTES = 64 << 10
+READ_BYTES = 1 << 16
+PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
+ENVIRONMENT_ALLOWED = (
+    "PATH",
+    "HOME",
+    "LANG",
+    "LC_ALL",
+    "TMPDIR",
+    "LD_LIBRARY_PATH",
+    "CUDA_HOME",
+    "CUDA_PATH",
+    "CUDA_VISIBLE_DEVICES",
+    "VIRTUAL_ENV",
+    "CONDA_PREFIX",
+    "PYTHONPATH",
+    "OMP_NUM_THREADS",
+)
+"""What a child sees of our environment. API keys are not on it, and nothing may put them there."""
+
+_LIBC = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
+
+
+@dataclass(frozen=True)
+class ProcessResult:
+    """A finished program. `returncode` is negative for a signal, as in `subprocess`. `truncated` says that output past
+    the bound was read and dropped."""
+
+    returncode: int
+    stdout: bytes
+    stderr: bytes
+    timed_out: bool
+    truncated: bool
+    elapsed_s: float
+
+
+def scrubbed_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The environment children get: the allowed names, and `extra`."""
+    kept = {name: os.environ[name] for name in ENVIRONMENT_ALLOWED if name in os.environ}
+    return {**kept, "PYTHONUNBUFFERED": "1", "PYTHONDONTWRITEBYTECODE": "0", **(extra or {})}
+
+
+async def run(
+    argv: Sequence[str | Path],
+    *,
+    deadline_s: float,
+    stdin: bytes = b"",
+    environment: Mapping[str, str] | None = None,
+    directory: Path | None = None,
+    max_output_bytes: int = MAX_OUTPUT_BYTES,
+) -> ProcessResult:
+    """Run a program to its end or its deadline. Raises OSError when it cannot be started."""
+    started = time.monotonic()
+    process = await _start(argv, environment, directory)
+    out, err = _BoundedOutput(max_output_bytes), _BoundedOutput(max_output_bytes)
+    timed_out = False
+    try:
+        async with asyncio.timeout(deadline_s):
+            await asyncio.gather(_feed(process, stdin), out.drain(process.stdout), err.drain(process.stderr))
+            await process.wait()
+    except TimeoutError:
+        timed_out = True
+    finally:
+        await kill_group(process)
+    return ProcessResult(
+        returncode=process.returncode if process.returncode is not None else -signal.SIGKILL,
+        stdout=out.text(),
+        stderr=err.text(),
+        timed_out=timed_out,
+        truncated=out.truncated or err.truncated,
+        elapsed_s=time.monotonic() - started,
+    )
+
+
+@dataclass(frozen=True)
+class Answered:
+    """The program's answer to one request."""
+
+    reply: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Died:
+    """The program ended instead of answering. `stderr` is the end of what it printed."""
+
+    returncode: int
+    stderr: str
+
+
+@dataclass(frozen=True)
+class Overran:
+    """No answer within the deadline; the program was killed."""
+
+    deadline_s: float
+    stderr: str
+
+
+class Conversation:
+    """A long-lived child that answers JSON lines on stdin with JSON lines on stdout, one at a time.
+
+    After `Died` or `Overran` the conversation is over: start a new one. Use as ``async with``.
+    """
+
+    def __init__(
+        self, argv: Sequence[str | Path], *, environment: Mapping[str, str] | None = None, directory: Path | None = None
+    ) -> None:
+        self._argv, self._environment, self._directory = argv, environment, directory
+        self._process: asyncio.subprocess.Process | None = None
+        self._stderr = _TailOutput(STDERR_TAIL_BYTES)
+        self._drain: asyncio.Task[None] | None = None
+        self._turn = asyncio.Lock()
+
+    async def __aenter__(self) -> Conversation:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    @property
+    def is_alive(self) -> bool:
+        return self._process is not None and self._process.returncode is None
+
+    async def start(self) -> None:
+        """Start the program. Raises OSError when it cannot be started."""
+        self._process = await _start(self._argv, self._environment, self._directory)
+        self._drain = asyncio.create_task(self._stderr.drain(self._process.stderr))
+
+    async def ask(self, request: Mapping[str, Any], *, deadline_s: float) -> Answered | Died | Overran:
+        """Send one request and wait for its answer. A cancelled wait kills the program: its state is unknown."""
+        async with self._turn:
+            process = self._process
+            if process is None or process.stdin is None or process.stdout is None:
+                raise RuntimeError("the conversation was not started")
+            try:
+                async with asyncio.timeout(deadline_s):
+                    process.stdin.write(json.dumps(request).encode() + b"\n")
+                    await process.stdin.drain()
+                    line = await process.stdout.readline()
+                    if line.endswith(b"\n"):
+                        return Answered(json.loads(line))
+                    await process.wait()
+            except TimeoutError:
+                await self.close()
+                return Overran(deadline_s, self._stderr.text())
+            except (BrokenPipeError, ConnectionResetError):
+                await self.close()
+            except (asyncio.CancelledError, ValueError):
+                await self.close()
+                raise
+            if self._drain is not None:
+                await asyncio.wait([self._drain], timeout=1.0)
+            return Died(process.returncode if process.returncode is not None else -1, self._stderr.text())
+
+    async def close(self) -> None:
+        """Kill the program and everything it started."""
+        if self._process is not None:
+            await kill_group(self._process)
+        if self._drain is not None:
+            await asyncio.wait([self._drain], timeout=1.0)
+            self._drain.cancel()
+
+
+async def kill_group(process: asyncio.subprocess.Process) -> None:
+    """Kill the process and its whole group, and reap it. Harmless when it is gone already."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    # A cancelled caller still has to reap: shield the wait.
+    await asyncio.shield(process.wait())
+
+
+# --- below: how a child is started and its output kept
+
+
+async def _start(
+    argv: Sequence[str | Path], environment: Mapping[str, str] | None, directory: Path | None
+) -> asyncio.subprocess.Process:
+    return await asyncio.create_subprocess_exec(
+        *(str(argument) for argument in argv),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        env=dict(environment) if environment is not None else scrubbed_environment(),
+        cwd=str(directory) if directory else None,
+        start_new_session=True,
+        preexec_fn=_die_with_parent,
+        limit=MAX_MESSAGE_BYTES,
+    )
+
+
+def _die_with_parent() -> None:
+    """Runs in the child between fork and exec: asks the kernel to kill it when the parent dies."""
+    if _LIBC is not None:
+        _LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
+async def _feed(process: asyncio.subprocess.Process, data: bytes) -> None:
+    if process.stdin is None:
+        return
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+        process.stdin.write(data)
+        await process.stdin.drain()
+    process.stdin.close()
+
+
+class _BoundedOutput:
+    """Keeps the first `bound` bytes and reads the rest away, so that a chatty child never blocks."""
+
+    def __init__(self, bound: int) -> None:
+        self._bound, self._kept, self.truncated = bound, bytearray(), False
+
+    async def drain(self, stream: asyncio.StreamReader | None) -> None:
+        while stream is not None and (data := await stream.read(READ_BYTES)):
+            room = self._bound - len(self._kept)
+            self._kept += data[:room]
+            self.truncated |= len(data) > room
+
+    def text(self) -> bytes:
+        return bytes(self._kept)
+
+
+class _TailOutput:
+    """Keeps the last `bound` bytes."""
+
+    def __init__(self, bound: int) -> None:
+        self._bound, self._kept = bound, bytearray()
+
+    async def drain(self, stream: asyncio.StreamReader | None) -> None:
+        while stream is not None and (data := await stream.read(READ_BYTES)):
+            self._kept += data
+            del self._kept[: -self._bound]
+
+    def text(self) -> str:
+        return self._kept.decode(errors="replace")
