@@ -1,7 +1,7 @@
 """Runs other programs so that none outlives us, outruns its deadline or fills our memory.
 
-A child is the leader of its own process group, is killed with the whole group, and dies when we die (Linux's parent-death
-signal), also of `kill -9`. What it prints is read as it comes and kept up to a bound.
+A child is the leader of its own process group, is killed with the whole group, and dies when we die (Linux's
+parent-death signal), also of `kill -9`. What it prints is read as it comes and kept up to a bound.
 """
 
 from __future__ import annotations
