@@ -1,0 +1,51 @@
+# `make help` lists the targets. Everything happens in .venv; nothing needs root.
+
+TARGET ?= examples/rms_norm.py::RMSNorm
+PYTEST_ARGS ?= -n auto --maxprocesses 8
+
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+# Reference tensors are small: one thread each is faster than threads that wait for each other.
+export OMP_NUM_THREADS ?= 1
+
+.DEFAULT_GOAL := help
+.PHONY: help install demo test lint format examples corpus clean
+
+help:  ## list the targets
+	@echo "kernel-lsp: optimize PyTorch to CUDA, with or without a GPU"
+	@echo
+	@sed -n 's/^\([a-z]*\):.*##/  make \1#/p' Makefile | awk -F'#' '{ printf "%-16s%s\n", $$1, $$2 }'
+	@echo
+	@echo "  variables: PYTHON=python3.12  TORCH=2.13.0  TARGET=model.py::Block  PYTEST_ARGS='-k plan -x'"
+
+install: $(INSTALLED)  ## create .venv and install everything into it (once)
+
+demo: $(INSTALLED)  ## optimize TARGET on the CPU and end with a report
+	@$(BIN)/python -m kernel_lsp optimize $(TARGET) --device cpu
+
+test: $(INSTALLED)  ## run the tests
+	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+lint: $(INSTALLED)  ## check style, format and types
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+
+format: $(INSTALLED)  ## apply the format and the fixes that are safe
+	@$(BIN)/ruff check --fix --quiet .
+	@$(BIN)/ruff format .
+
+examples: $(INSTALLED)  ## optimize every example on the CPU, forward and backward, and print a table
+	@$(BIN)/python scripts/optimize_all.py examples
+
+corpus: $(INSTALLED)  ## optimize the KernelBench-style files on the CPU and print the rate
+	@$(BIN)/python scripts/optimize_all.py corpus
+
+clean:  ## remove .venv, caches and runs
+	rm -rf $(VENV) .kernel-lsp .mypy_cache .pytest_cache .ruff_cache .hypothesis build *.egg-info
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(INSTALLED): pyproject.toml scripts/install.sh scripts/has_nvrtc.py
+	@sh scripts/install.sh $(VENV)
+	@touch $@

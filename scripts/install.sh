@@ -1,0 +1,67 @@
+#!/bin/sh
+# Creates the virtual environment $1 and installs torch, the CUDA compiler where the machine has none, and this package.
+# Safe to repeat. Settings: PYTHON (interpreter), TORCH (version), PIP_INDEX_URL and the like (pip's own).
+set -eu
+
+venv=$1
+torch_version=${TORCH:-2.13.0}
+started=$(date +%s)
+
+fail() {
+    printf 'make install: %s\n' "$1" >&2
+    printf '  next: %s\n' "$2" >&2
+    exit 2
+}
+
+is_new_enough() {
+    command -v "$1" >/dev/null 2>&1 && "$1" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null
+}
+
+find_python() {
+    for name in "${PYTHON:-python3}" python3.13 python3.12 python3.11; do
+        if is_new_enough "$name"; then
+            command -v "$name"
+            return
+        fi
+    done
+}
+
+check_pip_works() {
+    "$venv/bin/python" -m pip --version >/dev/null 2>&1
+}
+
+create_venv() {
+    python=$(find_python)
+    [ -n "$python" ] || fail "Python 3.11 or newer was not found (tried ${PYTHON:-python3}, python3.13, 3.12, 3.11)" \
+        "sudo apt-get install python3 python3-venv, or give one: make install PYTHON=/path/to/python3.12"
+    "$python" -c 'import ensurepip, venv' 2>/dev/null || fail "$python cannot create virtual environments" \
+        "sudo apt-get install $("$python" -c 'import sys; print("python%d.%d-venv" % sys.version_info[:2])')"
+    echo "Creating $venv with $("$python" --version) ($python)"
+    "$python" -m venv --clear "$venv"
+}
+
+install() {
+    "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-input "$@" ||
+        fail "pip could not install: $*" "read pip's message above; behind a proxy set HTTPS_PROXY or PIP_INDEX_URL"
+}
+
+check_pip_works || create_venv
+
+# By exact version and before anything else: whatever else is installed must not choose another torch.
+echo "Installing torch $torch_version"
+install "torch==$torch_version"
+
+extras=dev
+if found=$("$venv/bin/python" scripts/has_nvrtc.py); then
+    echo "CUDA compiler: $found"
+else
+    echo "CUDA compiler: none found, taking NVRTC from PyPI"
+    extras=dev,cuda
+fi
+
+echo "Installing kernel_lsp[$extras]"
+constraints=$venv/torch-constraint.txt
+"$venv/bin/python" -m pip freeze --disable-pip-version-check | grep '^torch==' >"$constraints"
+install --constraint "$constraints" --editable ".[$extras]"
+
+echo "Installed in $(($(date +%s) - started)) s. Next: make demo"
