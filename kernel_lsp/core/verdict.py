@@ -132,6 +132,8 @@ class Verdict(Noun):
 
     schema_version: int = SCHEMA_VERSION
     candidate_id: str
+    depth: Literal["screen", "full"] = "full"
+    """``screen``: built, one case checked, scored, to rank a search. ``full``: every case; only this is "verified"."""
     device: str
     """Where it was reached: ``PTX executor (CPU)`` or the GPU's name."""
     outcome: CheckOutcome

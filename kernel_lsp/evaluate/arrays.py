@@ -1,0 +1,56 @@
+"""Tensors as raw little-endian files, and as numpy arrays."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from kernel_lsp.core.dtype import DType
+
+_STORAGE: dict[DType, type[np.generic]] = {
+    DType.F64: np.float64,
+    DType.F32: np.float32,
+    DType.F16: np.float16,
+    DType.BF16: np.uint16,
+    DType.I64: np.int64,
+    DType.I32: np.int32,
+    DType.I16: np.int16,
+    DType.I8: np.int8,
+    DType.U8: np.uint8,
+    DType.BOOL: np.uint8,
+}
+"""How each element type lies in a file. numpy has no bfloat16: its bits are kept."""
+POISON_BYTE = 0xFF
+"""Repeated, it is a NaN in every floating type, -1 in the signed ones and no bool."""
+BF16_SHIFT = 16
+"""A bfloat16 is the upper half of a float32."""
+
+
+def read_array(path: Path, dtype: DType, shape: tuple[int, ...]) -> np.ndarray:
+    """The file's values. bfloat16 comes as float32. Raises ValueError when the size does not fit the shape."""
+    raw = np.fromfile(path, dtype=_STORAGE[dtype])
+    return decode(raw, dtype).reshape(shape)
+
+
+def decode(raw: np.ndarray, dtype: DType) -> np.ndarray:
+    """Stored values as numbers: bfloat16 bits widened to float32, everything else as it is."""
+    if dtype is DType.BF16:
+        return (raw.astype(np.uint32) << BF16_SHIFT).view(np.float32)
+    return raw
+
+
+def write_poison(path: Path, n_bytes: int) -> None:
+    """Make the file hold `n_bytes` poisoned bytes, so that an element nobody wrote is never right by luck."""
+    with path.open("wb") as file:
+        file.write(bytes([POISON_BYTE]) * n_bytes)
+
+
+def write_filled(path: Path, dtype: DType, n_elements: int, value: float) -> None:
+    """Make the file hold `n_elements` times `value`."""
+    if dtype is DType.BF16:
+        bits = np.float32(value).view(np.uint32) >> np.uint32(BF16_SHIFT)
+        array = np.full(n_elements, bits, dtype=np.uint16)
+    else:
+        array = np.full(n_elements, value, dtype=_STORAGE[dtype])
+    array.tofile(path)

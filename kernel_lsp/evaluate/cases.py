@@ -1,0 +1,165 @@
+"""Which cases a candidate is checked on: sizes, input families, seeds and thread orders.
+
+Small sizes run completely; the captured size runs completely when it is cheap, and by sampled blocks otherwise. Sizes
+are drawn for what breaks kernels: primes, powers of two, their neighbours, and rows longer than a block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from kernel_lsp.core.expression import ExpressionError, evaluate_int, parse
+from kernel_lsp.core.task import Graph, Symbol, Task, TensorType
+
+Sizes = dict[str, int]
+ThreadOrder = Literal["forward", "reverse", "random"]
+OperationKind = Literal["forward", "backward"]
+
+PATTERNS: dict[str, tuple[int, ...]] = {
+    "primes": (7, 5, 3, 11, 13),
+    "edges": (9, 17, 33, 5, 3),
+    "powers": (4, 8, 16, 2, 32),
+    "multiples": (12, 20, 36, 4, 8),
+    "long": (3, 1031, 67, 37, 5),
+    "long_even": (2, 1032, 68, 36, 4),
+}
+"""Sizes for the first symbol, the second, and so on."""
+ALIGNMENTS = (1, 2, 4, 8, 16, 32)
+"""Multiples tried, in this order, when a pattern is outside the contract (`where: D % 4 == 0`)."""
+MAX_REDUCED_ELEMENTS = 1 << 20
+"""Of all inputs and outputs of a reduced case together."""
+MAX_REDUCED_ASSIGNMENTS = 4
+FAMILIES = (
+    "small_integers",
+    "special_nan",
+    "scaled_up",
+    "scaled_down",
+    "negative",
+    "constant_rows",
+    "one_hot",
+    "large",
+    "uniform",
+    "special_inf",
+)
+"""Beside `normal` and `given`; ordered by what they have been seen to catch."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One check. `sizes` binds the task's symbols; `is_captured` says that they are the captured ones."""
+
+    operation: OperationKind
+    sizes: tuple[tuple[str, int], ...]
+    family: str
+    seed: int
+    thread_order: ThreadOrder
+    is_captured: bool = False
+
+
+def shapes_for(graph: Graph, sizes: Mapping[str, int]) -> dict[str, tuple[int, ...]]:
+    """The actual shape of each input of the graph. Raises ExpressionError when a size is missing or not positive."""
+    return {name: shape_of(type_, sizes) for name, type_ in zip(graph.inputs, graph.input_types, strict=True)}
+
+
+def shape_of(type_: TensorType, sizes: Mapping[str, int]) -> tuple[int, ...]:
+    """The actual shape. Raises ExpressionError for a negative size."""
+    shape = tuple(evaluate_int(parse(dim), sizes) for dim in type_.shape)
+    if any(size < 0 for size in shape):
+        raise ExpressionError(f"the shape [{', '.join(type_.shape)}] is negative at {dict(sizes)}")
+    return shape
+
+
+def captured_sizes(task: Task) -> Sizes:
+    """The sizes the task was captured with."""
+    return {symbol.name: symbol.captured for symbol in task.symbols}
+
+
+def graph_of(task: Task, operation: OperationKind) -> Graph:
+    """The graph of one direction. The caller knows that a backward exists."""
+    graph = task.forward if operation == "forward" else task.backward
+    assert graph is not None
+    return graph
+
+
+def reduced_sizes(task: Task, operation: OperationKind, holds: Callable[[Sizes], bool]) -> list[Sizes]:
+    """Assignments of small sizes inside the candidate's contract, each with another character. Empty when the task has
+    no symbol, or when nothing but the captured sizes is inside the contract."""
+    found: list[Sizes] = []
+    for pattern in PATTERNS.values() if task.symbols else ():
+        aligned = (_assign(task.symbols, pattern, alignment) for alignment in ALIGNMENTS)
+        sizes = next((s for s in aligned if _is_usable(task, operation, s) and holds(s)), None)
+        sizes = sizes or _captured_but_first(task, operation, pattern, holds)
+        if sizes is not None and sizes not in found:
+            found.append(sizes)
+    return found[:MAX_REDUCED_ASSIGNMENTS]
+
+
+def full_cases(operation: OperationKind, reduced: Iterable[Sizes], captured: Sizes, seed: int) -> list[Case]:
+    """Every case of a full check, the most telling first."""
+    assignments = list(reduced)
+    first = assignments[0] if assignments else captured
+    cases = [_case(operation, captured, captured, "given", seed, "forward")]
+    cases.append(_case(operation, first, captured, "normal", seed + 1, "reverse"))
+    for position, sizes in enumerate(assignments[1:]):
+        order: ThreadOrder = ("random", "forward", "reverse")[position % 3]
+        cases.append(_case(operation, sizes, captured, "normal", seed + 2 + position, order))
+    for position, family in enumerate(FAMILIES):
+        sizes = assignments[position % len(assignments)] if assignments else captured
+        order = ("forward", "random", "reverse")[position % 3]
+        cases.append(_case(operation, sizes, captured, family, seed + 20 + position, order))
+    return cases
+
+
+def screen_cases(operation: OperationKind, reduced: Iterable[Sizes], captured: Sizes, seed: int) -> list[Case]:
+    """The one case that ranks a candidate in a search."""
+    sizes = next(iter(reduced), captured)
+    return [_case(operation, sizes, captured, "normal", seed + 1, "reverse")]
+
+
+# --- below: drawing sizes
+
+
+def _case(operation: OperationKind, sizes: Sizes, captured: Sizes, family: str, seed: int, order: ThreadOrder) -> Case:
+    return Case(operation, tuple(sorted(sizes.items())), family, seed, order, is_captured=sizes == captured)
+
+
+def _assign(symbols: tuple[Symbol, ...], pattern: tuple[int, ...], alignment: int) -> Sizes:
+    return {
+        symbol.name: _clamped(symbol, pattern[position % len(pattern)], alignment)
+        for position, symbol in enumerate(symbols)
+    }
+
+
+def _clamped(symbol: Symbol, size: int, alignment: int) -> int:
+    """A multiple of `alignment` near `size`, inside the symbol's bounds and no larger than it needs to be."""
+    low = max(size, symbol.minimum)
+    aligned = -(-low // alignment) * alignment
+    return aligned if symbol.maximum is None else min(aligned, symbol.maximum)
+
+
+def _captured_but_first(
+    task: Task, operation: OperationKind, pattern: tuple[int, ...], holds: Callable[[Sizes], bool]
+) -> Sizes | None:
+    """The captured sizes with the first symbol (nearly always the batch) made small."""
+    first = task.symbols[0]
+    sizes = {**captured_sizes(task), first.name: _clamped(first, pattern[0], 1)}
+    return sizes if _is_usable(task, operation, sizes) and holds(sizes) else None
+
+
+def _is_usable(task: Task, operation: OperationKind, sizes: Sizes) -> bool:
+    graph = graph_of(task, operation)
+    types = [*graph.input_types, *(output.type for output in graph.outputs if output.type is not None)]
+    try:
+        shapes = [shape_of(type_, sizes) for type_ in types]
+    except ExpressionError:
+        return False
+    return all(all(shape) for shape in shapes) and sum(_n_elements(s) for s in shapes) <= MAX_REDUCED_ELEMENTS
+
+
+def _n_elements(shape: tuple[int, ...]) -> int:
+    n = 1
+    for size in shape:
+        n *= size
+    return n

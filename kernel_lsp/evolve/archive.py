@@ -1,0 +1,253 @@
+"""What every run found, in one SQLite file under `.kernel-lsp/` in the workspace.
+
+Each finished evaluation is committed at once, in write-ahead mode, so killing any process at any moment loses nothing
+that had finished. Texts are stored once, by content hash. The folder ignores itself in git.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import secrets
+import sqlite3
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from kernel_lsp.core.candidate import Candidate, Origin
+from kernel_lsp.core.event import Event
+from kernel_lsp.core.verdict import Verdict
+from kernel_lsp.errors import EnvironmentProblem, UserError, WorkspaceBusyError
+
+FOLDER_NAME = ".kernel-lsp"
+ARCHIVE_VERSION = 1
+BUSY_TIMEOUT_S = 10.0
+RUN_ID_BYTES = 3
+
+_EVENT: TypeAdapter[Event] = TypeAdapter(Event)
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS artifacts (hash TEXT PRIMARY KEY, content TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS runs (
+    run_id TEXT PRIMARY KEY, target TEXT NOT NULL, request TEXT NOT NULL, task TEXT,
+    status TEXT NOT NULL, started TEXT NOT NULL, finished TEXT
+);
+CREATE TABLE IF NOT EXISTS candidates (
+    run_id TEXT NOT NULL REFERENCES runs, candidate_id TEXT NOT NULL, origin TEXT NOT NULL, text_hash TEXT NOT NULL,
+    PRIMARY KEY (run_id, candidate_id)
+);
+CREATE TABLE IF NOT EXISTS verdicts (
+    run_id TEXT NOT NULL REFERENCES runs, candidate_id TEXT NOT NULL, depth TEXT NOT NULL, verdict TEXT NOT NULL,
+    PRIMARY KEY (run_id, candidate_id, depth)
+);
+CREATE TABLE IF NOT EXISTS events (
+    run_id TEXT NOT NULL REFERENCES runs, sequence INTEGER NOT NULL, date TEXT NOT NULL, event TEXT NOT NULL,
+    PRIMARY KEY (run_id, sequence)
+);
+"""
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """One run as the archive knows it. `request` is what it was asked, so that it can be resumed."""
+
+    run_id: str
+    target: str
+    request: dict[str, Any]
+    task_json: str | None
+    status: str
+    started: str
+
+
+class Archive:
+    """One connection. Every method commits before it returns. Use as a context manager."""
+
+    def __init__(self, workspace: Path) -> None:
+        """Open or create. Raises EnvironmentProblem when the folder cannot be written or is not ours."""
+        self.folder = workspace / FOLDER_NAME
+        try:
+            _make_folder(self.folder)
+            self._connection = _connect(self.folder / "archive.sqlite3")
+        except (OSError, sqlite3.Error) as error:
+            raise EnvironmentProblem(
+                f"the archive cannot be opened: {error}",
+                file=str(self.folder),
+                next_step="make the folder writable, free some space, or run in another directory",
+            ) from error
+
+    def __enter__(self) -> Archive:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._connection.close()
+
+    def start_run(self, target: str, request: dict[str, Any]) -> str:
+        """Record a new run and return its id."""
+        run_id = f"{datetime.now(UTC):%m%d-%H%M%S}-{secrets.token_hex(RUN_ID_BYTES)}"
+        with self._writing() as db:
+            db.execute(
+                "INSERT INTO runs VALUES (?, ?, ?, NULL, 'running', ?, NULL)",
+                (run_id, target, json.dumps(request), _now()),
+            )
+        return run_id
+
+    def save_task(self, run_id: str, task_json: str) -> None:
+        with self._writing() as db:
+            db.execute("UPDATE runs SET task = ? WHERE run_id = ?", (task_json, run_id))
+
+    def finish_run(self, run_id: str, status: str) -> None:
+        """Record how the run ended: ``finished``, ``interrupted`` or ``failed``."""
+        with self._writing() as db:
+            db.execute("UPDATE runs SET status = ?, finished = ? WHERE run_id = ?", (status, _now(), run_id))
+
+    def run(self, run_id: str) -> RunRecord:
+        """The run of that id, or the newest for ``last``. Raises UserError when there is none."""
+        columns = "run_id, target, request, task, status, started"
+        query, values = f"SELECT {columns} FROM runs WHERE run_id = ?", (run_id,)
+        if run_id == "last":
+            query, values = f"SELECT {columns} FROM runs ORDER BY started DESC, rowid DESC LIMIT 1", ()
+        row = self._connection.execute(query, values).fetchone()
+        if row is None:
+            known = ", ".join(record.run_id for record in self.runs()[:5]) or "none yet"
+            raise UserError(f"no run '{run_id}' in {self.folder}", next_step=f"known runs, newest first: {known}")
+        return RunRecord(row[0], row[1], json.loads(row[2]), row[3], row[4], row[5])
+
+    def runs(self) -> list[RunRecord]:
+        """Every run, newest first."""
+        rows = self._connection.execute(
+            "SELECT run_id, target, request, task, status, started FROM runs ORDER BY started DESC, rowid DESC"
+        )
+        return [RunRecord(row[0], row[1], json.loads(row[2]), row[3], row[4], row[5]) for row in rows]
+
+    def save_candidate(self, run_id: str, candidate: Candidate) -> None:
+        """Keep the candidate; harmless when it is there."""
+        text_hash = hashlib.sha256(candidate.text.encode()).hexdigest()
+        with self._writing() as db:
+            db.execute("INSERT OR IGNORE INTO artifacts VALUES (?, ?)", (text_hash, candidate.text))
+            db.execute(
+                "INSERT OR IGNORE INTO candidates VALUES (?, ?, ?, ?)",
+                (run_id, candidate.id, candidate.origin.model_dump_json(), text_hash),
+            )
+
+    def save_verdict(self, run_id: str, verdict: Verdict, event: Event) -> None:
+        """Keep a verdict and its event, both or neither. Raises sqlite3.IntegrityError when it is there already."""
+        with self._writing() as db:
+            db.execute(
+                "INSERT INTO verdicts VALUES (?, ?, ?, ?)",
+                (run_id, verdict.candidate_id, verdict.depth, verdict.model_dump_json()),
+            )
+            _insert_event(db, run_id, event)
+
+    def save_event(self, run_id: str, event: Event) -> None:
+        with self._writing() as db:
+            _insert_event(db, run_id, event)
+
+    def verdict(self, run_id: str, candidate_id: str, depth: str) -> Verdict | None:
+        """The verdict of that depth, when it was reached."""
+        row = self._connection.execute(
+            "SELECT verdict FROM verdicts WHERE run_id = ? AND candidate_id = ? AND depth = ?",
+            (run_id, candidate_id, depth),
+        ).fetchone()
+        return Verdict.model_validate_json(row[0]) if row else None
+
+    def verdicts(self, run_id: str) -> list[Verdict]:
+        """Every verdict of the run, in the order reached."""
+        rows = self._connection.execute("SELECT verdict FROM verdicts WHERE run_id = ? ORDER BY rowid", (run_id,))
+        return [Verdict.model_validate_json(row[0]) for row in rows]
+
+    def candidates(self, run_id: str) -> list[Candidate]:
+        """Every candidate of the run, in the order proposed."""
+        rows = self._connection.execute(
+            "SELECT origin, content FROM candidates JOIN artifacts ON hash = text_hash"
+            " WHERE run_id = ? ORDER BY candidates.rowid",
+            (run_id,),
+        )
+        return [Candidate(text=text, origin=Origin.model_validate_json(origin)) for origin, text in rows]
+
+    def events(self, run_id: str) -> list[Event]:
+        """What the run told its listeners, in order."""
+        rows = self._connection.execute("SELECT event FROM events WHERE run_id = ? ORDER BY sequence", (run_id,))
+        return [_EVENT.validate_json(row[0]) for row in rows]
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[sqlite3.Connection]:
+        """One transaction. A full disk is the machine's fault, and nothing of the transaction is kept."""
+        try:
+            with self._connection:
+                self._connection.execute("BEGIN IMMEDIATE")
+                yield self._connection
+        except sqlite3.OperationalError as error:
+            raise EnvironmentProblem(
+                f"the archive cannot be written: {error}",
+                file=str(self.folder / "archive.sqlite3"),
+                next_step="free some space or fix the permissions, then resume the run",
+            ) from error
+
+
+@contextlib.contextmanager
+def workspace_lock(workspace: Path) -> Iterator[None]:
+    """Hold the workspace for one run. Raises WorkspaceBusyError naming the holder. The kernel frees it when we die."""
+    folder = workspace / FOLDER_NAME
+    try:
+        _make_folder(folder)
+        file = (folder / "lock").open("a+")
+    except OSError as error:
+        raise EnvironmentProblem(
+            f"the workspace folder cannot be written: {error.strerror or error}",
+            file=str(folder),
+            next_step="make it writable, free some space, or run in another directory",
+        ) from error
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            file.seek(0)
+            holder = file.read().strip() or "unknown"
+            raise WorkspaceBusyError(
+                f"another run holds this workspace (process {holder})",
+                file=str(folder),
+                next_step="wait for it to end, stop it, or run in another directory",
+            ) from None
+        with contextlib.suppress(OSError):  # the process id is a courtesy; the lock holds without it
+            file.seek(0)
+            file.truncate()
+            file.write(str(os.getpid()))
+            file.flush()
+        yield
+
+
+# --- below: the folder and the connection
+
+
+def _make_folder(folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    ignore = folder / ".gitignore"
+    if not ignore.exists():
+        ignore.write_text("*\n")
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    connection = sqlite3.connect(path, timeout=BUSY_TIMEOUT_S, isolation_level=None)
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("PRAGMA synchronous = NORMAL")  # a killed process loses nothing; only a power cut may
+    connection.executescript(_SCHEMA)
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    if version not in (0, ARCHIVE_VERSION):
+        raise sqlite3.DatabaseError(f"it was written by another version of kernel_lsp (format {version})")
+    connection.execute(f"PRAGMA user_version = {ARCHIVE_VERSION}")
+    return connection
+
+
+def _insert_event(db: sqlite3.Connection, run_id: str, event: Event) -> None:
+    (sequence,) = db.execute("SELECT COALESCE(MAX(sequence), 0) + 1 FROM events WHERE run_id = ?", (run_id,)).fetchone()
+    db.execute("INSERT INTO events VALUES (?, ?, ?, ?)", (run_id, sequence, _now(), event.model_dump_json()))
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
