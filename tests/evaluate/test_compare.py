@@ -1,0 +1,116 @@
+"""The budget passes what PyTorch itself would lose, and nothing that is wrong."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from kernel_lsp.core.dtype import DType
+from kernel_lsp.evaluate.compare import Expectation, compare, is_within_budget
+
+RNG = np.random.default_rng(0)
+REFERENCE = RNG.standard_normal((64, 33))
+
+
+def _expect(reference: np.ndarray, dtype: DType = DType.F32, native: np.ndarray | None = None) -> Expectation:
+    numpy_dtype = np.float16 if dtype is DType.F16 else np.float32
+    if native is None:
+        native = reference.astype(numpy_dtype).astype(np.float64)
+    return Expectation("out", dtype, reference, native, perturbed=None)
+
+
+def check(found: np.ndarray, expected: Expectation, passes: bool) -> None:
+    error = compare(found, expected, factor=2.0)
+    assert is_within_budget(error) is passes, error
+
+
+def test_the_rounded_reference_passes() -> None:
+    check(REFERENCE.astype(np.float32), _expect(REFERENCE), True)
+
+
+def test_a_few_ulps_pass() -> None:
+    check((REFERENCE * (1 + 3e-7)).astype(np.float32), _expect(REFERENCE), True)
+
+
+def test_tf32_precision_is_caught_in_f32() -> None:
+    check((REFERENCE * (1 + 3e-4 * RNG.standard_normal(REFERENCE.shape))).astype(np.float32), _expect(REFERENCE), False)
+
+
+def test_half_precision_passes_as_half() -> None:
+    check(REFERENCE.astype(np.float16), _expect(REFERENCE, DType.F16), True)
+
+
+def test_half_precision_is_caught_in_f32() -> None:
+    check(REFERENCE.astype(np.float16).astype(np.float32), _expect(REFERENCE), False)
+
+
+@pytest.mark.parametrize("value", [0.0, np.nan, np.inf, 1e30])
+def test_one_wrong_element_is_caught_and_located(value: float) -> None:
+    found = REFERENCE.astype(np.float32)
+    found[17, 5] = value
+    error = compare(found, _expect(REFERENCE), factor=2.0)
+    assert not is_within_budget(error)
+    assert error.worst_index == (17, 5)
+    assert error.n_wrong == 1
+
+
+def test_nan_passes_only_where_the_reference_has_it() -> None:
+    reference = REFERENCE.copy()
+    reference[3, 3] = np.nan
+    check(reference.astype(np.float32), _expect(reference), True)
+    check(REFERENCE.astype(np.float32), _expect(reference), False)
+
+
+def test_an_infinity_needs_its_sign() -> None:
+    reference = REFERENCE.copy()
+    reference[3, 3] = np.inf
+    found = reference.astype(np.float32)
+    check(found, _expect(reference), True)
+    found[3, 3] = -np.inf
+    check(found, _expect(reference), False)
+
+
+def test_where_only_the_dtype_overflows_either_answer_passes() -> None:
+    reference = REFERENCE.copy()
+    reference[0, 0] = 7e4
+    native = reference.astype(np.float16).astype(np.float64)
+    expected = _expect(reference, DType.F16, native)
+    check(native, expected, True)
+    finite = native.copy()
+    finite[0, 0] = 7e4
+    check(finite, expected, True)
+    finite[0, 0] = 0.0
+    check(finite, expected, False)
+
+
+def test_an_exact_zero_reference_needs_a_zero() -> None:
+    zeros = np.zeros((4, 4))
+    check(zeros.astype(np.float32), _expect(zeros), True)
+    check(np.full((4, 4), 1e-3, np.float32), _expect(zeros), False)
+
+
+def test_integers_must_be_equal() -> None:
+    values = np.arange(12).reshape(3, 4)
+    expected = Expectation("out", DType.I64, values, values, perturbed=None)
+    check(values, expected, True)
+    check(values + (values == 7), expected, False)
+
+
+def test_elements_outside_the_written_blocks_are_not_judged() -> None:
+    found = REFERENCE.astype(np.float32)
+    found[40:] = np.nan
+    written = np.zeros(found.shape, bool)
+    written[:40] = True
+    assert is_within_budget(compare(found, _expect(REFERENCE), factor=2.0, written=written))
+
+
+def test_cancellation_is_allowed_what_the_perturbed_reference_shows() -> None:
+    """A sum that cancels: PyTorch was lucky, a stable kernel is 1e-5 off, and so is the reference when moved."""
+    reference = np.array([1e-3])
+    lucky = Expectation("out", DType.F32, reference, reference.copy(), perturbed=reference + 1e-5)
+    assert is_within_budget(compare(np.array([1e-3 + 1e-5]), lucky, factor=2.0))
+    assert not is_within_budget(compare(np.array([2e-3]), lucky, factor=2.0))
+
+
+def test_an_empty_output_passes() -> None:
+    check(np.zeros((0, 3), np.float32), _expect(np.zeros((0, 3))), True)
