@@ -1,0 +1,132 @@
+"""The commands and their options. What they do is in the module of the same name beside this one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from kernel_lsp import __version__
+
+app = typer.Typer(
+    name="kernel-lsp",
+    help="Optimize PyTorch to CUDA: translate, verify, evolve and measure kernels.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # importing rich for help alone costs a third of the start-up
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+TARGET_HELP = "file.py::symbol (function, nn.Module or Class.method), a KernelBench file, or a robust-kbench task folder."
+
+Device = Annotated[str, typer.Option(help="auto, cpu (the PTX executor) or cuda[:N].")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout; everything else goes to stderr.")]
+Python = Annotated[Path | None, typer.Option(help="The interpreter that has your torch. Default: the active one.")]
+TargetGpu = Annotated[str | None, typer.Option("--gpu", help="The GPU that estimates are for, e.g. H200, A100, L4.")]
+
+
+@app.command()
+def optimize(
+    target: Annotated[str | None, typer.Argument(help=TARGET_HELP)] = None,
+    device: Device = "auto",
+    backward: Annotated[bool, typer.Option("--backward", help="Also generate and verify the backward.")] = False,
+    generations: Annotated[int | None, typer.Option(min=1, help="Generations of the search.")] = None,
+    proposals: Annotated[int | None, typer.Option(min=1, help="Candidates per generation.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Of the search and the inputs.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Where the two files go. Default: kernels/ beside the source.")] = None,
+    resume: Annotated[str | None, typer.Option(metavar="RUN", help="Continue a run; `last` is the newest.")] = None,
+    gpu: TargetGpu = None,
+    python: Python = None,
+    as_json: Json = False,
+) -> None:
+    """Turn a PyTorch function or module into a verified CUDA kernel and a PyTorch operator.
+
+    Exit status: 0 a verified kernel was written, 1 none was found, 2 it could not run, 130 interrupted (resumable).
+    """
+    from kernel_lsp.cli import optimize as command
+
+    overrides = {
+        "device": device,
+        "generations": generations,
+        "proposals": proposals,
+        "seed": seed,
+        "out": out,
+        "target_gpu": gpu,
+        "python": python,
+    }
+    raise typer.Exit(command.main(target, resume, backward, overrides, as_json))
+
+
+@app.command()
+def check(
+    kernel: Annotated[Path, typer.Argument(help="A .cu file with a launch plan.")],
+    task: Annotated[
+        str | None, typer.Option("--task", metavar="TARGET", help="What it computes. Default: its `task:` line.")
+    ] = None,
+    device: Device = "auto",
+    gpu: TargetGpu = None,
+    python: Python = None,
+    as_json: Json = False,
+) -> None:
+    """Build a kernel, check it against PyTorch, and say what is wrong and where.
+
+    Exit status: 0 correct, 1 wrong or unsafe, 2 it could not be checked.
+    """
+    from kernel_lsp.cli import check as command
+
+    raise typer.Exit(command.main(kernel, task, {"device": device, "target_gpu": gpu, "python": python}, as_json))
+
+
+@app.command()
+def estimate(
+    target: Annotated[str, typer.Argument(metavar="TARGET|KERNEL.cu", help=TARGET_HELP)],
+    gpu: TargetGpu = None,
+    python: Python = None,
+    as_json: Json = False,
+) -> None:
+    """Predict the time on a GPU, with its interval. An estimate, never a measurement."""
+    from kernel_lsp.cli import estimate as command
+
+    raise typer.Exit(command.main(target, {"target_gpu": gpu, "python": python}, as_json))
+
+
+@app.command()
+def bench(
+    tasks: Annotated[list[str] | None, typer.Argument(help="Targets. Default: the project's examples.")] = None,
+    device: Device = "auto",
+    backward: Annotated[bool, typer.Option("--backward", help="Also the backward of each.")] = False,
+    generations: Annotated[int | None, typer.Option(min=1)] = None,
+    proposals: Annotated[int | None, typer.Option(min=1)] = None,
+    gpu: TargetGpu = None,
+    python: Python = None,
+    as_json: Json = False,
+) -> None:
+    """Optimize several tasks and print one table. Exit status: 0 every task ended verified, 1 otherwise."""
+    from kernel_lsp.cli import bench as command
+
+    overrides = {
+        "device": device,
+        "generations": generations,
+        "proposals": proposals,
+        "target_gpu": gpu,
+        "python": python,
+    }
+    raise typer.Exit(command.main(tasks or [], backward, overrides, as_json))
+
+
+@app.command()
+def doctor(python: Python = None, as_json: Json = False) -> None:
+    """Say what was found, what it enables, and how to fix the rest."""
+    from kernel_lsp.cli import doctor as command
+
+    raise typer.Exit(command.main({"python": python}, as_json))
+
+
+@app.callback(invoke_without_command=True)
+def root(version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False) -> None:
+    """Optimize PyTorch to CUDA: translate, verify, evolve and measure kernels."""
+    if version:
+        typer.echo(f"kernel-lsp {__version__}")
+        raise typer.Exit
