@@ -41,7 +41,7 @@ create_venv() {
 }
 
 install() {
-    "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-input "$@" ||
+    "$venv/bin/python" -m pip install -qq --disable-pip-version-check --no-input "$@" ||
         fail "pip could not install: $*" "read pip's message above; behind a proxy set HTTPS_PROXY or PIP_INDEX_URL"
 }
 
