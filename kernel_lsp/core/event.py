@@ -48,6 +48,7 @@ class CandidateEvaluated(Noun):
     kind: Literal["candidate_evaluated"] = "candidate_evaluated"
     candidate_id: str
     generation: int
+    depth: Literal["screen", "full"] = "full"
     outcome: str
     """The kind of the outcome: ``correct``, ``mismatch``, ..."""
     message: str

@@ -30,6 +30,7 @@ FOLDER_NAME = ".kernel-lsp"
 ARCHIVE_VERSION = 1
 BUSY_TIMEOUT_S = 10.0
 RUN_ID_BYTES = 3
+N_RUNS_NAMED = 5
 
 _EVENT: TypeAdapter[Event] = TypeAdapter(Event)
 _SCHEMA = """
@@ -108,15 +109,12 @@ class Archive:
 
     def run(self, run_id: str) -> RunRecord:
         """The run of that id, or the newest for ``last``. Raises UserError when there is none."""
-        columns = "run_id, target, request, task, status, started"
-        query, values = f"SELECT {columns} FROM runs WHERE run_id = ?", (run_id,)
-        if run_id == "last":
-            query, values = f"SELECT {columns} FROM runs ORDER BY started DESC, rowid DESC LIMIT 1", ()
-        row = self._connection.execute(query, values).fetchone()
-        if row is None:
-            known = ", ".join(record.run_id for record in self.runs()[:5]) or "none yet"
-            raise UserError(f"no run '{run_id}' in {self.folder}", next_step=f"known runs, newest first: {known}")
-        return RunRecord(row[0], row[1], json.loads(row[2]), row[3], row[4], row[5])
+        known = self.runs()
+        chosen = known[:1] if run_id == "last" else [record for record in known if record.run_id == run_id]
+        if not chosen:
+            names = ", ".join(record.run_id for record in known[:N_RUNS_NAMED]) or "none yet"
+            raise UserError(f"no run '{run_id}' in {self.folder}", next_step=f"known runs, newest first: {names}")
+        return chosen[0]
 
     def runs(self) -> list[RunRecord]:
         """Every run, newest first."""
