@@ -1,0 +1,1 @@
+"""Finds and runs the CUDA compiler, reads what it says, and keeps what it made."""

@@ -1,0 +1,121 @@
+"""Compiled kernels kept on disk by content, for all runs and processes of a user.
+
+An entry is one file: a line with the SHA-256 of the rest, then the outcome as JSON. It appears by rename, so a reader
+sees a whole entry or none, whoever is killed when. Losing an entry costs one compile.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import itertools
+import logging
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from pydantic import TypeAdapter, ValidationError
+
+from kernel_lsp.core.verdict import BuildFailed, BuildOutcome, Built
+
+DEFAULT_MAX_BYTES = 512 << 20
+PRUNE_EVERY_N_WRITES = 64
+PRUNE_TO_FRACTION = 0.8
+STALE_TEMPORARY_S = 3600.0
+TEMPORARY_PREFIX = ".writing-"
+
+_LOGGER = logging.getLogger(__name__)
+_OUTCOME: TypeAdapter[Built | BuildFailed] = TypeAdapter(BuildOutcome)
+
+
+class BuildCache:
+    """Outcomes of compiles under a directory, up to about `max_bytes`; the entries longest unused go first.
+
+    It never raises: what cannot be read is a miss, and after a write that fails (said once) it only reads.
+    """
+
+    def __init__(self, directory: Path, *, max_bytes: int = DEFAULT_MAX_BYTES) -> None:
+        self._directory = directory
+        self._max_bytes = max_bytes
+        self._writes = 0
+        self._writable = True
+        self._serial = itertools.count()
+
+    def get(self, key: str) -> Built | BuildFailed | None:
+        """The outcome kept under `key`; None when there is none that is whole."""
+        path = self._path(key)
+        try:
+            checksum, _, payload = path.read_bytes().partition(b"\n")
+            if checksum.decode() != _checksum(payload):
+                return None
+            outcome = _OUTCOME.validate_json(payload)
+        except (OSError, ValueError, ValidationError):
+            return None
+        with contextlib.suppress(OSError):
+            os.utime(path)
+        return outcome.model_copy(update={"from_cache": True}) if isinstance(outcome, Built) else outcome
+
+    def put(self, key: str, outcome: Built | BuildFailed) -> None:
+        """Keep `outcome` under `key`, if the disk allows."""
+        if not self._writable:
+            return
+        payload = outcome.model_dump_json().encode()
+        try:
+            if self._writes % PRUNE_EVERY_N_WRITES == 0:
+                self._prune()
+            self._write(self._path(key), _checksum(payload).encode() + b"\n" + payload)
+            self._writes += 1
+        except OSError as problem:
+            self._writable = False
+            _LOGGER.warning("compiled kernels are not kept in %s: %s", self._directory, problem)
+
+    def _path(self, key: str) -> Path:
+        return self._directory / key[:2] / f"{key}.json"
+
+    def _write(self, path: Path, data: bytes) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.parent / f"{TEMPORARY_PREFIX}{os.getpid()}-{id(self)}-{next(self._serial)}"
+        try:
+            temporary.write_bytes(data)
+            os.replace(temporary, path)
+        except OSError:
+            with contextlib.suppress(OSError):
+                temporary.unlink()
+            raise
+
+    def _prune(self) -> None:
+        """Delete what a killed writer left, and the oldest entries when there are too many bytes."""
+        entries = sorted(self._entries())
+        total = sum(size for _, size, _ in entries)
+        if total <= self._max_bytes:
+            return
+        for _, size, path in entries:
+            if total <= self._max_bytes * PRUNE_TO_FRACTION:
+                return
+            with contextlib.suppress(OSError):
+                path.unlink()
+                total -= size
+
+    def _entries(self) -> Iterator[tuple[float, int, Path]]:
+        """Last use, bytes and path of every entry. Another process may delete any of them meanwhile."""
+        for path in self._directory.glob("*/*"):
+            with contextlib.suppress(OSError):
+                status = path.stat()
+                if not path.name.startswith(TEMPORARY_PREFIX):
+                    yield status.st_mtime, status.st_size, path
+                elif status.st_mtime < time.time() - STALE_TEMPORARY_S:
+                    path.unlink()
+
+
+def content_key(*parts: str) -> str:
+    """SHA-256 over the parts with their lengths, so that no two lists of parts share a key by joining."""
+    digest = hashlib.sha256()
+    for part in parts:
+        data = part.encode(errors="surrogatepass")
+        digest.update(len(data).to_bytes(8, "little") + data)
+    return digest.hexdigest()
+
+
+def _checksum(payload: bytes) -> str:
+    return hashlib.sha256(payload).hexdigest()

@@ -1,0 +1,67 @@
+"""CUDA text with what is not code blanked out, so that simple rules read only code. Line and column stay true."""
+
+from __future__ import annotations
+
+import re
+
+_NOT_CODE = re.compile(
+    r"""
+      (?P<line_comment>//(?:\\\n|[^\n])*)
+    | (?P<block_comment>/\*.*?(?:\*/|\Z))
+    | (?P<raw>(?:u8|[uUL])?R"(?P<delimiter>[^()\\\s]{0,16})\(.*?\)(?P=delimiter)")
+    | (?P<string>"(?:\\.|[^"\\\n])*")
+    | (?P<character>(?<![0-9a-fA-F])'(?:\\.|[^'\\\n])+')
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+_GLOBAL_FUNCTION = re.compile(r"\b__global__\b[^;{}]*?\b(?P<name>[A-Za-z_]\w*)\s*\((?=[^;{}]*\)[^;{}()]*\{)")
+_LAUNCH_BOUNDS = re.compile(
+    r"\b__(?:launch_bounds|cluster_dims|maxnreg|block_size)__\s*\([^()]*(?:\([^()]*\)[^()]*)*\)"
+)
+
+
+def mask_comments(text: str) -> str:
+    """`text` with every comment replaced by spaces; string literals stay."""
+    return _NOT_CODE.sub(lambda match: _blank(match[0]) if match.lastgroup in _COMMENTS else match[0], text)
+
+
+def mask_literals(text: str) -> str:
+    """`text` with every comment, string and character literal replaced by spaces."""
+    return _NOT_CODE.sub(lambda match: _blank(match[0]), text)
+
+
+def kernel_at_line(text: str, line: int) -> str | None:
+    """The `__global__` function whose text spans the 1-based `line`; None outside of all."""
+    for name, first, last in kernel_spans(text):
+        if first <= line <= last:
+            return name
+    return None
+
+
+def kernel_spans(text: str) -> list[tuple[str, int, int]]:
+    """Name, first line and last line (1-based) of each `__global__` function that has a body."""
+    code = _LAUNCH_BOUNDS.sub(lambda match: _blank(match[0]), mask_literals(text))
+    spans = []
+    for match in _GLOBAL_FUNCTION.finditer(code):
+        end = _end_of_body(code, code.find("{", match.end()))
+        spans.append((match["name"], code.count("\n", 0, match.start()) + 1, code.count("\n", 0, end) + 1))
+    return spans
+
+
+_COMMENTS = ("line_comment", "block_comment")
+
+
+def _blank(text: str) -> str:
+    return re.sub(r"[^\n]", " ", text)
+
+
+def _end_of_body(code: str, start: int) -> int:
+    depth = 0
+    for position in range(start, len(code)):
+        if code[position] == "{":
+            depth += 1
+        elif code[position] == "}":
+            depth -= 1
+            if depth == 0:
+                return position
+    return len(code)

@@ -1,0 +1,135 @@
+"""The C and C++ headers that hand-written kernels include and NVRTC, which has no host headers, does not find.
+
+Each is a few lines over `cuda/std` where the toolkit has it, whose types a second declaration must match, or over plain
+constants. They are given to the compiler from memory. A header with nothing in it declares functions that NVRTC has built in.
+"""
+
+from __future__ import annotations
+
+_INTEGERS = """#pragma once
+#if __has_include(<cuda/std/cstdint>)
+#include <cuda/std/cstdint>
+#else
+typedef signed char int8_t;
+typedef signed short int16_t;
+typedef signed int int32_t;
+typedef signed long long int64_t;
+typedef unsigned char uint8_t;
+typedef unsigned short uint16_t;
+typedef unsigned int uint32_t;
+typedef unsigned long long uint64_t;
+typedef signed long long intptr_t;
+typedef unsigned long long uintptr_t;
+#define INT8_MAX 127
+#define INT16_MAX 32767
+#define INT32_MAX 2147483647
+#define INT32_MIN (-INT32_MAX - 1)
+#define INT64_MAX 9223372036854775807LL
+#define INT64_MIN (-INT64_MAX - 1)
+#define UINT8_MAX 255
+#define UINT16_MAX 65535
+#define UINT32_MAX 4294967295U
+#define UINT64_MAX 18446744073709551615ULL
+#endif
+"""
+_FLOATS = """#pragma once
+#define FLT_MAX 3.402823466e+38F
+#define FLT_MIN 1.175494351e-38F
+#define FLT_EPSILON 1.192092896e-07F
+#define FLT_DIG 6
+#define FLT_MANT_DIG 24
+#define DBL_MAX 1.7976931348623157e+308
+#define DBL_MIN 2.2250738585072014e-308
+#define DBL_EPSILON 2.2204460492503131e-016
+#define DBL_DIG 15
+#define DBL_MANT_DIG 53
+"""
+_LIMITS = """#pragma once
+#if __has_include(<cuda/std/climits>)
+#include <cuda/std/climits>
+#else
+#define CHAR_BIT 8
+#define SCHAR_MAX 127
+#define SCHAR_MIN (-128)
+#define UCHAR_MAX 255
+#define SHRT_MAX 32767
+#define SHRT_MIN (-32768)
+#define USHRT_MAX 65535
+#define INT_MAX 2147483647
+#define INT_MIN (-INT_MAX - 1)
+#define UINT_MAX 4294967295U
+#define LONG_MAX 9223372036854775807L
+#define LONG_MIN (-LONG_MAX - 1L)
+#define LLONG_MAX 9223372036854775807LL
+#define LLONG_MIN (-LLONG_MAX - 1LL)
+#define ULLONG_MAX 18446744073709551615ULL
+#endif
+"""
+_MATH = """#pragma once
+#ifndef INFINITY
+#define INFINITY __int_as_float(0x7f800000)
+#define NAN __int_as_float(0x7fffffff)
+#define HUGE_VALF INFINITY
+#endif
+#define M_E 2.7182818284590452354
+#define M_LOG2E 1.4426950408889634074
+#define M_LN2 0.69314718055994530942
+#define M_PI 3.14159265358979323846
+#define M_PI_2 1.57079632679489661923
+#define M_2_SQRTPI 1.12837916709551257390
+#define M_SQRT2 1.41421356237309504880
+#define M_SQRT1_2 0.70710678118654752440
+"""
+_EMPTY = "#pragma once\n"
+
+
+def _std(header: str, *names: str) -> str:
+    """`namespace std` with some names of ``cuda/std/<header>``."""
+    uses = "".join(f"using ::cuda::std::{name};\n" for name in names)
+    return f"#pragma once\n#include <cuda/std/{header}>\nnamespace std {{\n{uses}}}\n"
+
+
+STANDARD_HEADERS: dict[str, str] = {
+    "stdint.h": _INTEGERS,
+    "cstdint": _INTEGERS,
+    "float.h": _FLOATS,
+    "cfloat": _FLOATS,
+    "limits.h": _LIMITS,
+    "climits": _LIMITS,
+    "math.h": _MATH,
+    "cmath": _MATH,
+    "stddef.h": "#pragma once\ntypedef unsigned long size_t;\ntypedef long ptrdiff_t;\n",
+    "cstddef": "#pragma once\ntypedef unsigned long size_t;\ntypedef long ptrdiff_t;\n",
+    "assert.h": _EMPTY,
+    "cassert": _EMPTY,
+    "stdio.h": _EMPTY,
+    "cstdio": _EMPTY,
+    "string.h": _EMPTY,
+    "cstring": _EMPTY,
+    "stdlib.h": _EMPTY,
+    "cstdlib": _EMPTY,
+    "limits": _std("limits", "numeric_limits"),
+    "type_traits": _std(
+        "type_traits",
+        "is_same",
+        "is_same_v",
+        "enable_if",
+        "enable_if_t",
+        "conditional",
+        "conditional_t",
+        "integral_constant",
+        "true_type",
+        "false_type",
+        "is_integral",
+        "is_integral_v",
+        "is_floating_point",
+        "is_floating_point_v",
+        "remove_cv_t",
+        "remove_reference_t",
+        "decay_t",
+    ),
+    "utility": _std("utility", "move", "forward", "swap", "pair", "integer_sequence", "index_sequence"),
+    "array": _std("array", "array"),
+    "tuple": _std("tuple", "tuple", "get", "make_tuple"),
+}
+"""Include name -> text."""
