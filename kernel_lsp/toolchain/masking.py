@@ -14,7 +14,9 @@ _NOT_CODE = re.compile(
     """,
     re.VERBOSE | re.DOTALL,
 )
-_GLOBAL_FUNCTION = re.compile(r"\b__global__\b[^;{}]*?\b(?P<name>[A-Za-z_]\w*)\s*\((?=[^;{}]*\)[^;{}()]*\{)")
+_GLOBAL_FUNCTION = re.compile(
+    r"\b__global__\b[^;{}]{0,500}?\b(?P<name>[A-Za-z_]\w*)\s*\((?=[^;{}]{0,4000}\)[^;{}()]{0,200}\{)"
+)
 _LAUNCH_BOUNDS = re.compile(
     r"\b__(?:launch_bounds|cluster_dims|maxnreg|block_size)__\s*\([^()]*(?:\([^()]*\)[^()]*)*\)"
 )

@@ -1,4 +1,4 @@
-"""The compiler process: JSON requests on stdin, one per line, and a JSON reply to each on stdout. Standard library only.
+"""The compiler process: a JSON request per line of stdin, a JSON reply per line of stdout. Standard library only.
 
     python -I -S nvrtc_program.py LIBNVRTC LIBNVRTC_BUILTINS
 

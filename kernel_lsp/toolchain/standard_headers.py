@@ -1,7 +1,8 @@
 """The C and C++ headers that hand-written kernels include and NVRTC, which has no host headers, does not find.
 
 Each is a few lines over `cuda/std` where the toolkit has it, whose types a second declaration must match, or over plain
-constants. They are given to the compiler from memory. A header with nothing in it declares functions that NVRTC has built in.
+constants. They are given to the compiler from memory. An empty one declares
+functions that NVRTC has built in.
 """
 
 from __future__ import annotations
