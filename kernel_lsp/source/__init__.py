@@ -1,0 +1,1 @@
+"""Reads text, never runs it: CUDA kernels and PyTorch targets."""

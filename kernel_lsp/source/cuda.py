@@ -1,0 +1,215 @@
+"""The kernels of a CUDA source text, read with tree-sitter. Nothing is compiled; text that does not parse as a whole
+still gives the kernels around the fault."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+
+import tree_sitter_cuda
+from tree_sitter import Language, Node, Parser
+
+from kernel_lsp.core.plan import KernelParameter, KernelSignature, Span
+
+
+@dataclass(frozen=True)
+class KernelLines:
+    """The lines of one kernel, 1-based and inclusive, from its template or attributes to its closing brace."""
+
+    name: str
+    first_line: int
+    last_line: int
+
+
+def kernel_signatures(text: str) -> tuple[KernelSignature, ...]:
+    """Every `__global__` function in the text, in order. A declaration that a definition repeats is left out.
+
+    Names carry their namespaces (``ns::kernel``). Simple aliases (``using vec = float4;``) in parameter types are
+    replaced by what they stand for. The span is that of the name.
+    """
+    source = _Source.read(text)
+    aliases = dict(_aliases(source))
+    found: dict[tuple[str, tuple[KernelParameter, ...]], KernelSignature] = {}
+    for kernel in _kernels(source):
+        signature = _signature(kernel, source, aliases)
+        found.setdefault((signature.name, tuple(_unnamed(p) for p in signature.parameters)), signature)
+    return tuple(sorted(found.values(), key=lambda signature: (signature.span.line, signature.span.column)))
+
+
+def kernel_line_ranges(text: str) -> tuple[KernelLines, ...]:
+    """The lines of every kernel that has a body, in order."""
+    source = _Source.read(text)
+    ranges = []
+    for kernel in _kernels(source):
+        if kernel.outer.type != "declaration":
+            first, last = kernel.first.start_point[0] + 1, kernel.outer.end_point[0] + 1
+            ranges.append(KernelLines(_qualified_name(kernel, source), first, last))
+    return tuple(sorted(ranges, key=lambda lines: lines.first_line))
+
+
+# --- below: finding `__global__` functions in the tree
+
+_UNKNOWN_ATTRIBUTES = re.compile(rb"\b__(?:cluster_dims|maxnreg|block_size)__\s*\([^()]*(?:\([^()]*\)[^()]*)*\)")
+"""Attributes that the grammar takes for function calls; they are blanked, so every position stays as it was."""
+_NOT_ENTERED = frozenset({"compound_statement", "parameter_list", "template_parameter_list", "string_literal"})
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """The bytes that were parsed and their tree."""
+
+    data: bytes
+    root: Node
+
+    @classmethod
+    def read(cls, text: str) -> _Source:
+        data = text.encode("utf-8", errors="replace")
+        data = _UNKNOWN_ATTRIBUTES.sub(lambda match: re.sub(rb"[^\n]", b" ", match.group()), data)
+        return cls(data, _parser().parse(data).root_node)
+
+    def text(self, node: Node) -> str:
+        return self.data[node.start_byte : node.end_byte].decode("utf-8", errors="replace")
+
+    def span(self, node: Node) -> Span:
+        line_start = self.data.rfind(b"\n", 0, node.start_byte) + 1
+        column = len(self.data[line_start : node.start_byte].decode("utf-8", errors="replace")) + 1
+        return Span(node.start_point[0] + 1, column, column + len(self.text(node)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Kernel:
+    """A kernel's nodes. `outer` is its definition or declaration, `first` where its template or attributes begin."""
+
+    outer: Node
+    first: Node
+    declarator: Node
+    template_parameters: Node | None
+    namespaces: tuple[str, ...]
+
+
+@lru_cache(maxsize=1)
+def _parser() -> Parser:
+    return Parser(Language(tree_sitter_cuda.language()))
+
+
+def _walk(source: _Source) -> Iterator[tuple[Node, tuple[str, ...]]]:
+    """Every node outside function bodies with the namespaces around it. A stack, since text can nest deeply."""
+    stack: list[tuple[Node, tuple[str, ...]]] = [(source.root, ())]
+    while stack:
+        node, namespaces = stack.pop()
+        yield node, namespaces
+        if node.type in _NOT_ENTERED:
+            continue
+        if node.type == "namespace_definition":
+            name = node.child_by_field_name("name")
+            namespaces = (*namespaces, source.text(name)) if name is not None else namespaces
+        stack.extend((child, namespaces) for child in reversed(node.children))
+
+
+def _kernels(source: _Source) -> Iterator[_Kernel]:
+    for node, namespaces in _walk(source):
+        if node.type in ("function_definition", "declaration") and any(c.type == "__global__" for c in node.children):
+            declarator = next((c for c in node.children if c.type == "function_declarator"), None)
+            if declarator is not None:
+                yield _kernel(node, declarator, namespaces)
+
+
+def _kernel(node: Node, declarator: Node, namespaces: tuple[str, ...]) -> _Kernel:
+    parent = node.parent
+    if parent is None or parent.type != "template_declaration":
+        return _Kernel(node, node, declarator, None, namespaces)
+    return _Kernel(node, parent, declarator, parent.child_by_field_name("parameters"), namespaces)
+
+
+def _signature(kernel: _Kernel, source: _Source, aliases: dict[str, str]) -> KernelSignature:
+    parameters = kernel.declarator.child_by_field_name("parameters")
+    nodes = [] if parameters is None else [c for c in parameters.named_children if c.type in _PARAMETER_TYPES]
+    read = tuple(_parameter(node, source, aliases) for node in nodes)
+    template = [] if kernel.template_parameters is None else kernel.template_parameters.named_children
+    template = [node for node in template if node.type != "comment"]
+    name = kernel.declarator.child_by_field_name("declarator") or kernel.declarator
+    return KernelSignature(
+        name=_qualified_name(kernel, source),
+        template_parameters=tuple(_template_parameter(node, source) for node in template),
+        parameters=() if [(p.element, p.is_pointer) for p in read] == [("void", False)] else read,
+        span=source.span(name),
+    )
+
+
+def _qualified_name(kernel: _Kernel, source: _Source) -> str:
+    name = kernel.declarator.child_by_field_name("declarator") or kernel.declarator
+    return "::".join((*kernel.namespaces, source.text(name)))
+
+
+def _unnamed(parameter: KernelParameter) -> KernelParameter:
+    return KernelParameter("", parameter.element, parameter.is_pointer, parameter.is_const)
+
+
+# --- parameters and their types
+
+_PARAMETER_TYPES = frozenset({"parameter_declaration", "optional_parameter_declaration"})
+_POINTER_TYPES = frozenset(
+    {"pointer_declarator", "abstract_pointer_declarator", "array_declarator", "abstract_array_declarator"}
+)
+_QUALIFIERS = frozenset({"const", "volatile", "struct", "typename", "__restrict__", "__restrict", "__grid_constant__"})
+
+
+def _parameter(node: Node, source: _Source, aliases: dict[str, str]) -> KernelParameter:
+    type_node, declarator = node.child_by_field_name("type"), node.child_by_field_name("declarator")
+    spelled = "" if type_node is None else source.text(type_node)
+    depth, name = _declared(declarator, source)
+    is_const = re.search(r"\bconst\b", spelled) is not None or any(
+        child.type == "type_qualifier" and source.text(child) == "const" for child in node.children
+    )
+    element = _normalize(spelled)
+    element = aliases.get(element, element)
+    if element.endswith("*"):  # an alias of a pointer type
+        element, depth = element[:-1].strip(), depth + 1
+    return KernelParameter(name, element + "*" * max(depth - 1, 0), depth > 0, is_const)
+
+
+def _declared(declarator: Node | None, source: _Source) -> tuple[int, str]:
+    """How many pointers the declarator adds, and the name it declares (empty when it has none)."""
+    depth = 0
+    while declarator is not None and declarator.type != "identifier":
+        depth += declarator.type in _POINTER_TYPES
+        inner = declarator.child_by_field_name("declarator")
+        declarator = inner or next((c for c in declarator.named_children if c.type in _DECLARATORS), None)
+    return depth, "" if declarator is None else source.text(declarator)
+
+
+_DECLARATORS = _POINTER_TYPES | {"identifier", "reference_declarator", "parenthesized_declarator"}
+
+
+def _normalize(spelled: str) -> str:
+    """The type without qualifiers, its words joined by single spaces."""
+    words = [word for word in re.findall(r"\w+|::|[^\s\w]", spelled) if word not in _QUALIFIERS]
+    joined = ""
+    for word in words:
+        separate = joined and joined[-1].isalnum() | (joined[-1:] == "_") and (word[0].isalnum() or word[0] == "_")
+        joined += f" {word}" if separate else word
+    return joined
+
+
+def _template_parameter(node: Node, source: _Source) -> str:
+    """The parameter's name: ``BLOCK`` for ``int BLOCK = 256``."""
+    head = source.text(node).split("=", 1)[0]
+    names = re.findall(r"[A-Za-z_]\w*", head)
+    return names[-1] if names else head.strip()
+
+
+def _aliases(source: _Source) -> Iterator[tuple[str, str]]:
+    """``using name = type;`` and ``typedef type name;`` outside functions, templates left out."""
+    for node, _ in _walk(source):
+        if node.parent is not None and node.parent.type == "template_declaration":
+            continue
+        if node.type == "alias_declaration":
+            name, aliased = node.child_by_field_name("name"), node.child_by_field_name("type")
+        elif node.type == "type_definition":
+            name, aliased = node.child_by_field_name("declarator"), node.child_by_field_name("type")
+        else:
+            continue
+        if name is not None and aliased is not None and name.type == "type_identifier":
+            yield source.text(name), _normalize(source.text(aliased))
