@@ -19,7 +19,9 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-TARGET_HELP = "file.py::symbol (function, nn.Module or Class.method), a KernelBench file, or a robust-kbench task folder."
+TARGET_HELP = (
+    "file.py::symbol (function, nn.Module or Class.method), a KernelBench file, or a robust-kbench task folder."
+)
 
 Device = Annotated[str, typer.Option(help="auto, cpu (the PTX executor) or cuda[:N].")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout; everything else goes to stderr.")]
@@ -35,7 +37,9 @@ def optimize(
     generations: Annotated[int | None, typer.Option(min=1, help="Generations of the search.")] = None,
     proposals: Annotated[int | None, typer.Option(min=1, help="Candidates per generation.")] = None,
     seed: Annotated[int | None, typer.Option(help="Of the search and the inputs.")] = None,
-    out: Annotated[Path | None, typer.Option(help="Where the two files go. Default: kernels/ beside the source.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Where the two files go. Default: kernels/ beside the source.")
+    ] = None,
     resume: Annotated[str | None, typer.Option(metavar="RUN", help="Continue a run; `last` is the newest.")] = None,
     gpu: TargetGpu = None,
     python: Python = None,

@@ -1,0 +1,64 @@
+"""Where output goes: results to stdout, progress and errors to stderr."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from collections.abc import Coroutine
+from contextlib import suppress
+from typing import Any
+
+from pydantic import BaseModel
+from rich.console import Console
+
+from kernel_lsp.errors import KernelLspError
+
+EXIT_OK, EXIT_NO, EXIT_COULD_NOT, EXIT_INTERRUPTED = 0, 1, 2, 130
+
+stdout = Console(highlight=False, soft_wrap=True)
+stderr = Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+def print_json(result: BaseModel) -> None:
+    """The one JSON object that `--json` promises."""
+    sys.stdout.write(result.model_dump_json() + "\n")
+
+
+def print_error(error: KernelLspError) -> None:
+    """The error with its place, and what to do next. No traceback."""
+    stderr.print(f"error: {error.message}", style="bold red", markup=False)
+    if error.file:
+        stderr.print(f"   at: {error.file}{f':{error.line}' if error.line is not None else ''}", markup=False)
+    if error.next_step:
+        stderr.print(f" next: {error.next_step}", markup=False)
+
+
+def run_to_exit_status(main: Coroutine[Any, Any, int]) -> int:
+    """Run a command. Our own errors become a message and status 2, an interrupt 130, a closed pipe a quiet end."""
+    try:
+        with asyncio.Runner() as runner:
+            loop = runner.get_loop()
+            task = loop.create_task(main)
+            with suppress(NotImplementedError):
+                loop.add_signal_handler(signal.SIGTERM, task.cancel)
+            return runner.run(_await(task))
+    except KernelLspError as error:
+        print_error(error)
+        return EXIT_COULD_NOT
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        return EXIT_COULD_NOT
+    except OSError as error:  # a full disk or a lost permission, met where nothing more specific caught it
+        print_error(_from_os_error(error))
+        return EXIT_COULD_NOT
+
+
+def _from_os_error(error: OSError) -> KernelLspError:
+    place = str(error.filename) if error.filename else None
+    return KernelLspError(error.strerror or str(error), file=place, next_step="free some space or fix the permissions")
+
+
+async def _await(task: asyncio.Task[int]) -> int:
+    return await task

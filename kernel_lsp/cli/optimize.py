@@ -1,0 +1,177 @@
+"""`kernel-lsp optimize`: the run's events as progress, and the report at its end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+
+from kernel_lsp.cli import console
+from kernel_lsp.core.event import (
+    CandidateEvaluated,
+    Event,
+    FilesWritten,
+    GenerationStarted,
+    NewBest,
+    RunFinished,
+    RunStarted,
+    TaskCaptured,
+)
+from kernel_lsp.core.measurement import Comparison, Estimate
+from kernel_lsp.errors import UserError
+from kernel_lsp.evolve.optimize import RunHandle, resume_request, start_request
+
+
+def main(target: str | None, resume: str | None, backward: bool, overrides: Mapping[str, Any], as_json: bool) -> int:
+    """Run the command; returns the exit status."""
+    return console.run_to_exit_status(_optimize(target, resume, backward, overrides, as_json))
+
+
+async def _optimize(
+    target: str | None, resume: str | None, backward: bool, overrides: Mapping[str, Any], as_json: bool
+) -> int:
+    handle = _handle(target, resume, backward, overrides)
+    finished: RunFinished | None = None
+    view = RunView()
+    with view:
+        try:
+            async for event in handle.events():
+                view.show(event)
+                if isinstance(event, RunFinished):
+                    finished = event
+        except BaseException:
+            view.say_resumable(handle)
+            raise
+    assert finished is not None, "a run ends with RunFinished or raises"
+    if as_json:
+        console.print_json(finished)
+    else:
+        print_report(finished, handle)
+    return console.EXIT_OK if finished.candidate_id is not None else console.EXIT_NO
+
+
+def _handle(target: str | None, resume: str | None, backward: bool, overrides: Mapping[str, Any]) -> RunHandle:
+    if resume is not None:
+        if target is not None:
+            raise UserError("give a TARGET or --resume, not both", next_step="the run remembers its target")
+        return resume_request(Path.cwd(), resume)
+    if target is None:
+        raise UserError("no target", next_step="kernel-lsp optimize model.py::MyModule")
+    return start_request(Path.cwd(), target, backward, overrides)
+
+
+class RunView:
+    """Live progress on stderr: a bar where there is a terminal, lines where there is none. Use as a context manager."""
+
+    def __init__(self) -> None:
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24),
+            TextColumn("{task.completed:.0f}/{task.total:.0f}"),
+            TextColumn("{task.fields[best]}"),
+            TimeElapsedColumn(),
+            console=console.stderr,
+            transient=True,
+        )
+        self._bar: TaskID | None = None
+        self._best = ""
+        self.run_id: str | None = None
+
+    def __enter__(self) -> RunView:
+        self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
+
+    def show(self, event: Event) -> None:
+        """Say what happened, if a person wants to know."""
+        match event:
+            case RunStarted():
+                self.run_id = event.run_id
+                verb = "resuming run" if event.resumed else "run"
+                self._say(f"{verb} {event.run_id}: {event.target} on {event.device}, for {event.target_gpu}")
+            case TaskCaptured():
+                self._say(f"captured {event.name}: {event.summary}")
+                for note in event.notes:
+                    self._say(f"  note: {note}")
+            case GenerationStarted():
+                self._start_generation(event)
+            case CandidateEvaluated():
+                self._count(event)
+            case NewBest():
+                self._best = f"best {event.score_us:.3g} us ({event.score_kind})"
+            case FilesWritten():
+                self._say("wrote " + ", ".join(event.files))
+
+    def say_resumable(self, handle: RunHandle) -> None:
+        """After an interrupt or an error: how to go on."""
+        if self.run_id is not None and handle.is_resumable:
+            self._say(f"to go on: kernel-lsp optimize --resume {self.run_id}")
+
+    def _start_generation(self, event: GenerationStarted) -> None:
+        if self._bar is not None:
+            self._progress.remove_task(self._bar)
+        description = f"generation {event.generation + 1}/{event.n_generations}"
+        self._bar = self._progress.add_task(description, total=event.n_proposals, best=self._best)
+        if not console.stderr.is_terminal:
+            self._say(f"{description}: {event.n_proposals} candidates {self._best}".rstrip())
+
+    def _count(self, event: CandidateEvaluated) -> None:
+        if event.depth == "full":
+            self._say(f"full check of {event.candidate_id}: {event.outcome}, {event.message}")
+        elif self._bar is not None:
+            self._progress.update(self._bar, advance=1, best=self._best)
+        if event.depth == "screen" and event.outcome != "correct":
+            self._say(f"  {event.candidate_id}: {event.outcome.replace('_', ' ')}: {event.message}")
+
+    def _say(self, text: str) -> None:
+        self._progress.console.print(text, markup=False)
+
+
+def print_report(finished: RunFinished, handle: RunHandle) -> None:
+    """What was captured, tried and chosen, what it costs, where the files are, and what to do next."""
+    say = console.stdout.print
+    say()
+    say(f"{handle.target}", style="bold", markup=False)
+    if handle.task_summary:
+        say(f"  captured    {handle.task_summary}", markup=False)
+    counts = f"{finished.n_proposed} proposed, {finished.n_built} built, {finished.n_correct} right"
+    say(f"  candidates  {counts}", markup=False)
+    if finished.candidate_id is None:
+        say(f"  result      no verified kernel: {finished.reason}", style="yellow", markup=False)
+        say("  next        read the failure above; `kernel-lsp check KERNEL.cu` shows one candidate in full", markup=False)
+        return
+    say(f"  verified    {handle.verified_on}", markup=False)
+    say(f"  winner      {finished.candidate_id}: {finished.reason}", markup=False)
+    for step in finished.library_steps:
+        say(f"  library     {step} does part of the work (a vendor library, not our kernel)", markup=False)
+    for name, comparison in finished.comparisons.items():
+        say(f"  {name:<11} {describe_comparison(comparison)}", markup=False)
+    for position, file in enumerate(finished.files):
+        say(f"  {'files' if position == 0 else '':<11} {file}", markup=False)
+    say(f"  next        {_next_step(finished)}", markup=False)
+
+
+def describe_comparison(comparison: Comparison) -> str:
+    """Both times with their interval, kind and GPU."""
+    ours, baseline = comparison.ours, comparison.baseline
+    kind = f"{ours.kind} on {ours.gpu}, {ours.date}"
+    bound = f", {ours.bound}-bound" if isinstance(ours, Estimate) else ""
+    return (
+        f"{_time(ours)} against {comparison.baseline_name} {_time(baseline)}: "
+        f"{comparison.speedup:.2g}x ({kind}{bound})"
+    )
+
+
+def _time(number: Any) -> str:
+    return f"{number.time_us:.3g} us [{number.low_us:.3g}, {number.high_us:.3g}]"
+
+
+def _next_step(finished: RunFinished) -> str:
+    operator = next((Path(file) for file in finished.files if file.endswith(".py")), None)
+    if operator is None:
+        return "read the kernel"
+    return f"review both files, then `from {operator.stem} import {operator.stem}` with {operator.parent} on the path"
