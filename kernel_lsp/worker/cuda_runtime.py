@@ -1,0 +1,346 @@
+"""NVRTC and the CUDA driver through ctypes: compiles a `.cu` text and launches its kernels on PyTorch's streams.
+
+Needs the standard library and torch, and no CUDA toolkit: NVRTC comes with torch's own wheels. The part below the
+imports is also what an exported operator carries in itself, word for word.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import hashlib
+import json
+import logging
+import os
+import sys
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+# --- CUDA runtime: compile with NVRTC, keep the result on disk, launch through the driver ---------------------
+
+_logger = logging.getLogger(__name__)
+
+CACHE_FORMAT = 1
+NVRTC_OPTIONS = ("--std=c++17", "-default-device", "-lineinfo")
+# More dynamic shared memory per block, or more blocks per cluster, must be asked for (CUDA programming guide).
+DEFAULT_SHARED_BYTES = 48 << 10
+PORTABLE_CLUSTER_BLOCKS = 8
+MAX_GRID_X, MAX_GRID_YZ = 2**31 - 1, 2**16 - 1  # every compute capability from 3.0 on
+# Values of enums in cuda.h.
+FUNCTION_MAX_DYNAMIC_SHARED_BYTES = 8
+FUNCTION_NON_PORTABLE_CLUSTER_ALLOWED = 14
+LAUNCH_ATTRIBUTE_COOPERATIVE = 2
+LAUNCH_ATTRIBUTE_CLUSTER = 4
+
+POINTER = "pointer"
+_C_TYPES: dict[str, Any] = {
+    "bool": ctypes.c_bool,
+    "float": ctypes.c_float,
+    "double": ctypes.c_double,
+    **dict.fromkeys(("char", "signed char", "int8_t"), ctypes.c_int8),
+    **dict.fromkeys(("unsigned char", "uint8_t"), ctypes.c_uint8),
+    **dict.fromkeys(("short", "int16_t"), ctypes.c_int16),
+    **dict.fromkeys(("unsigned short", "uint16_t"), ctypes.c_uint16),
+    **dict.fromkeys(("int", "int32_t"), ctypes.c_int32),
+    **dict.fromkeys(("unsigned", "unsigned int", "uint32_t"), ctypes.c_uint32),
+    **dict.fromkeys(("long", "long long", "int64_t", "ptrdiff_t"), ctypes.c_int64),
+    **dict.fromkeys(("unsigned long", "unsigned long long", "uint64_t", "size_t"), ctypes.c_uint64),
+}
+_HALF_TYPES = {"__half": torch.float16, "half": torch.float16, "__nv_bfloat16": torch.bfloat16}
+
+
+class CudaError(RuntimeError):
+    """NVRTC or the CUDA driver is missing or refused. The message has the call and the error's own name."""
+
+
+Compiled = tuple[bytes, dict[str, str]]
+"""A cubin, and the symbol of each name expression in it."""
+
+
+class KernelLibrary:
+    """A `.cu` text whose kernels are compiled at first use, once per GPU architecture, and cached on disk.
+
+    `names` are C++ name expressions, e.g. ``rms_norm_rows<256>``.
+    """
+
+    def __init__(self, text: str, file_name: str, names: Sequence[str]) -> None:
+        self._text, self._file_name, self._names = text, file_name, tuple(sorted(set(names)))
+        self._functions: dict[tuple[int, str], ctypes.c_void_p] = {}
+        self._lock = threading.Lock()
+
+    def function(self, name: str, device_index: int) -> ctypes.c_void_p:
+        """The kernel's handle on a GPU, which must be current. Raises CudaError with the compiler's log."""
+        make_context_current(device_index)
+        with self._lock:
+            if (device_index, name) not in self._functions:
+                names = self._names if name in self._names else (name,)
+                code, symbols = compiled(self._text, self._file_name, names, architecture_of(device_index))
+                module = load_module(code)
+                for each in names:
+                    self._functions[device_index, each] = find_function(module, symbols[each])
+            return self._functions[device_index, name]
+
+
+class KernelLaunch:
+    """One launch with everything fixed but the stream and the tensors. Not for two threads at once.
+
+    `arguments` holds `POINTER` for a tensor, or a C++ type and its value. `attributes` may hold ``cooperative``
+    (1), ``cluster`` (blocks along x) and ``max_shared`` (bytes). Raises OverflowError for a value that its C++ type
+    or the grid cannot hold.
+    """
+
+    def __init__(
+        self,
+        function: ctypes.c_void_p,
+        grid: Sequence[int],
+        block: Sequence[int],
+        shared_bytes: int,
+        arguments: Sequence[str | tuple[str, float]],
+        attributes: Mapping[str, int],
+    ) -> None:
+        if grid[0] > MAX_GRID_X or max(grid[1:]) > MAX_GRID_YZ:
+            raise OverflowError(f"a grid of {tuple(grid)} blocks is larger than a GPU takes")
+        values = [ctypes.c_void_p() if argument == POINTER else pack(*argument) for argument in arguments]
+        self._pointers = [value for value in values if isinstance(value, ctypes.c_void_p)]
+        self._values = (ctypes.c_void_p * len(values))(*(ctypes.addressof(value) for value in values))
+        self._keep_alive = (values, _launch_attributes(attributes))
+        listed = self._keep_alive[1]
+        self._config = _LaunchConfig(*grid, *block, shared_bytes, None, listed, len(listed))
+        self._reference = ctypes.byref(self._config)
+        self._function = function
+        self._launch = driver().cuLaunchKernelEx
+        _allow(function, shared_bytes, attributes)
+
+    def __call__(self, stream: int, *pointers: int) -> None:
+        """Launch on a stream handle, with the addresses of the tensors in the order of the kernel's parameters."""
+        for slot, address in zip(self._pointers, pointers):
+            slot.value = address
+        self._config.stream = stream
+        status = self._launch(self._reference, self._function, self._values, None)
+        if status:
+            _check(status, "cuLaunchKernelEx")
+
+
+def on_device(index: int) -> contextlib.AbstractContextManager[Any]:
+    """Makes a GPU current; costs nothing when it is."""
+    return contextlib.nullcontext() if torch.cuda.current_device() == index else torch.cuda.device(index)
+
+
+def current_stream(index: int) -> int:
+    """The handle of PyTorch's current stream on a GPU, without the Python object around it (Triton reads it so)."""
+    return torch._C._cuda_getCurrentRawStream(index)
+
+
+def architecture_of(device_index: int) -> str:
+    """E.g. ``sm_90``."""
+    major, minor = torch.cuda.get_device_capability(device_index)
+    return f"sm_{major}{minor}"
+
+
+def make_context_current(device_index: int) -> None:
+    """Give a thread that has no CUDA context yet the one PyTorch uses: the driver's calls need it."""
+    context = ctypes.c_void_p()
+    _check(driver().cuCtxGetCurrent(ctypes.byref(context)), "cuCtxGetCurrent")
+    if context.value is None:
+        torch.cuda.init()
+        status = driver().cuDevicePrimaryCtxRetain(ctypes.byref(context), device_index)
+        _check(status, "cuDevicePrimaryCtxRetain")
+        _check(driver().cuCtxSetCurrent(context), "cuCtxSetCurrent")
+
+
+def load_module(code: bytes) -> ctypes.c_void_p:
+    """A cubin or PTX text, loaded into the current context."""
+    module = ctypes.c_void_p()
+    _check(driver().cuModuleLoadData(ctypes.byref(module), code + b"\0"), "cuModuleLoadData")
+    return module
+
+
+def find_function(module: ctypes.c_void_p, symbol: str) -> ctypes.c_void_p:
+    """A kernel of a module by its mangled name."""
+    function = ctypes.c_void_p()
+    status = driver().cuModuleGetFunction(ctypes.byref(function), module, symbol.encode())
+    _check(status, f"cuModuleGetFunction({symbol})")
+    return function
+
+
+def compiled(text: str, file_name: str, names: Sequence[str], architecture: str) -> Compiled:
+    """The machine code of a `.cu` text, from the cache or from NVRTC. Raises CudaError with the compiler's log."""
+    nvrtc_path, include = find_nvrtc()
+    compiler = [nvrtc_path.name, nvrtc_path.resolve().name, nvrtc_path.stat().st_size, str(include)]
+    key = json.dumps([CACHE_FORMAT, text, file_name, list(names), architecture, compiler, NVRTC_OPTIONS])
+    entry = _cache_directory() / f"{hashlib.sha256(key.encode()).hexdigest()}.cubin"
+    cached = _read_cache(entry)
+    if cached is not None:
+        return cached
+    code, symbols = _Program(nvrtc_path, text, file_name).compile(names, architecture, include)
+    _write_cache(entry, code, symbols)
+    return code, symbols
+
+
+def find_nvrtc() -> tuple[Path, Path]:
+    """NVRTC and the directory of its headers: torch's own wheels first, then $CUDA_HOME, then the system's toolkit."""
+    for root in _toolkit_roots():
+        for library in sorted(root.glob("lib*/libnvrtc.so.*"), key=lambda path: len(path.name)):
+            for include in (root / "include", root.parent / "cuda_runtime" / "include"):
+                if (include / "cuda_fp16.h").is_file():
+                    return library, include
+    raise CudaError("no NVRTC with its headers found: pip install nvidia-cuda-nvrtc nvidia-cuda-runtime")
+
+
+def pack(cuda_type: str, value: float) -> Any:
+    """A value as its C++ type holds it. Raises OverflowError when it cannot."""
+    if cuda_type in _HALF_TYPES:
+        bits = torch.tensor(value, dtype=_HALF_TYPES[cuda_type]).view(torch.int16)
+        return ctypes.c_int16(int(bits.item()))
+    packed = _C_TYPES[cuda_type](value)
+    if isinstance(packed.value, int) and packed.value != value:
+        raise OverflowError(f"{value} does not fit a kernel parameter of type {cuda_type}")
+    return packed
+
+
+def driver() -> ctypes.CDLL:
+    """The CUDA driver. Raises CudaError where there is none."""
+    global _driver
+    if _driver is None:
+        try:
+            _driver = ctypes.CDLL("libcuda.so.1")
+        except OSError as error:
+            raise CudaError(f"no CUDA driver: {error}") from error
+    return _driver
+
+
+_driver: ctypes.CDLL | None = None
+
+
+class _LaunchAttribute(ctypes.Structure):
+    """CUlaunchAttribute of cuda.h: a 64-byte union, of which we set the first three words."""
+
+    _fields_ = [("id", ctypes.c_uint), ("pad", ctypes.c_uint), ("value", ctypes.c_uint * 16)]
+
+
+class _LaunchConfig(ctypes.Structure):
+    """CUlaunchConfig of cuda.h."""
+
+    _fields_ = [
+        *((name, ctypes.c_uint) for name in ("grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z")),
+        ("shared_bytes", ctypes.c_uint),
+        ("stream", ctypes.c_void_p),
+        ("attributes", ctypes.POINTER(_LaunchAttribute)),
+        ("n_attributes", ctypes.c_uint),
+    ]
+
+
+def _launch_attributes(attributes: Mapping[str, int]) -> ctypes.Array[_LaunchAttribute]:
+    listed = []
+    if "cooperative" in attributes:
+        listed.append(_LaunchAttribute(LAUNCH_ATTRIBUTE_COOPERATIVE, 0, (attributes["cooperative"],)))
+    if "cluster" in attributes:
+        listed.append(_LaunchAttribute(LAUNCH_ATTRIBUTE_CLUSTER, 0, (attributes["cluster"], 1, 1)))
+    return (_LaunchAttribute * len(listed))(*listed)
+
+
+def _allow(function: ctypes.c_void_p, shared_bytes: int, attributes: Mapping[str, int]) -> None:
+    shared_bytes = max(shared_bytes, attributes.get("max_shared", 0))
+    if shared_bytes > DEFAULT_SHARED_BYTES:
+        status = driver().cuFuncSetAttribute(function, FUNCTION_MAX_DYNAMIC_SHARED_BYTES, shared_bytes)
+        _check(status, f"{shared_bytes} bytes of shared memory")
+    if attributes.get("cluster", 1) > PORTABLE_CLUSTER_BLOCKS:
+        status = driver().cuFuncSetAttribute(function, FUNCTION_NON_PORTABLE_CLUSTER_ALLOWED, 1)
+        _check(status, f"a cluster of {attributes['cluster']} blocks")
+
+
+def _check(status: int, call: str) -> None:
+    if status == 0:
+        return
+    name, text = ctypes.c_char_p(), ctypes.c_char_p()
+    driver().cuGetErrorName(status, ctypes.byref(name))
+    driver().cuGetErrorString(status, ctypes.byref(text))
+    raise CudaError(f"{call}: {(name.value or b'?').decode()} ({status}): {(text.value or b'?').decode()}")
+
+
+class _Program:
+    """One compilation by NVRTC."""
+
+    def __init__(self, nvrtc_path: Path, text: str, file_name: str) -> None:
+        for builtins in nvrtc_path.parent.glob("libnvrtc-builtins.so.*"):
+            # NVRTC looks for it by name, which fails outside the loader's path unless it is there already.
+            ctypes.CDLL(str(builtins), mode=ctypes.RTLD_GLOBAL)
+        self._nvrtc = ctypes.CDLL(str(nvrtc_path))
+        self._nvrtc.nvrtcGetErrorString.restype = ctypes.c_char_p
+        self._handle = ctypes.c_void_p()
+        source = (text.encode(), file_name.encode())
+        self._call("CreateProgram", ctypes.byref(self._handle), *source, 0, None, None)
+
+    def compile(self, names: Sequence[str], architecture: str, include: Path) -> Compiled:
+        options = [f"--gpu-architecture={architecture}", f"-I{include}", f"-I{include}/cccl", *NVRTC_OPTIONS]
+        encoded = (ctypes.c_char_p * len(options))(*(option.encode() for option in options))
+        for name in names:
+            self._call("AddNameExpression", self._handle, name.encode())
+        try:
+            self._call("CompileProgram", self._handle, len(options), encoded)
+        except CudaError as error:
+            log = self._bytes("ProgramLog").rstrip(b"\0").decode(errors="replace")
+            raise CudaError(f"{error}\n{log}") from error
+        symbols = {name: self._symbol(name) for name in names}
+        code = self._bytes("CUBIN")
+        self._call("DestroyProgram", ctypes.byref(self._handle))
+        return code, symbols
+
+    def _symbol(self, name: str) -> str:
+        symbol = ctypes.c_char_p()
+        self._call("GetLoweredName", self._handle, name.encode(), ctypes.byref(symbol))
+        return (symbol.value or b"").decode()
+
+    def _bytes(self, what: str) -> bytes:
+        size = ctypes.c_size_t()
+        self._call(f"Get{what}Size", self._handle, ctypes.byref(size))
+        buffer = ctypes.create_string_buffer(size.value)
+        self._call(f"Get{what}", self._handle, buffer)
+        return buffer.raw
+
+    def _call(self, name: str, *arguments: Any) -> None:
+        status = getattr(self._nvrtc, f"nvrtc{name}")(*arguments)
+        if status:
+            raise CudaError(f"nvrtc{name}: {self._nvrtc.nvrtcGetErrorString(status).decode()}")
+
+
+def _toolkit_roots() -> Iterator[Path]:
+    packages = [Path(torch.__file__).parent.parent, *(Path(entry) for entry in sys.path if entry)]
+    for directory in dict.fromkeys(packages):
+        yield from sorted(directory.glob("nvidia/cu[0-9]*"), reverse=True)
+        yield from directory.glob("nvidia/cuda_nvrtc")
+    yield from (Path(os.environ[name]) for name in ("CUDA_HOME", "CUDA_PATH") if os.environ.get(name))
+    yield from sorted(Path("/usr/local").glob("cuda*"))
+    yield Path("/usr")
+
+
+def _cache_directory() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "kernel_lsp" / "cubin"
+
+
+def _read_cache(entry: Path) -> Compiled | None:
+    """What an earlier process compiled; None when there is nothing, or a torn or foreign file."""
+    try:
+        header, _, code = entry.read_bytes().partition(b"\n")
+        facts = json.loads(header)
+        return (code, facts["symbols"]) if facts["sha256"] == hashlib.sha256(code).hexdigest() else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _write_cache(entry: Path, code: bytes, symbols: Mapping[str, str]) -> None:
+    """Best effort: a read-only home directory costs a compilation per process and nothing else."""
+    facts = {"sha256": hashlib.sha256(code).hexdigest(), "symbols": dict(symbols)}
+    temporary = entry.with_name(f"{entry.name}.{os.getpid()}.tmp")
+    try:
+        entry.parent.mkdir(parents=True, exist_ok=True)
+        temporary.write_bytes(json.dumps(facts).encode() + b"\n" + code)
+        os.replace(temporary, entry)
+    except OSError as error:
+        _logger.debug("the compiled kernel is not cached: %s", error)
+        with contextlib.suppress(OSError):
+            temporary.unlink()
