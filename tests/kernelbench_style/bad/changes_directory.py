@@ -1,0 +1,21 @@
+"""Moves to another folder while it is imported; otherwise good, so it must work."""
+
+import os
+
+import torch
+from torch import nn
+
+os.chdir("/")
+
+
+class Model(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(x) * 2.0
+
+
+def get_inputs():
+    return [torch.randn(16, 64)]
+
+
+def get_init_inputs():
+    return []

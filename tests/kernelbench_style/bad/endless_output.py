@@ -1,0 +1,20 @@
+"""Prints without end while it is imported."""
+
+import torch
+from torch import nn
+
+while True:
+    print("loading" * 1000)
+
+
+class Model(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(x) * 2.0
+
+
+def get_inputs():
+    return [torch.randn(16, 64)]
+
+
+def get_init_inputs():
+    return []

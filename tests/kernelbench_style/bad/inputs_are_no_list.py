@@ -1,0 +1,17 @@
+"""get_inputs returns a number."""
+
+import torch
+from torch import nn
+
+
+class Model(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(x) * 2.0
+
+
+def get_inputs():
+    return 3
+
+
+def get_init_inputs():
+    return []

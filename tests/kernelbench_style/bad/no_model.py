@@ -1,0 +1,17 @@
+"""Has inputs and no Model."""
+
+import torch
+from torch import nn
+
+
+class Network(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(x)
+
+
+def get_inputs():
+    return [torch.randn(16, 64)]
+
+
+def get_init_inputs():
+    return []

@@ -1,0 +1,17 @@
+"""get_inputs returns one input too many."""
+
+import torch
+from torch import nn
+
+
+class Model(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(x) * 2.0
+
+
+def get_inputs():
+    return [torch.randn(16, 64), torch.randn(16, 64)]
+
+
+def get_init_inputs():
+    return []

@@ -1,0 +1,17 @@
+"""A tensor without dims."""
+
+import torch
+from torch import nn
+
+
+class Model(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(x) * 2.0
+
+
+def get_inputs():
+    return [torch.randn(())]
+
+
+def get_init_inputs():
+    return []

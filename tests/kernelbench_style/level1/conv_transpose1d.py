@@ -1,0 +1,27 @@
+"""Transposed 1D convolution."""
+
+import torch
+from torch import nn
+
+batch_size = 4
+in_channels = 8
+out_channels = 6
+length = 96
+kernel_size = 5
+
+
+class Model(nn.Module):
+    def __init__(self, in_channels: int, out_channels: int, kernel_size) -> None:
+        super().__init__()
+        self.conv = nn.ConvTranspose1d(in_channels, out_channels, kernel_size, stride=2, padding=1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.conv(x)
+
+
+def get_inputs():
+    return [torch.rand(batch_size, in_channels, length)]
+
+
+def get_init_inputs():
+    return [in_channels, out_channels, kernel_size]

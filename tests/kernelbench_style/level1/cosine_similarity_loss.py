@@ -1,0 +1,22 @@
+"""One less the cosine of the angle, on average."""
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+batch_size = 64
+dim = 512
+
+
+class Model(nn.Module):
+    def forward(self, predictions: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        cosine = F.cosine_similarity(predictions, targets, dim=1)
+        return torch.mean(1 - cosine)
+
+
+def get_inputs():
+    return [torch.randn(batch_size, dim), torch.randn(batch_size, dim)]
+
+
+def get_init_inputs():
+    return []

@@ -1,0 +1,21 @@
+"""Matrix product with the second factor transposed."""
+
+import torch
+from torch import nn
+
+M = 96
+K = 128
+N = 64
+
+
+class Model(nn.Module):
+    def forward(self, A: torch.Tensor, B: torch.Tensor) -> torch.Tensor:
+        return torch.matmul(A, B.T)
+
+
+def get_inputs():
+    return [torch.rand(M, K), torch.rand(N, K)]
+
+
+def get_init_inputs():
+    return []

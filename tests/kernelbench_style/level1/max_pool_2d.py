@@ -1,0 +1,26 @@
+"""Max pooling over images."""
+
+import torch
+from torch import nn
+
+batch_size = 4
+channels = 16
+height = 32
+width = 32
+
+
+class Model(nn.Module):
+    def __init__(self, kernel_size: int, stride: int, padding: int) -> None:
+        super().__init__()
+        self.pool = nn.MaxPool2d(kernel_size=kernel_size, stride=stride, padding=padding)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.pool(x)
+
+
+def get_inputs():
+    return [torch.rand(batch_size, channels, height, width)]
+
+
+def get_init_inputs():
+    return [3, 2, 1]

@@ -1,0 +1,33 @@
+"""Convolution, mish written out, batch norm in evaluation."""
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+batch_size = 4
+in_channels = 4
+out_channels = 8
+height = 20
+width = 20
+kernel_size = 3
+
+
+class Model(nn.Module):
+    def __init__(self, in_channels: int, out_channels: int, kernel_size: int) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(in_channels, out_channels, kernel_size)
+        self.bn = nn.BatchNorm2d(out_channels)
+        self.eval()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.conv(x)
+        x = torch.tanh(F.softplus(x)) * x
+        return self.bn(x)
+
+
+def get_inputs():
+    return [torch.randn(batch_size, in_channels, height, width)]
+
+
+def get_init_inputs():
+    return [in_channels, out_channels, kernel_size]

@@ -1,0 +1,30 @@
+"""Convolution, instance norm, division."""
+
+import torch
+from torch import nn
+
+batch_size = 4
+in_channels = 4
+out_channels = 8
+height = 20
+width = 20
+kernel_size = 3
+
+
+class Model(nn.Module):
+    def __init__(self, in_channels: int, out_channels: int, kernel_size: int) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(in_channels, out_channels, kernel_size)
+        self.instance_norm = nn.InstanceNorm2d(out_channels)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.instance_norm(self.conv(x))
+        return x / 2.0
+
+
+def get_inputs():
+    return [torch.randn(batch_size, in_channels, height, width)]
+
+
+def get_init_inputs():
+    return [in_channels, out_channels, kernel_size]

@@ -1,0 +1,27 @@
+"""Gemm, sigmoid, sum, then logsumexp over the batch."""
+
+import torch
+from torch import nn
+
+batch_size = 64
+in_features = 128
+out_features = 96
+
+
+class Model(nn.Module):
+    def __init__(self, in_features: int, out_features: int) -> None:
+        super().__init__()
+        self.gemm = nn.Linear(in_features, out_features)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = torch.sigmoid(self.gemm(x))
+        x = torch.sum(x, dim=1)
+        return torch.logsumexp(x, dim=0)
+
+
+def get_inputs():
+    return [torch.randn(batch_size, in_features)]
+
+
+def get_init_inputs():
+    return [in_features, out_features]
