@@ -156,11 +156,13 @@ class KernelParameter:
 
 @dataclass(frozen=True)
 class KernelSignature:
-    """A `__global__` function as the source declares it."""
+    """A `__global__` function as the source declares it. The last `n_template_defaults` of its template parameters may
+    be left out of a launch."""
 
     name: str
     template_parameters: tuple[str, ...]
     parameters: tuple[KernelParameter, ...]
+    n_template_defaults: int = 0
     span: Span = field(default=NO_SPAN, compare=False)
 
 

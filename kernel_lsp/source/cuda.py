@@ -134,6 +134,7 @@ def _signature(kernel: _Kernel, source: _Source, aliases: dict[str, str]) -> Ker
         name=_qualified_name(kernel, source),
         template_parameters=tuple(_template_parameter(node, source) for node in template),
         parameters=() if [(p.element, p.is_pointer) for p in read] == [("void", False)] else read,
+        n_template_defaults=sum(node.type in _WITH_DEFAULT for node in template),
         span=source.span(name),
     )
 
@@ -150,6 +151,7 @@ def _unnamed(parameter: KernelParameter) -> KernelParameter:
 # --- parameters and their types
 
 _PARAMETER_TYPES = frozenset({"parameter_declaration", "optional_parameter_declaration"})
+_WITH_DEFAULT = frozenset({"optional_parameter_declaration", "optional_type_parameter_declaration"})
 _POINTER_TYPES = frozenset(
     {"pointer_declarator", "abstract_pointer_declarator", "array_declarator", "abstract_array_declarator"}
 )
