@@ -1,0 +1,1 @@
+"""What is known of GPUs, and times estimated from it."""
