@@ -46,6 +46,6 @@ clean:  ## remove .venv, caches and runs
 	rm -rf $(VENV) .kernel-lsp .mypy_cache .pytest_cache .ruff_cache .hypothesis build *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-$(INSTALLED): pyproject.toml scripts/install.sh scripts/has_nvrtc.py
+$(INSTALLED): pyproject.toml scripts/install.sh
 	@sh scripts/install.sh $(VENV)
 	@touch $@

@@ -1,4 +1,4 @@
-"""Softmax over the last dim: the attention weights of every transformer. `row_softmax.cu` is a kernel written by hand."""
+"""Softmax over the last dim: the attention weights of every transformer. `row_softmax.cu` is written by hand."""
 
 import torch
 

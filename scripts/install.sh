@@ -1,5 +1,5 @@
 #!/bin/sh
-# Creates the virtual environment $1 and installs torch, the CUDA compiler where the machine has none, and this package.
+# Creates the virtual environment $1 and installs torch, this package, and the CUDA compiler where the machine has none.
 # Safe to repeat. Settings: PYTHON (interpreter), TORCH (version), PIP_INDEX_URL and the like (pip's own).
 set -eu
 
@@ -18,7 +18,11 @@ is_new_enough() {
 }
 
 find_python() {
-    for name in "${PYTHON:-python3}" python3.13 python3.12 python3.11; do
+    if [ -n "${PYTHON:-}" ]; then
+        ! is_new_enough "$PYTHON" || command -v "$PYTHON"
+        return
+    fi
+    for name in python3 python3.13 python3.12 python3.11; do
         if is_new_enough "$name"; then
             command -v "$name"
             return
@@ -26,14 +30,10 @@ find_python() {
     done
 }
 
-check_pip_works() {
-    "$venv/bin/python" -m pip --version >/dev/null 2>&1
-}
-
 create_venv() {
     python=$(find_python)
-    [ -n "$python" ] || fail "Python 3.11 or newer was not found (tried ${PYTHON:-python3}, python3.13, 3.12, 3.11)" \
-        "sudo apt-get install python3 python3-venv, or give one: make install PYTHON=/path/to/python3.12"
+    [ -n "$python" ] || fail "Python 3.11 or newer was not found (tried ${PYTHON:-python3, python3.13, 3.12, 3.11})" \
+        "sudo apt-get install python3 python3-venv, or name one: make install PYTHON=/path/to/python3.12"
     "$python" -c 'import ensurepip, venv' 2>/dev/null || fail "$python cannot create virtual environments" \
         "sudo apt-get install $("$python" -c 'import sys; print("python%d.%d-venv" % sys.version_info[:2])')"
     echo "Creating $venv with $("$python" --version) ($python)"
@@ -45,23 +45,29 @@ install() {
         fail "pip could not install: $*" "read pip's message above; behind a proxy set HTTPS_PROXY or PIP_INDEX_URL"
 }
 
-check_pip_works || create_venv
+has_cuda_compiler() {
+    "$venv/bin/python" -c 'from kernel_lsp.toolchain.discovery import find_toolchain as find; print(find().origin)' \
+        2>/dev/null
+}
+
+"$venv/bin/python" -m pip --version >/dev/null 2>&1 || create_venv
 
 # By exact version and before anything else: whatever else is installed must not choose another torch.
 echo "Installing torch $torch_version"
 install "torch==$torch_version"
-
-extras=dev
-if found=$("$venv/bin/python" scripts/has_nvrtc.py); then
-    echo "CUDA compiler: $found"
-else
-    echo "CUDA compiler: none found, taking NVRTC from PyPI"
-    extras=dev,cuda
-fi
-
-echo "Installing kernel_lsp[$extras]"
 constraints=$venv/torch-constraint.txt
 "$venv/bin/python" -m pip freeze --disable-pip-version-check | grep '^torch==' >"$constraints"
-install --constraint "$constraints" --editable ".[$extras]"
 
-echo "Installed in $(($(date +%s) - started)) s. Next: make demo"
+echo "Installing kernel_lsp and its tools"
+install --constraint "$constraints" --editable '.[dev]'
+
+if found=$(has_cuda_compiler); then
+    echo "CUDA compiler: $found"
+else
+    echo "CUDA compiler: none found, installing NVIDIA's NVRTC from PyPI"
+    install --constraint "$constraints" --editable '.[dev,cuda]'
+    found=$(has_cuda_compiler) || fail "NVRTC was installed but cannot be found" "$venv/bin/kernel-lsp doctor"
+    echo "CUDA compiler: $found"
+fi
+
+echo "Installed in $(($(date +%s) - started)) s"

@@ -1,0 +1,330 @@
+"""Who may import whom. The rooms and the reasons are in `docs/architecture.md`."""
+
+from __future__ import annotations
+
+import ast
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parent.parent / "kernel_lsp"
+ARCHITECTURE = PACKAGE.parent / "docs" / "architecture.md"
+ROOMS = (
+    "core",
+    "errors",
+    "config",
+    "process",
+    "plan",
+    "source",
+    "gpu",
+    "toolchain",
+    "ptx",
+    "worker",
+    "generate",
+    "llm",
+    "verify",
+    "evaluate",
+    "evolve",
+    "export",
+    "server",
+    "cli",
+)
+"""From the ground up: a room imports only rooms before it. Some are yet to be built."""
+NO_ROOM = ("__init__", "__main__")
+
+WHERE_ALLOWED = {
+    "torch": ("worker/",),
+    "sympy": ("worker/",),
+    "lsprotocol": ("server/",),
+    "pygls": ("server/",),
+    "litellm": ("llm/",),
+    "ray": ("evaluate/executors/ray.py",),
+    "typer": ("cli/",),
+    "rich": ("cli/",),
+    "llvmlite": ("ptx/",),
+}
+MAY_PRINT = ("cli/", "worker/", "toolchain/nvrtc_program.py")
+"""The command line, and programs of their own whose stdout is a protocol."""
+WORKER_MAY_IMPORT = {*sys.stdlib_module_names, "torch", "sympy"}
+"""sympy comes with torch: it is what symbolic sizes are made of."""
+
+HEAVY = ("torch", "numpy", "llvmlite", "tree_sitter", "sqlite3", "sympy", "litellm", "ray", "pygls")
+IMPORT_BUDGET_MS = 300
+N_IMPORT_TRIES = 5
+"""The best of several: other work on the machine only ever adds."""
+
+
+def test_every_module_belongs_to_a_room() -> None:
+    assert {module.room for module in modules()} <= {*ROOMS, *NO_ROOM}
+
+
+def test_a_room_imports_only_rooms_below_it() -> None:
+    check(
+        f"{module.path}:{used.line} is in {module.room} and imports {used.module}"
+        for module in modules()
+        if module.room in ROOMS
+        for used in module.imports
+        if used.room in ROOMS and used.room != module.room and ROOMS.index(used.room) > ROOMS.index(module.room)
+    )
+
+
+def test_core_imports_nothing_of_ours_outside_core() -> None:
+    check(
+        f"{module.path}:{used.line} imports {used.module}"
+        for module in modules()
+        if module.room == "core"
+        for used in module.imports
+        if used.is_ours and used.room != "core"
+    )
+
+
+@pytest.mark.parametrize("library", WHERE_ALLOWED)
+def test_a_heavy_library_is_imported_only_in_its_room(library: str) -> None:
+    check(
+        f"{module.path}:{used.line} imports {used.module}"
+        for module in modules()
+        if not module.path.startswith(WHERE_ALLOWED[library])
+        for used in module.imports
+        if used.top == library
+    )
+
+
+def test_the_worker_imports_the_standard_library_and_torch_alone() -> None:
+    check(
+        f"{module.path}:{used.line} imports {used.module}"
+        for module in modules()
+        if module.room == "worker"
+        for used in module.imports
+        if not used.is_relative and used.top not in WORKER_MAY_IMPORT
+    )
+
+
+def test_the_worker_reaches_only_its_own_files_by_relative_imports() -> None:
+    check(
+        f"{module.path}:{used.line} imports {used.module}"
+        for module in modules()
+        if module.room == "worker"
+        for used in module.imports
+        if used.is_relative and used.room != "worker"
+    )
+
+
+def test_nobody_imports_the_worker() -> None:
+    check(
+        f"{module.path}:{used.line} imports {used.module}"
+        for module in modules()
+        if module.room != "worker"
+        for used in module.imports
+        if used.is_ours and used.room == "worker"
+    )
+
+
+def test_modules_import_each_other_in_no_circle() -> None:
+    edges = {module.name: list(resolved_imports(module)) for module in modules()}
+    check(" -> ".join(circle) for circle in find_circles(edges))
+
+
+def test_only_the_command_line_and_child_programs_print() -> None:
+    check(
+        f"{module.path}:{call.lineno} prints"
+        for module in modules()
+        if not module.path.startswith(MAY_PRINT)
+        for call in ast.walk(module.tree)
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == "print"
+    )
+
+
+def test_a_broad_except_says_why() -> None:
+    check(
+        f"{module.path}:{handler.lineno} catches everything without a comment"
+        for module in modules()
+        for handler in ast.walk(module.tree)
+        if isinstance(handler, ast.ExceptHandler)
+        and catches_everything(handler)
+        and not raises_again(handler)
+        and not module.has_comment(handler)
+    )
+
+
+def test_every_room_is_described() -> None:
+    text = ARCHITECTURE.read_text()
+    check(f"docs/architecture.md lacks {room}" for room in rooms_on_disk() if f"`{room}`" not in text)
+
+
+def test_help_imports_nothing_heavy() -> None:
+    program = (
+        "import sys, json, runpy\n"
+        "sys.argv = ['kernel-lsp', '--help']\n"
+        "try: runpy.run_module('kernel_lsp', run_name='__main__')\n"
+        "except SystemExit: pass\n"
+        f"print(json.dumps([name for name in {HEAVY!r} if name in sys.modules]), file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert json.loads(done.stderr.splitlines()[-1]) == []
+
+
+def test_help_imports_within_its_budget() -> None:
+    assert min(help_import_ms() for _ in range(N_IMPORT_TRIES)) <= IMPORT_BUDGET_MS
+
+
+def test_the_rules_see_a_function_level_import() -> None:
+    module = Module.parse("core/x.py", "def f():\n    from kernel_lsp.plan import parser\n")
+    assert [used.room for used in module.imports] == ["plan"]
+
+
+def test_the_rules_see_a_circle() -> None:
+    assert find_circles({"a": ["b"], "b": ["c"], "c": ["a"]}) == [["a", "b", "c", "a"]]
+
+
+# --- below: how the package is read
+
+
+def check(violations: Iterator[str]) -> None:
+    found = list(violations)
+    assert not found, "\n".join(found)
+
+
+@dataclass(frozen=True)
+class Import:
+    """One imported module, by its full name. `is_at_import_time` is False inside functions and `if TYPE_CHECKING`."""
+
+    module: str
+    line: int
+    is_relative: bool
+    is_at_import_time: bool
+
+    @property
+    def top(self) -> str:
+        return self.module.split(".")[0]
+
+    @property
+    def is_ours(self) -> bool:
+        return self.top == PACKAGE.name
+
+    @property
+    def room(self) -> str:
+        parts = self.module.split(".")
+        return parts[1] if self.is_ours and len(parts) > 1 else ""
+
+
+@dataclass(frozen=True)
+class Module:
+    """One file of the package. `path` is relative to the package."""
+
+    path: str
+    text: str
+    tree: ast.Module
+    imports: tuple[Import, ...]
+
+    @classmethod
+    def parse(cls, path: str, text: str) -> Module:
+        tree = ast.parse(text)
+        return cls(path, text, tree, tuple(find_imports(tree, package_of(path))))
+
+    @property
+    def name(self) -> str:
+        parts = (PACKAGE.name, *Path(self.path).with_suffix("").parts)
+        return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+    @property
+    def room(self) -> str:
+        return Path(self.path).parts[0].removesuffix(".py")
+
+    def has_comment(self, handler: ast.ExceptHandler) -> bool:
+        """Whether a comment stands on the handler's line, the one above or the one below."""
+        lines = self.text.splitlines()[handler.lineno - 2 : handler.lineno + 1]
+        return any("#" in line for line in lines)
+
+
+@cache
+def modules() -> tuple[Module, ...]:
+    files = sorted(PACKAGE.rglob("*.py"))
+    return tuple(Module.parse(file.relative_to(PACKAGE).as_posix(), file.read_text()) for file in files)
+
+
+def rooms_on_disk() -> set[str]:
+    return {module.room for module in modules()} - {*NO_ROOM}
+
+
+def package_of(path: str) -> tuple[str, ...]:
+    return (PACKAGE.name, *Path(path).parts[:-1])
+
+
+def find_imports(tree: ast.Module, package: tuple[str, ...]) -> Iterator[Import]:
+    at_import_time = set(map(id, import_time_statements(tree.body)))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield Import(alias.name, node.lineno, False, id(node) in at_import_time)
+        elif isinstance(node, ast.ImportFrom):
+            base = ".".join(package[: len(package) - node.level + 1]) if node.level else ""
+            source = ".".join(part for part in (base, node.module) if part)
+            # `from package import name` may name a module: the longest name that is one counts.
+            for alias in node.names:
+                yield Import(f"{source}.{alias.name}", node.lineno, node.level > 0, id(node) in at_import_time)
+
+
+def import_time_statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
+    """The statements that run when the module is imported."""
+    for statement in body:
+        yield statement
+        if isinstance(statement, ast.If) and not is_type_checking(statement.test):
+            yield from import_time_statements(statement.body + statement.orelse)
+        elif isinstance(statement, ast.Try | ast.With | ast.ClassDef):
+            yield from import_time_statements(statement.body)
+
+
+def is_type_checking(test: ast.expr) -> bool:
+    return "TYPE_CHECKING" in ast.unparse(test)
+
+
+def resolved_imports(module: Module) -> Iterator[str]:
+    """The modules of ours that importing this one imports, without its own parents."""
+    known = {other.name for other in modules()}
+    for used in module.imports:
+        name = used.module
+        while name and name not in known:
+            name = name.rpartition(".")[0]
+        if used.is_at_import_time and name and name != module.name and not module.name.startswith(f"{name}."):
+            yield name
+
+
+def find_circles(edges: dict[str, list[str]]) -> list[list[str]]:
+    """One circle for each module from which a walk comes back to a module it is still in."""
+    circles: list[list[str]] = []
+    done: set[str] = set()
+
+    def walk(name: str, path: list[str]) -> None:
+        if name in path:
+            circles.append([*path[path.index(name) :], name])
+        elif name not in done:
+            for target in edges.get(name, ()):
+                walk(target, [*path, name])
+            done.add(name)
+
+    for name in edges:
+        walk(name, [])
+    return circles
+
+
+def catches_everything(handler: ast.ExceptHandler) -> bool:
+    return handler.type is None or ast.unparse(handler.type) in ("Exception", "BaseException")
+
+
+def raises_again(handler: ast.ExceptHandler) -> bool:
+    last = handler.body[-1]
+    return isinstance(last, ast.Raise) and last.exc is None
+
+
+def help_import_ms() -> float:
+    """Time spent importing, as `-X importtime` adds it up, ms."""
+    command = [sys.executable, "-X", "importtime", "-m", PACKAGE.name, "--help"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    columns = [line.removeprefix("import time:").split("|") for line in done.stderr.splitlines() if "|" in line]
+    return sum(int(own) for own, *_ in columns if own.strip().isdigit()) / 1000
