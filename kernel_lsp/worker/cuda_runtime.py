@@ -112,11 +112,14 @@ class KernelLaunch:
         self._config = _LaunchConfig(*grid, *block, shared_bytes, None, listed, len(listed))
         self._reference = ctypes.byref(self._config)
         self._function = function
+        self._is_empty = 0 in grid  # nothing to do, and the driver refuses it
         self._launch = driver().cuLaunchKernelEx
         _allow(function, shared_bytes, attributes)
 
     def __call__(self, stream: int, *pointers: int) -> None:
         """Launch on a stream handle, with the addresses of the tensors in the order of the kernel's parameters."""
+        if self._is_empty:
+            return
         for slot, address in zip(self._pointers, pointers):
             slot.value = address
         self._config.stream = stream
@@ -196,7 +199,8 @@ def pack(cuda_type: str, value: float) -> Any:
     if cuda_type in _HALF_TYPES:
         bits = torch.tensor(value, dtype=_HALF_TYPES[cuda_type]).view(torch.int16)
         return ctypes.c_int16(int(bits.item()))
-    packed = _C_TYPES[cuda_type](value)
+    c_type = _C_TYPES[cuda_type]
+    packed = c_type(value if c_type in (ctypes.c_float, ctypes.c_double) else int(value))
     if isinstance(packed.value, int) and packed.value != value:
         raise OverflowError(f"{value} does not fit a kernel parameter of type {cuda_type}")
     return packed

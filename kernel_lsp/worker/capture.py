@@ -1,0 +1,430 @@
+"""The command `capture`: a target's source to a task, and the state that `make_cases` keeps working on."""
+
+from __future__ import annotations
+
+import linecache
+from dataclasses import dataclass, field
+from typing import Any, Callable, Optional, Sequence
+
+import sympy
+import torch
+
+from .backward import GRADIENT, BackwardProgram, trace_backward
+from .failure import Failure, TargetFailure, raised_by_user, short_message, user_place
+from .graph import GraphReader, GraphText, is_random
+from .guards import Bounds, assumptions
+from .inputs import CallInputs, inputs_of
+from .load import Callee, LoadedFile, load_file, resolve
+from .machine import take_asked, without_cuda
+from .names import NamePool
+from .outputs import returned_names
+from .program import Dim, Placeholder, Program, Wrapper, all_dims, export_program, quiet, user_outputs
+from .symbols import Inexpressible, SymbolTable, name_symbols, names_in_code, shape_env_of, symbol_of
+
+MAX_ATTEMPTS = 6
+"""Each attempt fixes at least one dim; past this every dim is fixed."""
+MAX_INLINE_CONSTANT = 1
+"""A constant tensor of one element becomes a `full` node; a larger one becomes an argument."""
+
+
+@dataclass(frozen=True)
+class Argument:
+    """A tensor argument of the operator: its name, and the placeholder it stands for."""
+
+    name: str
+    placeholder: Placeholder
+    position: int
+    """Among the placeholders."""
+
+
+@dataclass
+class Captured:
+    """Everything known of one capture."""
+
+    source: dict[str, Any]
+    callee: Callee
+    inputs: CallInputs
+    wrapper: Wrapper
+    program: Program
+    backward: Optional[BackwardProgram]
+    symbols: SymbolTable
+    captured_sizes: dict[sympy.Symbol, int]
+    bounds: dict[sympy.Symbol, Bounds]
+    arguments: list[Argument]
+    output_names: list[str]
+    forward_text: GraphText
+    backward_text: Optional[GraphText]
+    constants: dict[str, torch.Tensor]
+    notes: list[str] = field(default_factory=list)
+
+
+@dataclass
+class _Warm:
+    captured: Optional[Captured] = None
+
+
+WARM = _Warm()
+"""The last capture of this process."""
+
+
+def capture(request: dict[str, Any]) -> dict[str, Any]:
+    """``{"source": TargetSource, "with_backward": bool}`` -> ``{"task": Task}``. Raises Failure."""
+    source = request["source"]
+    linecache.checkcache()
+    take_asked()
+    WARM.captured = None
+    loaded = load_file(source["file"])
+    callee, inputs = _callee_and_inputs(loaded, source)
+    _refuse_empty(inputs, source)
+    captured = capture_call(source, callee, inputs, bool(request.get("with_backward")))
+    if take_asked():
+        captured.notes.append("the code asks for a GPU and there is none here: captured on the CPU")
+    WARM.captured = captured
+    from .task import task_of
+
+    return {"task": task_of(captured)}
+
+
+def capture_call(source: dict[str, Any], callee: Callee, inputs: CallInputs, with_backward: bool) -> Captured:
+    """Capture one call, with as many dims symbolic as torch and our expressions allow. Raises Failure."""
+    notes = [*callee.notes, *inputs.notes, *_prepare_module(callee)]
+    wrapper = Wrapper(callee, inputs, source["file"], source["line"])
+    dynamic = all_dims(inputs)
+    for attempt in range(MAX_ATTEMPTS + 1):
+        if attempt == MAX_ATTEMPTS:
+            dynamic = frozenset()
+        try:
+            return _Attempt(source, callee, inputs, wrapper, dynamic, notes).run(with_backward)
+        except _MustFix as must:
+            fewer = dynamic - must.dims if must.dims else frozenset()
+            notes += [note for note in must.notes if note not in notes]
+            dynamic = fewer
+        except _StillRandom:
+            callee.owner.eval()
+            notes.append("dropout is random in training mode: captured with the module in eval mode")
+    raise AssertionError("an attempt without symbolic dims returns or raises a failure")
+
+
+def user_function(callee: Callee) -> Callable[..., Any]:
+    """The function whose code is the target's."""
+    return callee.call.forward if isinstance(callee.call, torch.nn.Module) else callee.call
+
+
+# --- below: preparing
+
+
+def _callee_and_inputs(loaded: LoadedFile, source: dict[str, Any]) -> tuple[Callee, CallInputs]:
+    if source["kind"] == "robust_kbench":
+        from .robust_kbench import first_configuration
+
+        return first_configuration(loaded, source)
+    callee = resolve(loaded, source)
+    return callee, inputs_of(loaded, source, callee.call)
+
+
+def _refuse_empty(inputs: CallInputs, source: dict[str, Any]) -> None:
+    for leaf in inputs.tensors:
+        if 0 in leaf.shape:
+            raise TargetFailure(
+                f"input '{leaf.name}' has no elements (shape {list(leaf.shape)}), so there is nothing to compute",
+                file=source["file"],
+                line=source["line"],
+                next_step="capture with sizes of at least 1",
+            )
+
+
+def _prepare_module(callee: Callee) -> list[str]:
+    """Bring the user's module to the CPU and into a mode whose result is a function of its arguments."""
+    owner, notes = callee.owner, []
+    if owner is None:
+        return []
+    if any(tensor.device.type != "cpu" for tensor in [*owner.parameters(), *owner.buffers()]):
+        owner.cpu()
+        notes.append("the module was built on a GPU: captured on the CPU")
+    dropout = torch.nn.modules.dropout._DropoutNd
+    if any(isinstance(m, dropout) and m.training and m.p > 0 for m in owner.modules()):
+        owner.eval()
+        notes.append("dropout is random in training mode: captured with the module in eval mode")
+    for module in owner.modules():
+        if isinstance(module, dropout):
+            module.eval()
+        if isinstance(module, torch.nn.modules.batchnorm._NormBase) and module.training:
+            notes += _use_batch_statistics(module)
+    return list(dict.fromkeys(notes))
+
+
+def _use_batch_statistics(module: Any) -> list[str]:
+    """In training mode the result depends on the batch alone; the running statistics are a side effect, left out."""
+    if not module.track_running_stats:
+        return []
+    module.track_running_stats = False
+    module.running_mean = module.running_var = module.num_batches_tracked = None
+    return ["batch norm is in training mode: it uses the batch's statistics, and running statistics are not updated"]
+
+
+# --- below: one attempt
+
+
+class _MustFix(Exception):
+    """Some dims must have their captured sizes; no dims means all."""
+
+    def __init__(self, dims: frozenset[Dim], notes: Sequence[str]) -> None:
+        super().__init__()
+        self.dims, self.notes = dims, notes
+
+
+class _StillRandom(Exception):
+    pass
+
+
+class _Attempt:
+    def __init__(
+        self,
+        source: dict[str, Any],
+        callee: Callee,
+        inputs: CallInputs,
+        wrapper: Wrapper,
+        dynamic: frozenset[Dim],
+        notes: list[str],
+    ) -> None:
+        self._source, self._callee, self._inputs = source, callee, inputs
+        self._wrapper, self._dynamic, self._notes = wrapper, dynamic, notes
+        self._place = (source["file"], source["line"])
+
+    def run(self, with_backward: bool) -> Captured:
+        program = self._export()
+        if is_random(program.functional.graph) and getattr(self._callee.owner, "training", False):
+            raise _StillRandom
+        constants = self._constants(program)
+        pool = NamePool()
+        arguments = self._arguments(program, constants, pool)
+        symbols, sizes = self._symbols(program, arguments, pool)
+        output_names = [pool.take(name) for name in self._output_names(program)]
+        try:
+            reader = GraphReader(symbols, _by_node(arguments), constants, self._place)
+            forward = reader.read(program.core.graph, user_outputs(program.core), output_names)
+            backward, backward_text = None, None
+            if with_backward:
+                backward = self._backward(program, arguments, forward)
+                backward_text = self._backward_text(backward, symbols, arguments, constants, output_names, program)
+        except Inexpressible as problem:
+            raise self._must_fix(problem.symbols, program, f"the size {problem} cannot be kept symbolic") from None
+        bounds = self._bounds(program, symbols, sizes)
+        used = forward.used | (backward_text.used if backward_text else set())
+        kept = _kept(arguments, used, program)
+        dropped = [a.name for a in arguments if a.placeholder.role == "input" and a not in kept]
+        unused = [f"input '{name}' is not used, so it is not an argument" for name in dropped]
+        return Captured(
+            source=self._source,
+            callee=self._callee,
+            inputs=self._inputs,
+            wrapper=self._wrapper,
+            program=program,
+            backward=backward,
+            symbols=symbols,
+            captured_sizes=sizes,
+            bounds=bounds,
+            arguments=kept,
+            output_names=output_names,
+            forward_text=forward,
+            backward_text=backward_text,
+            constants=constants,
+            notes=[*self._notes, *unused, *self._mutation_notes(program)],
+        )
+
+    def _export(self) -> Program:
+        self._wrapper.record.problem = None
+        try:
+            with without_cuda():
+                return export_program(self._wrapper, self._inputs, self._dynamic)
+        except Failure as failure:
+            raise failure
+        except BaseException as error:  # torch and the user's code raise anything here; each becomes an answer
+            if self._wrapper.record.problem is not None:
+                raise self._wrapper.record.problem from None
+            if self._dynamic and not _is_data_dependent(error):
+                note = f"shapes are fixed at those of the capture: {short_message(error)}"
+                raise _MustFix(frozenset(), [note]) from None
+            raise self._export_failure(error) from None
+
+    def _export_failure(self, error: BaseException) -> TargetFailure:
+        file, line = self._source["file"], self._source["line"]
+        if _is_data_dependent(error):
+            where, at = user_place(error, file)
+            return TargetFailure(
+                "the code's course depends on the values of tensors, so no single kernel does it",
+                file=where,
+                line=at or line,
+                next_step="use torch.where or a mask, or name a smaller target without this branch",
+            )
+        return raised_by_user(
+            error,
+            "running the target on its inputs",
+            file,
+            line=line,
+            next_step="check that the target runs under plain PyTorch with these inputs",
+        )
+
+    # --- names
+
+    def _constants(self, program: Program) -> dict[str, torch.Tensor]:
+        return {
+            p.node: p.value
+            for p in program.placeholders
+            if p.role == "constant" and p.value.numel() <= MAX_INLINE_CONSTANT
+        }
+
+    def _arguments(self, program: Program, constants: dict[str, torch.Tensor], pool: NamePool) -> list[Argument]:
+        """Inputs, then parameters, then buffers; scalars take their names between the inputs."""
+        names = {}
+        for leaf in self._inputs.leaves:
+            names[id(leaf)] = pool.take(leaf.name)
+        tensors = [names[id(leaf)] for leaf in self._inputs.tensors]
+        found = []
+        for role in ("input", "parameter", "buffer", "constant"):
+            for position, placeholder in enumerate(program.placeholders):
+                if placeholder.role != role or placeholder.node in constants:
+                    continue
+                name = tensors[placeholder.index] if role == "input" else pool.take(placeholder.qualified_name)
+                found.append(Argument(name, placeholder, position))
+        return found
+
+    def _symbols(
+        self, program: Program, arguments: list[Argument], pool: NamePool
+    ) -> tuple[SymbolTable, dict[sympy.Symbol, int]]:
+        fakes = program.fake_inputs
+        shape_env = shape_env_of(fakes)
+        shapes = [(a.name, fakes[a.position].shape) for a in arguments if a.placeholder.role == "input"]
+        names = name_symbols(shapes, self._preferred_names(arguments), pool)
+        table = SymbolTable(names, shape_env)
+        sizes: dict[sympy.Symbol, int] = {}
+        compound: set[Dim] = set()
+        leaves = self._inputs.tensors
+        for argument in arguments:
+            for dim, size in enumerate(fakes[argument.position].shape):
+                if isinstance(size, torch.SymInt):
+                    symbol = symbol_of(size)
+                    if symbol is None:
+                        compound.add((argument.placeholder.index, dim))
+                    else:
+                        sizes.setdefault(symbol, leaves[argument.placeholder.index].shape[dim])
+        if compound:
+            raise _MustFix(frozenset(compound), [])
+        return table, sizes
+
+    def _preferred_names(self, arguments: list[Argument]) -> dict[tuple[str, int], str]:
+        preferred = dict(names_in_code(user_function(self._callee)))
+        for argument in arguments:
+            if argument.placeholder.role == "input":
+                leaf = self._inputs.tensors[argument.placeholder.index]
+                preferred.update({(argument.name, d): n for d, n in enumerate(leaf.dim_names) if n})
+        return preferred
+
+    def _output_names(self, program: Program) -> list[str]:
+        names = list(self._wrapper.record.output_names)
+        returned = returned_names(user_function(self._callee))
+        if len(returned) == len(names):
+            names = [variable or name for variable, name in zip(returned, names)]
+        return names
+
+    # --- backward
+
+    def _backward(self, program: Program, arguments: list[Argument], forward: GraphText) -> BackwardProgram:
+        wanted = [a.position for a in arguments if a.name in forward.used and _takes_gradient(a, program)]
+        try:
+            with without_cuda():
+                return trace_backward(program, wanted)
+        except TargetFailure as failure:
+            failure.file, failure.line = failure.file or self._place[0], failure.line or self._place[1]
+            failure.next_step = failure.next_step or "run it without --backward"
+            raise
+        except BaseException as error:  # autograd raises anything for an operator it cannot differentiate
+            raise raised_by_user(
+                error, "differentiating the target", self._place[0], line=self._place[1],
+                next_step="run it without --backward",
+            ) from None
+
+    def _backward_text(
+        self,
+        backward: BackwardProgram,
+        symbols: SymbolTable,
+        arguments: list[Argument],
+        constants: dict[str, torch.Tensor],
+        output_names: list[str],
+        program: Program,
+    ) -> GraphText:
+        nodes = [node for node in backward.graph.nodes if node.op == "placeholder"]
+        n_forward = len(program.placeholders)
+        by_node = {nodes[a.position].name: a.name for a in arguments}
+        for node, position in zip(nodes[n_forward:], backward.outputs):
+            by_node[node.name] = f"{GRADIENT}{output_names[position]}"
+        values = {
+            nodes[position].name: constants[p.node]
+            for position, p in enumerate(program.placeholders)
+            if p.node in constants
+        }
+        by_position = {a.position: a.name for a in arguments}
+        reader = GraphReader(symbols, by_node, values, self._place)
+        names = [f"{GRADIENT}{by_position[position]}" for position in backward.of]
+        return reader.read(backward.graph, backward.results, names)
+
+    # --- sizes
+
+    def _bounds(
+        self, program: Program, symbols: SymbolTable, sizes: dict[sympy.Symbol, int]
+    ) -> dict[sympy.Symbol, Bounds]:
+        shape_env = shape_env_of(program.fake_inputs)
+        if shape_env is None or not sizes:
+            return {}
+        found = assumptions(shape_env, symbols, sizes)
+        if found.fixed:
+            reason = "; ".join(dict.fromkeys(found.fixed.values()))
+            raise self._must_fix(frozenset(found.fixed), program, f"the code needs {reason}")
+        return found.bounds
+
+    def _must_fix(self, fixed: frozenset[sympy.Symbol], program: Program, reason: str) -> _MustFix:
+        dims: set[Dim] = set()
+        for placeholder, value in zip(program.placeholders, program.fake_inputs):
+            for dim, size in enumerate(value.shape):
+                expression = getattr(getattr(size, "node", None), "expr", None)
+                if placeholder.role == "input" and expression is not None and expression.free_symbols & fixed:
+                    dims.add((placeholder.index, dim))
+        leaves = self._inputs.tensors
+        where = ", ".join(f"{leaves[i].name}.shape[{d}] = {leaves[i].shape[d]}" for i, d in sorted(dims))
+        return _MustFix(frozenset(dims), [f"fixed at the captured size: {where or 'every dim'} ({reason})"])
+
+    def _mutation_notes(self, program: Program) -> list[str]:
+        return [f"the module updates its buffer '{name}'; the operator does not" for name in program.mutated_buffers]
+
+
+# --- below: small readings
+
+
+def _by_node(arguments: Sequence[Argument]) -> dict[str, str]:
+    return {argument.placeholder.node: argument.name for argument in arguments}
+
+
+def _kept(arguments: Sequence[Argument], used: set[str], program: Program) -> list[Argument]:
+    """The arguments whose values are used, and those from which alone the size of a symbol is known."""
+    fakes = program.fake_inputs
+    known = {symbol_of(size) for a in arguments if a.name in used for size in fakes[a.position].shape}
+    kept = []
+    for argument in arguments:
+        symbols = {symbol_of(size) for size in fakes[argument.position].shape} - {None}
+        if argument.name in used or symbols - known:
+            kept.append(argument)
+            known |= symbols
+    return kept
+
+
+def _takes_gradient(argument: Argument, program: Program) -> bool:
+    if argument.placeholder.role not in ("input", "parameter"):
+        return False
+    if argument.placeholder.role == "parameter" and not argument.placeholder.value.requires_grad:
+        return False
+    return bool(program.fake_inputs[argument.position].dtype.is_floating_point)
+
+
+def _is_data_dependent(error: BaseException) -> bool:
+    text = f"{type(error).__name__} {error}"
+    return any(mark in text for mark in ("DataDependent", "data-dependent", "Eq(u0", "data dependent"))

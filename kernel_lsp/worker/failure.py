@@ -1,0 +1,105 @@
+"""What goes wrong with a user's file, as an answer that names file, line and next step."""
+
+from __future__ import annotations
+
+import os
+import sys
+import sysconfig
+import traceback
+from types import TracebackType
+from typing import Any
+
+MESSAGE_LINES = 3
+MESSAGE_CHARACTERS = 500
+WORKER_FOLDER = os.path.dirname(os.path.abspath(__file__))
+
+
+class Failure(Exception):
+    """Base. `kind` tells the engine which of its exceptions to raise."""
+
+    kind = "internal"
+
+    def __init__(self, message: str, *, file: str | None = None, line: int | None = None, next_step: str = "") -> None:
+        super().__init__(message)
+        self.message, self.file, self.line, self.next_step = message, file, line, next_step
+
+    def as_json(self) -> dict[str, Any]:
+        """The answer's ``error`` object."""
+        return {
+            "kind": self.kind,
+            "message": self.message,
+            "file": self.file,
+            "line": self.line,
+            "next_step": self.next_step,
+        }
+
+
+class TargetFailure(Failure):
+    """The user's file is at fault."""
+
+    kind = "target"
+
+
+class EnvironmentFailure(Failure):
+    """The interpreter is at fault: no torch, or one that is too old."""
+
+    kind = "environment"
+
+
+def raised_by_user(
+    error: BaseException, doing: str, file: str, *, next_step: str = "", line: int | None = None
+) -> TargetFailure:
+    """`error`, which the user's code raised while `doing` something, placed at the user's innermost line."""
+    where, at = user_place(error, file)
+    if isinstance(error, SyntaxError):
+        where, at = error.filename or where, error.lineno
+    if isinstance(error, SystemExit):
+        message = f"the file ended the interpreter (exit code {error.code}) while {doing}"
+        next_step = next_step or 'move the call to exit() under `if __name__ == "__main__":`'
+    else:
+        message = f"{doing} raised {type(error).__name__}: {short_message(error)}"
+    return TargetFailure(
+        message,
+        file=where,
+        line=at if at is not None else line,
+        next_step=next_step or "make the file run under plain Python first, then try again",
+    )
+
+
+def short_message(error: BaseException) -> str:
+    """The first lines of an exception's text."""
+    text = error.msg if isinstance(error, SyntaxError) else str(error)
+    lines = [line.strip() for line in text.strip().splitlines() if line.strip()]
+    return " ".join(lines[:MESSAGE_LINES])[:MESSAGE_CHARACTERS] or "(no message)"
+
+
+def user_place(error: BaseException, file: str) -> tuple[str, int | None]:
+    """The innermost line of the user's own code in a traceback, else `file` with no line."""
+    for frame in reversed(_frames(error.__traceback__)):
+        if is_user_file(frame.filename):
+            return frame.filename, frame.lineno
+    return file, None
+
+
+def is_user_file(path: str) -> bool:
+    """Whether a file is the user's: not torch, not the standard library, not installed, not ours, not made up."""
+    if path.startswith("<") or path.startswith(WORKER_FOLDER + os.sep):
+        return False
+    if f"{os.sep}site-packages{os.sep}" in path or f"{os.sep}dist-packages{os.sep}" in path:
+        return False
+    return not path.startswith(_LIBRARY_FOLDERS)
+
+
+def _library_folders() -> tuple[str, ...]:
+    paths = [sysconfig.get_paths()[key] for key in ("stdlib", "platstdlib", "purelib", "platlib")]
+    torch = sys.modules.get("torch")
+    if torch is not None and getattr(torch, "__file__", None):
+        paths.append(os.path.dirname(str(torch.__file__)))
+    return tuple(os.path.join(path, "") for path in paths)
+
+
+_LIBRARY_FOLDERS = _library_folders()
+
+
+def _frames(trace: TracebackType | None) -> traceback.StackSummary:
+    return traceback.extract_tb(trace) if trace is not None else traceback.StackSummary()

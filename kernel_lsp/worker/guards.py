@@ -1,0 +1,189 @@
+"""What the trace assumed about symbolic sizes, turned into bounds, or into dims that must be fixed.
+
+A task's symbol has a minimum and a maximum and nothing else. The shape environment of `torch.export` holds any relation
+that the trace relied on, e.g. ``D % 8 == 0``. Each is tried on many sizes within the bounds: one that always holds costs
+nothing, one that fails at a few small sizes raises the minimum, any other fixes a dim at its captured size.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from typing import Any, Callable, Iterable, Optional
+
+import sympy
+from torch.utils._sympy.numbers import int_oo
+
+from .symbols import Inexpressible, SymbolTable
+
+SMALL_SIZES = 40
+"""Sizes tried one by one from the minimum up: a relation of a convolution or pooling stack fails there or nowhere."""
+LARGE_SIZES = (64, 97, 128, 509, 1000, 1021, 2048, 4093, 16384, 65521, 100003)
+"""Powers of two, round numbers and primes."""
+PAIR_SIZES = 9
+"""Sizes tried per symbol, beside the large ones, in a relation among several."""
+MAX_COMBINATIONS = 4000
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """Inclusive."""
+
+    minimum: int
+    maximum: Optional[int]
+
+    def holds(self, size: int) -> bool:
+        return self.minimum <= size and (self.maximum is None or size <= self.maximum)
+
+
+@dataclass(frozen=True)
+class Assumptions:
+    """`bounds` by symbol; `fixed` are the symbols that must become their captured sizes, with the relation that asks
+    for each."""
+
+    bounds: dict[sympy.Symbol, Bounds]
+    fixed: dict[sympy.Symbol, str]
+
+
+def assumptions(shape_env: Any, symbols: SymbolTable, captured: dict[sympy.Symbol, int]) -> Assumptions:
+    """The bounds of every named symbol, and which symbols cannot stay symbolic."""
+    bounds = {symbol: _range(shape_env, symbol) for symbol in captured}
+    fixed: dict[sympy.Symbol, str] = {}
+    for guard in _relations(shape_env):
+        involved = sorted((s for s in guard.free_symbols if s in captured), key=str)
+        if not involved or any(symbol in fixed for symbol in involved):
+            continue
+        relation = _Relation(guard, involved, symbols)
+        if relation.test is None:
+            fixed.update({symbol: str(guard) for symbol in involved})
+        else:
+            _apply(relation, bounds, captured, fixed)
+    return Assumptions(bounds, fixed)
+
+
+# --- below: reading the shape environment
+
+
+def _range(shape_env: Any, symbol: sympy.Symbol) -> Bounds:
+    limits = shape_env.var_to_range.get(symbol)
+    if limits is None:
+        return Bounds(0, None)
+    upper = limits.upper
+    unbounded = upper is int_oo or upper == sympy.oo or not upper.is_finite or int(upper) > 1 << 48
+    return Bounds(int(limits.lower), None if unbounded else int(upper))
+
+
+def _relations(shape_env: Any) -> list[Any]:
+    found = []
+    for guard in shape_env.guards:
+        expression = shape_env.replace(guard.expr)
+        if expression not in (sympy.true, sympy.false) and expression not in found:
+            found.append(expression)
+    return found
+
+
+# --- below: trying a relation on sizes
+
+
+class _Relation:
+    """One assumption, as a function of the sizes of `involved`; `test` is None when it cannot be stated."""
+
+    def __init__(self, guard: Any, involved: list[sympy.Symbol], symbols: SymbolTable) -> None:
+        self.guard, self.involved = guard, involved
+        self.test: Optional[Callable[..., bool]] = None
+        try:
+            text = _boolean_text(guard, symbols)
+        except Inexpressible:
+            return
+        names = ", ".join(symbols.names[symbol] for symbol in involved)
+        # The text is built by our own printer from sympy; nothing of the user's is evaluated.
+        self.test = eval(f"lambda {names}: {text}", {"__builtins__": {}, "min": min, "max": max})
+
+    def failures(self, choices: list[list[int]]) -> list[tuple[int, ...]]:
+        found = []
+        for sizes in itertools.islice(itertools.product(*choices), MAX_COMBINATIONS):
+            try:
+                holds = self.test is not None and self.test(*sizes)
+            except ZeroDivisionError:
+                holds = False
+            if not holds:
+                found.append(sizes)
+        return found
+
+
+def _apply(
+    relation: _Relation,
+    bounds: dict[sympy.Symbol, Bounds],
+    captured: dict[sympy.Symbol, int],
+    fixed: dict[sympy.Symbol, str],
+) -> None:
+    """Raise minima, or fix symbols, until the relation holds on every size tried."""
+    involved = relation.involved
+    choices = [_sizes(bounds[symbol], captured[symbol], len(involved)) for symbol in involved]
+    failures = relation.failures(choices)
+    if not failures:
+        return
+    raised = _raised_minima(relation, choices, failures, captured)
+    if raised is not None:
+        for symbol, minimum in zip(involved, raised):
+            bounds[symbol] = Bounds(max(minimum, bounds[symbol].minimum), bounds[symbol].maximum)
+        return
+    for symbol in _to_fix(relation, choices, captured):
+        fixed[symbol] = str(relation.guard)
+
+
+def _sizes(bounds: Bounds, captured: int, n_symbols: int) -> list[int]:
+    n_small = SMALL_SIZES if n_symbols == 1 else PAIR_SIZES
+    large: Iterable[int] = LARGE_SIZES if n_symbols <= 2 else LARGE_SIZES[1::4]
+    sizes = {*range(bounds.minimum, bounds.minimum + n_small), *large, captured}
+    return sorted(size for size in sizes if bounds.holds(size))
+
+
+def _raised_minima(
+    relation: _Relation, choices: list[list[int]], failures: list[tuple[int, ...]], captured: dict[sympy.Symbol, int]
+) -> Optional[list[int]]:
+    """The smallest equal step above every minimum from which no failure is left; None when there is none that keeps
+    the captured sizes."""
+    n_small = SMALL_SIZES if len(choices) == 1 else PAIR_SIZES
+    starts = [sizes[0] for sizes in choices]
+    for step in range(1, n_small):
+        minima = [min(start + step, captured[symbol]) for start, symbol in zip(starts, relation.involved)]
+        remaining = [f for f in failures if all(size >= minimum for size, minimum in zip(f, minima))]
+        if not remaining:
+            return minima
+    return None
+
+
+def _to_fix(
+    relation: _Relation, choices: list[list[int]], captured: dict[sympy.Symbol, int]
+) -> list[sympy.Symbol]:
+    """One symbol whose captured size alone makes the relation hold, the last such; else all."""
+    for position in reversed(range(len(choices))):
+        size = captured[relation.involved[position]]
+        narrowed = [[size] if other == position else sizes for other, sizes in enumerate(choices)]
+        if not relation.failures(narrowed):
+            return [relation.involved[position]]
+    return list(relation.involved)
+
+
+def _boolean_text(expression: Any, symbols: SymbolTable) -> str:
+    """A sympy boolean as Python text. Raises Inexpressible."""
+    kind = type(expression).__name__
+    if kind in ("And", "Or"):
+        word = f" {kind.lower()} "
+        return "(" + word.join(_boolean_text(argument, symbols) for argument in expression.args) + ")"
+    if kind == "Not":
+        return f"(not {_boolean_text(expression.args[0], symbols)})"
+    signs = {
+        "Equality": "==",
+        "Unequality": "!=",
+        "StrictLessThan": "<",
+        "LessThan": "<=",
+        "StrictGreaterThan": ">",
+        "GreaterThan": ">=",
+    }
+    if kind not in signs:
+        raise Inexpressible(expression)
+    left, right = (symbols.text(argument) for argument in expression.args)
+    return f"({left} {signs[kind]} {right})"
+

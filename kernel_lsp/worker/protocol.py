@@ -1,0 +1,87 @@
+"""The loop: one JSON request per line on stdin, one JSON answer per line on a private copy of stdout.
+
+The user's code runs in this process, so its prints go to stderr and its reads of stdin see the end of the file.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import sys
+import traceback
+from typing import Any, Callable, TextIO
+
+from .failure import EnvironmentFailure, Failure
+
+OLDEST_TORCH = (2, 6)
+COMMANDS = {
+    "describe": ("describe", "describe"),
+    "capture": ("capture", "capture"),
+    "make_cases": ("cases", "make_cases"),
+    "run_library": ("library", "run_library"),
+}
+"""Command -> (module, function). Other commands belong to `gpu`, whose table is `gpu.COMMANDS`."""
+
+
+def serve() -> None:
+    """Answer requests until stdin ends."""
+    requests, answers = _private_streams()
+    sys.dont_write_bytecode = True  # nothing may be written beside the user's file
+    for line in requests:
+        answers.write(json.dumps(answer(json.loads(line))) + "\n")
+        answers.flush()
+
+
+def answer(request: dict[str, Any]) -> dict[str, Any]:
+    """The answer to one request: what its function returns, or ``{"error": ...}``."""
+    try:
+        function = _find(request.pop("command"))
+        return function(request)
+    except Failure as failure:
+        return {"error": failure.as_json()}
+    except BaseException as error:  # the process must answer whatever happens: an unforeseen error is reported as ours
+        traceback.print_exc()
+        detail = f"{type(error).__name__}: {error}"
+        return {"error": Failure(f"the worker failed: {detail}", next_step="report this with the file").as_json()}
+
+
+def _find(command: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    _need_torch()
+    if command in COMMANDS:
+        module, function = COMMANDS[command]
+        return getattr(importlib.import_module(f".{module}", __package__), function)
+    table = importlib.import_module(".gpu", __package__).COMMANDS
+    if command not in table:
+        raise Failure(f"the worker has no command '{command}'")
+    return table[command]
+
+
+def _need_torch() -> None:
+    """Raises EnvironmentFailure when the interpreter has no usable torch."""
+    try:
+        import torch
+    except ImportError as error:
+        raise EnvironmentFailure(
+            f"the interpreter {sys.executable} cannot import torch ({error})",
+            file=sys.executable,
+            next_step=f"run `{sys.executable} -m pip install torch`, or name another interpreter with --python",
+        ) from None
+    major, minor = (int(part) for part in torch.__version__.split(".")[:2])
+    if (major, minor) < OLDEST_TORCH:
+        oldest = ".".join(map(str, OLDEST_TORCH))
+        raise EnvironmentFailure(
+            f"the interpreter {sys.executable} has torch {torch.__version__}, and {oldest} or later is needed",
+            file=sys.executable,
+            next_step=f"run `{sys.executable} -m pip install --upgrade torch`",
+        )
+
+
+def _private_streams() -> tuple[TextIO, TextIO]:
+    requests = os.fdopen(os.dup(0), "r", encoding="utf-8")
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.dup2(2, 1)
+    os.close(null)
+    return requests, answers

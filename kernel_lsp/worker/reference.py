@@ -1,0 +1,277 @@
+"""A captured graph printed as a PyTorch function that a person can read: what the operator falls back to."""
+
+from __future__ import annotations
+
+import ast
+import math
+import operator
+import re
+from dataclasses import dataclass
+from typing import Any, Optional, Sequence
+
+import torch
+import torch.nn.functional as F
+
+from .graph import IDENTITIES
+from .names import NamePool
+from .program import DROPPED_OPS
+from .source_lines import SourceLines
+from .symbols import SymbolTable
+
+INFIX = {"add": ("+", 1), "sub": ("-", 1), "mul": ("*", 2), "div": ("/", 2), "matmul": ("@", 2)}
+"""Operator and precedence; `ATOM` binds tightest."""
+COMPARE = {"gt": ">", "lt": "<", "ge": ">=", "le": "<=", "eq": "==", "ne": "!="}
+ATOM = 3
+METHODS = frozenset("view reshape expand transpose permute flatten unsqueeze squeeze contiguous repeat mean sum pow".split())
+"""Printed as ``x.name(...)``; their tensor methods take ATen's arguments in ATen's order."""
+FUNCTIONAL = frozenset(
+    "linear gelu silu softplus mish leaky_relu elu hardswish hardsigmoid hardtanh relu6 log_sigmoid "
+    "scaled_dot_product_attention avg_pool2d adaptive_avg_pool2d max_pool2d conv1d conv2d conv3d".split()
+)
+"""Printed as ``F.name(...)``: same arguments, same order."""
+CAST_OPS = frozenset(("aten.to.dtype", "aten._to_copy.default", "aten.to.dtype_layout"))
+MAX_INLINE_CHARACTERS = 70
+INDENT = "    "
+
+
+@dataclass(frozen=True)
+class Text:
+    """Printed code and how tightly it binds."""
+
+    code: str
+    precedence: int = ATOM
+
+    def within(self, precedence: int) -> str:
+        return self.code if self.precedence >= precedence else f"({self.code})"
+
+
+@dataclass(frozen=True)
+class ReferenceArgument:
+    """An argument of the printed function. `placeholder` is its node, None for a scalar, whose value is baked in."""
+
+    name: str
+    placeholder: Optional[str]
+    default: Optional[str] = None
+
+
+class ReferencePrinter:
+    """Prints one function. `plain` spells every call ``torch.ops.aten...``: less readable, but never a guess."""
+
+    def __init__(self, symbols: SymbolTable, shapes: dict[str, list[str]], *, plain: bool) -> None:
+        self._symbols, self._shapes, self._plain = symbols, shapes, plain
+        self._pool = NamePool()
+        self._texts: dict[str, Text] = {}
+        self._lines: list[str] = []
+        self._sources = SourceLines()
+        self._input_of_dtype: dict[torch.dtype, str] = {}
+
+    def print(
+        self,
+        name: str,
+        graph: torch.fx.Graph,
+        arguments: Sequence[ReferenceArgument],
+        constants: dict[str, torch.Tensor],
+        results: Sequence[Any],
+    ) -> str:
+        """The text of ``def <name>_reference(...)``."""
+        self._take_arguments(graph, arguments, constants)
+        nodes = [node for node in graph.nodes if node.op == "call_function" and not self._is_size(node)]
+        user_names = self._sources.user_names([n for n in nodes if str(n.target) not in DROPPED_OPS])
+        for node in nodes:
+            self._statement(node, user_names.get(node.name), node in results)
+        returned = ", ".join(self._texts[result.name].code for result in results)
+        return "\n".join(
+            [
+                f"def {name}_reference({self._signature(arguments)}):",
+                *self._size_lines(returned),
+                *self._lines,
+                f"{INDENT}return {returned}",
+                "",
+            ]
+        )
+
+    # --- arguments and sizes
+
+    def _take_arguments(
+        self, graph: torch.fx.Graph, arguments: Sequence[ReferenceArgument], constants: dict[str, torch.Tensor]
+    ) -> None:
+        for symbol_name in self._symbols.names.values():
+            self._pool.take(symbol_name)
+        for argument in arguments:
+            self._pool.take(argument.name)
+        by_node = {argument.placeholder: argument.name for argument in arguments if argument.placeholder}
+        first = next((argument.name for argument in arguments if argument.placeholder), None)
+        for node in graph.nodes:
+            if node.op != "placeholder":
+                continue
+            if node.name in constants:
+                self._texts[node.name] = Text(_tensor_literal(constants[node.name], first))
+            elif node.name in by_node:
+                self._texts[node.name] = Text(by_node[node.name])
+                dtype = node.meta["val"].dtype
+                if dtype.is_floating_point:
+                    self._input_of_dtype.setdefault(dtype, by_node[node.name])
+
+    def _signature(self, arguments: Sequence[ReferenceArgument]) -> str:
+        return ", ".join(a.name if a.default is None else f"{a.name}={a.default}" for a in arguments)
+
+    def _size_lines(self, returned: str) -> list[str]:
+        """``B = x.shape[0]`` for each symbol that the body mentions."""
+        body = "\n".join([*self._lines, returned])
+        lines = []
+        for symbol in self._symbols.names.values():
+            if re.search(rf"\b{re.escape(symbol)}\b", body):
+                lines.append(f"{INDENT}{symbol} = {self._where_is(symbol)}")
+        return lines
+
+    def _where_is(self, symbol: str) -> str:
+        for tensor, shape in self._shapes.items():
+            if symbol in shape:
+                return f"{tensor}.shape[{shape.index(symbol)}]"
+        raise AssertionError(f"no argument has the dim {symbol}")
+
+    def _is_size(self, node: Any) -> bool:
+        value = node.meta.get("val")
+        return isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool, int, float)) and not isinstance(
+            value, torch.Tensor
+        )
+
+    # --- statements
+
+    def _statement(self, node: Any, user_name: Optional[str], is_result: bool) -> None:
+        if str(node.target) in DROPPED_OPS:
+            return
+        text = self._expression(node)
+        multiple = isinstance(node.meta.get("val"), (tuple, list))
+        once = len([user for user in node.users if not self._is_size(user)]) <= 1
+        short = len(text.code) <= MAX_INLINE_CHARACTERS
+        named = user_name is not None and not multiple
+        is_access = node.target is operator.getitem
+        if is_access or (once and short and not named and not is_result and not multiple):
+            self._texts[node.name] = text
+            return
+        if text.code.isidentifier():
+            self._texts[node.name] = text
+            return
+        variable = self._pool.take(user_name if named and user_name else _plain_name(node, is_result))
+        self._lines.append(f"{INDENT}{variable} = {text.code}")
+        self._texts[node.name] = Text(variable)
+
+    def _expression(self, node: Any) -> Text:
+        if node.target is operator.getitem:
+            return Text(f"{self._texts[node.args[0].name].code}[{node.args[1]}]")
+        op = str(node.target)
+        if op in IDENTITIES and op != "aten.clone.default":
+            return self._texts[node.args[0].name]
+        if op in CAST_OPS:
+            return self._cast(node)
+        base = op.split(".")[1] if op.startswith("aten.") else ""
+        if self._plain or not base:
+            return Text(f"torch.ops.{op}({self._arguments(node.args, node.kwargs)})")
+        return self._pretty(node, base) or Text(f"torch.ops.{op}({self._arguments(node.args, node.kwargs)})")
+
+    def _pretty(self, node: Any, base: str) -> Optional[Text]:
+        """The call as people write it; None where no such spelling is known."""
+        arguments = [self._argument(argument) for argument in node.args]
+        if base in COMPARE and len(arguments) == 2 and not node.kwargs:
+            return Text(f"{arguments[0].within(1)} {COMPARE[base]} {arguments[1].within(1)}", 0)
+        if base in INFIX and len(arguments) == 2 and not node.kwargs:
+            sign, precedence = INFIX[base]
+            return Text(f"{arguments[0].within(precedence)} {sign} {arguments[1].within(precedence + 1)}", precedence)
+        if base == "neg":
+            return Text(f"-{arguments[0].within(ATOM)}", 2)
+        if base == "cross_entropy_loss" and len(arguments) == 2 and not node.kwargs:
+            return Text(f"F.cross_entropy({arguments[0].code}, {arguments[1].code})")
+        if base in METHODS and node.args and isinstance(node.args[0], torch.fx.Node):
+            rest = self._arguments(node.args[1:], node.kwargs)
+            return Text(f"{arguments[0].within(ATOM)}.{base}({rest})")
+        if base in FUNCTIONAL and hasattr(F, base):
+            return Text(f"F.{base}({self._arguments(node.args, node.kwargs)})")
+        if hasattr(torch._C._VariableFunctions, base) and not base.startswith("_"):
+            return Text(f"torch.{base}({self._arguments(node.args, node.kwargs)})")
+        return None
+
+    def _cast(self, node: Any) -> Text:
+        """A cast; to the dtype of an input where the user's line does not name one."""
+        value = self._argument(node.args[0])
+        dtype = node.meta["val"].dtype
+        name = self._input_of_dtype.get(dtype)
+        if name is not None and _casts_to_variable_dtype(self._sources, node):
+            return Text(f"{value.within(ATOM)}.to({name}.dtype)")
+        return Text(f"{value.within(ATOM)}.to({dtype})")
+
+    # --- arguments
+
+    def _arguments(self, positional: Sequence[Any], keywords: dict[str, Any]) -> str:
+        parts = [self._argument(argument).code for argument in positional]
+        for name, value in keywords.items():
+            if value is None or name in ("pin_memory", "layout"):
+                continue
+            parts.append(f"{name}={self._device() if name == 'device' else self._argument(value).code}")
+        return ", ".join(parts)
+
+    def _device(self) -> str:
+        """New tensors go where the first argument is."""
+        return f"{next(iter(self._shapes))}.device"
+
+    def _argument(self, value: Any) -> Text:
+        if isinstance(value, torch.fx.Node):
+            if value.name in self._texts:
+                return self._texts[value.name]
+            size = self._symbols.text(value.meta["val"])
+            return Text(size) if size.isidentifier() or size.isdigit() else Text(f"({size})")
+        if isinstance(value, (list, tuple)):
+            inner = ", ".join(self._argument(entry).code for entry in value)
+            return Text(f"[{inner}]")
+        if isinstance(value, float) and not math.isfinite(value):
+            return Text("float('nan')" if math.isnan(value) else f"float('{value}')")
+        if isinstance(value, (int, float)) and not isinstance(value, bool) and value < 0:
+            return Text(repr(value), 1)
+        if isinstance(value, (torch.SymInt, torch.SymFloat)):
+            return Text(f"({self._symbols.text(value)})")
+        if isinstance(value, (torch.dtype, torch.memory_format)):
+            return Text(str(value))
+        return Text(repr(value))
+
+
+# --- below: small readings
+
+
+def _plain_name(node: Any, is_result: bool) -> str:
+    return "out" if is_result else node.name
+
+
+def _casts_to_variable_dtype(sources: SourceLines, node: Any) -> bool:
+    """Whether the user's line casts with ``.to(some_dtype)`` or ``.type_as(...)`` rather than with a dtype's name."""
+    place = sources.of(node)
+    if place is None:
+        return False
+    text = place.text
+    if ".type_as(" in text:
+        return True
+    for match in re.finditer(r"\.(?:to|type)\(\s*(?:dtype\s*=\s*)?([\w.]+)", text):
+        if not match[1].startswith("torch.") and not match[1].startswith("device"):
+            return True
+    return False
+
+
+def _tensor_literal(value: torch.Tensor, first: Optional[str]) -> str:
+    device = f", device={first}.device" if first else ""
+    numbers = _finite_literal(value.tolist())
+    return f"torch.tensor({numbers}, dtype={value.dtype}{device})"
+
+
+def _finite_literal(value: Any) -> str:
+    if isinstance(value, list):
+        return "[" + ", ".join(_finite_literal(entry) for entry in value) + "]"
+    if isinstance(value, float) and not math.isfinite(value):
+        return f"float('{value}')"
+    return repr(value)
+
+
+def compile_reference(text: str, name: str) -> Any:
+    """The printed function itself. The text is ours, printed from the graph."""
+    ast.parse(text)
+    namespace: dict[str, Any] = {"torch": torch, "F": F}
+    exec(compile(text, "<reference>", "exec"), namespace)
+    return namespace[f"{name}_reference"]

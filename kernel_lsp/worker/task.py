@@ -1,0 +1,198 @@
+"""A capture as the JSON of `kernel_lsp.core.task.Task`, its claims tried out on small sizes first."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Optional, Sequence
+
+import sympy
+import torch
+
+from .capture import Argument, Captured
+from .dtypes import PLAN_NAMES
+from .index_bounds import index_limits
+from .inputs import ScalarLeaf, TensorLeaf
+from .names import snake_case
+from .program import user_outputs
+from .reference import ReferenceArgument, ReferencePrinter, compile_reference
+from .trial import agrees_at, smallest_size_that_agrees
+
+SCHEMA_VERSION = 1
+DEFAULT_INTEGER_RANGE = (0, 2)
+
+
+def task_of(captured: Captured) -> dict[str, Any]:
+    """The task. Notes that come up on the way are added to the capture's."""
+    name = task_name(captured.source)
+    symbols = [_symbol(captured, symbol) for symbol in captured.symbols.names if symbol in captured.captured_sizes]
+    reference = reference_source(captured, name)
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "name": name,
+        "target": captured.source["target"],
+        "kind": captured.source["kind"],
+        "source_file": captured.source["file"],
+        "source_line": captured.source["line"],
+        "symbols": symbols,
+        "arguments": _arguments(captured),
+        "forward": _graph(captured, [a.name for a in captured.arguments], captured.forward_text),
+        "backward": _backward(captured),
+        "reference_source": reference,
+        "configurations": _configurations(captured),
+        "torch_version": torch.__version__,
+        "notes": list(dict.fromkeys(captured.notes)),
+    }
+
+
+def task_name(source: dict[str, Any]) -> str:
+    """snake_case, after the symbol; after the file or folder where there is no symbol."""
+    if source["kind"] == "robust_kbench":
+        return snake_case(os.path.basename(os.path.dirname(os.path.abspath(source["file"]))))
+    if source["kind"] == "kernelbench" or not source["symbol"]:
+        return snake_case(os.path.splitext(os.path.basename(source["file"]))[0])
+    return snake_case(source["symbol"].replace(".", "_"))
+
+
+def reference_source(captured: Captured, name: str) -> str:
+    """The readable printing where it runs and agrees with the user's code, else the plain one."""
+    for plain in (False, True):
+        text = _print_reference(captured, name, plain)
+        if agrees_at(captured, {}, compile_reference(text, name)):
+            return text
+    captured.notes.append("the printed reference could not be compared with the code at a small size")
+    return text
+
+
+# --- below: parts of the task
+
+
+def _symbol(captured: Captured, symbol: sympy.Symbol) -> dict[str, Any]:
+    bounds = captured.bounds[symbol]
+    return {
+        "name": captured.symbols.names[symbol],
+        "captured": captured.captured_sizes[symbol],
+        "minimum": smallest_size_that_agrees(captured, symbol),
+        "maximum": bounds.maximum,
+    }
+
+
+def _arguments(captured: Captured) -> list[dict[str, Any]]:
+    """Inputs in the user's order with the scalars between them, then parameters and buffers."""
+    by_index = {a.placeholder.index: a for a in captured.arguments if a.placeholder.role == "input"}
+    limits = index_limits(captured)
+    listed, index = [], -1
+    for leaf in captured.inputs.leaves:
+        if isinstance(leaf, ScalarLeaf):
+            listed.append(_scalar(leaf))
+            continue
+        index += 1
+        if index in by_index:
+            listed.append(_tensor(captured, by_index[index], leaf, limits))
+    return listed + [
+        _tensor(captured, a, None, limits) for a in captured.arguments if a.placeholder.role != "input"
+    ]
+
+
+def _scalar(leaf: ScalarLeaf) -> dict[str, Any]:
+    return {"kind": "scalar", "name": leaf.name, "type": type(leaf.value).__name__, "value": leaf.value}
+
+
+def _tensor(
+    captured: Captured, argument: Argument, leaf: Optional[TensorLeaf], limits: dict[str, str]
+) -> dict[str, Any]:
+    role = argument.placeholder.role
+    requires_grad = role in ("input", "parameter") and _fake(captured, argument).dtype.is_floating_point
+    if role == "parameter":
+        requires_grad = requires_grad and bool(argument.placeholder.value.requires_grad)
+    return {
+        "kind": "tensor",
+        "name": argument.name,
+        "type": tensor_type(captured, argument),
+        "role": "buffer" if role == "constant" else role,
+        "qualified_name": None if role == "input" else argument.placeholder.qualified_name,
+        "requires_grad": requires_grad,
+        "integer_range": integer_range(captured, argument, leaf, limits),
+    }
+
+
+def integer_range(
+    captured: Captured, argument: Argument, leaf: Optional[TensorLeaf], limits: dict[str, str]
+) -> Optional[tuple[int, int]]:
+    """[low, high) of an integer input: as given, as made by `randint`, or as far as the code indexes with it."""
+    dtype = _fake(captured, argument).dtype
+    if leaf is None or dtype.is_floating_point or dtype == torch.bool:
+        return None
+    if leaf.integer_range is not None:
+        return leaf.integer_range
+    if argument.name in limits:
+        sizes = {captured.symbols.names[s]: size for s, size in captured.captured_sizes.items()}
+        return 0, max(1, evaluate_size(limits[argument.name], sizes))
+    return DEFAULT_INTEGER_RANGE
+
+
+def evaluate_size(text: str, sizes: dict[str, int]) -> int:
+    """The value of an expression text that our own printer made."""
+    return int(eval(text, {"__builtins__": {}, "min": min, "max": max}, sizes))
+
+
+def tensor_type(captured: Captured, argument: Argument) -> dict[str, Any]:
+    """Dtype and symbolic shape."""
+    fake = _fake(captured, argument)
+    return {"dtype": PLAN_NAMES[fake.dtype], "shape": captured.symbols.shape(fake.shape)}
+
+
+def _graph(captured: Captured, names: Sequence[str], text: Any) -> dict[str, Any]:
+    by_name = {a.name: tensor_type(captured, a) for a in captured.arguments}
+    types = [by_name[name] for name in names]
+    return {"inputs": list(names), "input_types": types, "nodes": text.nodes, "outputs": text.outputs}
+
+
+def _backward(captured: Captured) -> Optional[dict[str, Any]]:
+    if captured.backward is None or captured.backward_text is None:
+        return None
+    outputs = captured.forward_text.outputs
+    gradients = [outputs[position] for position in captured.backward.outputs]
+    graph = _graph(captured, [a.name for a in captured.arguments], captured.backward_text)
+    graph["inputs"] = [f"grad_{output['name']}" for output in gradients] + graph["inputs"]
+    graph["input_types"] = [output["type"] for output in gradients] + graph["input_types"]
+    return graph
+
+
+def _configurations(captured: Captured) -> list[dict[str, Any]]:
+    if captured.source["kind"] == "robust_kbench":
+        from .robust_kbench import all_configurations
+
+        return all_configurations(captured)
+    return [{"name": "captured", "shapes": captured_shapes(captured), "settings": {}}]
+
+
+def captured_shapes(captured: Captured) -> dict[str, list[int]]:
+    """The shape of every tensor argument in the capture."""
+    leaves = captured.inputs.tensors
+    return {
+        a.name: list(leaves[a.placeholder.index].shape if a.placeholder.role == "input" else a.placeholder.value.shape)
+        for a in captured.arguments
+    }
+
+
+def _print_reference(captured: Captured, name: str, plain: bool) -> str:
+    arguments = []
+    by_index = {a.placeholder.index: a for a in captured.arguments if a.placeholder.role == "input"}
+    index = -1
+    for leaf in captured.inputs.leaves:
+        if isinstance(leaf, ScalarLeaf):
+            arguments.append(ReferenceArgument(leaf.name, None))
+            continue
+        index += 1
+        if index in by_index:
+            arguments.append(ReferenceArgument(by_index[index].name, by_index[index].placeholder.node))
+    rest = [a for a in captured.arguments if a.placeholder.role != "input"]
+    arguments += [ReferenceArgument(a.name, a.placeholder.node) for a in rest]
+    shapes = {a.name: captured.symbols.shape(_fake(captured, a).shape) for a in captured.arguments}
+    printer = ReferencePrinter(captured.symbols, shapes, plain=plain)
+    functional = captured.program.functional
+    return printer.print(name, functional.graph, arguments, captured.constants, user_outputs(functional))
+
+
+def _fake(captured: Captured, argument: Argument) -> Any:
+    return captured.program.fake_inputs[argument.position]

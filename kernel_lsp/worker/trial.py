@@ -1,0 +1,141 @@
+"""Runs a capture beside the user's code on small sizes: is what the task claims true?"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any, Callable, Iterator, Optional, Sequence
+
+import sympy
+import torch
+
+from .capture import Captured
+from .machine import without_cuda
+from .program import quiet, user_outputs
+
+SMALL_SIZE = 6
+MAX_TRIAL_ELEMENTS = 1 << 22
+"""Of one input: larger trials would cost more than they tell."""
+RELATIVE_TOLERANCE = {torch.float16: 2e-2, torch.bfloat16: 5e-2}
+DEFAULT_TOLERANCE = 1e-3
+"""Loose: a trial looks for another formula, not for another rounding."""
+SEED = 20
+
+Function = Callable[..., Any]
+
+
+def smallest_size_that_agrees(captured: Captured, symbol: sympy.Symbol) -> int:
+    """The smallest size from 1 up to the symbol's proven minimum from which graph and code agree without a gap.
+
+    `torch.export` cannot prove sizes 0 and 1, and takes every relation among strides for a need of the code.
+    """
+    minimum = captured.bounds[symbol].minimum
+    while minimum > 1 and agrees_at(captured, {symbol: minimum - 1}, None):
+        minimum -= 1
+    return max(1, minimum)
+
+
+def agrees_at(captured: Captured, wanted: dict[sympy.Symbol, int], reference: Optional[Function]) -> bool:
+    """Whether the graph (and a printed reference) give what the user's code gives, with the wanted sizes and others
+    small. False also where nothing of a size that can be tried runs."""
+    for small in (True, False):
+        sizes = _sizes(captured, wanted, small=small)
+        shapes = input_shapes(captured, sizes)
+        if max([1, *(torch.Size(shape).numel() for shape in shapes)]) > MAX_TRIAL_ELEMENTS:
+            continue
+        inputs = _trial_inputs(captured, shapes, sizes)
+        with torch.random.fork_rng(devices=[]), torch.no_grad(), quiet(), contextlib.suppress(Exception):
+            # The code may refuse these sizes with any exception: then the larger trial, or none, must tell.
+            expected = run_original(captured, inputs)
+            return _agree(expected, run_graph(captured, inputs)) and (
+                reference is None or _agree(expected, _run_reference(captured, reference, inputs))
+            )
+    return False
+
+
+def run_original(captured: Captured, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """The user's own code, in its own dtypes."""
+    with without_cuda():
+        return list(captured.wrapper(*inputs))
+
+
+def run_graph(captured: Captured, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """The captured graph before its decomposition."""
+    program = captured.program
+    values = [inputs[p.index] if p.role == "input" else p.value for p in program.placeholders]
+    results = torch.fx.Interpreter(program.functional.graph_module).run(*values, enable_io_processing=False)
+    return list(results)[len(results) - len(user_outputs(program.functional)) :]
+
+
+def input_shapes(captured: Captured, sizes: dict[sympy.Symbol, int]) -> list[tuple[int, ...]]:
+    """The shapes of all tensor inputs for given sizes of the symbols."""
+    shapes: list[tuple[int, ...]] = [leaf.shape for leaf in captured.inputs.tensors]
+    for placeholder, fake in zip(captured.program.placeholders, captured.program.fake_inputs):
+        if placeholder.role == "input":
+            shapes[placeholder.index] = tuple(_size(size, sizes) for size in fake.shape)
+    return shapes
+
+
+# --- below: making and comparing
+
+
+def _sizes(captured: Captured, wanted: dict[sympy.Symbol, int], *, small: bool) -> dict[sympy.Symbol, int]:
+    sizes = {}
+    for symbol, size in captured.captured_sizes.items():
+        low = captured.bounds[symbol].minimum
+        sizes[symbol] = min(size, max(low, SMALL_SIZE)) if small else size
+    # Different sizes for different symbols, where there is room: equal ones would hide a mix-up.
+    for offset, symbol in enumerate(sizes):
+        if small and sizes[symbol] + offset <= captured.captured_sizes[symbol]:
+            sizes[symbol] += offset
+    return {**sizes, **wanted}
+
+
+def _size(size: Any, sizes: dict[sympy.Symbol, int]) -> int:
+    expression = getattr(getattr(size, "node", None), "expr", None)
+    return int(size) if expression is None else int(expression.subs(sizes))
+
+
+def _trial_inputs(
+    captured: Captured, shapes: Sequence[tuple[int, ...]], sizes: dict[sympy.Symbol, int]
+) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(SEED)
+    made = []
+    for leaf, shape in zip(captured.inputs.tensors, shapes):
+        if leaf.dtype.is_floating_point:
+            made.append(torch.randn(shape, generator=generator).to(leaf.dtype))
+        else:
+            low, high = leaf.integer_range or (0, 2)
+            high = max(low + 1, min([high, *sizes.values()]))
+            made.append(torch.randint(low, high, shape, generator=generator).to(leaf.dtype))
+    return made
+
+
+def _run_reference(captured: Captured, reference: Function, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    keywords = {
+        a.name: inputs[a.placeholder.index] if a.placeholder.role == "input" else a.placeholder.value
+        for a in captured.arguments
+    }
+    scalars = {leaf.name: leaf.value for leaf in captured.inputs.leaves if not hasattr(leaf, "dtype")}
+    result = reference(**keywords, **scalars)
+    return list(result) if isinstance(result, tuple) else [result]
+
+
+def _agree(expected: Sequence[torch.Tensor], found: Sequence[torch.Tensor]) -> bool:
+    if len(expected) != len(found):
+        return False
+    return all(_close(a, b) for a, b in zip(expected, found))
+
+
+def _close(expected: torch.Tensor, found: torch.Tensor) -> bool:
+    if expected.shape != found.shape or expected.dtype != found.dtype:
+        return False
+    tolerance = RELATIVE_TOLERANCE.get(expected.dtype, DEFAULT_TOLERANCE)
+    return torch.allclose(expected.double(), found.double(), rtol=tolerance, atol=tolerance, equal_nan=True)
+
+
+@contextlib.contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """The global random state set for a while."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        yield
