@@ -199,7 +199,7 @@ def _read_directive(joined: JoinedLines, block: Block) -> None:
         message = "a second '// kernel-lsp:' line: one file holds one plan"
         block.findings.append(finding(PlanCode.REPEATED_DIRECTIVE, message, whole.span))
     elif key not in DIRECTIVE_KEYS:
-        _report_unknown(key, match, whole, block)
+        _report_unknown(key, whole, block)
     elif len(joined.text) > MAX_DIRECTIVE_CHARACTERS:
         message = f"the '{key}' line is longer than {MAX_DIRECTIVE_CHARACTERS} characters"
         block.findings.append(finding(PlanCode.TOO_LONG, message, whole.span))
@@ -215,10 +215,9 @@ def _report_unclosed(whole: Piece, block: Block) -> None:
         block.findings.append(finding(PlanCode.SYNTAX, message, whole.span))
 
 
-def _report_unknown(key: str, match: re.Match[str], whole: Piece, block: Block) -> None:
+def _report_unknown(key: str, whole: Piece, block: Block) -> None:
     near = difflib.get_close_matches(key.lower(), DIRECTIVE_KEYS, n=1, cutoff=_NEAR_KEY_RATIO)
-    looks_meant = near or match.group(2) is not None or _LAUNCH_LIKE.search(whole.text)
-    if not looks_meant:
+    if not near and not _LAUNCH_LIKE.search(whole.text):
         return
     suggestion = f"did you mean '{near[0]}'?" if near else f"there are {', '.join(DIRECTIVE_KEYS)}"
     block.findings.append(

@@ -1,0 +1,271 @@
+"""The pragma that says what a target is called with, e.g. ``# kernel-lsp: x=f32[B=8192, 4096], labels=i64[B] < 100``.
+
+Grammar::
+
+    pragma := ["init:"] item ("," item)*
+    item   := NAME "=" (tensor | expression | STRING)
+    tensor := DTYPE "[" [dim ("," dim)*] "]" ["<" expression | "in" "[" expression "," expression ")"]
+    dim    := NAME "=" INT | expression
+
+Names in dims get their size from a dim ``B=8192``, from an item ``B=8192`` or from an integer input. Strings are for
+constructor arguments only.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from kernel_lsp.core.dtype import DType
+from kernel_lsp.core.expression import Expression, ExpressionError, Name, Number, evaluate, evaluate_int, parse
+from kernel_lsp.core.target import TensorInput
+
+InitValue = float | int | bool | str
+
+
+class PragmaError(ValueError):
+    """A pragma that does not parse or does not add up. `line` is 1-based."""
+
+    def __init__(self, message: str, line: int) -> None:
+        super().__init__(message)
+        self.message = message
+        self.line = line
+
+
+@dataclass(frozen=True)
+class PragmaLine:
+    """One comment: `text` is what follows ``# kernel-lsp:``."""
+
+    text: str
+    line: int
+
+    @property
+    def is_init(self) -> bool:
+        """Whether it describes the constructor's arguments."""
+        return _INIT.match(self.text) is not None
+
+
+@dataclass(frozen=True)
+class TensorItem:
+    """A tensor with dims still symbolic. `bounds` are the two ends of its ``[low, high)``."""
+
+    name: str
+    dtype: DType
+    dims: tuple[Expression, ...]
+    bounds: tuple[Expression, Expression] | None
+    line: int
+
+
+@dataclass(frozen=True)
+class NumberItem:
+    """A scalar input, or the size of a dim."""
+
+    name: str
+    value: Number
+    line: int
+
+
+@dataclass
+class Pragma:
+    """What all pragma lines of one target say together. `init` is None when no line is about the constructor."""
+
+    tensors: dict[str, TensorItem] = field(default_factory=dict)
+    numbers: dict[str, NumberItem] = field(default_factory=dict)
+    sizes: dict[str, int] = field(default_factory=dict)
+    init: dict[str, InitValue] | None = None
+    init_line: int = 1
+
+    @property
+    def says_inputs(self) -> bool:
+        return bool(self.tensors or self.numbers)
+
+
+def parse_pragma(lines: Iterable[PragmaLine]) -> Pragma:
+    """All lines as one pragma. Raises PragmaError."""
+    pragma = Pragma()
+    for line in lines:
+        if line.is_init:
+            _read_init(line, pragma)
+        else:
+            for item in _items(line.text, line.line):
+                _read_item(*item, line.line, pragma)
+    return pragma
+
+
+def bind_tensor(item: TensorItem, sizes: dict[str, int]) -> TensorInput:
+    """The tensor with its sizes. Raises PragmaError for a name without a size or a range that is none."""
+    shape = tuple(_size(dim, item, sizes) for dim in item.dims)
+    return TensorInput(
+        name=item.name,
+        dtype=item.dtype,
+        shape=shape,
+        dim_names=tuple(dim.id if isinstance(dim, Name) else None for dim in item.dims),
+        integer_range=_bind_range(item, sizes),
+    )
+
+
+# --- below: items
+
+_INIT = re.compile(r"\s*init\s*:")
+_ITEM = re.compile(r"\s*([A-Za-z_]\w*)\s*=(?!=)\s*(.*\S)\s*", re.DOTALL)
+_TENSOR = re.compile(r"([A-Za-z]\w*)\s*\[(.*?)\](.*)", re.DOTALL)
+_NAMED_DIM = re.compile(r"([A-Za-z_]\w*)\s*=\s*(\d{1,18})", re.ASCII)
+_BELOW = re.compile(r"\s*<\s*(.+)", re.DOTALL)
+_BETWEEN = re.compile(r"\s*in\s*\[(.+),(.+)\)\s*", re.DOTALL)
+_PYTHON_LITERALS: dict[str, bool] = {"True": True, "False": False, "true": True, "false": False}
+_QUOTED = re.compile(r"""'([^'\\]*)'|"([^"\\]*)\"""")
+
+
+def _items(text: str, line: int) -> Iterator[tuple[str, str]]:
+    parts = split_commas(text)
+    if not any(part.strip() for part in parts):
+        raise PragmaError("the pragma is empty", line)
+    for part in parts:
+        match = _ITEM.fullmatch(part)
+        if match is None:
+            raise PragmaError(f"expected name=value, and found '{part.strip()}'", line)
+        yield match.group(1), match.group(2)
+
+
+def split_commas(text: str) -> list[str]:
+    """The parts between commas outside brackets and quotes."""
+    parts, depth, quote, start = [], 0, "", 0
+    for position, character in enumerate(text):
+        if quote:
+            quote = "" if character == quote else quote
+        elif character in "'\"":
+            quote = character
+        elif character == "," and depth <= 0:
+            parts.append(text[start:position])
+            start = position + 1
+        else:
+            depth += (character in "([") - (character in ")]")
+    return [*parts, text[start:]]
+
+
+def _read_init(line: PragmaLine, pragma: Pragma) -> None:
+    text = line.text[_INIT.match(line.text).end() :]  # type: ignore[union-attr]
+    pragma.init = {} if pragma.init is None else pragma.init
+    pragma.init_line = line.line
+    for name, value in _items(text, line.line) if text.strip() else ():
+        if name in pragma.init:
+            raise PragmaError(f"'{name}' is given twice", line.line)
+        quoted = _QUOTED.fullmatch(value)
+        pragma.init[name] = (quoted.group(1) or quoted.group(2) or "") if quoted else _number(name, value, line.line)
+
+
+def _read_item(name: str, value: str, line: int, pragma: Pragma) -> None:
+    if name in pragma.tensors or name in pragma.numbers:
+        raise PragmaError(f"'{name}' is given twice", line)
+    tensor = _TENSOR.fullmatch(value)
+    if tensor is None:
+        number = _number(name, value, line)
+        pragma.numbers[name] = NumberItem(name, number, line)
+        if type(number) is int:
+            _set_size(name, number, line, pragma)
+    else:
+        pragma.tensors[name] = _read_tensor(name, tensor, line, pragma)
+
+
+def _number(name: str, value: str, line: int) -> Number:
+    if value in _PYTHON_LITERALS:
+        return _PYTHON_LITERALS[value]
+    if value == "None":
+        raise PragmaError(f"'{name}=None': leave it out when its default is meant", line)
+    if value in DType.__members__.values():
+        raise PragmaError(f"'{name}={value}' has no dims: write {name}={value}[1024] or {name}={value}[]", line)
+    try:
+        return evaluate(parse(value), {})
+    except ExpressionError as error:
+        raise PragmaError(
+            f"'{name}={value}' is neither a tensor such as f32[8, 16] nor a number: {error}", line
+        ) from None
+
+
+def _read_tensor(name: str, match: re.Match[str], line: int, pragma: Pragma) -> TensorItem:
+    spelled, dims, rest = match.groups()
+    dtype = dtype_of(spelled)
+    if dtype is None:
+        raise PragmaError(f"no dtype '{spelled}' for '{name}': {_suggest_dtype(spelled)}", line)
+    texts = split_commas(dims) if dims.strip() else []
+    return TensorItem(
+        name=name,
+        dtype=dtype,
+        dims=tuple(_read_dim(text.strip(), name, line, pragma) for text in texts),
+        bounds=_read_bounds(name, dtype, rest, line),
+        line=line,
+    )
+
+
+def dtype_of(spelled: str) -> DType | None:
+    """`f32`, or torch's `float32`; None for anything else."""
+    return DType(spelled) if spelled in DType.__members__.values() else DType.from_torch_name(spelled)
+
+
+def _suggest_dtype(spelled: str) -> str:
+    near = difflib.get_close_matches(spelled, list(DType), n=1)
+    return f"did you mean {near[0]}?" if near else f"there are {' '.join(DType)}"
+
+
+def _read_dim(text: str, tensor: str, line: int, pragma: Pragma) -> Expression:
+    named = _NAMED_DIM.fullmatch(text)
+    if named:
+        _set_size(named.group(1), int(named.group(2)), line, pragma)
+        return Name(named.group(1))
+    return parse_dim(text, tensor, line)
+
+
+def parse_dim(text: str, tensor: str, line: int) -> Expression:
+    """A dim as an expression over sizes. Raises PragmaError."""
+    try:
+        return parse(text)
+    except ExpressionError as error:
+        raise PragmaError(f"'{text}' is no dim of '{tensor}': {error}", line) from None
+
+
+def _read_bounds(name: str, dtype: DType, text: str, line: int) -> tuple[Expression, Expression] | None:
+    if not text.strip():
+        return None
+    below, between = _BELOW.fullmatch(text), _BETWEEN.fullmatch(text)
+    if below is None and between is None:
+        raise PragmaError(f"expected '< 100' or 'in [0, 100)' after the shape of '{name}', not '{text.strip()}'", line)
+    if dtype.is_floating or dtype is DType.BOOL:
+        raise PragmaError(f"a range is for integers that index something, and '{name}' is {dtype}", line)
+    low, high = ("0", below.group(1)) if below else between.groups()  # type: ignore[union-attr]
+    try:
+        return parse(low.strip()), parse(high.strip())
+    except ExpressionError as error:
+        raise PragmaError(f"the range of '{name}': {error}", line) from None
+
+
+def _set_size(name: str, size: int, line: int, pragma: Pragma) -> None:
+    if pragma.sizes.setdefault(name, size) != size:
+        raise PragmaError(f"'{name}' is {pragma.sizes[name]} and {size}", line)
+
+
+# --- sizes
+
+
+def _size(dim: Expression, item: TensorItem, sizes: dict[str, int]) -> int:
+    size = _evaluated(dim, f"the dim '{dim}' of '{item.name}'", item.line, sizes)
+    if size < 0:
+        raise PragmaError(f"the dim '{dim}' of '{item.name}' is {size}", item.line)
+    return size
+
+
+def _bind_range(item: TensorItem, sizes: dict[str, int]) -> tuple[int, int] | None:
+    if item.bounds is None:
+        return None
+    low, high = (_evaluated(bound, f"the range of '{item.name}'", item.line, sizes) for bound in item.bounds)
+    if low >= high:
+        raise PragmaError(f"the range [{low}, {high}) of '{item.name}' is empty", item.line)
+    return low, high
+
+
+def _evaluated(expression: Expression, what: str, line: int, sizes: dict[str, int]) -> int:
+    try:
+        return evaluate_int(expression, sizes)
+    except ExpressionError as error:
+        raise PragmaError(f"{what}: {error}", line) from None

@@ -1,0 +1,191 @@
+"""A user's Python file as a tree: its functions, classes and pragma comments. Nothing in it is executed."""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+import tokenize
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from kernel_lsp.errors import TargetError
+from kernel_lsp.source.pragma import PragmaLine
+
+FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
+Definition = FunctionNode | ast.ClassDef
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A parameter of a function, `self` left out."""
+
+    name: str
+    annotation: ast.expr | None
+    has_default: bool
+
+
+@dataclass(frozen=True)
+class PythonFile:
+    """The parsed file. `file` is as errors name it; `pragmas` are all of its pragma comments."""
+
+    file: str
+    tree: ast.Module
+    lines: tuple[str, ...]
+    pragmas: tuple[PragmaLine, ...]
+
+    def definition(self, symbol: str) -> Definition | None:
+        """The function or class that a dotted symbol names, methods inherited within the file included. Of several
+        definitions the last one counts, as in Python."""
+        found: Definition | None = None
+        body: Sequence[ast.stmt] = self.tree.body
+        for part in symbol.split("."):
+            inside = found
+            found = _last_definition(body, part)
+            if found is None and isinstance(inside, ast.ClassDef):
+                found = self.inherited(inside, part)
+            if found is None:
+                return None
+            body = found.body if isinstance(found, ast.ClassDef) else ()
+        return found
+
+    def inherited(self, node: ast.ClassDef, name: str) -> Definition | None:
+        """`name` in the class or in the bases that this file defines."""
+        for ancestor in self.ancestry(node):
+            found = _last_definition(ancestor.body, name)
+            if found is not None:
+                return found
+        return None
+
+    def ancestry(self, node: ast.ClassDef) -> list[ast.ClassDef]:
+        """The class and its bases in this file, nearest first."""
+        found, queue = [node], list(node.bases)
+        while queue:
+            base = queue.pop(0)
+            ancestor = _last_definition(self.tree.body, base.id) if isinstance(base, ast.Name) else None
+            if isinstance(ancestor, ast.ClassDef) and ancestor not in found:
+                found.append(ancestor)
+                queue.extend(ancestor.bases)
+        return found
+
+    def is_module_class(self, node: ast.ClassDef) -> bool:
+        """Whether the class is an `nn.Module` as far as this file shows."""
+        bases = [base for ancestor in self.ancestry(node) for base in ancestor.bases]
+        return any(isinstance(base, ast.Name) and base.id == "Module" for base in bases) or any(
+            isinstance(base, ast.Attribute) and base.attr == "Module" for base in bases
+        )
+
+    def pragmas_of(self, node: Definition) -> list[PragmaLine]:
+        """Those directly above the definition, within its header, or before its first statement."""
+        first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
+        while first > 1 and self.lines[first - 2].lstrip().startswith("#"):
+            first -= 1
+        last = _first_statement_line(node)
+        last = last - 1 if last > node.lineno else node.lineno
+        return [pragma for pragma in self.pragmas if first <= pragma.line <= last]
+
+
+def read_python_file(path: Path, file: str) -> PythonFile:
+    """The file parsed. Raises TargetError when it cannot be read, is no text or is no Python."""
+    return parse_python(_decode(_read_bytes(path, file), file), file)
+
+
+def parse_python(text: str, file: str) -> PythonFile:
+    """The text parsed. Raises TargetError with the line of a syntax error."""
+    text = text.replace("\r\n", "\n").replace("\r", "\n")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the user's invalid escapes are not ours to print
+            tree = ast.parse(text)
+    except SyntaxError as error:
+        message = f"the file is not valid Python: {error.msg}"
+        raise TargetError(message, file=file, line=error.lineno or 1, next_step="correct the line") from None
+    except (ValueError, RecursionError, MemoryError) as error:
+        message = f"the file cannot be parsed as Python: {error}"
+        raise TargetError(message, file=file, line=1, next_step="name a Python file") from None
+    return PythonFile(file, tree, tuple(text.split("\n")), tuple(_pragmas(text)))
+
+
+def parameters_of(node: FunctionNode, *, of_class: bool) -> tuple[Parameter, ...]:
+    """The parameters in order, without `*args`, `**kwargs` and, for a method, without `self`."""
+    positional = [*node.args.posonlyargs, *node.args.args]
+    n_required = len(positional) - len(node.args.defaults)
+    read = [Parameter(a.arg, a.annotation, i >= n_required) for i, a in enumerate(positional)]
+    if of_class and not any(isinstance(d, ast.Name) and d.id == "staticmethod" for d in node.decorator_list):
+        read = read[1:]
+    pairs = zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True)
+    return (*read, *(Parameter(a.arg, a.annotation, default is not None) for a, default in pairs))
+
+
+def definitions(body: Sequence[ast.stmt]) -> Iterator[Definition]:
+    """The functions and classes of a body, those under `if`, `try` and `with` included, in order. A stack, since an
+    `elif` chain nests as deep as it is long."""
+    stack: list[ast.stmt | ast.excepthandler] = list(reversed(body))
+    while stack:
+        statement = stack.pop()
+        if isinstance(statement, Definition):
+            yield statement
+        elif isinstance(statement, ast.If | ast.Try | ast.With | ast.ExceptHandler):
+            for block in ("finalbody", "orelse", "handlers", "body"):
+                stack.extend(reversed(getattr(statement, block, ())))
+
+
+# --- below: reading
+
+_PRAGMA = re.compile(r"#+\s*kernel-lsp\s*:(.*)")
+
+
+def _read_bytes(path: Path, file: str) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        message = f"the file cannot be read: {error.strerror or error}"
+        raise TargetError(message, file=file, next_step="check the path and its permissions") from None
+
+
+def _decode(data: bytes, file: str) -> str:
+    if b"\0" in data:
+        raise TargetError("this is a binary file, not Python", file=file, line=1, next_step="name a .py file")
+    try:
+        return data.decode(_encoding(data))
+    except (UnicodeDecodeError, LookupError) as error:
+        at = error.start if isinstance(error, UnicodeDecodeError) else 0
+        message = f"the file is not UTF-8 text: byte 0x{data[at]:02x}"
+        line = data.count(b"\n", 0, at) + 1
+        raise TargetError(message, file=file, line=line, next_step="save the file as UTF-8") from None
+
+
+def _encoding(data: bytes) -> str:
+    """As the file declares it, else UTF-8."""
+    try:
+        return tokenize.detect_encoding(io.BytesIO(data).readline)[0]
+    except SyntaxError:
+        return "utf-8"
+
+
+def _pragmas(text: str) -> Iterator[PragmaLine]:
+    """By tokens, so that a pragma inside a string is none."""
+    try:
+        for token in tokenize.generate_tokens(io.StringIO(text).readline):
+            match = _PRAGMA.match(token.string) if token.type == tokenize.COMMENT else None
+            if match:
+                yield PragmaLine(match.group(1), token.start[0])
+    except (tokenize.TokenError, SyntaxError):
+        return  # the tree was parsed, so what the tokenizer dislikes stands behind the last pragma that counts
+
+
+def _last_definition(body: Sequence[ast.stmt], name: str) -> Definition | None:
+    named = [node for node in definitions(body) if node.name == name]
+    return named[-1] if named else None
+
+
+def _first_statement_line(node: Definition) -> int:
+    """Of the first statement that is not the docstring, decorators included; one past the end when there is none."""
+    for statement in node.body:
+        is_docstring = isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
+        if not is_docstring:
+            decorators = getattr(statement, "decorator_list", [])
+            return min([statement.lineno, *(decorator.lineno for decorator in decorators)])
+    return (node.end_lineno or node.lineno) + 1

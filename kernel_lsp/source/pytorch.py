@@ -1,0 +1,419 @@
+"""A TARGET on the command line -> what its text says, by `ast` only: nothing of the user's is executed."""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from kernel_lsp.core.expression import free_names
+from kernel_lsp.core.target import ScalarInput, TargetSource, TensorInput
+from kernel_lsp.core.task import TargetKind
+from kernel_lsp.errors import TargetError
+from kernel_lsp.source.annotation import tensor_item
+from kernel_lsp.source.example_pragma import example_init_pragma, example_pragma, example_sizes_pragma
+from kernel_lsp.source.pragma import NumberItem, Pragma, PragmaError, PragmaLine, TensorItem, bind_tensor, parse_pragma
+from kernel_lsp.source.python_file import (
+    Definition,
+    FunctionNode,
+    Parameter,
+    PythonFile,
+    definitions,
+    parameters_of,
+    parse_python,
+    read_python_file,
+)
+
+KERNELBENCH_CLASS = "Model"
+TASK_FILE = "func_forward.py"
+TASK_CONFIGURATION = "config_forward.json"
+TASK_FUNCTION = "forward_fn"
+
+
+@dataclass(frozen=True)
+class TargetLocation:
+    """Something in a file that can be optimized. Lines are 1-based and inclusive; `line` is that of the `def` or
+    `class`."""
+
+    symbol: str
+    kind: TargetKind
+    line: int
+    end_line: int
+
+
+def read_target(target: str, directory: Path) -> TargetSource:
+    """What the text of `target` says. `directory` is what a relative path starts from.
+
+    `target` is ``file.py::symbol``, a KernelBench file, or a robust-kbench task folder. Raises TargetError with file,
+    line and next step; where shapes are unknown the next step is a pragma filled in from the signature.
+    """
+    file, separator, symbol = target.partition("::")
+    path = Path(os.path.abspath(directory / file))
+    if not file or not os.path.exists(path):
+        raise TargetError("there is no such file", file=file or target, next_step=_suggest_file(path))
+    if path.is_dir():
+        return _read_task_folder(target, path, symbol)
+    if path.suffix != ".py":
+        raise TargetError("a target is a Python file", file=file, next_step="name it as file.py::symbol")
+    source = read_python_file(path, file)
+    if separator:
+        return _read_symbol(target, symbol, path, source)
+    return _read_kernelbench(target, path, source)
+
+
+def list_targets(text: str) -> tuple[TargetLocation, ...]:
+    """The top-level functions and `nn.Module` classes of a file, in order; none for text that does not parse."""
+    try:
+        source = parse_python(text, "")
+    except TargetError:
+        return ()
+    found = []
+    for node in definitions(source.tree.body):
+        is_class = isinstance(node, ast.ClassDef)
+        if isinstance(node, ast.ClassDef) and not source.is_module_class(node):
+            continue
+        if node.name not in _INPUT_FUNCTIONS:
+            kind: TargetKind = "module" if is_class else "function"
+            found.append(TargetLocation(node.name, kind, node.lineno, node.end_lineno or node.lineno))
+    return tuple(found)
+
+
+# --- below: the three forms of a target
+
+_INPUT_FUNCTIONS = ("get_inputs", "get_init_inputs")
+
+
+def _read_symbol(target: str, symbol: str, path: Path, source: PythonFile) -> TargetSource:
+    node = _find(symbol, source)
+    if isinstance(node, ast.ClassDef):
+        return _describe(_Subject(target, symbol, "module", path, source, _forward_of(node, source), node))
+    owner = source.definition(symbol.rsplit(".", 1)[0]) if "." in symbol else None
+    kind: TargetKind = "method" if isinstance(owner, ast.ClassDef) else "function"
+    return _describe(
+        _Subject(target, symbol, kind, path, source, node, owner if isinstance(owner, ast.ClassDef) else None)
+    )
+
+
+def _read_kernelbench(target: str, path: Path, source: PythonFile) -> TargetSource:
+    model = source.definition(KERNELBENCH_CLASS)
+    if isinstance(model, ast.ClassDef) and source.definition("get_inputs") is not None:
+        return _describe(_Subject(target, "", "kernelbench", path, source, _forward_of(model, source), model))
+    names = [location.symbol for location in _locations(source)]
+    message = "the target names no symbol, and the file is no KernelBench file (class Model and get_inputs)"
+    examples = " or ".join(f"{source.file}::{name}" for name in names[:3])
+    next_step = f"write {examples}" if names else "name a file with a function or an nn.Module"
+    raise TargetError(message, file=source.file, line=1, next_step=next_step)
+
+
+def _read_task_folder(target: str, path: Path, symbol: str) -> TargetSource:
+    file, folder = path / TASK_FILE, target.partition("::")[0]
+    missing = [name for name in (TASK_FILE, TASK_CONFIGURATION) if not (path / name).is_file()]
+    if missing or symbol:
+        message = (
+            f"the folder is no robust-kbench task: it has no {missing[0]}" if missing else "a folder has no symbol"
+        )
+        next_step = f"name a folder with {TASK_FILE} and {TASK_CONFIGURATION}, or file.py::symbol"
+        raise TargetError(message, file=folder, next_step=next_step)
+    name = os.path.join(folder, TASK_FILE)
+    source = read_python_file(file, name)
+    _check_configuration(path / TASK_CONFIGURATION, os.path.join(folder, TASK_CONFIGURATION))
+    for needed in (TASK_FUNCTION, "get_inputs"):
+        if not isinstance(source.definition(needed), FunctionNode):
+            message = f"the task defines no function '{needed}'"
+            raise TargetError(message, file=name, line=1, next_step=f"define {needed} as robust-kbench tasks do")
+    function = source.definition(TASK_FUNCTION)
+    assert isinstance(function, FunctionNode)
+    parameters = parameters_of(function, of_class=False)
+    return TargetSource(
+        target=target,
+        file=str(file),
+        symbol="",
+        kind="robust_kbench",
+        line=function.lineno,
+        parameters=tuple(parameter.name for parameter in parameters),
+        inputs=None,
+        has_get_inputs=True,
+        has_get_init_inputs=source.definition("get_init_inputs") is not None,
+        example_pragma=example_pragma(parameters),
+    )
+
+
+def _check_configuration(path: Path, file: str) -> None:
+    try:
+        content = json.loads(path.read_bytes())
+    except OSError as error:
+        message = f"the file cannot be read: {error.strerror or error}"
+        raise TargetError(message, file=file, next_step="check its permissions") from None
+    except json.JSONDecodeError as error:
+        message = f"the file is not JSON: {error.msg}"
+        raise TargetError(message, file=file, line=error.lineno, next_step="correct the line") from None
+    except (UnicodeDecodeError, RecursionError) as error:
+        raise TargetError(f"the file is not JSON: {error}", file=file, line=1, next_step="write JSON") from None
+    if not isinstance(content, dict):
+        message = "the file holds no JSON object with single_* and multi_* lists"
+        raise TargetError(message, file=file, line=1, next_step="write it as robust-kbench tasks do")
+
+
+# --- finding the symbol
+
+
+def _find(symbol: str, source: PythonFile) -> Definition:
+    found = source.definition(symbol) if symbol else None
+    if isinstance(found, ast.AsyncFunctionDef):
+        message = f"'{symbol}' is an async function"
+        raise TargetError(message, file=source.file, line=found.lineno, next_step="name a plain function")
+    if found is not None:
+        return found
+    line, message = _explain_missing(symbol, source)
+    raise TargetError(message, file=source.file, line=line, next_step=_suggest_symbol(symbol, source))
+
+
+def _explain_missing(symbol: str, source: PythonFile) -> tuple[int, str]:
+    if "::" in symbol:
+        return 1, f"'{symbol}' is no symbol: write {symbol.replace('::', '.')}"
+    head = symbol.split(".")[0]
+    for node in ast.walk(source.tree):
+        if isinstance(node, ast.ImportFrom) and any((alias.asname or alias.name) == head for alias in node.names):
+            origin = "." * node.level + (node.module or "")
+            return node.lineno, f"'{head}' is imported here from {origin}: name the file that defines it"
+        if isinstance(node, ast.Assign) and any(isinstance(t, ast.Name) and t.id == head for t in node.targets):
+            return node.lineno, f"'{head}' is a variable here: name the function or class that it comes from"
+        if isinstance(node, FunctionNode) and node.name == symbol:
+            return node.lineno, f"'{symbol}' is defined inside a function: move it to the top of the file"
+    return 1, f"the file defines no '{symbol}'" if symbol else "no symbol after '::'"
+
+
+def _suggest_symbol(symbol: str, source: PythonFile) -> str:
+    names = _all_symbols(source)
+    near = difflib.get_close_matches(symbol.replace("::", "."), names, n=3, cutoff=0.5)
+    near = near or [name for name in names if name.split(".")[-1].lower() == symbol.split(".")[-1].lower()]
+    listed = ", ".join(near or names[:5])
+    if not listed:
+        return "name a file with a function or an nn.Module"
+    return f"did you mean {listed}?" if near else f"the file defines {listed}"
+
+
+def _all_symbols(source: PythonFile) -> list[str]:
+    names = []
+    for node in definitions(source.tree.body):
+        names.append(node.name)
+        if isinstance(node, ast.ClassDef):
+            names += [f"{node.name}.{inner.name}" for inner in definitions(node.body) if inner.name[:2] != "__"]
+    return names
+
+
+def _suggest_file(path: Path) -> str:
+    try:
+        names = sorted(entry.name for entry in path.parent.iterdir() if entry.suffix == ".py" or entry.is_dir())
+    except OSError:
+        return f"the folder {path.parent} does not exist"
+    near = difflib.get_close_matches(path.name, names, n=3, cutoff=0.5)
+    return f"did you mean {', '.join(near)}?" if near else f"check the path: {path}"
+
+
+def _locations(source: PythonFile) -> tuple[TargetLocation, ...]:
+    return list_targets("\n".join(source.lines))
+
+
+def _forward_of(node: ast.ClassDef, source: PythonFile) -> FunctionNode:
+    found = source.inherited(node, "forward")
+    if isinstance(found, FunctionNode):
+        return found
+    if source.is_module_class(node):
+        message = f"the nn.Module '{node.name}' defines no forward in this file"
+        next_step = "define forward here, or name the file that does"
+    else:
+        message, next_step = f"the class '{node.name}' is no nn.Module", f"name a method: {node.name}.method"
+    raise TargetError(message, file=source.file, line=node.lineno, next_step=next_step)
+
+
+# --- what the text says of its inputs
+
+
+@dataclass(frozen=True)
+class _Subject:
+    """A target found in its file: `function` is called, and `owner` is the class to construct before."""
+
+    target: str
+    symbol: str
+    kind: TargetKind
+    path: Path
+    source: PythonFile
+    function: FunctionNode
+    owner: ast.ClassDef | None
+
+    @property
+    def definition(self) -> Definition:
+        """What the target names: where a pragma would go."""
+        return self.owner if self.owner is not None and self.kind != "method" else self.function
+
+    @property
+    def parameters(self) -> tuple[Parameter, ...]:
+        return parameters_of(self.function, of_class=self.owner is not None)
+
+    @property
+    def uses_get_inputs(self) -> bool:
+        """`get_inputs` of a KernelBench file belongs to its Model, and to no other definition."""
+        has_model = self.source.definition(KERNELBENCH_CLASS) is not None
+        is_model = self.kind == "kernelbench" or self.symbol in (KERNELBENCH_CLASS, f"{KERNELBENCH_CLASS}.forward")
+        return is_model or not has_model
+
+    def defines(self, name: str) -> bool:
+        return self.uses_get_inputs and self.source.definition(name) is not None
+
+    def error(self, message: str, line: int, next_step: str) -> TargetError:
+        return TargetError(message, file=self.source.file, line=line, next_step=next_step)
+
+
+def _describe(subject: _Subject) -> TargetSource:
+    pragma = _read_pragma(subject)
+    inputs = _inputs(subject, pragma)
+    init_arguments = None if subject.owner is None else _init_arguments(subject, subject.owner, pragma)
+    return TargetSource(
+        target=subject.target,
+        file=str(subject.path),
+        symbol=subject.symbol,
+        kind=subject.kind,
+        line=subject.definition.lineno,
+        parameters=tuple(parameter.name for parameter in subject.parameters),
+        inputs=inputs,
+        init_arguments=init_arguments,
+        has_get_inputs=subject.defines("get_inputs"),
+        has_get_init_inputs=subject.defines("get_init_inputs"),
+        example_pragma=example_pragma(subject.parameters),
+    )
+
+
+def _read_pragma(subject: _Subject) -> Pragma:
+    try:
+        return parse_pragma(_pragma_lines(subject))
+    except PragmaError as error:
+        raise subject.error(error.message, error.line, f"e.g. {example_pragma(subject.parameters)}") from None
+
+
+def _pragma_lines(subject: _Subject) -> list[PragmaLine]:
+    """Of the function; of the class and its constructor the `init:` lines, and for `forward` the others as well."""
+    lines = list(subject.source.pragmas_of(subject.function))
+    if subject.owner is not None:
+        constructor = subject.source.inherited(subject.owner, "__init__")
+        around = [*subject.source.pragmas_of(subject.owner)]
+        around += subject.source.pragmas_of(constructor) if constructor is not None else []
+        is_forward = subject.function.name == "forward"
+        lines += [line for line in around if line.is_init or is_forward]
+    return sorted(set(lines), key=lambda line: line.line)
+
+
+def _inputs(subject: _Subject, pragma: Pragma) -> tuple[TensorInput | ScalarInput, ...] | None:
+    """None when only `get_inputs` knows."""
+    try:
+        items = _tensor_items(subject, pragma)
+        if not items and not pragma.says_inputs and subject.parameters:
+            if subject.defines("get_inputs"):
+                return None
+            raise _no_shapes(subject)
+        _check_pragma_names(subject, pragma, items)
+        _check_complete(subject, pragma, items)
+        _check_sizes_known(subject, pragma, items)
+        return _bound_inputs(subject, pragma, items)
+    except PragmaError as error:
+        raise subject.error(error.message, error.line, f"e.g. {example_pragma(subject.parameters)}") from None
+
+
+def _tensor_items(subject: _Subject, pragma: Pragma) -> dict[str, TensorItem]:
+    """By parameter name: from the pragma, else from the annotation."""
+    items = {}
+    for parameter in subject.parameters:
+        item = pragma.tensors.get(parameter.name)
+        if item is None and parameter.name not in pragma.numbers:
+            item = tensor_item(parameter.name, parameter.annotation)
+        if item is not None:
+            items[parameter.name] = item
+    return items
+
+
+def _check_pragma_names(subject: _Subject, pragma: Pragma, items: dict[str, TensorItem]) -> None:
+    """Every name is a parameter or the size of some dim."""
+    if subject.function.args.kwarg is not None:
+        return
+    names = [parameter.name for parameter in subject.parameters]
+    dims = {name for item in items.values() for part in (*item.dims, *(item.bounds or ())) for name in free_names(part)}
+    given: list[TensorItem | NumberItem] = [*pragma.tensors.values(), *pragma.numbers.values()]
+    for item in given:
+        is_size = isinstance(item, NumberItem) and item.name in dims
+        if item.name not in names and not is_size:
+            raise PragmaError(_unknown(item.name, subject.function.name, names), item.line)
+
+
+def _unknown(name: str, function: str, names: Sequence[str]) -> str:
+    near = difflib.get_close_matches(name, names, n=1)
+    hint = f"did you mean '{near[0]}'?" if near else f"there are {', '.join(names)}"
+    return f"'{name}' is no parameter of {function}: {hint}"
+
+
+def _check_complete(subject: _Subject, pragma: Pragma, items: dict[str, TensorItem]) -> None:
+    required = [p for p in subject.parameters if not p.has_default]
+    missing = [p for p in required if p.name not in items and p.name not in pragma.numbers]
+    if missing:
+        names = ", ".join(f"'{parameter.name}'" for parameter in missing)
+        message = f"nothing says what {names} of {subject.function.name} is"
+        raise subject.error(message, subject.function.lineno, f"add above it: {example_pragma(missing)}")
+
+
+def _check_sizes_known(subject: _Subject, pragma: Pragma, items: dict[str, TensorItem]) -> None:
+    example = example_sizes_pragma(items.values(), pragma.sizes)
+    if example is not None:
+        unknown, text = example
+        item = next(item for item in items.values() if item.name == unknown.tensor)
+        message = f"the dim '{unknown.name}' of '{unknown.tensor}' has no size"
+        raise subject.error(message, item.line, f"add above {subject.function.name}: {text}")
+
+
+def _bound_inputs(
+    subject: _Subject, pragma: Pragma, items: dict[str, TensorItem]
+) -> tuple[TensorInput | ScalarInput, ...]:
+    inputs: list[TensorInput | ScalarInput] = []
+    names = [parameter.name for parameter in subject.parameters]
+    if subject.function.args.kwarg is not None:
+        names += [name for name in pragma.tensors if name not in names]
+        items = {**pragma.tensors, **items}
+    for name in names:
+        if name in items:
+            inputs.append(bind_tensor(items[name], pragma.sizes))
+        elif name in pragma.numbers:
+            inputs.append(ScalarInput(name=name, value=pragma.numbers[name].value))
+    return tuple(inputs)
+
+
+def _no_shapes(subject: _Subject) -> TargetError:
+    message = f"nothing says which shapes the inputs of '{subject.symbol or subject.function.name}' have"
+    return subject.error(message, subject.function.lineno, f"add above it: {example_pragma(subject.parameters)}")
+
+
+# --- constructors
+
+
+def _init_arguments(
+    subject: _Subject, owner: ast.ClassDef, pragma: Pragma
+) -> dict[str, float | int | bool | str] | None:
+    constructor = subject.source.inherited(owner, "__init__")
+    if not isinstance(constructor, FunctionNode):
+        return pragma.init
+    parameters = parameters_of(constructor, of_class=True)
+    given = pragma.init or {}
+    names = [parameter.name for parameter in parameters]
+    unknown = [name for name in given if name not in names] if constructor.args.kwarg is None else []
+    if unknown:
+        message = _unknown(unknown[0], f"{owner.name}.__init__", names)
+        raise subject.error(message, pragma.init_line, f"e.g. {example_init_pragma(parameters, {})}")
+    if pragma.init is None and subject.defines("get_init_inputs"):
+        return None
+    missing = [p for p in parameters if not p.has_default and p.name not in given]
+    if missing:
+        message = f"nothing says with which '{missing[0].name}' to construct {owner.name}"
+        next_step = f"add above the class: {example_init_pragma(parameters, given)}"
+        raise subject.error(message, constructor.lineno, next_step)
+    return pragma.init
