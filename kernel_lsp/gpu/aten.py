@@ -1,0 +1,41 @@
+"""Families of ATen operators that cost alike, by base name."""
+
+from __future__ import annotations
+
+
+def base_op(op: str) -> str:
+    """``mul`` for ``aten.mul.Tensor``, ``aten.mul_.Tensor`` and ``aten::mul``; ``_softmax`` keeps its underscore."""
+    return op.replace("::", ".").removeprefix("aten.").split(".")[0].rstrip("_")
+
+
+def _ops(names: str) -> frozenset[str]:
+    return frozenset(names.split())
+
+
+VIEWS = _ops(
+    "view _unsafe_view reshape expand permute transpose t slice select unsqueeze squeeze alias detach split "
+    "split_with_sizes unbind as_strided flatten unflatten chunk narrow view_as expand_as lift_fresh_copy sym_size"
+)
+PRODUCTS = _ops("mm addmm bmm baddbmm linear matmul addbmm")
+BIASED_PRODUCTS = _ops("addmm baddbmm addbmm")
+"""Products whose first operand is added to."""
+CONVOLUTIONS = _ops("convolution conv1d conv2d conv3d")
+ROW_KERNELS = _ops("native_layer_norm layer_norm _softmax _log_softmax softmax log_softmax rms_norm _fused_rms_norm")
+TWO_PASS = _ops(
+    "native_group_norm group_norm native_batch_norm _native_batch_norm_legit _native_batch_norm_legit_functional "
+    "_native_batch_norm_legit_no_training batch_norm instance_norm native_layer_norm_backward "
+    "native_group_norm_backward"
+)
+GATHERS = _ops("gather index index_select embedding take")
+FILLS = _ops("full zeros ones empty full_like zeros_like ones_like arange scalar_tensor")
+
+
+def is_attention(op: str) -> bool:
+    """Whether a base name is one of the fused attention operators."""
+    return op.startswith(("_scaled_dot_product", "scaled_dot_product", "_flash_attention", "_efficient_attention"))
+
+
+def is_heavy(op: str) -> bool:
+    """Whether a base name is more than one simple pass over memory."""
+    families = (PRODUCTS, CONVOLUTIONS, ROW_KERNELS, TWO_PASS)
+    return is_attention(op) or any(op in family for family in families)

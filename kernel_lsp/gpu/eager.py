@@ -1,0 +1,372 @@
+"""What PyTorch's eager mode would launch for a captured graph, and how long each kernel takes.
+
+Each ATen op is one pass over memory, or one library call; views are free. The captured graph is decomposed further
+than eager runs it (a cross entropy is a dozen nodes and two kernels), so the nodes of one line of the user's code count
+as no more kernels than that line has calls and operators; what stays between the nodes of a merged kernel moves no
+bytes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from math import prod
+from typing import Any
+
+from kernel_lsp.core.dtype import DType
+from kernel_lsp.core.expression import evaluate_int, parse
+from kernel_lsp.core.task import Graph, GraphNode, TensorType
+from kernel_lsp.gpu.aten import (
+    BIASED_PRODUCTS,
+    CONVOLUTIONS,
+    FILLS,
+    GATHERS,
+    PRODUCTS,
+    ROW_KERNELS,
+    TWO_PASS,
+    VIEWS,
+    base_op,
+    is_attention,
+    is_heavy,
+)
+from kernel_lsp.gpu.library import ProductShape, attention_us, product_us
+from kernel_lsp.gpu.roofline import US_PER_S
+from kernel_lsp.gpu.specs import GpuSpec
+
+CONTIGUOUS_EFFICIENCY = 0.9
+"""Of the copy bandwidth, for a pointwise or reduction kernel on whole tensors."""
+BROADCAST_EFFICIENCY = 0.7
+"""The same with a broadcast operand, where ATen does not vectorize. Both fitted to the measured RMSNorm row."""
+ROW_KERNEL_CYCLES_PER_ELEMENT = 4.0
+"""ATen's layer norm gives each row one block, however long: 8290 us for one row of 4,194,304 elements on one H200 at
+1.98 GHz (measured) are 3.9 cycles each."""
+
+FUNCTION_KERNELS = {"cross_entropy": 2, "mse_loss": 2, "l1_loss": 2, "smooth_l1_loss": 2, "huber_loss": 2, "kl_div": 2}
+"""Kernels that one call in the user's text launches, where it is not one."""
+
+
+@dataclass(frozen=True)
+class EagerKernel:
+    """One kernel, or one library call. `device_us` is without its launch."""
+
+    op: str
+    device_us: float
+    n_bytes: int
+    n_operations: int
+    is_library: bool = False
+
+
+@dataclass(frozen=True)
+class EagerRun:
+    """All kernels of a graph. Nodes without a line of the user's (a backward pass) cannot be limited by what that line
+    says: had eager one kernel for each run of them, it would launch `n_inflated` less and take `inflated_us` less."""
+
+    kernels: tuple[EagerKernel, ...]
+    inflated_us: float = 0.0
+    n_inflated: int = 0
+
+
+def eager_run(graph: Graph, sizes: Mapping[str, int], gpu: GpuSpec) -> EagerRun:
+    """The kernels that eager mode launches for `graph`, in order. Raises ExpressionError for a size without a value."""
+    values = _Values(graph, sizes)
+    kernels: list[EagerKernel] = []
+    inflated_us, n_inflated = 0.0, 0
+    for place, group in groupby(_launching(graph), key=_place):
+        runs = [_Run(tuple(nodes), _priced(nodes, values, gpu), heavy) for nodes, heavy in _runs(group)]
+        n_heavy = sum(len(run.kernels) for run in runs if run.is_heavy)
+        for run in runs:
+            if place is not None and not run.is_heavy:
+                kernels += _limited(run, _n_kernels_of_text(place.text) - n_heavy, values)
+                continue
+            kernels += run.kernels
+            if place is None and not run.is_heavy:
+                inflated_us += run.device_us - _merged(run, 1, values).device_us
+                n_inflated += len(run.kernels) - 1
+    return EagerRun(tuple(kernels), inflated_us, n_inflated)
+
+
+# --- below: values and their bytes
+
+
+@dataclass
+class _Values:
+    """Type and storage bytes of every value by (node, item). A view holds no more than what it views."""
+
+    graph: Graph
+    sizes: Mapping[str, int]
+    types: dict[tuple[str, int], TensorType] = field(default_factory=dict)
+    storage: dict[tuple[str, int], int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name, input_type in zip(self.graph.inputs, self.graph.input_types, strict=True):
+            self._add((name, 0), input_type, None)
+        for node in self.graph.nodes:
+            viewed = next(iter(self.references(node)), None) if base_op(node.op) in VIEWS else None
+            for item, type_ in enumerate(node.types):
+                if type_ is not None:
+                    self._add((node.name, item), type_, self.storage.get(viewed) if viewed else None)
+
+    def _add(self, key: tuple[str, int], type_: TensorType, at_most: int | None) -> None:
+        n_bytes = prod(self.shape(type_)) * type_.dtype.itemsize
+        self.types[key] = type_
+        self.storage[key] = n_bytes if at_most is None else min(n_bytes, at_most)
+
+    def shape(self, type_: TensorType) -> tuple[int, ...]:
+        return tuple(evaluate_int(parse(dim), self.sizes) for dim in type_.shape)
+
+    def references(self, node: GraphNode) -> list[tuple[str, int]]:
+        """The tensors that a node takes, each once, in order."""
+        found = list(_references((node.arguments, node.keywords)))
+        return [key for key in dict.fromkeys(found) if key in self.types]
+
+    def shape_of(self, key: tuple[str, int]) -> tuple[int, ...]:
+        return self.shape(self.types[key])
+
+    def input_bytes(self, node: GraphNode) -> int:
+        return sum(self.storage[key] for key in self.references(node))
+
+    def output_bytes(self, node: GraphNode) -> int:
+        return sum(self.storage[node.name, item] for item, type_ in enumerate(node.types) if type_ is not None)
+
+    def output_shape(self, node: GraphNode) -> tuple[int, ...]:
+        return self.shape(node.types[0]) if node.types and node.types[0] is not None else ()
+
+    def dtype(self, node: GraphNode) -> DType:
+        return node.types[0].dtype if node.types and node.types[0] is not None else DType.F32
+
+
+def _references(value: Any) -> Iterator[tuple[str, int]]:
+    if isinstance(value, dict):
+        if "node" in value:
+            yield str(value["node"]), int(value.get("item") or 0)
+            return
+        value = list(value.values())
+    if isinstance(value, (list, tuple)):
+        for element in value:
+            yield from _references(element)
+
+
+# --- below: one node
+
+
+def _kernels(node: GraphNode, values: _Values, gpu: GpuSpec) -> list[EagerKernel]:
+    """The kernels of one node: mostly one."""
+    op = base_op(node.op)
+    if op in PRODUCTS:
+        return [_product(node, values, gpu)]
+    if op in CONVOLUTIONS:
+        return _convolution(node, values, gpu)
+    if op in ROW_KERNELS:
+        return [_row_kernel(node, values, gpu)]
+    if op in TWO_PASS:
+        return _two_passes(node, values, gpu)
+    if is_attention(op):
+        return [_attention(node, values, gpu)]
+    return [_pass(node, values, gpu)]
+
+
+def _pass(node: GraphNode, values: _Values, gpu: GpuSpec) -> EagerKernel:
+    """One pass over memory: pointwise, reduction, gather, copy. Anything unknown is taken for one, too."""
+    op = base_op(node.op)
+    output = values.output_bytes(node)
+    n_bytes = 2 * output if op in GATHERS or op == "cat" else values.input_bytes(node) + output
+    n_operations = max((prod(values.shape_of(key)) for key in values.references(node)), default=0)
+    efficiency = BROADCAST_EFFICIENCY if _broadcasts(node, values) else CONTIGUOUS_EFFICIENCY
+    return EagerKernel(op, _memory_us(gpu, n_bytes, efficiency), n_bytes, n_operations)
+
+
+def _broadcasts(node: GraphNode, values: _Values) -> bool:
+    """Whether an operand that is not a single number is smaller than the result."""
+    n_result = prod(values.output_shape(node))
+    n_operands = [prod(values.shape_of(key)) for key in values.references(node)]
+    stored = [values.storage[key] // values.types[key].dtype.itemsize for key in values.references(node)]
+    is_reduction = any(n > n_result for n in n_operands)
+    return not is_reduction and len(stored) > 1 and any(1 < n < n_result for n in stored)
+
+
+def _memory_us(gpu: GpuSpec, n_bytes: int, efficiency: float) -> float:
+    return n_bytes / (gpu.bandwidth * efficiency) * US_PER_S
+
+
+def _row_kernel(node: GraphNode, values: _Values, gpu: GpuSpec) -> EagerKernel:
+    """One block per row: few long rows leave the GPU empty."""
+    first = values.references(node)[0]
+    shape = values.shape_of(first)
+    n_row = _row_length(node, shape)
+    n_rows = prod(shape) // max(n_row, 1)
+    n_bytes = values.input_bytes(node) + values.output_bytes(node)
+    n_rows_per_sm = -(-n_rows // gpu.n_sms)
+    row_us = n_rows_per_sm * n_row * ROW_KERNEL_CYCLES_PER_ELEMENT / gpu.clock_hz * US_PER_S
+    is_starved = n_rows < gpu.n_sms
+    memory_us = _memory_us(gpu, n_bytes, CONTIGUOUS_EFFICIENCY)
+    return EagerKernel(base_op(node.op), max(memory_us, row_us if is_starved else 0.0), n_bytes, 8 * prod(shape))
+
+
+def _row_length(node: GraphNode, shape: Sequence[int]) -> int:
+    """Elements that are normalized together: a list of sizes for a norm, a dim for a softmax."""
+    argument = node.arguments[1] if len(node.arguments) > 1 else None
+    if isinstance(argument, (list, tuple)):
+        return prod(shape[len(shape) - len(argument) :])
+    if isinstance(argument, int) and shape:
+        return shape[argument]
+    return shape[-1] if shape else 1
+
+
+def _two_passes(node: GraphNode, values: _Values, gpu: GpuSpec) -> list[EagerKernel]:
+    """Statistics, then the result."""
+    n_input, n_output = values.input_bytes(node), values.output_bytes(node)
+    n_elements = prod(values.shape_of(values.references(node)[0]))
+    op = base_op(node.op)
+    return [
+        EagerKernel(f"{op} statistics", _memory_us(gpu, n_input, CONTIGUOUS_EFFICIENCY), n_input, 4 * n_elements),
+        EagerKernel(op, _memory_us(gpu, n_input + n_output, BROADCAST_EFFICIENCY), n_input + n_output, 4 * n_elements),
+    ]
+
+
+def _product(node: GraphNode, values: _Values, gpu: GpuSpec) -> EagerKernel:
+    operands = values.references(node)
+    matrices = operands[1:3] if base_op(node.op) in BIASED_PRODUCTS else operands[:2]
+    left = values.shape_of(matrices[0])
+    result = values.output_shape(node)
+    shape = product_shape(left, result)
+    n_bytes = values.input_bytes(node) + values.output_bytes(node)
+    time_us = product_us(gpu, shape, n_bytes, values.dtype(node))
+    return EagerKernel(base_op(node.op), time_us, n_bytes, shape.n_operations, is_library=True)
+
+
+def product_shape(left: Sequence[int], result: Sequence[int]) -> ProductShape:
+    """The product that takes `left`, whose last dim is summed over, to `result`."""
+    k = left[-1] if left else 1
+    n = result[-1] if len(result) >= 2 else 1
+    m = result[-2] if len(result) >= 2 else prod(result)
+    return ProductShape(batch=prod(result[:-2]), m=m, n=n, k=k)
+
+
+def _convolution(node: GraphNode, values: _Values, gpu: GpuSpec) -> list[EagerKernel]:
+    """The convolution, and its bias as a pass of its own (cuDNN through ATen)."""
+    operands = values.references(node)
+    weight, result = values.shape_of(operands[1]), values.output_shape(node)
+    n_bytes = values.input_bytes(node) + values.output_bytes(node)
+    shape = convolution_shape(weight, result, is_transposed=_is_transposed(node))
+    time_us = product_us(gpu, shape, n_bytes, values.dtype(node))
+    kernels = [EagerKernel("convolution", time_us, n_bytes, shape.n_operations, is_library=True)]
+    if len(operands) > 2:
+        n_output = values.output_bytes(node)
+        bias_us = _memory_us(gpu, 2 * n_output, BROADCAST_EFFICIENCY)
+        kernels.append(EagerKernel("convolution bias", bias_us, 2 * n_output, prod(result)))
+    return kernels
+
+
+def convolution_shape(weight: Sequence[int], result: Sequence[int], *, is_transposed: bool) -> ProductShape:
+    """A convolution as a product: positions by window by output channels. `weight` is (out, in / groups, *window), or
+    (in, out / groups, *window) when transposed, where the channels are summed over the first dim instead."""
+    positions = prod(result) // max(result[1], 1)
+    window = prod(weight[2:]) * (weight[0] if is_transposed else weight[1])
+    return ProductShape(batch=1, m=positions, n=result[1], k=window)
+
+
+def _is_transposed(node: GraphNode) -> bool:
+    return len(node.arguments) > 6 and node.arguments[6] is True
+
+
+def _attention(node: GraphNode, values: _Values, gpu: GpuSpec) -> EagerKernel:
+    query, key = (values.shape_of(reference) for reference in values.references(node)[:2])
+    n_operations = 4 * prod(query) * key[-2]
+    n_bytes = values.input_bytes(node) + values.output_bytes(node)
+    time_us = attention_us(gpu, n_operations, n_bytes, values.dtype(node))
+    return EagerKernel(base_op(node.op), time_us, n_bytes, n_operations, is_library=True)
+
+
+# --- below: from nodes to what eager launches
+
+
+@dataclass(frozen=True)
+class _Line:
+    """A line of the user's and the submodule it ran in."""
+
+    file: str
+    line: int
+    text: str
+    module_path: str | None
+
+
+def _launching(graph: Graph) -> list[GraphNode]:
+    return [node for node in graph.nodes if base_op(node.op) not in VIEWS and not _is_scalar_fill(node)]
+
+
+def _is_scalar_fill(node: GraphNode) -> bool:
+    """A constant of the capture, which eager has as a Python number."""
+    return base_op(node.op) in FILLS and all(type_ is None or not type_.shape for type_ in node.types)
+
+
+def _place(node: GraphNode) -> _Line | None:
+    if node.source is None:
+        return None
+    return _Line(node.source.file, node.source.line, node.source.text, node.module_path)
+
+
+@dataclass(frozen=True)
+class _Run:
+    """Consecutive nodes of one line that are all heavy, or all simple passes, and their kernels."""
+
+    nodes: tuple[GraphNode, ...]
+    kernels: tuple[EagerKernel, ...]
+    is_heavy: bool
+
+    @property
+    def device_us(self) -> float:
+        return sum(kernel.device_us for kernel in self.kernels)
+
+
+def _runs(group: Iterable[GraphNode]) -> Iterator[tuple[list[GraphNode], bool]]:
+    for heavy, run in groupby(group, key=lambda node: is_heavy(base_op(node.op))):
+        yield list(run), heavy
+
+
+def _priced(nodes: Sequence[GraphNode], values: _Values, gpu: GpuSpec) -> tuple[EagerKernel, ...]:
+    return tuple(kernel for node in nodes for kernel in _kernels(node, values, gpu))
+
+
+def _limited(run: _Run, n_of_text: int, values: _Values) -> Sequence[EagerKernel]:
+    """The kernels of a line's simple nodes: at most as many as the line's text can launch, per repetition."""
+    n_most = _n_repeats([node.op for node in run.nodes]) * max(1, n_of_text)
+    if len(run.kernels) <= n_most:
+        return run.kernels
+    merged = _merged(run, n_most, values)
+    share = EagerKernel(merged.op, merged.device_us / n_most, merged.n_bytes // n_most, merged.n_operations // n_most)
+    return [share] * n_most
+
+
+def _merged(run: _Run, n_kernels: int, values: _Values) -> EagerKernel:
+    """All of a run in `n_kernels`: what enters and leaves the run moves, and a share of what stays inside."""
+    all_bytes = sum(kernel.n_bytes for kernel in run.kernels)
+    names = {node.name for node in run.nodes}
+    entering = {key for node in run.nodes for key in values.references(node) if key[0] not in names}
+    outer = min(all_bytes, sum(values.storage[key] for key in entering) + values.output_bytes(run.nodes[-1]))
+    inside = (n_kernels - 1) / (len(run.kernels) - 1) if len(run.kernels) > 1 else 0.0
+    n_bytes = outer + round((all_bytes - outer) * inside)
+    device_us = run.device_us * n_bytes / all_bytes if all_bytes else run.device_us
+    n_operations = sum(kernel.n_operations for kernel in run.kernels)
+    return EagerKernel(" + ".join(base_op(node.op) for node in run.nodes), device_us, n_bytes, n_operations)
+
+
+def _n_repeats(ops: Sequence[str]) -> int:
+    """How often the shortest repeating part occurs: a loop on one line."""
+    for length in range(1, len(ops) // 2 + 1):
+        if len(ops) % length == 0 and list(ops) == list(ops[:length]) * (len(ops) // length):
+            return len(ops) // length
+    return 1
+
+
+_STRINGS_AND_COMMENTS = re.compile(r"'[^']*'|\"[^\"]*\"|#.*")
+_CALL = re.compile(r"(?P<name>[A-Za-z_]\w*)\s*\(")
+_OPERATOR = re.compile(r"\*\*|//|<<|>>|[<>=!]=|(?<![=(,*])[+\-*/@%&|^<>](?!=)|[+\-*/@%&|^]=")
+
+
+def _n_kernels_of_text(text: str) -> int:
+    """Calls and operators of a line of Python: what it can launch at most, and at least one."""
+    code = _STRINGS_AND_COMMENTS.sub(" ", text)
+    calls = [FUNCTION_KERNELS.get(match["name"], 1) for match in _CALL.finditer(code)]
+    return max(1, sum(calls) + len(_OPERATOR.findall(code)))

@@ -1,0 +1,238 @@
+"""Predicted times: of PyTorch's eager mode for a graph, and of our operations from the executor's counters.
+
+Both are models, not measurements, and give an interval. `docs/estimates.md` says how far off they are.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+from kernel_lsp.core.counters import LaunchCounters
+from kernel_lsp.core.dtype import DType
+from kernel_lsp.core.expression import evaluate_int, parse
+from kernel_lsp.core.measurement import Bound, Estimate
+from kernel_lsp.core.plan import BoundFill, BoundLaunch, BoundLibraryStep, BoundOperation, BoundTensor, TensorArgument
+from kernel_lsp.core.task import Graph
+from kernel_lsp.core.verdict import KernelFacts
+from kernel_lsp.gpu.aten import BIASED_PRODUCTS, CONVOLUTIONS, PRODUCTS, base_op
+from kernel_lsp.gpu.eager import CONTIGUOUS_EFFICIENCY, convolution_shape, eager_run, product_shape
+from kernel_lsp.gpu.launch import Traffic, launch_time
+from kernel_lsp.gpu.library import product_us
+from kernel_lsp.gpu.occupancy import occupancy
+from kernel_lsp.gpu.roofline import US_PER_S
+from kernel_lsp.gpu.specs import GpuSpec
+
+LAUNCH_US = 2.2
+"""Start to end of a kernel that does nothing, one after another in a stream. H200 class; a judgement until measured."""
+EAGER_GAP_US = 0.8
+"""What eager's launches add to that: its kernels find their operands by stride at run time."""
+RELATIVE_ERROR = 0.30
+"""Of the model where memory or arithmetic bounds; comparable analytical models report 20 to 35 %."""
+ABSOLUTE_ERROR_US = 1.5
+"""Of launches and latencies, which dominate small times."""
+L2_SHARE_FOR_REUSE = 0.5
+"""Tensors that together fill no more of L2 than this stay there from one launch to the next."""
+DEFAULT_REGISTERS = 32
+"""For a kernel of which ptxas said nothing."""
+
+
+def estimate_eager(graph: Graph, sizes: Mapping[str, int], gpu: GpuSpec) -> Estimate:
+    """Time on the GPU of the kernels that eager PyTorch launches for `graph`, with `sizes` for its symbols, without
+    TF32. The time of the CPU that launches them is left out: it hides behind the GPU's unless the kernels are short.
+
+    Raises ExpressionError for a size without a value.
+    """
+    run = eager_run(graph, sizes, gpu)
+    launch_us = LAUNCH_US + EAGER_GAP_US
+    total_us = sum(kernel.device_us for kernel in run.kernels) + launch_us * len(run.kernels)
+    parts: dict[Bound, float] = {"launch": launch_us * len(run.kernels)}
+    for kernel in run.kernels:
+        bound: Bound = "library" if kernel.is_library else "memory"
+        parts[bound] = parts.get(bound, 0.0) + kernel.device_us
+    certain_us = total_us - run.inflated_us - launch_us * run.n_inflated
+    shapes, dtypes = _graph_shapes(graph, sizes)
+    return Estimate(
+        time_us=total_us,
+        low_us=_low(certain_us, len(run.kernels) - run.n_inflated),
+        high_us=_high(total_us, len(run.kernels)),
+        gpu=gpu.name,
+        bound=max(parts, key=lambda name: parts[name]),
+        bytes_moved=sum(kernel.n_bytes for kernel in run.kernels),
+        n_operations=sum(kernel.n_operations for kernel in run.kernels),
+        n_launches=len(run.kernels),
+        shapes=shapes,
+        dtypes=dtypes,
+        date=_today(),
+        method=f"roofline over ATen ops, {gpu.bandwidth_kind} bandwidth",
+    )
+
+
+def estimate_operation(
+    bound: BoundOperation,
+    counters: Sequence[LaunchCounters],
+    kernels: Sequence[KernelFacts],
+    symbols: Mapping[str, str],
+    gpu: GpuSpec,
+) -> Estimate:
+    """Time on the GPU of one bound operation. `counters` has one entry for each of its launches, in order; `kernels`
+    are ptxas's facts, matched to launches through `symbols` (name expression -> symbol).
+
+    Raises ValueError when `counters` do not match the launches.
+    """
+    launches = [step for step in bound.steps if isinstance(step, BoundLaunch)]
+    if len(launches) != len(counters):
+        raise ValueError(f"{len(launches)} launches and {len(counters)} counters")
+    model = _OperationModel(bound, tuple(kernels), symbols, gpu)
+    remaining = iter(counters)
+    parts = [model.step(step, next(remaining) if isinstance(step, BoundLaunch) else None) for step in bound.steps]
+    return model.estimate(parts)
+
+
+# --- below: an operation
+
+
+@dataclass(frozen=True)
+class _StepTime:
+    """One step. `n_bytes` is its compulsory traffic."""
+
+    device_us: float
+    bound: Bound
+    n_bytes: int
+    n_operations: int
+    n_launches: int = 1
+
+
+class _OperationModel:
+    """Walks the steps of one operation; knows what earlier steps left in L2."""
+
+    def __init__(
+        self, bound: BoundOperation, kernels: Sequence[KernelFacts], symbols: Mapping[str, str], gpu: GpuSpec
+    ) -> None:
+        self._bound, self._symbols, self._gpu = bound, symbols, gpu
+        self._facts = {facts.symbol: facts for facts in kernels} | {facts.kernel: facts for facts in kernels}
+        self._tensors = {tensor.name: tensor for tensor in bound.tensors}
+        self._touched: set[str] = set()
+
+    def step(self, step: BoundLaunch | BoundFill | BoundLibraryStep, counters: LaunchCounters | None) -> _StepTime:
+        if isinstance(step, BoundLaunch) and counters is not None:
+            return self._launch(step, counters)
+        if isinstance(step, BoundFill):
+            return self._fill(step)
+        assert isinstance(step, BoundLibraryStep)
+        return self._library(step)
+
+    def estimate(self, steps: Sequence[_StepTime]) -> Estimate:
+        n_launches = sum(step.n_launches for step in steps)
+        total_us = sum(step.device_us for step in steps) + LAUNCH_US * n_launches
+        parts: dict[Bound, float] = {"launch": LAUNCH_US * n_launches}
+        for step in steps:
+            parts[step.bound] = parts.get(step.bound, 0.0) + step.device_us
+        shown = [tensor for tensor in self._bound.tensors if tensor.role != "scratch"]
+        return Estimate(
+            time_us=total_us,
+            low_us=_low(total_us, n_launches),
+            high_us=_high(total_us, n_launches),
+            gpu=self._gpu.name,
+            bound=max(parts, key=lambda name: parts[name]),
+            bytes_moved=sum(step.n_bytes for step in steps),
+            n_operations=sum(step.n_operations for step in steps),
+            n_launches=n_launches,
+            shapes={tensor.name: tensor.shape for tensor in shown},
+            dtypes={tensor.name: tensor.dtype.value for tensor in shown},
+            date=_today(),
+            method=f"executor counters, {self._gpu.bandwidth_kind} bandwidth",
+        )
+
+    def _launch(self, step: BoundLaunch, counters: LaunchCounters) -> _StepTime:
+        facts = self._facts.get(self._symbols.get(step.kernel, ""), self._facts.get(step.kernel))
+        resident = occupancy(
+            self._gpu.architecture,
+            n_threads_per_block=step.n_threads_per_block,
+            n_registers=facts.n_registers if facts else DEFAULT_REGISTERS,
+            shared_bytes=step.shared_bytes + (facts.shared_bytes if facts else 0),
+        )
+        traffic = self._traffic(step, counters)
+        time = launch_time(counters, resident, traffic, self._gpu)
+        scale = counters.n_blocks / max(1, counters.n_blocks_run)
+        return _StepTime(
+            time.device_us, time.bound, traffic.compulsory_bytes, round(counters.n_floating_operations * scale)
+        )
+
+    def _traffic(self, step: BoundLaunch, counters: LaunchCounters) -> Traffic:
+        """At most every argument once, and at most what the threads asked for: a gather reads little of its table."""
+        names = [argument.tensor for argument in step.arguments if isinstance(argument, TensorArgument)]
+        tensors = [self._tensors[name] for name in dict.fromkeys(names)]
+        scale = counters.n_blocks / max(1, counters.n_blocks_run)
+        readable = self._n_bytes(tensors, "input", "scratch") or self._n_bytes(tensors, "output")
+        writable = self._n_bytes(tensors, "output", "scratch") or self._n_bytes(tensors, "input")
+        read_bytes = min(round(counters.global_load_bytes * scale), readable)
+        written_bytes = min(round(counters.global_store_bytes * scale), writable)
+        cached = sum(tensor.n_bytes for tensor in tensors if tensor.name in self._touched)
+        self._touched |= {tensor.name for tensor in tensors} if self._stays_in_l2() else set()
+        return Traffic(read_bytes, written_bytes, min(cached, read_bytes))
+
+    def _stays_in_l2(self) -> bool:
+        return sum(tensor.n_bytes for tensor in self._bound.tensors) <= L2_SHARE_FOR_REUSE * self._gpu.l2_bytes
+
+    def _n_bytes(self, tensors: Sequence[BoundTensor], *roles: str) -> int:
+        return sum(tensor.n_bytes for tensor in tensors if tensor.role in roles)
+
+    def _fill(self, step: BoundFill) -> _StepTime:
+        n_bytes = self._tensors[step.tensor].n_bytes
+        return _StepTime(n_bytes / (self._gpu.bandwidth * CONTIGUOUS_EFFICIENCY) * US_PER_S, "memory", n_bytes, 0)
+
+    def _library(self, step: BoundLibraryStep) -> _StepTime:
+        operands = [self._tensors[name] for name in _tensor_names(step.arguments)]
+        results = [self._tensors[name] for name in step.results]
+        n_bytes = sum(tensor.n_bytes for tensor in {tensor.name: tensor for tensor in operands + results}.values())
+        op = base_op(step.function)
+        if op in PRODUCTS and operands and results:
+            left = operands[1] if op in BIASED_PRODUCTS else operands[0]
+            shape = product_shape(left.shape, results[0].shape)
+        elif op in CONVOLUTIONS and len(operands) > 1 and results:
+            is_transposed = len(step.arguments) > 6 and step.arguments[6] is True
+            shape = convolution_shape(operands[1].shape, results[0].shape, is_transposed=is_transposed)
+        else:
+            memory_us = n_bytes / (self._gpu.bandwidth * CONTIGUOUS_EFFICIENCY) * US_PER_S
+            return _StepTime(memory_us, "library", n_bytes, sum(prod(tensor.shape) for tensor in results))
+        dtype = results[0].dtype if results else DType.F32
+        n_launches = 2 if op in CONVOLUTIONS and len(operands) > 2 else 1
+        return _StepTime(
+            product_us(self._gpu, shape, n_bytes, dtype), "library", n_bytes, shape.n_operations, n_launches
+        )
+
+
+def _tensor_names(value: Any) -> list[str]:
+    """The tensors in JSON arguments, in order."""
+    if isinstance(value, dict):
+        return [str(value["tensor"])] if "tensor" in value else []
+    if isinstance(value, (list, tuple)):
+        return [name for element in value for name in _tensor_names(element)]
+    return []
+
+
+# --- below: the interval and the label
+
+
+def _low(time_us: float, n_launches: int) -> float:
+    return max(0.2 * time_us, time_us / (1 + RELATIVE_ERROR) - ABSOLUTE_ERROR_US * max(1, n_launches) ** 0.5)
+
+
+def _high(time_us: float, n_launches: int) -> float:
+    return time_us * (1 + RELATIVE_ERROR) + ABSOLUTE_ERROR_US * max(1, n_launches) ** 0.5
+
+
+def _graph_shapes(graph: Graph, sizes: Mapping[str, int]) -> tuple[dict[str, tuple[int, ...]], dict[str, str]]:
+    shapes, dtypes = {}, {}
+    for name, type_ in zip(graph.inputs, graph.input_types, strict=True):
+        shapes[name] = tuple(evaluate_int(parse(dim), sizes) for dim in type_.shape)
+        dtypes[name] = type_.dtype.value
+    return shapes, dtypes
+
+
+def _today() -> str:
+    return datetime.date.today().isoformat()

@@ -1,0 +1,228 @@
+"""Time of one launch of one of our kernels, from what the executor counted.
+
+Several resources could be the slowest: device memory, L2, L1, the issue slots, the arithmetic pipes, and the longest
+thread times the waves of blocks. They overlap, imperfectly, so the time is a smooth maximum of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kernel_lsp.core.counters import LaunchCounters
+from kernel_lsp.core.measurement import Bound
+from kernel_lsp.gpu.occupancy import WARP_SIZE, Occupancy
+from kernel_lsp.gpu.roofline import US_PER_S
+from kernel_lsp.gpu.specs import N_SCHEDULERS_PER_SM, GpuSpec
+
+SECTOR_BYTES = 32
+STREAM_EFFICIENCY = 0.93
+"""Of the copy bandwidth: compile's RMSNorm kernel reaches 125 us / 128 us of it (H200, measured), plain ones less."""
+MEMORY_LATENCY_S = 600e-9
+"""Of a miss to device memory; published microbenchmarks of A100 and H100 are between 470 and 850 cycles."""
+SM_BYTES_PER_CYCLE = 64.0
+"""From L2 into one SM (Ampere and Hopper architecture papers)."""
+L2_BYTES_PER_CYCLE_AND_SM = 40.0
+"""Sustained over all SMs: A100's 5120 bytes per cycle (Ampere architecture paper) over 108 SMs, less a tenth."""
+L1_SECTORS_PER_CYCLE = 4.0
+"""128 bytes of one line per cycle."""
+L1_SCATTERED_SECTORS_PER_CYCLE = 2.0
+"""Sectors of different lines need a tag each."""
+SHARED_BYTES_PER_CYCLE = 128.0
+MAX_LOADS_IN_FLIGHT = 4.0
+"""Independent loads that the compiler keeps in flight per thread: a judgement, not a measurement."""
+ISSUE_EFFICIENCY = 0.7
+CYCLES_PER_DEPENDENT_INSTRUCTION = 4.0  # arithmetic latency since Volta (microbenchmarks)
+CYCLES_PER_SHUFFLE = 23.0
+CYCLES_PER_BARRIER = 30.0
+CYCLES_PER_SPECIAL = 18.0
+ATOMICS_PER_CYCLE_AND_SM = 1.0
+SMOOTH_MAXIMUM_POWER = 5.0
+"""Two equal resources take 15 % longer than one."""
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Device memory that a launch cannot avoid: `read_bytes` and `written_bytes` of tensors, each counted once.
+    `cached_bytes` of them are in L2 already."""
+
+    read_bytes: int
+    written_bytes: int
+    cached_bytes: int = 0
+
+    @property
+    def compulsory_bytes(self) -> int:
+        return self.read_bytes + self.written_bytes
+
+
+@dataclass(frozen=True)
+class LaunchTime:
+    """`device_us` is without the launch itself; `parts_us` says how long each resource alone would take."""
+
+    device_us: float
+    bound: Bound
+    parts_us: dict[str, float]
+
+
+BOUND_OF: dict[str, Bound] = {
+    "device memory": "memory",
+    "L2": "memory",
+    "L1": "memory",
+    "shared memory": "memory",
+    "issue": "compute",
+    "f32": "compute",
+    "f64": "compute",
+    "special": "compute",
+    "atomics": "memory",
+    "latency": "latency",
+}
+
+
+def launch_time(counters: LaunchCounters, resident: Occupancy, traffic: Traffic, gpu: GpuSpec) -> LaunchTime:
+    """The time of one launch whose blocks are resident as `resident` says. Counts of sampled blocks are scaled up."""
+    load = _Load(counters, resident, gpu)
+    parts_us = {name: seconds * US_PER_S for name, seconds in _parts_s(load, traffic).items()}
+    slowest = max(parts_us, key=lambda name: parts_us[name])
+    total = sum(part**SMOOTH_MAXIMUM_POWER for part in parts_us.values()) ** (1.0 / SMOOTH_MAXIMUM_POWER)
+    return LaunchTime(total, BOUND_OF[slowest], parts_us)
+
+
+# --- below: the resources
+
+
+@dataclass(frozen=True)
+class _Load:
+    """The counts of the whole launch, and how it is spread over the GPU."""
+
+    counters: LaunchCounters
+    resident: Occupancy
+    gpu: GpuSpec
+
+    @property
+    def scale(self) -> float:
+        return self.counters.n_blocks / max(1, self.counters.n_blocks_run)
+
+    @property
+    def trace_scale(self) -> float:
+        return self.counters.n_blocks / max(1, self.counters.n_blocks_traced)
+
+    @property
+    def n_active_sms(self) -> int:
+        return min(self.gpu.n_sms, self.counters.n_blocks)
+
+    @property
+    def cycles_per_s(self) -> float:
+        """Of all SMs that have work."""
+        return self.n_active_sms * self.gpu.clock_hz
+
+    @property
+    def n_waves(self) -> float:
+        """A last wave that is not full takes as long as a full one only while there are few."""
+        blocks_at_once = self.gpu.n_sms * max(1, self.resident.n_blocks)
+        exact = self.counters.n_blocks / blocks_at_once
+        return max(1.0, exact + 0.5) if exact > 1.0 else 1.0
+
+    @property
+    def n_warps_per_block(self) -> int:
+        return -(-self.counters.n_threads_per_block // WARP_SIZE)
+
+    @property
+    def n_warps_at_once_per_sm(self) -> float:
+        """Warps that an active SM holds: few blocks do not fill it."""
+        blocks_per_sm = max(1.0, self.counters.n_blocks / self.gpu.n_sms)
+        return min(blocks_per_sm, max(1, self.resident.n_blocks)) * self.n_warps_per_block
+
+    @property
+    def n_requests(self) -> float:
+        return self.counters.n_global_requests * self.trace_scale
+
+    @property
+    def sector_bytes(self) -> float:
+        return self.counters.n_global_sectors * self.trace_scale * SECTOR_BYTES
+
+    @property
+    def global_bytes(self) -> float:
+        """What threads asked for."""
+        return (self.counters.global_load_bytes + self.counters.global_store_bytes) * self.scale
+
+    @property
+    def n_requests_per_warp(self) -> float:
+        return self.n_requests / max(1, self.counters.n_blocks * self.n_warps_per_block)
+
+    @property
+    def n_threads(self) -> int:
+        return self.counters.n_blocks * self.counters.n_threads_per_block
+
+    @property
+    def loads_in_flight(self) -> float:
+        """Per warp."""
+        return min(MAX_LOADS_IN_FLIGHT, max(1.0, self.n_requests_per_warp))
+
+
+def _parts_s(load: _Load, traffic: Traffic) -> dict[str, float]:
+    counters, scale, cycles = load.counters, load.scale, load.cycles_per_s
+    architecture = load.gpu.architecture
+    n_warp_instructions = counters.n_instructions * scale / WARP_SIZE * _warp_fill(counters)
+    n_f32_lanes = max(0, counters.n_floating_operations - counters.n_f64_operations) * scale / 2
+    shared_bytes = (counters.shared_load_bytes + counters.shared_store_bytes) * scale
+    return {
+        "device memory": _device_memory_s(load, traffic),
+        "L2": max(load.sector_bytes, traffic.compulsory_bytes) / (L2_BYTES_PER_CYCLE_AND_SM * cycles),
+        "L1": _l1_cycles(load) / cycles,
+        "shared memory": shared_bytes / (SHARED_BYTES_PER_CYCLE * cycles),
+        "issue": n_warp_instructions / (N_SCHEDULERS_PER_SM * ISSUE_EFFICIENCY * cycles),
+        "f32": n_f32_lanes / (architecture.f32_lanes * cycles),
+        "f64": counters.n_f64_operations * scale / 2 / (architecture.f64_lanes * cycles),
+        "special": counters.n_special_operations * scale / (architecture.special_lanes * cycles),
+        "atomics": counters.n_atomics * scale / (ATOMICS_PER_CYCLE_AND_SM * cycles),
+        "latency": load.n_waves * _longest_thread_s(load),
+    }
+
+
+def _warp_fill(counters: LaunchCounters) -> float:
+    """A warp that is not full costs as much as a full one."""
+    n_warps = -(-counters.n_threads_per_block // WARP_SIZE)
+    return n_warps * WARP_SIZE / counters.n_threads_per_block
+
+
+def _device_memory_s(load: _Load, traffic: Traffic) -> float:
+    """Bytes over the bandwidth that the loads in flight can draw (Little's law), at most what an SM takes in."""
+    n_bytes = traffic.compulsory_bytes - traffic.cached_bytes + _missed_again(load, traffic)
+    bytes_per_request = load.sector_bytes / load.n_requests if load.n_requests else float(SECTOR_BYTES)
+    in_flight = load.n_warps_at_once_per_sm * load.loads_in_flight * bytes_per_request
+    per_sm = min(SM_BYTES_PER_CYCLE * load.gpu.clock_hz, in_flight / MEMORY_LATENCY_S)
+    bandwidth = min(load.gpu.bandwidth * STREAM_EFFICIENCY, load.n_active_sms * per_sm)
+    return n_bytes / bandwidth
+
+
+def _missed_again(load: _Load, traffic: Traffic) -> float:
+    """Sectors fetched more than once that L2 no longer holds: the share of the working set that does not fit."""
+    excess = max(0.0, load.sector_bytes - traffic.compulsory_bytes)
+    blocks_at_once = min(load.counters.n_blocks, load.gpu.n_sms * max(1, load.resident.n_blocks))
+    working_set = traffic.compulsory_bytes * blocks_at_once / load.counters.n_blocks
+    fits = min(1.0, load.gpu.l2_bytes / working_set) if working_set else 1.0
+    return excess * (1.0 - fits)
+
+
+def _l1_cycles(load: _Load) -> float:
+    """Per SM-cycle: sectors beyond the asked-for bytes are scattered."""
+    sectors = load.sector_bytes / SECTOR_BYTES
+    useful = min(sectors, load.global_bytes / SECTOR_BYTES)
+    return useful / L1_SECTORS_PER_CYCLE + (sectors - useful) / L1_SCATTERED_SECTORS_PER_CYCLE
+
+
+def _longest_thread_s(load: _Load) -> float:
+    counters, n_threads_run = load.counters, max(1, load.counters.n_blocks_run * load.counters.n_threads_per_block)
+    per_thread = {
+        "instruction": counters.max_instructions_per_thread,
+        "shuffle": counters.n_shuffles / n_threads_run,
+        "barrier": counters.n_barriers / n_threads_run,
+        "special": counters.n_special_operations / n_threads_run,
+    }
+    cycles = (
+        per_thread["instruction"] * CYCLES_PER_DEPENDENT_INSTRUCTION
+        + per_thread["shuffle"] * CYCLES_PER_SHUFFLE
+        + per_thread["barrier"] * CYCLES_PER_BARRIER
+        + per_thread["special"] * CYCLES_PER_SPECIAL
+    )
+    n_round_trips = max(1.0, load.n_requests_per_warp / load.loads_in_flight) if load.n_requests else 0.0
+    return cycles / load.gpu.clock_hz + n_round_trips * MEMORY_LATENCY_S
