@@ -1,0 +1,308 @@
+"""The engine's side of the worker: a conversation with a program under the user's interpreter.
+
+What the user's file does wrong is raised as `TargetError` with file, line and next step; what is wrong with the
+interpreter as `EnvironmentProblem`. A worker that died or overran its deadline is over: use a new one.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from kernel_lsp.core.dtype import DType
+from kernel_lsp.core.target import TargetSource
+from kernel_lsp.core.task import Task
+from kernel_lsp.errors import EnvironmentProblem, InternalError, KernelLspError, TargetError
+from kernel_lsp.process.supervisor import Conversation, Died, Overran, run, scrubbed_environment
+
+WORKER_PROGRAM = Path(__file__).resolve().parent.parent / "worker" / "__main__.py"
+CAPTURE_DEADLINE_S = 120.0
+CASE_DEADLINE_S = 300.0
+DESCRIBE_DEADLINE_S = 60.0
+PROBE_DEADLINE_S = 30.0
+STDERR_LINES = 3
+
+OperationName = Literal["forward", "backward"]
+
+
+@dataclass(frozen=True)
+class CaseTensor:
+    """A tensor in a file: raw, little-endian, row-major. `dtype` is that of the bytes."""
+
+    name: str
+    path: Path
+    dtype: DType
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class CaseFiles:
+    """One case on disk. `expected` is the fp64 reference; `native` is what PyTorch gives at the declared dtypes, as
+    float64 bytes. `is_degenerate` says that most of the reference is not finite, or that the family cannot be made:
+    then `reason` says why, and the case tells nothing."""
+
+    family: str
+    seed: int
+    inputs: tuple[CaseTensor, ...]
+    expected: tuple[CaseTensor, ...]
+    native: tuple[CaseTensor, ...]
+    output_dtypes: dict[str, DType]
+    is_degenerate: bool = False
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Interpreter:
+    """What a worker says of itself."""
+
+    python: Path
+    python_version: str
+    torch_version: str
+    cuda_version: str | None
+    has_cuda: bool
+    devices: tuple[str, ...]
+
+
+class Worker:
+    """One worker process. Use as ``async with``; it starts on entry and is killed with its children on exit."""
+
+    def __init__(self, python: Path, *, capture_deadline_s: float = CAPTURE_DEADLINE_S) -> None:
+        self.python = python
+        self._capture_deadline_s = capture_deadline_s
+        self._conversation = Conversation([python, WORKER_PROGRAM], environment=scrubbed_environment())
+
+    async def __aenter__(self) -> Worker:
+        try:
+            await self._conversation.start()
+        except OSError as error:
+            raise _cannot_start(self.python, error) from None
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._conversation.close()
+
+    @property
+    def is_alive(self) -> bool:
+        return self._conversation.is_alive
+
+    async def describe(self) -> Interpreter:
+        """Versions and devices. Raises EnvironmentProblem when the interpreter has no usable torch."""
+        reply = await self._ask({"command": "describe"}, DESCRIBE_DEADLINE_S)
+        return Interpreter(
+            python=Path(reply["python"]),
+            python_version=reply["python_version"],
+            torch_version=reply["torch_version"],
+            cuda_version=reply["cuda_version"],
+            has_cuda=reply["has_cuda"],
+            devices=tuple(reply["devices"]),
+        )
+
+    async def capture(self, source: TargetSource, *, with_backward: bool) -> Task:
+        """Import the user's file, run what it names on inputs without values, and return its graph.
+
+        Raises TargetError (the file raises, hangs, exits, or computes what cannot be captured), EnvironmentProblem.
+        """
+        request = {"command": "capture", "source": source.model_dump(mode="json"), "with_backward": with_backward}
+        reply = await self._ask_about(source, request, self._capture_deadline_s)
+        return Task.model_validate(reply["task"])
+
+    async def make_case(
+        self,
+        operation: OperationName,
+        *,
+        shapes: Mapping[str, Sequence[int]],
+        family: str,
+        seed: int,
+        directory: Path,
+        deadline_s: float = CASE_DEADLINE_S,
+    ) -> CaseFiles:
+        """Write inputs, the fp64 reference and PyTorch's own result for the task captured last, below `directory`.
+
+        `shapes` gives the shape of each tensor argument by name. Raises TargetError when the user's code fails there.
+        """
+        request = {
+            "command": "make_cases",
+            "operation": operation,
+            "shapes": {name: list(shape) for name, shape in shapes.items()},
+            "family": family,
+            "seed": seed,
+            "directory": str(directory),
+        }
+        reply = await self._ask(request, deadline_s)
+        return CaseFiles(
+            family=family,
+            seed=seed,
+            inputs=_tensors(reply["inputs"]),
+            expected=_tensors(reply["expected"]),
+            native=_tensors(reply["native"]),
+            output_dtypes={name: DType(dtype) for name, dtype in reply["output_dtypes"].items()},
+            is_degenerate=reply["degenerate"],
+            reason=reply["reason"],
+        )
+
+    async def run_library(
+        self,
+        function: str,
+        arguments: Sequence[Any],
+        *,
+        tensors: Sequence[CaseTensor],
+        results: Sequence[CaseTensor],
+        deadline_s: float = CASE_DEADLINE_S,
+    ) -> None:
+        """Run one vendor library function on files and write its results to files.
+
+        `arguments` are JSON values in which ``{"tensor": name}`` is one of `tensors`; `results` say where each result
+        goes, and with which dtype and shape. Raises TargetError when the function refuses them.
+        """
+        request = {
+            "command": "run_library",
+            "function": function,
+            "arguments": list(arguments),
+            "tensors": [_as_json(tensor) for tensor in tensors],
+            "results": [_as_json(tensor) for tensor in results],
+        }
+        await self._ask(request, deadline_s)
+
+    async def ask(self, command: str, arguments: Mapping[str, Any], *, deadline_s: float) -> dict[str, Any]:
+        """Any other command, e.g. one of the GPU's. Raises what the worker's error says."""
+        return await self._ask({"command": command, **arguments}, deadline_s)
+
+    # --- below: asking
+
+    async def _ask(self, request: dict[str, Any], deadline_s: float) -> dict[str, Any]:
+        answer = await self._conversation.ask(request, deadline_s=deadline_s)
+        if isinstance(answer, Overran):
+            raise TargetError(
+                f"the worker did not finish '{request['command']}' within {answer.deadline_s:g} s",
+                next_step="use smaller sizes, or a target that does less",
+            )
+        if isinstance(answer, Died):
+            raise TargetError(f"the worker {_ending(answer.returncode)} during '{request['command']}'{_tail(answer)}")
+        if "error" in answer.reply:
+            raise _as_error(answer.reply["error"])
+        return answer.reply
+
+    async def _ask_about(self, source: TargetSource, request: dict[str, Any], deadline_s: float) -> dict[str, Any]:
+        """Ask while the user's code runs: an end without an answer is the file's doing."""
+        answer = await self._conversation.ask(request, deadline_s=deadline_s)
+        if isinstance(answer, Overran):
+            raise TargetError(
+                f"the file did not finish within {answer.deadline_s:g} s: it hangs, waits for input, or does too much",
+                file=source.file,
+                line=source.line,
+                next_step='move work that runs on import under `if __name__ == "__main__":`',
+            )
+        if isinstance(answer, Died):
+            raise TargetError(
+                f"the file {_ending(answer.returncode)} while it was imported or captured{_tail(answer)}",
+                file=source.file,
+                line=source.line,
+                next_step="remove calls such as os._exit(), or check memory use and native extensions",
+            )
+        if "error" in answer.reply:
+            raise _as_error(answer.reply["error"])
+        return answer.reply
+
+
+async def find_python(option: Path | None) -> Path:
+    """The interpreter to run the user's code with: `option`, else the active environment's, else the first with torch.
+
+    Raises EnvironmentProblem when the named one, or none at all, can be used.
+    """
+    if option is not None:
+        return await _checked(option, f"--python {option}")
+    for variable in ("VIRTUAL_ENV", "CONDA_PREFIX"):
+        if os.environ.get(variable):
+            return await _checked(Path(os.environ[variable]) / "bin" / "python", f"${variable}")
+    on_path = shutil.which("python3")
+    for python in dict.fromkeys([on_path or sys.executable, sys.executable]):
+        if await _probe(Path(python)) == "":
+            return Path(python)
+    return await _checked(Path(sys.executable), "this interpreter")
+
+
+# --- below: interpreters
+
+_PROBE = "import importlib.util as u; print('torch' if u.find_spec('torch') else 'none')"
+
+
+async def _checked(python: Path, what: str) -> Path:
+    """`python`, once it is known to be a Python with torch. Symbolic links stay: they are how environments work."""
+    python = Path(os.path.abspath(python.expanduser()))
+    problem = await _probe(python)
+    if not problem:
+        return python
+    has_no_torch = problem == "has no torch"
+    raise EnvironmentProblem(
+        f"{what}: {python} {problem}",
+        file=str(python),
+        next_step=f"run `{python} -m pip install torch`, or name another interpreter with --python"
+        if has_no_torch
+        else "name a Python interpreter that has torch with --python",
+    )
+
+
+async def _probe(python: Path) -> str:
+    """What is wrong with an interpreter; empty when nothing is."""
+    if not python.exists():
+        return "does not exist"
+    if python.is_dir() or not os.access(python, os.X_OK):
+        return "is not a program"
+    try:
+        result = await run([python, "-c", _PROBE], deadline_s=PROBE_DEADLINE_S)
+    except OSError as error:
+        return f"cannot be started ({error.strerror})"
+    said = result.stdout.strip()
+    if result.timed_out or result.returncode != 0 or said not in (b"torch", b"none"):
+        return "is not a Python interpreter"
+    return "" if said == b"torch" else "has no torch"
+
+
+def _cannot_start(python: Path, error: OSError) -> EnvironmentProblem:
+    return EnvironmentProblem(
+        f"the interpreter cannot be started ({error.strerror})",
+        file=str(python),
+        next_step="name a Python interpreter that has torch with --python",
+    )
+
+
+# --- below: reading replies
+
+
+def _as_error(error: Mapping[str, Any]) -> KernelLspError:
+    kinds: dict[str, type[KernelLspError]] = {"target": TargetError, "environment": EnvironmentProblem}
+    kind = kinds.get(error["kind"], InternalError)
+    return kind(error["message"], file=error["file"], line=error["line"], next_step=error["next_step"])
+
+
+def _ending(returncode: int) -> str:
+    if returncode < 0:
+        return f"was killed by signal {-returncode}"
+    return f"ended the interpreter (exit code {returncode})"
+
+
+def _tail(died: Died) -> str:
+    """The last lines it printed, which often say why."""
+    lines = [line.strip() for line in died.stderr.splitlines() if line.strip()][-STDERR_LINES:]
+    return f": {' | '.join(lines)}" if lines else ""
+
+
+def _tensors(entries: Sequence[Mapping[str, Any]]) -> tuple[CaseTensor, ...]:
+    return tuple(
+        CaseTensor(entry["name"], Path(entry["path"]), DType(entry["dtype"]), tuple(entry["shape"]))
+        for entry in entries
+    )
+
+
+def _as_json(tensor: CaseTensor) -> dict[str, Any]:
+    return {
+        "name": tensor.name,
+        "path": str(tensor.path),
+        "dtype": tensor.dtype.value,
+        "shape": list(tensor.shape),
+    }
