@@ -11,6 +11,7 @@ from pathlib import Path
 from kernel_lsp.core.finding import Finding, Severity
 from kernel_lsp.core.verdict import KernelFacts
 from kernel_lsp.toolchain.masking import kernel_at_line, mask_comments
+from kernel_lsp.toolchain.ptx_text import Place, place_of, user_file_numbers
 
 MAX_FINDINGS = 100
 STATIC_SHARED_BYTES_LIMIT = 48 << 10  # CUDA C++ Programming Guide, compute capabilities: static shared memory per block
@@ -28,7 +29,6 @@ _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*[<"](?P<name>[^>"\n]+)[>"]', 
 _PTXAS_LINE = re.compile(r"^ptxas [^,]*, line (?P<line>\d+); (?P<kind>error|warning)\s*: (?P<message>.*)$")
 _PTXAS_BARE = re.compile(r"^ptxas (?P<kind>error|warning|fatal)\s*: (?P<message>.*)$")
 _PTXAS_FOLLOW_UP = "Ptx assembly aborted"
-_LOC = re.compile(r"^\s*\.loc\s+(?P<file>\d+)\s+(?P<line>\d+)\s+(?P<column>\d+)")
 _ENTRY = re.compile(r"Compiling entry function '(?P<symbol>[^']+)'")
 _PROPERTIES = re.compile(r"Function properties for '?(?P<symbol>[\w.$]+)'?")
 _STACK = re.compile(
@@ -216,21 +216,19 @@ def _assembler_lines(log: str, ptx: str, text: str, file_name: str, kernels: Map
     for log_line in log.splitlines():
         if match := _PTXAS_LINE.match(log_line):
             ptx_line = int(match["line"])
-            line, column = _source_of(ptx, ptx_line)
+            place = _source_of(ptx, ptx_line, file_name)
             instruction = _nth_line(ptx, ptx_line)
             yield _assembler_finding(
-                f"{match['message']} (in the PTX: {instruction})", match["kind"], file_name, line, column, text
+                f"{match['message']} (in the PTX: {instruction})", match["kind"], file_name, place, text
             )
         elif (match := _PTXAS_BARE.match(log_line)) and not match["message"].startswith(_PTXAS_FOLLOW_UP):
             symbol = re.search(r"'([^']+)'", match["message"])
             kernel = _name(symbol[1], kernels) if symbol else None
-            finding = _assembler_finding(match["message"], match["kind"], file_name, None, None, text)
+            finding = _assembler_finding(match["message"], match["kind"], file_name, Place(None, None), text)
             yield finding.model_copy(update={"kernel": kernel})
 
 
-def _assembler_finding(
-    message: str, kind: str, file_name: str, line: int | None, column: int | None, text: str
-) -> Finding:
+def _assembler_finding(message: str, kind: str, file_name: str, place: Place, text: str) -> Finding:
     severity = Severity.WARNING if kind == "warning" else Severity.ERROR
     return Finding(
         code=f"assemble-{severity.value}",
@@ -238,18 +236,19 @@ def _assembler_finding(
         message=message,
         source="ptxas",
         file=file_name,
-        line=line,
-        column=column,
-        kernel=kernel_at_line(text, line) if line else None,
+        line=place.line,
+        column=place.column,
+        kernel=kernel_at_line(text, place.line) if place.line else None,
     )
 
 
-def _source_of(ptx: str, ptx_line: int) -> tuple[int | None, int | None]:
-    """The last `.loc` before a PTX line; a column of 0 means that there is none."""
+def _source_of(ptx: str, ptx_line: int, file_name: str) -> Place:
+    """What the last `.loc` before a PTX line says."""
+    user_files = user_file_numbers(ptx, file_name)
     for line in reversed(ptx.splitlines()[:ptx_line]):
-        if match := _LOC.match(line):
-            return int(match["line"]), int(match["column"]) or None
-    return None, None
+        if place := place_of(line.strip(), user_files):
+            return place
+    return Place(None, None)
 
 
 def _nth_line(ptx: str, ptx_line: int) -> str:

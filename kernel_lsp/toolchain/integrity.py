@@ -7,10 +7,15 @@ over the PTX, after all macros and templates, for everything else.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
 from kernel_lsp.core.finding import Finding, Severity
-from kernel_lsp.toolchain.masking import kernel_at_line, mask_comments
+from kernel_lsp.core.verdict import Built
+from kernel_lsp.toolchain.device_state import written_variables
+from kernel_lsp.toolchain.masking import kernel_at_line, mask_comments, mask_literals
+from kernel_lsp.toolchain.ptx_text import Place, PtxText, Statement, mentioned, read_ptx
 
 SOURCE = "integrity"
 ALLOWED_HEADER_FOLDERS = ("cub/", "cuda/", "cooperative_groups/", "nv/", "thrust/", "crt/")
@@ -25,6 +30,16 @@ ALLOWED_HEADERS = frozenset(
     )
 )
 
+KNOWN_FUNCTIONS = frozenset(("vprintf", "__assertfail"))
+LIBDEVICE_PREFIX = "__nv_"
+CLOCK_REGISTERS = ("%clock", "%globaltimer")
+NOWHERE = Place(None, None)
+
+_EXTERN_FUNCTION = re.compile(r"\.extern\s+\.func\s*(?:\([^)]*\))?\s*(?P<name>[\w$]+)")
+_F64_ARITHMETIC = re.compile(r"(?:add|sub|mul|fma|mad|div|sqrt|rcp|rsqrt|min|max)\.(?:\w+\.)*f64\b")
+_MAY_BE_F64 = re.compile(r"\b(?:double|float64_t|sinf?|cosf?|tanf?|sincosf?|sinpif?|cospif?)\b")
+"""Double precision that the text asks for, and that of CUDA's argument reduction."""
+_REDUCED_PRODUCT = re.compile(r"(?:mma|wmma|wgmma)\.\S*\b(?:tf32|f16|bf16|e4m3|e5m2)\b")
 _DIRECTIVE = re.compile(
     r"^[ \t\v\f]*(?:\#|%:|\?\?=)[ \t\v\f]*(?P<name>include_next|include|import|embed)\b(?P<rest>[^\n]*)", re.MULTILINE
 )
@@ -37,30 +52,70 @@ def source_findings(text: str, file_name: str = "kernel.cu") -> tuple[Finding, .
     return tuple(_include_findings(code, text, file_name))
 
 
-def _include_findings(code: str, text: str, file_name: str) -> Iterator[Finding]:
-    for match in _DIRECTIVE.finditer(code):
-        line = code.count("\n", 0, match.start()) + 1
-        operand = _OPERAND.match(match["rest"])
-        name = (operand["angle"] or operand["quoted"]) if operand else match["rest"].strip()
-        if operand and match["name"] == "include" and is_allowed_header(name):
-            continue
-        yield Finding(
-            code="include-outside-toolkit",
-            severity=Severity.ERROR,
-            message=f"a kernel includes only headers of the CUDA toolkit, by name, and '{name}' is not one of them",
-            source=SOURCE,
-            file=file_name,
-            line=line,
-            kernel=kernel_at_line(text, line),
-        )
-
-
 def is_allowed_header(name: str) -> bool:
     """Whether `name` is a header of the toolkit, or one of C and C++ that we give to the compiler."""
     parts = name.split("/")
     if ".." in parts or "." in parts or name.startswith("/"):
         return False
     return name in ALLOWED_HEADERS or name.startswith(ALLOWED_HEADER_FOLDERS)
+
+
+def audit(text: str, built: Built, file_name: str = "kernel.cu") -> tuple[Finding, ...]:
+    """Everything that the gate has to say of a compiled text. It is rejected when a finding is an error.
+
+    Errors: headers from outside the toolkit, variables in device memory that keep state between launches, calls to
+    functions that are not in the text, clocks, and launched names that were not compiled. Warnings: printing, sleeping.
+    Information: arithmetic in double precision that the text does not name, matrix products in reduced precision.
+    """
+    ptx = read_ptx(built.ptx, file_name)
+    found = [
+        *source_findings(text, file_name),
+        *_missing_kernels(ptx, built),
+        *_outside_calls(ptx),
+        *(_state_finding(variable, place) for variable, place in written_variables(ptx)),
+        *_instruction_findings(ptx),
+        *_precision_findings(ptx, text),
+    ]
+    names = {symbol: name for name, symbol in built.symbols.items()}
+    return tuple(_located(finding, text, file_name, names) for finding in found)
+
+
+@dataclass(frozen=True)
+class ApproximateInstruction:
+    """How often an approximate instruction such as ``ex2.approx.ftz.f32`` occurs in a kernel's PTX."""
+
+    kernel: str
+    instruction: str
+    n: int
+
+
+def approximate_instructions(built: Built) -> tuple[ApproximateInstruction, ...]:
+    """The approximate instructions of each kernel and of the functions beside it, most frequent first."""
+    names = {symbol: name for name, symbol in built.symbols.items()}
+    counts = Counter(
+        (statement.function, statement.opcode)
+        for statement in read_ptx(built.ptx, "").statements
+        if ".approx" in statement.opcode
+    )
+    return tuple(
+        ApproximateInstruction(names.get(function, function), opcode, n)
+        for (function, opcode), n in counts.most_common()
+    )
+
+
+# --- below: what the text includes
+
+
+def _include_findings(code: str, text: str, file_name: str) -> Iterator[Finding]:
+    for match in _DIRECTIVE.finditer(code):
+        operand = _OPERAND.match(match["rest"])
+        name = (operand["angle"] or operand["quoted"]) if operand else match["rest"].strip()
+        if operand and match["name"] == "include" and is_allowed_header(name):
+            continue
+        line = code.count("\n", 0, match.start()) + 1
+        message = f"a kernel includes only headers of the CUDA toolkit, by name, and '{name}' is not one of them"
+        finding = _error("include-outside-toolkit", message, Place(line, None))
+        yield finding.model_copy(update={"file": file_name, "kernel": kernel_at_line(text, line)})
 
 
 def _splice(text: str) -> str:
@@ -72,12 +127,106 @@ def _splice(text: str) -> str:
         line, n_joined = lines[index], 0
         while _continues(line) and index + n_joined + 1 < len(lines):
             n_joined += 1
-            line = line.rstrip()[: -1 if line.rstrip().endswith("\\") else -3] + lines[index + n_joined]
+            line = _without_continuation(line) + lines[index + n_joined]
         spliced += [line] + [""] * n_joined
         index += n_joined + 1
     return "\n".join(spliced)
 
 
 def _continues(line: str) -> bool:
-    stripped = line.rstrip()
-    return stripped.endswith("\\") or stripped.endswith("??/")
+    return line.rstrip().endswith(("\\", "??/"))
+
+
+def _without_continuation(line: str) -> str:
+    return line.rstrip().removesuffix("??/").removesuffix("\\")
+
+
+# --- below: what the PTX does
+
+
+def _missing_kernels(ptx: PtxText, built: Built) -> Iterator[Finding]:
+    for name, symbol in built.symbols.items():
+        if symbol not in ptx.entries:
+            yield _error("no-such-kernel", f"'{name}' is not a kernel of this text", NOWHERE)
+
+
+def _outside_calls(ptx: PtxText) -> Iterator[Finding]:
+    for statement in ptx.statements:
+        declared = _EXTERN_FUNCTION.search(statement.text)
+        if declared and not _is_known_function(declared["name"]):
+            name = declared["name"]
+            yield _error("calls-outside", f"it calls '{name}', which is not in the text", _first_call(ptx, name))
+
+
+def _is_known_function(name: str) -> bool:
+    return name in KNOWN_FUNCTIONS or name.startswith(LIBDEVICE_PREFIX)
+
+
+def _first_call(ptx: PtxText, name: str) -> Place:
+    calls = (s for s in ptx.statements if s.opcode.startswith("call") and name in mentioned(s.text))
+    return next((call.place for call in calls), NOWHERE)
+
+
+def _instruction_findings(ptx: PtxText) -> Iterator[Finding]:
+    for statement in ptx.statements:
+        names = set(mentioned(statement.text))
+        if clocks := sorted(name for name in names if name.startswith(CLOCK_REGISTERS)):
+            yield _error("reads-a-clock", f"it reads {clocks[0]}: a result may not depend on time", statement.place)
+        elif statement.opcode.startswith("nanosleep"):
+            yield _warning("sleeps", "it sleeps", statement.place)
+        elif statement.opcode.startswith("call") and "vprintf" in names:
+            yield _warning("prints", "it prints, which costs time in every launch", statement.place)
+
+
+def _precision_findings(ptx: PtxText, text: str) -> Iterator[Finding]:
+    if not _MAY_BE_F64.search(mask_literals(text)):
+        yield from _first_of_each(ptx, _F64_ARITHMETIC, "f64-arithmetic", "it computes in double precision")
+    message = "a matrix product with operands rounded to lower precision"
+    yield from _first_of_each(ptx, _REDUCED_PRODUCT, "reduced-precision-product", message)
+
+
+def _first_of_each(ptx: PtxText, opcode: re.Pattern[str], code: str, message: str) -> Iterator[Finding]:
+    """One finding per function that has such an instruction, where the first is, with how many there are."""
+    by_function: dict[str, list[Statement]] = {}
+    for statement in ptx.statements:
+        if opcode.match(statement.opcode):
+            by_function.setdefault(statement.function, []).append(statement)
+    for function, statements in by_function.items():
+        first = statements[0]
+        full = f"{message} ({first.opcode}, {len(statements)} instructions)"
+        finding = _finding(code, Severity.INFORMATION, full, first.place)
+        yield finding.model_copy(update={"kernel": function, "n_occurrences": len(statements)})
+
+
+# --- below: findings
+
+
+def _state_finding(variable: str, place: Place) -> Finding:
+    message = f"'{_plain_name(variable)}' keeps state between launches: a variable in device memory that is written"
+    return _error("keeps-state", message, place)
+
+
+def _plain_name(symbol: str) -> str:
+    """The last name in a mangled symbol: ``c`` of ``_ZZ1kPfE1c``."""
+    match = re.search(r"(\d+)([A-Za-z_]\w*)$", symbol) if symbol.startswith("_Z") else None
+    return match[2][-int(match[1]) :] if match else symbol
+
+
+def _error(code: str, message: str, place: Place) -> Finding:
+    return _finding(code, Severity.ERROR, message, place)
+
+
+def _warning(code: str, message: str, place: Place) -> Finding:
+    return _finding(code, Severity.WARNING, message, place)
+
+
+def _finding(code: str, severity: Severity, message: str, place: Place) -> Finding:
+    return Finding(code=code, severity=severity, message=message, source=SOURCE, line=place.line, column=place.column)
+
+
+def _located(finding: Finding, text: str, file_name: str, names: Mapping[str, str]) -> Finding:
+    """With the file, and with the kernel's name for its symbol."""
+    kernel = names.get(finding.kernel, finding.kernel) if finding.kernel else None
+    if kernel is None and finding.line is not None:
+        kernel = kernel_at_line(text, finding.line)
+    return finding.model_copy(update={"file": file_name, "kernel": kernel})

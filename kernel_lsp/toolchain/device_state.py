@@ -1,0 +1,127 @@
+"""Which variables in device memory a compiled text writes: they would keep state between launches.
+
+A table that is only read is none, however it was declared; so the rule follows where the address of each variable goes,
+over all functions, without regard to order.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+
+from kernel_lsp.toolchain.ptx_text import Place, PtxText, Statement, mentioned
+
+READING_FUNCTIONS = frozenset(("vprintf", "__assertfail"))
+"""Functions of the system that get addresses of strings and only read them."""
+
+_DECLARATION = re.compile(r"^(?:\.\w+\s+)*\.global\b(?P<rest>[^=]*)")
+_WRITES = ("st", "atom", "red", "cp", "stmatrix", "multimem", "wmma.store")
+_BRACKETED = re.compile(r"\[([^\]]*)\]")
+
+_Holders = dict[str, frozenset[str]]
+"""Which variables' addresses a register may hold."""
+
+
+def written_variables(ptx: PtxText) -> list[tuple[str, Place]]:
+    """Each variable of the module that is written, or whose address gets out of sight, with the first place where."""
+    variables = {name for statement in ptx.statements if (name := _declared(statement))}
+    if not variables:
+        return []
+    bodies = [(name, list(body)) for name, body in groupby(ptx.statements, key=lambda statement: statement.function)]
+    passed = _passed_to_functions(bodies, ptx, variables)
+    found: dict[str, Place] = {}
+    for name, body in bodies:
+        holders = _holders(body, variables, frozenset() if name in ptx.entries else passed)
+        for statement in body:
+            for variable in sorted(_written_by(statement, holders)):
+                found.setdefault(variable, statement.place)
+    return list(found.items())
+
+
+def _declared(statement: Statement) -> str | None:
+    """The name that a `.global` declaration gives; None for any other statement."""
+    match = _DECLARATION.match(statement.text)
+    if match is None:
+        return None
+    names = re.findall(
+        r"(?<![.\w$%])([$A-Za-z_%][\w$]*)", re.sub(r"\.attribute\([^)]*\)|\[[^\]]*\]", " ", match["rest"])
+    )
+    return names[-1] if names else None
+
+
+def _passed_to_functions(
+    bodies: Sequence[tuple[str, Sequence[Statement]]], ptx: PtxText, variables: set[str]
+) -> frozenset[str]:
+    """Variables whose address any call hands over: every function's parameters may then hold them."""
+    passed: frozenset[str] = frozenset()
+    while True:
+        more = passed
+        for name, body in bodies:
+            more |= _passed_by(body, _holders(body, variables, frozenset() if name in ptx.entries else passed))
+        if more == passed:
+            return passed
+        passed = more
+
+
+def _passed_by(body: Sequence[Statement], holders: Mapping[str, frozenset[str]]) -> frozenset[str]:
+    passed: frozenset[str] = frozenset()
+    arguments: frozenset[str] = frozenset()
+    for statement in body:
+        if statement.opcode.startswith("st.param"):
+            arguments |= _held(statement.text, holders)
+        elif statement.opcode.startswith("call"):
+            if not READING_FUNCTIONS & set(mentioned(statement.text)):
+                passed |= arguments
+            arguments = frozenset()
+    return passed
+
+
+def _holders(body: Sequence[Statement], variables: set[str], passed: frozenset[str]) -> _Holders:
+    """To a fixed point: a result holds what its operands hold, a loaded value nothing, a parameter what was passed."""
+    holders: _Holders = {variable: frozenset((variable,)) for variable in variables}
+    changed = True
+    while changed:
+        changed = False
+        for statement in body:
+            names = _results(statement)
+            held = passed if statement.opcode.startswith("ld.param") else _carried(statement, holders)
+            for name in names:
+                if not held <= holders.get(name, frozenset()):
+                    holders[name] = holders.get(name, frozenset()) | held
+                    changed = True
+    return holders
+
+
+def _carried(statement: Statement, holders: Mapping[str, frozenset[str]]) -> frozenset[str]:
+    if statement.opcode.startswith(("ld", "tex", "setp", *_WRITES)) or statement.text.startswith("."):
+        return frozenset()
+    return _held(_operands(statement).partition(",")[2], holders)
+
+
+def _results(statement: Statement) -> list[str]:
+    if statement.text.startswith("."):
+        return []
+    first = re.match(r"\s*(\{[^}]*\}|[^,]*)", _operands(statement))
+    return list(mentioned(first[0])) if first else []
+
+
+def _operands(statement: Statement) -> str:
+    return statement.text.partition(" ")[2]
+
+
+def _held(text: str, holders: Mapping[str, frozenset[str]]) -> frozenset[str]:
+    return frozenset().union(*(holders.get(name, frozenset()) for name in mentioned(text)))
+
+
+def _written_by(statement: Statement, holders: Mapping[str, frozenset[str]]) -> frozenset[str]:
+    """The variables that a statement writes, or whose address it stores where it can no longer be followed."""
+    if statement.opcode.startswith("st.param") or not _is_write(statement.opcode):
+        return frozenset()
+    destination = _BRACKETED.search(statement.text)
+    stored = _BRACKETED.sub(" ", _operands(statement)) if statement.opcode.startswith("st") else ""
+    return _held(destination[1] if destination else "", holders) | _held(stored, holders)
+
+
+def _is_write(opcode: str) -> bool:
+    return any(opcode == write or opcode.startswith(f"{write}.") for write in _WRITES)

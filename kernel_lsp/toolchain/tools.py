@@ -1,0 +1,71 @@
+"""The other programs that can help: where each is and which version, for `kernel-lsp doctor`. None is required."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from kernel_lsp.core.model import Noun
+from kernel_lsp.process.supervisor import run
+
+VERSION_DEADLINE_S = 10.0
+MAX_VERSION_OUTPUT_BYTES = 64 << 10
+TOOLKIT_BIN_DIRECTORIES = (Path("/usr/local/cuda/bin"), Path("/opt/nvidia/nsight-compute"))
+TOOLS = {
+    "nvcc": "compiles whole programs; not needed, kernels are compiled with NVRTC",
+    "ptxas": "assembles PTX; not needed, NVRTC has its own",
+    "nvidia-smi": "says which GPUs there are",
+    "ncu": "profiles kernels on a GPU",
+    "compute-sanitizer": "checks memory accesses on a GPU",
+    "clang-tidy": "lints host and device code",
+}
+"""Name -> what it is good for."""
+
+
+class Tool(Noun):
+    """A program that may be there. `path` is None when it is not; `version` is empty when it did not say."""
+
+    name: str
+    purpose: str
+    path: Path | None = None
+    version: str = ""
+    problem: str = ""
+
+
+async def find_tools(names: Sequence[str] = tuple(TOOLS)) -> tuple[Tool, ...]:
+    """Every named program, found or not, in order. Each has `VERSION_DEADLINE_S` to say its version."""
+    return tuple(await asyncio.gather(*(_find(name) for name in names)))
+
+
+async def _find(name: str) -> Tool:
+    purpose = TOOLS.get(name, "")
+    path = _path_of(name)
+    if path is None:
+        return Tool(name=name, purpose=purpose)
+    try:
+        result = await run(
+            [path, "--version"], deadline_s=VERSION_DEADLINE_S, max_output_bytes=MAX_VERSION_OUTPUT_BYTES
+        )
+    except OSError as problem:
+        return Tool(name=name, purpose=purpose, path=path, problem=f"it does not start: {problem}")
+    if result.timed_out:
+        return Tool(name=name, purpose=purpose, path=path, problem=f"no answer in {VERSION_DEADLINE_S:g} s")
+    text = (result.stdout + result.stderr).decode(errors="replace")
+    problem_text = "" if result.returncode == 0 else f"`--version` ended with {result.returncode}"
+    return Tool(name=name, purpose=purpose, path=path, version=_version_in(text), problem=problem_text)
+
+
+def _path_of(name: str) -> Path | None:
+    search = os.pathsep.join([os.environ.get("PATH", ""), *(str(directory) for directory in TOOLKIT_BIN_DIRECTORIES)])
+    found = shutil.which(name, path=search)
+    return Path(found) if found else None
+
+
+def _version_in(text: str) -> str:
+    """The most exact version number in what a tool prints: nvcc has ``release 13.0, V13.0.88``."""
+    versions = re.findall(r"\d+\.\d+(?:\.\d+)*", text)
+    return max(versions, key=lambda version: version.count("."), default="")
