@@ -28,8 +28,10 @@ Number = int | float | bool
 FUNCTIONS = ("ceil_div", "min", "max")
 MAX_TEXT_CHARACTERS = 4096
 MAX_NESTING = 60
+MAX_OPERATORS = 200
+"""Per text. Trees are walked by recursion, and a chain of additions is as deep as it is long."""
 MAX_MAGNITUDE = 1 << 63
-"""Integers past this are refused: no tensor, grid or scalar of a kernel can hold them."""
+"""Integers from here on are refused: no tensor, grid or scalar of a kernel can hold them."""
 
 
 class ExpressionError(ValueError):
@@ -74,13 +76,21 @@ class Expression:
         return _print(self, 0)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Constant(Expression):
-    """A literal. `value` is an int, a float or a bool."""
+    """A literal. `value` is an int, a float or a bool, and 1, 1.0 and true are three different literals."""
 
     value: Number
 
     __str__ = Expression.__str__
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Constant) or type(self.value) is not type(other.value):
+            return False
+        return self.value == other.value or (self.value != self.value and other.value != other.value)
+
+    def __hash__(self) -> int:
+        return hash((type(self.value), self.value if self.value == self.value else "nan"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,17 +220,16 @@ def simplify(expression: Expression) -> Expression:
 
 def unary(operator: str, operand: Expression) -> Expression:
     """``operator operand``, folded when the operand is a constant."""
-    if isinstance(operand, Constant):
-        return Constant(evaluate(Unary(operator, operand), {}))
-    return Unary(operator, operand)
+    node = Unary(operator, operand)
+    return _folded(node) if isinstance(operand, Constant) else node
 
 
 def call(function: str, *arguments: Expression) -> Expression:
     """``function(arguments)``, folded when every argument is a constant."""
     node = Call(function, arguments)
     if all(isinstance(argument, Constant) for argument in arguments):
-        return Constant(evaluate(node, {}))
-    if function == "ceil_div" and arguments[1] == Constant(1):
+        return _folded(node)
+    if function == "ceil_div" and arguments[1] == Constant(1) and _is_integral(arguments[0]):
         return arguments[0]
     if function in ("min", "max") and len(set(arguments)) == 1:
         return arguments[0]
@@ -228,13 +237,13 @@ def call(function: str, *arguments: Expression) -> Expression:
 
 
 def binary(operator: str, left: Expression, right: Expression) -> Expression:
-    """``left operator right`` with constants folded and identities removed. Names stand for non-negative integers
-    only where a dim is meant; no rule here relies on it."""
+    """``left operator right`` with constants folded and identities removed.
+
+    The rules hold for all integers, negative ones included, and names are taken for integers: no rule relies on a dim
+    being non-negative. Whatever holds a float constant or a `/` is regrouped by none of them.
+    """
     if isinstance(left, Constant) and isinstance(right, Constant):
-        try:
-            return Constant(evaluate(Binary(operator, left, right), {}))
-        except ExpressionError:
-            return Binary(operator, left, right)
+        return _folded(Binary(operator, left, right))
     simpler = _IDENTITIES.get(operator, _no_identity)(left, right)
     return simpler if simpler is not None else Binary(operator, left, right)
 
@@ -254,6 +263,28 @@ def _no_identity(left: Expression, right: Expression) -> Expression | None:
     return None
 
 
+def _folded(expression: Expression) -> Expression:
+    """Its value as a constant; the expression itself when it has none, e.g. a division by zero."""
+    try:
+        return Constant(evaluate(expression, {}))
+    except ExpressionError:
+        return expression
+
+
+def _is_integral(expression: Expression) -> bool:
+    """Whether the value is an integer when every name is one."""
+    match expression:
+        case Constant(value):
+            return not isinstance(value, float)
+        case Unary("-", operand):
+            return _is_integral(operand)
+        case Binary(operator, left, right):
+            return operator != "/" and _is_integral(left) and _is_integral(right)
+        case Call(_, arguments):
+            return all(_is_integral(argument) for argument in arguments)
+    return True
+
+
 def _constant(expression: Expression) -> int | None:
     """The integer an expression is, or None."""
     if isinstance(expression, Constant) and type(expression.value) is int:
@@ -269,20 +300,26 @@ def _add(left: Expression, right: Expression) -> Expression | None:
     if _constant(left) is not None:
         return binary("+", right, left)
     added = _constant(right)
-    if added is not None:
-        match left:
-            case Binary("+", inner, Constant(value)) if type(value) is int:
-                return binary("+", inner, Constant(value + added))
-            case Binary("-", inner, Constant(value)) if type(value) is int:
-                return binary("+", inner, Constant(added - value))
-        if added < 0:
-            return Binary("-", left, Constant(-added))
-    return None
+    if added is None:
+        return None
+    match left:
+        case Binary("+", inner, Constant(value)) if type(value) is int and _joins(value + added, inner):
+            return binary("+", inner, Constant(value + added))
+        case Binary("-", inner, Constant(value)) if type(value) is int and _joins(added - value, inner):
+            return binary("+", inner, Constant(added - value))
+    return Binary("-", left, Constant(-added)) if added < 0 else None
+
+
+def _joins(value: int, inner: Expression) -> bool:
+    """Whether a joined constant may stand beside `inner`: regrouping a float sum or product would round otherwise."""
+    return abs(value) < MAX_MAGNITUDE and _is_integral(inner)
 
 
 def _subtract(left: Expression, right: Expression) -> Expression | None:
     if _constant(right) == 0:
         return left
+    if not (_is_integral(left) and _is_integral(right)):
+        return None
     if left == right:
         return Constant(0)
     subtracted = _constant(right)
@@ -309,48 +346,88 @@ def _multiply(left: Expression, right: Expression) -> Expression | None:
     factor = _constant(right)
     if factor is not None:
         match left:
-            case Binary("*", inner, Constant(value)) if type(value) is int:
+            case Binary("*", inner, Constant(value)) if type(value) is int and _joins(value * factor, inner):
                 return binary("*", inner, Constant(value * factor))
     return None
 
 
 def _floor_divide(left: Expression, right: Expression) -> Expression | None:
+    if not (_is_integral(left) and _is_integral(right)):
+        return None
     if _constant(right) == 1:
         return left
     quotient = _divide_exactly(left, right)
     if quotient is not None:
         return quotient
-    match left:  # (a * d + b) // d == a + b // d for any integers, d != 0
-        case Binary("+", first, second):
-            quotient = _divide_exactly(first, right)
-            if quotient is not None:
-                return binary("+", quotient, binary("//", second, right))
-            quotient = _divide_exactly(second, right)
-            if quotient is not None:
-                return binary("+", binary("//", first, right), quotient)
-        case Binary("//", inner, divisor):
-            if (
-                isinstance(divisor, Constant)
-                and isinstance(right, Constant)
-                and _positive(divisor)
-                and _positive(right)
-            ):
-                return binary("//", inner, binary("*", divisor, right))
+    split = _split_sum(left, right)
+    if split is not None:  # (a * d + b) // d == a + b // d for any integers, d != 0
+        quotients, rest = split
+        return _sum(quotients if rest == Constant(0) else [*quotients, _Term(False, binary("//", rest, right))])
+    match left:
+        case Binary("//", inner, divisor) if _positive(divisor) and _positive(right):
+            return binary("//", inner, binary("*", divisor, right))
     return None
 
 
 def _modulo(left: Expression, right: Expression) -> Expression | None:
+    if not (_is_integral(left) and _is_integral(right)):
+        return None
     if _constant(right) == 1 or _divide_exactly(left, right) is not None:
         return Constant(0)
-    match left:  # (a * d + b) % d == b % d
-        case Binary("+", first, second):
-            if _divide_exactly(first, right) is not None:
-                return binary("%", second, right)
-            if _divide_exactly(second, right) is not None:
-                return binary("%", first, right)
+    split = _split_sum(left, right)
+    if split is not None:  # (a * d + b) % d == b % d
+        rest = split[1]
+        return Constant(0) if rest == Constant(0) else binary("%", rest, right)
+    match left:
         case Binary("%", _, divisor) if divisor == right:
             return left
     return None
+
+
+def _split_sum(left: Expression, right: Expression) -> tuple[list[_Term], Expression] | None:
+    """``(a, b)`` with ``left == sum(a) * right + b``, where `a` has every term that `right` divides; None when it
+    divides none."""
+    terms = _terms(left)
+    if len(terms) == 1:
+        return None
+    quotients: list[_Term] = []
+    rest: list[_Term] = []
+    for term in terms:
+        quotient = _divide_exactly(term.value, right)
+        if quotient is None:
+            rest.append(term)
+        else:
+            quotients.append(_Term(term.is_negative, quotient))
+    return (quotients, _sum(rest)) if quotients else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Term:
+    """One summand."""
+
+    is_negative: bool
+    value: Expression
+
+
+def _terms(expression: Expression) -> list[_Term]:
+    """The summands of nested sums and differences, in order."""
+    match expression:
+        case Binary("+", left, right):
+            return _terms(left) + _terms(right)
+        case Binary("-", left, right):
+            return _terms(left) + [_Term(not term.is_negative, term.value) for term in _terms(right)]
+        case Unary("-", operand):
+            return [_Term(not term.is_negative, term.value) for term in _terms(operand)]
+    return [_Term(False, expression)]
+
+
+def _sum(terms: list[_Term]) -> Expression:
+    """The terms added up, one that is not negative first where there is one."""
+    first = next((position for position, term in enumerate(terms) if not term.is_negative), 0)
+    total: Expression = Constant(0)
+    for term in [*terms[first : first + 1], *terms[:first], *terms[first + 1 :]]:
+        total = binary("-" if term.is_negative else "+", total, term.value)
+    return total
 
 
 def _positive(expression: Expression) -> bool:
@@ -390,7 +467,7 @@ _IDENTITIES = {"+": _add, "-": _subtract, "*": _multiply, "//": _floor_divide, "
 
 
 def _bounded(value: Number) -> Number:
-    if not isinstance(value, float) and abs(value) > MAX_MAGNITUDE:
+    if not isinstance(value, float) and abs(value) >= MAX_MAGNITUDE:
         raise ExpressionError("the value does not fit 64 bits")
     return value
 
@@ -473,6 +550,7 @@ class _Parser:
     def __init__(self, text: str) -> None:
         self.text = text
         self.kind, self.token, self.column, self.end = "", "", 0, 0
+        self.n_operators = 0
         self.advance()
 
     def advance(self) -> None:
@@ -495,6 +573,9 @@ class _Parser:
     def take(self, *tokens: str) -> str | None:
         if self.kind in ("operator", "name") and self.token in tokens:
             taken = self.token
+            self.n_operators += taken not in "(),"
+            if self.n_operators > MAX_OPERATORS:
+                raise ExpressionError(f"more than {MAX_OPERATORS} operators", self.column)
             self.advance()
             return taken
         return None
