@@ -1,0 +1,1 @@
+"""What the user keeps: the kernel and its PyTorch operator."""

@@ -1,0 +1,124 @@
+"""Writes the kernel and its operator side by side: both or neither, and never over something that is not ours."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import re
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from kernel_lsp.errors import EnvironmentProblem, TargetError
+
+HASH_HEX_DIGITS = 16
+_MARKER = "# Written by kernel-lsp (operator 1): kernel {kernel}, operator {operator}."
+_MARKED = re.compile(r"# Written by kernel-lsp \(operator \d+\): kernel ([0-9a-f]+), operator ([0-9a-f]+)\.\n")
+
+
+def write_pair(directory: Path, name: str, cu_text: str, operator_text: str) -> tuple[Path, Path]:
+    """Write ``<name>.cu`` and ``<name>.py``. The operator starts with a marker line that has the hashes of both, by
+    which a later call knows its own files.
+
+    Raises what `check_replaceable` raises, and EnvironmentProblem when the directory cannot be written; then the files
+    are as they were.
+    """
+    kernel, operator = check_replaceable(directory, name)
+    marker = _MARKER.format(kernel=_hash(cu_text), operator=_hash(operator_text))
+    _replace_all(directory, {kernel: cu_text, operator: f"{marker}\n{operator_text}"})
+    return kernel, operator
+
+
+def check_replaceable(directory: Path, name: str) -> tuple[Path, Path]:
+    """Where the two files would be. Raises TargetError when one is there that kernel-lsp did not write, or that was
+    changed since."""
+    kernel, operator = directory / f"{name}.cu", directory / f"{name}.py"
+    hashes = _marked_hashes(operator)
+    if kernel.exists() and _hash(_read(kernel)) != hashes[0]:
+        raise _not_ours(kernel)
+    return kernel, operator
+
+
+# --- below
+
+
+def _marked_hashes(operator: Path) -> tuple[str, str]:
+    """Hashes of the kernel and the operator as they were written; empty when no operator is there."""
+    if not operator.exists():
+        return "", ""
+    text = _read(operator)
+    marked = _MARKED.match(text)
+    if marked is None or _hash(text[marked.end() :]) != marked[2]:
+        raise _not_ours(operator)
+    return marked[1], marked[2]
+
+
+def _not_ours(path: Path) -> TargetError:
+    return TargetError(
+        "this file is in the way: kernel-lsp did not write it, or it was changed since",
+        file=str(path),
+        next_step="move it away, or name another folder with --out",
+    )
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise EnvironmentProblem(f"cannot be read: {error.strerror}", file=str(path)) from error
+
+
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:HASH_HEX_DIGITS]
+
+
+def _replace_all(directory: Path, texts: Mapping[Path, str]) -> None:
+    """Write every text beside its file first, and put them in place only when all are on the disk."""
+    before = {path: path.read_bytes() if path.exists() else None for path in texts}
+    temporary: dict[Path, str] = {}
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        for path, text in texts.items():
+            temporary[path] = _write_temporary(directory, path.name, text)
+        for path in texts:
+            os.replace(temporary[path], path)
+    except OSError as error:
+        _restore(before, temporary)
+        raise EnvironmentProblem(
+            f"the result cannot be written: {error.strerror or error}",
+            file=str(directory),
+            next_step="name a folder that can be written with --out, or make room on the disk",
+        ) from error
+
+
+def _write_temporary(directory: Path, name: str, text: str) -> str:
+    descriptor, path = tempfile.mkstemp(prefix=f".{name}.", suffix=".tmp", dir=directory)
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8", newline="\n") as stream:
+            stream.write(text)
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.chmod(path, 0o666 & ~_umask())
+    except OSError:
+        os.unlink(path)
+        raise
+    return path
+
+
+def _umask() -> int:
+    current = os.umask(0)
+    os.umask(current)
+    return current
+
+
+def _restore(before: Mapping[Path, bytes | None], temporary: Mapping[Path, str]) -> None:
+    for leftover in temporary.values():
+        with contextlib.suppress(OSError):
+            os.unlink(leftover)
+    for path, content in before.items():
+        with contextlib.suppress(OSError):
+            if content is None:
+                path.unlink(missing_ok=True)
+            elif path.read_bytes() != content:
+                path.write_bytes(content)

@@ -1,0 +1,139 @@
+"""Python text: expressions of a launch plan as Python, and brackets laid out as `ruff format` lays them out."""
+
+from __future__ import annotations
+
+import keyword
+import math
+from collections.abc import Callable, Iterable, Sequence
+
+from kernel_lsp.core.expression import COMPARISONS, Binary, Call, Constant, Expression, Name, Number, Unary
+
+LINE_LENGTH = 110
+INDENT = "    "
+_NEGATED = {"<": ">=", "<=": ">", ">": "<=", ">=": "<", "==": "!=", "!=": "=="}
+_PRECEDENCE = {"or": 1, "and": 2, **dict.fromkeys(COMPARISONS, 4), "+": 5, "-": 5, "*": 6, "/": 6, "//": 6, "%": 6}
+_NOT, _NEGATION, _TIGHTEST = 3, 7, 8
+
+Rename = Callable[[str], str]
+
+
+def python_expression(expression: Expression, rename: Rename = str) -> str:
+    """The expression as Python that gives the same value, its names passed through `rename`."""
+    return _python(expression, rename, 0)
+
+
+def negated(condition: Expression, rename: Rename = str) -> str:
+    """Python that is true where `condition` is not: ``D % 4 != 0`` for ``D % 4 == 0``."""
+    if isinstance(condition, Binary) and condition.operator in _NEGATED:
+        return python_expression(Binary(_NEGATED[condition.operator], condition.left, condition.right), rename)
+    return f"not {_python(condition, rename, _NOT + 1)}"
+
+
+def may_divide_by_zero(expression: Expression) -> bool:
+    """Whether evaluation may divide by something else than a constant other than 0."""
+    match expression:
+        case Unary(_, operand):
+            return may_divide_by_zero(operand)
+        case Binary(operator, left, right):
+            safe = isinstance(right, Constant) and right.value != 0
+            divides = operator in ("/", "//", "%") and not safe
+            return divides or may_divide_by_zero(left) or may_divide_by_zero(right)
+        case Call("ceil_div", (left, right)):
+            return may_divide_by_zero(Binary("//", left, right))
+        case Call(_, arguments):
+            return any(map(may_divide_by_zero, arguments))
+    return False
+
+
+def python_number(value: Number) -> str:
+    """A literal that evaluates to `value`."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return "math.nan" if math.isnan(value) else ("math.inf" if value > 0 else "-math.inf")
+    return repr(value)
+
+
+def tuple_text(items: Sequence[str]) -> str:
+    """``(a,)`` for one item, ``(a, b)`` for more."""
+    return f"({items[0]},)" if len(items) == 1 else f"({', '.join(items)})"
+
+
+def bracketed(before: str, items: Sequence[str], after: str, depth: int = 0) -> list[str]:
+    """A call or a signature, ``before`` + items + ``after``, where `before` ends with the opening bracket: on one line,
+    else the items on a line of their own, else one line each. The lines will stand `depth` indents in."""
+    width = LINE_LENGTH - len(INDENT) * depth
+    joined = ", ".join(items)
+    if len(one_line := f"{before}{joined}{after}") <= width:
+        return [one_line]
+    if len(body := INDENT + joined) <= width:
+        return [before, body, after]
+    return [before, *(f"{INDENT}{item}," for item in items), after]
+
+
+def literal(before: str, items: Sequence[str], after: str, depth: int = 0) -> list[str]:
+    """A tuple, list or dict, where `before` ends with the opening bracket: on one line, else one line per item."""
+    comma = "," if len(items) == 1 and before.endswith("(") else ""
+    if len(one_line := f"{before}{', '.join(items)}{comma}{after}") <= LINE_LENGTH - len(INDENT) * depth:
+        return [one_line]
+    return [before, *(f"{INDENT}{item}," for item in items), after]
+
+
+def unpacked(names: Sequence[str], source: str, depth: int = 0) -> list[str]:
+    """``a, b = source``."""
+    left = f"({names[0]},)" if len(names) == 1 else ", ".join(names)
+    if len(one_line := f"{left} = {source}") <= LINE_LENGTH - len(INDENT) * depth:
+        return [one_line]
+    return literal("(", names, f") = {source}", depth)
+
+
+def returned(items: Sequence[str], depth: int = 0) -> list[str]:
+    """``return a, b``; one item is returned alone."""
+    if len(one_line := f"return {', '.join(items)}") <= LINE_LENGTH - len(INDENT) * depth:
+        return [one_line]
+    return literal("return (", items, ")", depth)
+
+
+def indented(lines: Iterable[str], depth: int = 1) -> list[str]:
+    """The lines, further in; empty ones stay empty."""
+    return [INDENT * depth + line if line else "" for line in lines]
+
+
+def python_identifier(name: str, reserved: frozenset[str]) -> str:
+    """`name`, with an underscore behind it when Python or the file around it has another use for it."""
+    return f"{name}_" if name in reserved or keyword.iskeyword(name) or keyword.issoftkeyword(name) else name
+
+
+def string_literal(text: str) -> str:
+    """A Python string in double quotes, as `ruff format` writes it."""
+    body = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    return repr(text) if '"' in text and "'" not in text else f'"{body}"'
+
+
+# --- below: the printer
+
+
+def _python(expression: Expression, rename: Rename, outer: int) -> str:
+    match expression:
+        case Constant(value):
+            text = python_number(value)
+            return _parenthesized(text, _NEGATION if text.startswith("-") else _TIGHTEST, outer)
+        case Name(name):
+            return rename(name)
+        case Unary(operator, operand):
+            precedence = _NOT if operator == "not" else _NEGATION
+            sign = "not " if operator == "not" else "-"
+            return _parenthesized(sign + _python(operand, rename, precedence), precedence, outer)
+        case Binary(operator, left, right):
+            precedence = _PRECEDENCE[operator]
+            left_outer = precedence + 1 if operator in COMPARISONS else precedence
+            text = f"{_python(left, rename, left_outer)} {operator} {_python(right, rename, precedence + 1)}"
+            return _parenthesized(text, precedence, outer)
+        case Call("ceil_div", (left, right)):
+            text = f"-(-{_python(left, rename, _TIGHTEST)} // {_python(right, rename, _NEGATION)})"
+            return _parenthesized(text, _NEGATION, outer)
+        case Call(function, arguments):
+            return f"{function}({', '.join(_python(argument, rename, 0) for argument in arguments)})"
+    raise TypeError(f"not an expression: {expression!r}")
+
+
+def _parenthesized(text: str, precedence: int, outer: int) -> str:
+    return f"({text})" if precedence < outer else text
