@@ -56,7 +56,7 @@ def optimize(
         "generations": generations,
         "proposals": proposals,
         "seed": seed,
-        "out": out,
+        "out_directory": out,
         "target_gpu": gpu,
         "python": python,
     }

@@ -17,6 +17,7 @@ from kernel_lsp.core.event import (
     NewBest,
     RunFinished,
     RunStarted,
+    StageStarted,
     TaskCaptured,
 )
 from kernel_lsp.core.measurement import Comparison, Estimate
@@ -89,6 +90,8 @@ class RunView:
     def show(self, event: Event) -> None:
         """Say what happened, if a person wants to know."""
         match event:
+            case StageStarted():
+                self._say(event.message)
             case RunStarted():
                 self.run_id = event.run_id
                 verb = "resuming run" if event.resumed else "run"
@@ -142,7 +145,10 @@ def print_report(finished: RunFinished, handle: RunHandle) -> None:
     say(f"  candidates  {counts}", markup=False)
     if finished.candidate_id is None:
         say(f"  result      no verified kernel: {finished.reason}", style="yellow", markup=False)
-        say("  next        read the failure above; `kernel-lsp check KERNEL.cu` shows one candidate in full", markup=False)
+        say(
+            "  next        read the failure above; `kernel-lsp check KERNEL.cu` shows one candidate in full",
+            markup=False,
+        )
         return
     say(f"  verified    {handle.verified_on}", markup=False)
     say(f"  winner      {finished.candidate_id}: {finished.reason}", markup=False)
@@ -161,8 +167,7 @@ def describe_comparison(comparison: Comparison) -> str:
     kind = f"{ours.kind} on {ours.gpu}, {ours.date}"
     bound = f", {ours.bound}-bound" if isinstance(ours, Estimate) else ""
     return (
-        f"{_time(ours)} against {comparison.baseline_name} {_time(baseline)}: "
-        f"{comparison.speedup:.2g}x ({kind}{bound})"
+        f"{_time(ours)} against {comparison.baseline_name} {_time(baseline)}: {comparison.speedup:.2g}x ({kind}{bound})"
     )
 
 

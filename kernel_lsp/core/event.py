@@ -11,6 +11,13 @@ from kernel_lsp.core.measurement import Comparison
 from kernel_lsp.core.model import SCHEMA_VERSION, Noun
 
 
+class StageStarted(Noun):
+    """What is being done now, before there is a run to speak of. Not kept in the archive."""
+
+    kind: Literal["stage_started"] = "stage_started"
+    message: str
+
+
 class RunStarted(Noun):
     kind: Literal["run_started"] = "run_started"
     run_id: str
@@ -88,7 +95,8 @@ class RunFinished(Noun):
 
 
 Event = Annotated[
-    RunStarted
+    StageStarted
+    | RunStarted
     | TaskCaptured
     | GenerationStarted
     | CandidateProposed

@@ -96,6 +96,7 @@ class Crashed(Noun):
 
     kind: Literal["crashed"] = "crashed"
     message: str
+    findings: tuple[Finding, ...] = ()
 
 
 class TimedOut(Noun):
@@ -120,6 +121,7 @@ class Rejected(Noun):
 
     kind: Literal["rejected"] = "rejected"
     message: str
+    findings: tuple[Finding, ...] = ()
 
 
 CheckOutcome = Annotated[

@@ -6,7 +6,6 @@ that had finished. Texts are stored once, by content hash. The folder ignores it
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import hashlib
 import json
@@ -14,10 +13,11 @@ import os
 import secrets
 import sqlite3
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from pydantic import TypeAdapter
 
@@ -27,6 +27,7 @@ from kernel_lsp.core.verdict import Verdict
 from kernel_lsp.errors import EnvironmentProblem, UserError, WorkspaceBusyError
 
 FOLDER_NAME = ".kernel-lsp"
+LOCK_NAME = "lock"
 ARCHIVE_VERSION = 1
 BUSY_TIMEOUT_S = 10.0
 RUN_ID_BYTES = 3
@@ -173,7 +174,7 @@ class Archive:
         rows = self._connection.execute("SELECT event FROM events WHERE run_id = ? ORDER BY sequence", (run_id,))
         return [_EVENT.validate_json(row[0]) for row in rows]
 
-    @contextlib.contextmanager
+    @contextmanager
     def _writing(self) -> Iterator[sqlite3.Connection]:
         """One transaction. A full disk is the machine's fault, and nothing of the transaction is kept."""
         try:
@@ -188,13 +189,21 @@ class Archive:
             ) from error
 
 
-@contextlib.contextmanager
+def check_workspace_is_free(workspace: Path) -> None:
+    """Raise WorkspaceBusyError when a run holds the workspace now. Writes nothing."""
+    path = workspace / FOLDER_NAME / LOCK_NAME
+    if path.exists():
+        with suppress(PermissionError), path.open() as file:
+            _lock(file, path.parent)
+
+
+@contextmanager
 def workspace_lock(workspace: Path) -> Iterator[None]:
     """Hold the workspace for one run. Raises WorkspaceBusyError naming the holder. The kernel frees it when we die."""
     folder = workspace / FOLDER_NAME
     try:
         _make_folder(folder)
-        file = (folder / "lock").open("a+")
+        file = (folder / LOCK_NAME).open("a+")
     except OSError as error:
         raise EnvironmentProblem(
             f"the workspace folder cannot be written: {error.strerror or error}",
@@ -202,22 +211,26 @@ def workspace_lock(workspace: Path) -> Iterator[None]:
             next_step="make it writable, free some space, or run in another directory",
         ) from error
     with file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            file.seek(0)
-            holder = file.read().strip() or "unknown"
-            raise WorkspaceBusyError(
-                f"another run holds this workspace (process {holder})",
-                file=str(folder),
-                next_step="wait for it to end, stop it, or run in another directory",
-            ) from None
-        with contextlib.suppress(OSError):  # the process id is a courtesy; the lock holds without it
+        _lock(file, folder)
+        with suppress(OSError):  # the process id is a courtesy; the lock holds without it
             file.seek(0)
             file.truncate()
             file.write(str(os.getpid()))
             file.flush()
         yield
+
+
+def _lock(file: IO[str], folder: Path) -> None:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        file.seek(0)
+        holder = file.read().strip() or "unknown"
+        raise WorkspaceBusyError(
+            f"another run holds this workspace (process {holder})",
+            file=str(folder),
+            next_step="wait for it to end, stop it, or run in another directory",
+        ) from None
 
 
 # --- below: the folder and the connection

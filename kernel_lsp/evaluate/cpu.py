@@ -1,0 +1,335 @@
+"""Runs cases of a built candidate on the PTX executor and judges them.
+
+The executor's process sees the inputs and writes the outputs; this process alone reads what they should be.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+
+import numpy as np
+
+from kernel_lsp.core.counters import LaunchCounters
+from kernel_lsp.core.finding import Finding, Severity
+from kernel_lsp.core.plan import (
+    BoundFill,
+    BoundLaunch,
+    BoundLibraryStep,
+    BoundOperation,
+    BoundStep,
+    BoundTensor,
+    TensorArgument,
+)
+from kernel_lsp.core.verdict import Built, CaseResult, Crashed, Mismatch, TensorError, TimedOut, Unsupported
+from kernel_lsp.errors import TargetError
+from kernel_lsp.evaluate.arrays import read_array, write_poison
+from kernel_lsp.evaluate.case_store import CaseStore, NoCase, read_expectations
+from kernel_lsp.evaluate.cases import Case
+from kernel_lsp.evaluate.compare import (
+    BACKWARD_FACTOR,
+    FORWARD_FACTOR,
+    Expectation,
+    compare,
+    is_within_budget,
+    unwritten_error,
+)
+from kernel_lsp.process.worker_client import CaseFiles, CaseTensor, Worker
+from kernel_lsp.ptx.executor import BlockSample, BufferFile, ExecutionReport, PtxExecutor
+
+N_TRACED_BLOCKS = 2
+N_PROFILED_BLOCKS = 6
+"""Blocks per launch that are run to count instructions: first, last and random ones."""
+MIN_SAMPLED_BLOCKS = 8
+
+
+@dataclass(frozen=True)
+class CaseRun:
+    """A case that ran to its end, right or wrong."""
+
+    result: CaseResult
+    findings: tuple[Finding, ...]
+    n_instructions: int
+
+
+@dataclass(frozen=True)
+class Skipped:
+    """A case that says nothing about the candidate."""
+
+    reason: str
+
+
+CaseOutcome = CaseRun | Skipped | Mismatch | Crashed | TimedOut | Unsupported
+
+
+@dataclass(frozen=True)
+class Profile:
+    """What each launch of an operation does at the captured sizes."""
+
+    counters: tuple[LaunchCounters, ...]
+
+    @property
+    def instructions_per_block(self) -> float:
+        """Of the heaviest launch."""
+        return max((c.n_instructions / max(c.n_blocks_run, 1) for c in self.counters), default=1.0)
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How much one case may cost. `complete_instructions` is what runs completely; past it blocks are sampled."""
+
+    complete_instructions: int
+    max_instructions: int
+    deadline_s: float
+
+
+class CpuDevice:
+    """One task's cases on the executor. Holds no state of a candidate: several evaluations may use it at once."""
+
+    def __init__(self, store: CaseStore, worker: Worker, directory: Path) -> None:
+        self._store, self._worker, self._directory = store, worker, directory
+        self._n_runs = 0
+
+    async def profile(
+        self, executor: PtxExecutor, built: Built, bound: BoundOperation, case: Case, limits: Limits
+    ) -> Profile | Crashed | TimedOut | Unsupported | Skipped:
+        """Count what a few blocks of each launch do. Values are not judged: later launches read scratch that earlier
+        ones wrote only in part, so scratch counts as initialised."""
+        files = await self._store.get(case)
+        if isinstance(files, NoCase):
+            return Skipped(files.reason)
+        run = _Run(self._new_directory(), bound, files)
+        try:
+            run.write_tensors()
+            launches = [step for step in bound.steps if isinstance(step, BoundLaunch)]
+            sample = BlockSample(n_blocks=N_PROFILED_BLOCKS, seed=case.seed)
+            report = await executor.run(
+                buffers=run.buffers(initialised={tensor.name for tensor in bound.tensors}),
+                steps=launches,
+                symbols=built.symbols,
+                sample=sample,
+                thread_order="forward",
+                n_traced_blocks=N_TRACED_BLOCKS,
+                max_instructions=limits.max_instructions,
+                deadline_s=limits.deadline_s,
+            )
+        finally:
+            run.remove()
+        if not isinstance(report, ExecutionReport):
+            return report
+        return _crash(report) or Profile(report.counters)
+
+    async def run_case(
+        self,
+        executor: PtxExecutor,
+        built: Built,
+        bound: BoundOperation,
+        case: Case,
+        sample: BlockSample | None,
+        limits: Limits,
+    ) -> CaseOutcome:
+        """Run one case, completely or by sampled blocks, and judge its outputs."""
+        files = await self._store.get(case)
+        if isinstance(files, NoCase):
+            return Skipped(files.reason)
+        run = _Run(self._new_directory(), bound, files)
+        try:
+            run.write_tensors()
+            reports = await self._run_segments(executor, built, run, case, sample, limits)
+            if not isinstance(reports, list):
+                return reports
+            return _judge(run, case, reports, sampled=sample is not None)
+        finally:
+            run.remove()
+
+    async def _run_segments(
+        self,
+        executor: PtxExecutor,
+        built: Built,
+        run: _Run,
+        case: Case,
+        sample: BlockSample | None,
+        limits: Limits,
+    ) -> list[ExecutionReport] | Crashed | TimedOut | Unsupported:
+        """Our launches in the executor, library steps in the worker, in the plan's order."""
+        reports: list[ExecutionReport] = []
+        for steps in _segments(run.bound.steps):
+            if isinstance(steps[0], BoundLibraryStep):
+                try:
+                    await self._run_library(run, steps[0])
+                except TargetError as error:
+                    return Crashed(message=f"library step {steps[0].function}: {error.message}")
+                continue
+            report = await executor.run(
+                buffers=run.buffers(initialised=run.written),
+                steps=[step for step in steps if isinstance(step, BoundLaunch | BoundFill)],
+                symbols=built.symbols,
+                sample=sample,
+                thread_order=case.thread_order,
+                n_traced_blocks=0,
+                max_instructions=limits.max_instructions,
+                deadline_s=limits.deadline_s,
+            )
+            if not isinstance(report, ExecutionReport):
+                return report
+            if crash := _crash(report):
+                return crash
+            reports.append(report)
+            run.note_written(steps)
+        return reports
+
+    async def _run_library(self, run: _Run, step: BoundLibraryStep) -> None:
+        tensors = [run.case_tensor(name) for name in _tensor_names(step.arguments)]
+        results = [run.case_tensor(name) for name in step.results]
+        await self._worker.run_library(step.function, step.arguments, tensors=tensors, results=results)
+        run.note_written([step])
+
+    def _new_directory(self) -> Path:
+        self._n_runs += 1
+        directory = self._directory / f"run-{self._n_runs}"
+        directory.mkdir(parents=True)
+        return directory
+
+
+# --- below: the files of one run
+
+
+class _Run:
+    """The tensors of one bound operation as files: inputs where the case has them, the rest poisoned and its own."""
+
+    def __init__(self, directory: Path, bound: BoundOperation, files: CaseFiles) -> None:
+        self.bound, self.files = bound, files
+        self._directory = directory
+        self._inputs = {tensor.name: tensor.path for tensor in files.inputs}
+        self.written: set[str] = set()
+
+    def path(self, tensor: BoundTensor) -> Path:
+        return self._inputs[tensor.name] if tensor.role == "input" else self._directory / f"{tensor.name}.bin"
+
+    def write_tensors(self) -> None:
+        for tensor in self.bound.tensors:
+            if tensor.role != "input":
+                write_poison(self.path(tensor), tensor.n_bytes)
+
+    def buffers(self, initialised: set[str]) -> list[BufferFile]:
+        return [
+            BufferFile(
+                name=tensor.name,
+                path=self.path(tensor),
+                n_bytes=tensor.n_bytes,
+                role=tensor.role,
+                description=f"{tensor.dtype}[{', '.join(map(str, tensor.shape))}]",
+                is_initialised=tensor.name in initialised,
+            )
+            for tensor in self.bound.tensors
+        ]
+
+    def case_tensor(self, name: str) -> CaseTensor:
+        tensor = self.bound.tensor(name)
+        return CaseTensor(name, self.path(tensor), tensor.dtype, tensor.shape)
+
+    def note_written(self, steps: Sequence[BoundStep]) -> None:
+        """What these steps may have written counts as initialised from here on: a later step may read it."""
+        for step in steps:
+            if isinstance(step, BoundLaunch):
+                self.written |= {a.tensor for a in step.arguments if isinstance(a, TensorArgument)}
+            elif isinstance(step, BoundFill):
+                self.written.add(step.tensor)
+            else:
+                self.written |= set(step.results)
+
+    def remove(self) -> None:
+        shutil.rmtree(self._directory, ignore_errors=True)
+
+
+def _segments(steps: Sequence[BoundStep]) -> Iterator[list[BoundStep]]:
+    """Runs of our own steps, and library steps one by one."""
+    for is_library, group in groupby(steps, key=lambda step: isinstance(step, BoundLibraryStep)):
+        if is_library:
+            yield from ([step] for step in group)
+        else:
+            yield list(group)
+
+
+def _tensor_names(arguments: object) -> Iterator[str]:
+    if isinstance(arguments, dict):
+        yield arguments["tensor"]
+    elif isinstance(arguments, list | tuple):
+        for argument in arguments:
+            yield from _tensor_names(argument)
+
+
+# --- below: judging
+
+
+def _crash(report: ExecutionReport) -> Crashed | None:
+    """The first thing a kernel may not do, in words."""
+    errors = [finding for finding in report.findings if finding.severity is Severity.ERROR]
+    if not errors:
+        return None
+    first = errors[0]
+    place = f" at line {first.line}" if first.line is not None else ""
+    more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
+    return Crashed(message=f"{first.message}{place}{more}", findings=report.findings)
+
+
+def _judge(run: _Run, case: Case, reports: Sequence[ExecutionReport], *, sampled: bool) -> CaseRun | Mismatch:
+    outputs = [tensor for tensor in run.bound.tensors if tensor.role == "output"]
+    factor = FORWARD_FACTOR if case.operation == "forward" else BACKWARD_FACTOR
+    errors = tuple(
+        _judge_output(run, tensor, expectation, factor, sampled)
+        for tensor, expectation in zip(outputs, read_expectations(run.files), strict=True)
+    )
+    result = CaseResult(
+        operation=run.bound.name,
+        family=case.family,
+        shapes={tensor.name: tensor.shape for tensor in run.bound.tensors if tensor.role == "input"},
+        n_blocks=sum(counters.n_blocks for report in reports for counters in report.counters),
+        n_blocks_run=sum(counters.n_blocks_run for report in reports for counters in report.counters),
+        errors=errors,
+    )
+    wrong = next((error for error in errors if not is_within_budget(error)), None)
+    if wrong is not None:
+        return Mismatch(message=describe_error(wrong, result), failed=result)
+    findings = tuple(finding for report in reports for finding in report.findings)
+    n_instructions = sum(counters.n_instructions for report in reports for counters in report.counters)
+    return CaseRun(result, findings, n_instructions)
+
+
+def _judge_output(
+    run: _Run, tensor: BoundTensor, expectation: Expectation, factor: float, sampled: bool
+) -> TensorError:
+    found = read_array(run.path(tensor), tensor.dtype, tensor.shape)
+    written = _written_elements(run, tensor)
+    if not sampled and not written.all():
+        return unwritten_error(expectation, written)
+    return compare(found, expectation, factor=factor, written=written if sampled else None)
+
+
+def _written_elements(run: _Run, tensor: BoundTensor) -> np.ndarray:
+    """Which elements some launch, fill or library step wrote."""
+    shadow = run.path(tensor).with_name(f"{tensor.name}.bin.written")
+    if not shadow.exists():
+        return np.full(tensor.shape, tensor.name in run.written)
+    written_bytes = np.fromfile(shadow, dtype=np.uint8).reshape(-1, tensor.dtype.itemsize)
+    return (written_bytes != 0).all(axis=1).reshape(tensor.shape)
+
+
+def describe_error(error: TensorError, result: CaseResult) -> str:
+    """A wrong output in words: where, how far, on which case."""
+    shapes = ", ".join(f"{name}{list(shape)}" for name, shape in result.shapes.items())
+    case = f"inputs '{result.family}', {shapes}"
+    if error.found is None and error.n_wrong:
+        return f"{error.n_wrong} of {error.n_elements} elements of '{error.output}' are never written ({case})"
+    if error.worst_index is None:
+        return (
+            f"'{error.output}' is {error.relative_l2:.2e} from the fp64 reference (relative L2), "
+            f"and {error.relative_l2_budget:.2e} is allowed ({case})"
+        )
+    return (
+        f"{error.n_wrong} of {error.n_elements} elements of '{error.output}' are wrong: at {list(error.worst_index)} "
+        f"{error.found:.6g} instead of {error.expected:.6g} ({case})"
+    )

@@ -1,0 +1,307 @@
+"""The pipeline: plan -> build -> integrity -> profile -> cases -> verdict, on the PTX executor.
+
+A candidate never raises: whatever it does becomes its outcome.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from kernel_lsp.core.candidate import Candidate
+from kernel_lsp.core.finding import Finding, Severity
+from kernel_lsp.core.measurement import Comparison, Estimate
+from kernel_lsp.core.plan import BoundLaunch, BoundOperation
+from kernel_lsp.core.task import Task
+from kernel_lsp.core.verdict import (
+    BuildFailed,
+    Built,
+    CaseResult,
+    CheckOutcome,
+    Correct,
+    Crashed,
+    Rejected,
+    TimedOut,
+    Unsupported,
+    Verdict,
+)
+from kernel_lsp.errors import PlanError
+from kernel_lsp.evaluate.case_store import CaseStore
+from kernel_lsp.evaluate.cases import (
+    Case,
+    OperationKind,
+    captured_sizes,
+    full_cases,
+    reduced_sizes,
+    screen_cases,
+)
+from kernel_lsp.evaluate.cpu import CaseRun, CpuDevice, Limits, Profile, Skipped
+from kernel_lsp.evaluate.prepare import Prepared, kernel_names, plan_failure, prepare
+from kernel_lsp.gpu.estimate import estimate_eager, estimate_operation
+from kernel_lsp.gpu.specs import GpuSpec
+from kernel_lsp.process.worker_client import Worker
+from kernel_lsp.ptx.executor import BlockSample, Loaded, PtxExecutor
+from kernel_lsp.toolchain.compile import BuildRequest, Compiler
+from kernel_lsp.toolchain.integrity import audit
+
+Depth = Literal["screen", "full"]
+
+N_SLOTS = 2
+DEVICE_NAME = "PTX executor (CPU)"
+SCREEN_LIMITS = Limits(complete_instructions=60_000_000, max_instructions=2_000_000_000, deadline_s=30.0)
+FULL_LIMITS = Limits(complete_instructions=400_000_000, max_instructions=20_000_000_000, deadline_s=90.0)
+"""At roughly 150 M instructions a second, a screen costs under half a second and a complete case under three."""
+FULL_BUDGET_S = 25.0
+"""Per operation. When it is spent, the families left over are not run; the verdict lists what was."""
+MIN_CASES = 4
+"""Run whatever the budget says: the captured sizes, two small ones, exact integers."""
+MIN_SAMPLED_BLOCKS = 12
+
+
+@dataclass
+class _Progress:
+    """What is known of one candidate so far."""
+
+    findings: list[Finding] = field(default_factory=list)
+    cases: list[CaseResult] = field(default_factory=list)
+    times: dict[str, Comparison] = field(default_factory=dict)
+    estimates: list[Estimate] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    built: Built | None = None
+
+
+class CpuEvaluator:
+    """Verdicts on one task from the PTX executor. Keeps executors warm between candidates. Use as ``async with``."""
+
+    n_slots = N_SLOTS
+
+    def __init__(
+        self, task: Task, worker: Worker, compiler: Compiler, gpu: GpuSpec, directory: Path, *, seed: int
+    ) -> None:
+        self._task, self._compiler, self._gpu, self._seed = task, compiler, gpu, seed
+        self._store = CaseStore(task, worker, directory)
+        self._device = CpuDevice(self._store, worker, directory)
+        self._idle: list[PtxExecutor] = []
+        self._slots = asyncio.Semaphore(N_SLOTS)
+
+    async def __aenter__(self) -> CpuEvaluator:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._store.close()
+        while self._idle:
+            await self._idle.pop().__aexit__(None, None, None)
+
+    async def evaluate(self, candidate: Candidate, depth: Depth) -> Verdict:
+        """The verdict. Raises only for a broken machine or a worker that died."""
+        started, progress = time.monotonic(), _Progress()
+        prepared = prepare(candidate.text, self._task)
+        outcome: CheckOutcome
+        if isinstance(prepared, BuildFailed):
+            outcome = prepared
+        else:
+            progress.findings += prepared.findings
+            try:
+                outcome = await self._evaluate(candidate, prepared, depth, progress)
+            except PlanError as error:
+                outcome = plan_failure(error)
+        return self._verdict(candidate, depth, outcome, prepared, progress, time.monotonic() - started)
+
+    async def _evaluate(
+        self, candidate: Candidate, prepared: Prepared, depth: Depth, progress: _Progress
+    ) -> CheckOutcome:
+        plans = {direction: self._plan_cases(prepared, direction, depth) for direction in prepared.directions}
+        built = await self._build(candidate, [bound for plan in plans.values() for _, bound in plan])
+        if not isinstance(built, Built):
+            return built
+        progress.built = built
+        progress.findings += built.warnings
+        refused = _audit(candidate.text, built, progress)
+        if refused is not None:
+            return refused
+        async with self._executor() as executor:
+            loaded = await executor.load(built.ptx, f"{prepared.plan.forward.name}.cu")
+            if not isinstance(loaded, Loaded):
+                return loaded
+            for direction in prepared.directions:
+                failure = await self._check(executor, built, prepared, direction, plans[direction], depth, progress)
+                if failure is not None:
+                    return failure
+        return Correct(cases=tuple(progress.cases))
+
+    def _plan_cases(
+        self, prepared: Prepared, direction: OperationKind, depth: Depth
+    ) -> list[tuple[Case, BoundOperation]]:
+        """The cases of one direction with the launches each makes; the captured sizes come first, to be profiled.
+
+        Raises PlanError when the plan does not bind, ContractError when it excludes the captured sizes."""
+        captured = captured_sizes(self._task)
+        reduced = reduced_sizes(self._task, direction, lambda sizes: prepared.holds(direction, sizes))
+        choose = screen_cases if depth == "screen" else full_cases
+        given = Case(direction, tuple(sorted(captured.items())), "given", self._seed, "forward", is_captured=True)
+        cases = [given, *(case for case in choose(direction, reduced, captured, self._seed) if case != given)]
+        bound = {sizes: prepared.bind(direction, dict(sizes)) for sizes in dict.fromkeys(case.sizes for case in cases)}
+        return [(case, bound[case.sizes]) for case in cases]
+
+    async def _build(
+        self, candidate: Candidate, operations: Sequence[BoundOperation]
+    ) -> Built | BuildFailed | TimedOut:
+        names: set[str] = set().union(*(kernel_names(operation) for operation in operations))
+        request = BuildRequest(
+            text=candidate.text,
+            name_expressions=tuple(sorted(names)),
+            architecture=self._gpu.architecture.name,
+        )
+        return await self._compiler.compile(request)
+
+    async def _check(
+        self,
+        executor: PtxExecutor,
+        built: Built,
+        prepared: Prepared,
+        direction: OperationKind,
+        plan: Sequence[tuple[Case, BoundOperation]],
+        depth: Depth,
+        progress: _Progress,
+    ) -> CheckOutcome | None:
+        """Profile and check one direction; the outcome when it fails, None when every case passed."""
+        limits = SCREEN_LIMITS if depth == "screen" else FULL_LIMITS
+        captured_case, captured_bound = plan[0]
+        profile = await self._device.profile(executor, built, captured_bound, captured_case, limits)
+        if isinstance(profile, Crashed | TimedOut | Unsupported):
+            return profile
+        if isinstance(profile, Profile):
+            self._estimate(built, prepared, direction, captured_bound, profile, progress)
+        else:
+            progress.notes.append(f"{direction}: not profiled: {profile.reason}")
+        cases = plan if depth == "full" else plan[1:] or plan
+        return await self._run_cases(executor, built, cases, profile, limits, progress)
+
+    async def _run_cases(
+        self,
+        executor: PtxExecutor,
+        built: Built,
+        plan: Sequence[tuple[Case, BoundOperation]],
+        profile: Profile | Skipped,
+        limits: Limits,
+        progress: _Progress,
+    ) -> CheckOutcome | None:
+        started, n_run = time.monotonic(), 0
+        for position, (case, bound) in enumerate(plan):
+            if n_run >= MIN_CASES and time.monotonic() - started > FULL_BUDGET_S:
+                progress.notes.append(f"{bound.name}: {len(plan) - position} more input families were not run (time)")
+                break
+            sample = _sample(bound, profile, limits, case.seed)
+            outcome = await self._device.run_case(executor, built, bound, case, sample, limits)
+            if isinstance(outcome, Skipped):
+                continue
+            if not isinstance(outcome, CaseRun):
+                return outcome
+            n_run += 1
+            progress.cases.append(outcome.result)
+            progress.findings += [finding for finding in outcome.findings if finding not in progress.findings]
+        if n_run == 0:
+            return Unsupported(message="PyTorch itself gives no finite reference for any case")
+        return None
+
+    def _estimate(
+        self,
+        built: Built,
+        prepared: Prepared,
+        direction: OperationKind,
+        bound: BoundOperation,
+        profile: Profile,
+        progress: _Progress,
+    ) -> None:
+        ours = estimate_operation(bound, profile.counters, built.kernels, built.symbols, self._gpu)
+        graph = self._task.forward if direction == "forward" else self._task.backward
+        assert graph is not None
+        eager = estimate_eager(graph, captured_sizes(self._task), self._gpu)
+        progress.estimates.append(ours)
+        progress.times[prepared.operation(direction).name] = Comparison(
+            baseline_name="eager", baseline=eager, ours=ours
+        )
+
+    def _verdict(
+        self,
+        candidate: Candidate,
+        depth: Depth,
+        outcome: CheckOutcome,
+        prepared: Prepared | BuildFailed,
+        progress: _Progress,
+        elapsed_s: float,
+    ) -> Verdict:
+        return Verdict(
+            candidate_id=candidate.id,
+            depth=depth,
+            device=DEVICE_NAME,
+            outcome=outcome,
+            findings=tuple(progress.findings),
+            kernels=progress.built.kernels if progress.built is not None else (),
+            library_steps=prepared.library_steps if isinstance(prepared, Prepared) else (),
+            times=progress.times,
+            estimate=_total(progress.estimates),
+            notes=tuple(progress.notes),
+            evaluate_s=elapsed_s,
+        )
+
+    @asynccontextmanager
+    async def _executor(self) -> AsyncIterator[PtxExecutor]:
+        """A warm executor; one that died, or whose evaluation was cancelled, is not used again."""
+        async with self._slots:
+            executor = self._idle.pop() if self._idle else await PtxExecutor().__aenter__()
+            try:
+                yield executor
+            except BaseException:
+                await executor.__aexit__(None, None, None)
+                raise
+            if executor.is_alive:
+                self._idle.append(executor)
+            else:
+                await executor.__aexit__(None, None, None)
+
+
+# --- below: small decisions
+
+
+def _audit(text: str, built: Built, progress: _Progress) -> Rejected | None:
+    findings = audit(text, built)
+    errors = [finding for finding in findings if finding.severity is Severity.ERROR]
+    if errors:
+        return Rejected(message=errors[0].message, findings=findings)
+    progress.findings += findings
+    return None
+
+
+def _sample(bound: BoundOperation, profile: Profile | Skipped, limits: Limits, seed: int) -> BlockSample | None:
+    """None to run every block. Only an operation of one launch can be sampled: later launches need all blocks of
+    earlier ones."""
+    launches = [step for step in bound.steps if isinstance(step, BoundLaunch)]
+    if isinstance(profile, Skipped) or len(bound.steps) != 1 or len(launches) != 1:
+        return None
+    n_affordable = int(limits.complete_instructions / max(profile.instructions_per_block, 1.0))
+    if launches[0].n_blocks <= max(n_affordable, MIN_SAMPLED_BLOCKS):
+        return None
+    return BlockSample(n_blocks=max(n_affordable, MIN_SAMPLED_BLOCKS), seed=seed)
+
+
+def _total(estimates: Sequence[Estimate]) -> Estimate | None:
+    """Forward and backward together: what the search minimizes."""
+    if not estimates:
+        return None
+    first = estimates[0]
+    return first.model_copy(
+        update={
+            "time_us": sum(estimate.time_us for estimate in estimates),
+            "low_us": sum(estimate.low_us for estimate in estimates),
+            "high_us": sum(estimate.high_us for estimate in estimates),
+            "bytes_moved": sum(estimate.bytes_moved for estimate in estimates),
+            "n_operations": sum(estimate.n_operations for estimate in estimates),
+            "n_launches": sum(estimate.n_launches for estimate in estimates),
+        }
+    )

@@ -1,0 +1,99 @@
+"""A candidate's text before anything runs: its plan, its kernels' signatures, and whether they fit the task."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from kernel_lsp.core.expression import Number
+from kernel_lsp.core.finding import Finding, Severity
+from kernel_lsp.core.plan import (
+    BoundLaunch,
+    BoundOperation,
+    KernelSignature,
+    LaunchPlan,
+    LibraryStep,
+    Operation,
+    ScalarParameter,
+    TensorParameter,
+)
+from kernel_lsp.core.task import Task, TaskScalar
+from kernel_lsp.core.verdict import BuildFailed
+from kernel_lsp.errors import PlanError
+from kernel_lsp.evaluate.cases import OperationKind, Sizes, graph_of, shapes_for
+from kernel_lsp.evaluate.contract import check_contract, operation_names
+from kernel_lsp.plan.binding import bind, contract_holds
+from kernel_lsp.plan.checking import check
+from kernel_lsp.plan.parser import parse
+from kernel_lsp.source.cuda import kernel_signatures
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A plan that fits its kernels and its task. `findings` are warnings."""
+
+    task: Task
+    plan: LaunchPlan
+    signatures: tuple[KernelSignature, ...]
+    findings: tuple[Finding, ...]
+
+    @property
+    def directions(self) -> tuple[OperationKind, ...]:
+        return ("forward", "backward") if self.task.backward is not None else ("forward",)
+
+    def operation(self, direction: OperationKind) -> Operation:
+        operation = self.plan.forward if direction == "forward" else self.plan.backward
+        assert operation is not None, "the contract was checked"
+        return operation
+
+    def bind(self, direction: OperationKind, sizes: Sizes) -> BoundOperation:
+        """Raises PlanError, ContractError outside the contract."""
+        operation = self.operation(direction)
+        return bind(operation, self._shapes(direction, sizes), self._scalars(operation), self.signatures)
+
+    def holds(self, direction: OperationKind, sizes: Sizes) -> bool:
+        """Whether the sizes are inside the operation's contract."""
+        operation = self.operation(direction)
+        return contract_holds(operation, self._shapes(direction, sizes), self._scalars(operation))
+
+    @property
+    def library_steps(self) -> tuple[str, ...]:
+        """The vendor library functions that the plan may call, each once."""
+        steps = (step for operation in self.plan.operations for step in operation.steps)
+        return tuple(dict.fromkeys(step.function for step in steps if isinstance(step, LibraryStep)))
+
+    def _shapes(self, direction: OperationKind, sizes: Sizes) -> dict[str, tuple[int, ...]]:
+        wanted = {p.name for p in self.operation(direction).parameters if isinstance(p, TensorParameter)}
+        shapes = shapes_for(graph_of(self.task, direction), sizes)
+        return {name: shape for name, shape in shapes.items() if name in wanted}
+
+    def _scalars(self, operation: Operation) -> Mapping[str, Number]:
+        wanted = {p.name for p in operation.parameters if isinstance(p, ScalarParameter)}
+        scalars = (argument for argument in self.task.arguments if isinstance(argument, TaskScalar))
+        return {scalar.name: scalar.value for scalar in scalars if scalar.name in wanted}
+
+
+def prepare(text: str, task: Task) -> Prepared | BuildFailed:
+    """The candidate's plan, or what is wrong with it."""
+    parsed = parse(text)
+    if parsed.plan is None:
+        return BuildFailed(findings=parsed.findings)
+    signatures = kernel_signatures(text)
+    findings = [*parsed.findings, *check(parsed.plan, signatures)]
+    findings += check_contract(parsed.plan, task, operation_names=operation_names(task, parsed.plan))
+    if any(finding.severity is Severity.ERROR for finding in findings):
+        return BuildFailed(findings=tuple(sorted(findings, key=lambda f: f.severity is not Severity.ERROR)))
+    return Prepared(task, parsed.plan, signatures, tuple(findings))
+
+
+def kernel_names(bound: BoundOperation) -> set[str]:
+    """The name expressions that the operation launches."""
+    return {step.kernel for step in bound.steps if isinstance(step, BoundLaunch)}
+
+
+def plan_failure(error: PlanError) -> BuildFailed:
+    """A plan that cannot be bound, as an outcome."""
+    finding = Finding(
+        code="plan-not-bound", severity=Severity.ERROR, message=error.message, source="plan", line=error.line
+    )
+    return BuildFailed(findings=(finding,))

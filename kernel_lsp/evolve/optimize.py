@@ -1,0 +1,240 @@
+"""The main job, from a target to two files, as one stream of events."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from kernel_lsp.config import Settings, load_settings
+from kernel_lsp.core.event import (
+    CandidateEvaluated,
+    Event,
+    FilesWritten,
+    RunFinished,
+    RunStarted,
+    StageStarted,
+    TaskCaptured,
+)
+from kernel_lsp.core.target import TargetSource
+from kernel_lsp.core.task import Task
+from kernel_lsp.core.verdict import Verdict
+from kernel_lsp.errors import EnvironmentProblem, TargetError
+from kernel_lsp.evaluate.pipeline import DEVICE_NAME
+from kernel_lsp.evaluate.session import Session
+from kernel_lsp.evolve.archive import Archive, check_workspace_is_free, workspace_lock
+from kernel_lsp.evolve.generations import Search, SearchResult, SearchSettings
+from kernel_lsp.evolve.request import OptimizeRequest, find_workspace
+from kernel_lsp.export.operator import check_operator_can_be_written, write_operator
+from kernel_lsp.generate.program import Program, plan_program
+from kernel_lsp.plan.parser import parse_or_raise
+from kernel_lsp.source.pytorch import read_target
+
+OUT_FOLDER_NAME = "kernels"
+"""Beside the user's file: `rms_norm.py` there must not meet the `rms_norm.py` it came from."""
+
+
+@dataclass
+class RunHandle:
+    """A run that can be started or resumed once: iterate `events()`."""
+
+    request: OptimizeRequest
+    settings: Settings
+    workspace: Path
+    run_id: str | None = None
+    task_summary: str = ""
+    verified_on: str = ""
+    is_resumable: bool = field(default=False, init=False)
+
+    @property
+    def target(self) -> str:
+        return self.request.target
+
+    async def events(self) -> AsyncIterator[Event]:
+        """The whole run. Raises KernelLspError when it cannot run; what candidates do never raises.
+
+        Nothing is written, not even the archive, before the target has been captured and its kernels planned."""
+        started = time.monotonic()
+        check_workspace_is_free(self.workspace)
+        source = read_target(self.request.target, self.request.directory)
+        async with Session(self.settings) as session:
+            yield StageStarted(message=f"capturing {self.request.target} with {session.worker.python}")
+            await session.device()
+            task = await session.capture(source, with_backward=self.request.backward)
+            program = plan_program(task, gpu=session.gpu)
+            out = self.request.out or Path(source.file).parent / OUT_FOLDER_NAME
+            check_operator_can_be_written(task.name, out)
+            self.task_summary = summarize(task)
+            with workspace_lock(self.workspace), Archive(self.workspace) as archive:
+                prepared = _Prepared(session, source, task, program, out, started)
+                async for event in self._archived(archive, prepared):
+                    yield event
+
+    async def _archived(self, archive: Archive, prepared: _Prepared) -> AsyncIterator[Event]:
+        """The run with its beginning, its events and its end in the archive."""
+        run_id, resumed = self._begin(archive)
+        self.is_resumable = True
+        _check_unchanged(archive, run_id, prepared.task, prepared.source)
+        try:
+            async for event in self._run(archive, run_id, resumed, prepared):
+                if not isinstance(event, CandidateEvaluated):  # those are saved with their verdict
+                    archive.save_event(run_id, event)
+                yield event
+        except BaseException:
+            with suppress(EnvironmentProblem):  # the archive may be what failed; the run is resumable all the same
+                archive.finish_run(run_id, "interrupted")
+            raise
+        archive.finish_run(run_id, "finished")
+
+    def _begin(self, archive: Archive) -> tuple[str, bool]:
+        if self.run_id is not None:
+            return self.run_id, True
+        self.run_id = archive.start_run(self.request.target, self.request.model_dump(mode="json"))
+        return self.run_id, False
+
+    async def _run(self, archive: Archive, run_id: str, resumed: bool, prepared: _Prepared) -> AsyncIterator[Event]:
+        session, task = prepared.session, prepared.task
+        yield RunStarted(
+            run_id=run_id,
+            target=self.request.target,
+            device=DEVICE_NAME,
+            target_gpu=session.gpu.name,
+            resumed=resumed,
+        )
+        yield _captured(task, self.task_summary)
+        search = Search(
+            run_id,
+            prepared.program,
+            await session.evaluator(task),
+            archive,
+            SearchSettings(self.request.generations, self.request.proposals, self.request.seed),
+        )
+        async for event in search.run():
+            yield event
+        assert search.result is not None, "a search that ends has a result"
+        files = self._write(task, search.result, prepared.out)
+        if files:
+            yield FilesWritten(files=files)
+        yield _finished(run_id, search.result, files, time.monotonic() - prepared.started)
+
+    def _write(self, task: Task, result: SearchResult, out: Path) -> tuple[str, ...]:
+        if result.winner is None or result.verdict is None:
+            return ()
+        self.verified_on = describe_verification(result.verdict)
+        plan = parse_or_raise(result.winner.text, f"{task.name}.cu")
+        paths = write_operator(task, result.winner.text, plan, out, verification=self.verified_on)
+        return tuple(str(path) for path in paths)
+
+
+@dataclass(frozen=True)
+class _Prepared:
+    """Everything a run needs before it begins."""
+
+    session: Session
+    source: TargetSource
+    task: Task
+    program: Program
+    out: Path
+    started: float
+
+
+def start_request(directory: Path, target: str, backward: bool, overrides: Mapping[str, Any]) -> RunHandle:
+    """A new run of `target` as the settings of `directory` and the overrides say. Raises SettingError."""
+    settings = load_settings(directory, overrides)
+    request = OptimizeRequest(
+        target=target,
+        directory=directory,
+        backward=backward,
+        device=settings.device,
+        target_gpu=settings.target_gpu,
+        generations=settings.generations,
+        proposals=settings.proposals,
+        seed=settings.seed,
+        out=settings.out_directory.absolute() if settings.out_directory else None,
+        python=settings.python,
+    )
+    return RunHandle(request, settings, find_workspace(directory))
+
+
+def resume_request(directory: Path, run_id: str) -> RunHandle:
+    """The run to continue, as it was asked for. Raises UserError when there is no such run."""
+    workspace = find_workspace(directory)
+    with Archive(workspace) as archive:
+        record = archive.run(run_id)
+    request = OptimizeRequest.model_validate(record.request)
+    stored = {
+        "device": request.device,
+        "target_gpu": request.target_gpu,
+        "generations": request.generations,
+        "proposals": request.proposals,
+        "seed": request.seed,
+        "python": request.python,
+    }
+    settings = load_settings(request.directory, stored)
+    return RunHandle(request, settings, workspace, run_id=record.run_id)
+
+
+def summarize(task: Task) -> str:
+    """The task in one line: its tensors, its graph, its direction."""
+    sizes = {symbol.name: symbol.captured for symbol in task.symbols}
+    tensors = ", ".join(f"{t.name} {t.type.dtype}[{', '.join(t.type.shape)}]" for t in task.tensors)
+    symbols = ", ".join(f"{name}={size}" for name, size in sizes.items())
+    text = f"{tensors}{f' with {symbols}' if symbols else ''}; {len(task.forward.nodes)} ATen ops"
+    return text if task.backward is None else f"{text}, {len(task.backward.nodes)} backward"
+
+
+def describe_verification(verdict: Verdict) -> str:
+    """Where and on what a verdict was reached."""
+    cases = verdict.outcome.cases if verdict.outcome.kind == "correct" else ()
+    sampled = sum(case.n_blocks_run < case.n_blocks for case in cases)
+    shapes = {json.dumps(case.shapes, sort_keys=True) for case in cases}
+    text = f"{len(cases)} cases over {len(shapes)} sets of shapes on the {verdict.device}, against an fp64 reference"
+    return f"{text}; {sampled} of them by sampled blocks" if sampled else text
+
+
+# --- below: events and checks
+
+
+def _check_unchanged(archive: Archive, run_id: str, task: Task, source: TargetSource) -> None:
+    """A resumed run must be of the same task: its verdicts speak of that one."""
+    task_json = task.model_dump_json()
+    stored = archive.run(run_id).task_json
+    if stored is None:
+        archive.save_task(run_id, task_json)
+    elif stored != task_json:
+        raise TargetError(
+            "the code has changed since the run began, so its verdicts no longer hold",
+            file=source.file,
+            line=source.line,
+            next_step=f"start a new run: kernel-lsp optimize {source.target}",
+        )
+
+
+def _captured(task: Task, summary: str) -> TaskCaptured:
+    return TaskCaptured(
+        name=task.name,
+        summary=summary,
+        n_nodes=len(task.forward.nodes),
+        n_nodes_backward=len(task.backward.nodes) if task.backward is not None else 0,
+        configurations=tuple(configuration.name for configuration in task.configurations),
+        notes=task.notes,
+    )
+
+
+def _finished(run_id: str, result: SearchResult, files: tuple[str, ...], elapsed_s: float) -> RunFinished:
+    return RunFinished(
+        run_id=run_id,
+        candidate_id=result.winner.id if result.winner is not None else None,
+        reason=result.reason,
+        n_proposed=result.n_proposed,
+        n_built=result.n_built,
+        n_correct=result.n_correct,
+        comparisons=result.verdict.times if result.verdict is not None else {},
+        library_steps=result.verdict.library_steps if result.verdict is not None else (),
+        files=files,
+        elapsed_s=elapsed_s,
+    )
