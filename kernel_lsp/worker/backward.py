@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Sequence
+from typing import Any
 
 import torch
 
@@ -17,18 +18,19 @@ GRADIENT = "grad_"
 class BackwardProgram:
     """`graph` takes the forward's placeholders, then one gradient per floating output. `results` are nodes, or None for
     a gradient that does not exist, one for each placeholder in `of`; `outputs` are the positions of the floating
-    outputs."""
+    outputs. The first `n_forward` nodes are the forward, computed again."""
 
     graph: torch.fx.Graph
     results: list[Any]
     of: list[int]
     outputs: list[int]
+    n_forward: int
 
 
 def trace_backward(program: Program, wanted: Sequence[int]) -> BackwardProgram:
     """Differentiate with respect to the placeholders at `wanted`. Raises TargetFailure when nothing depends on them."""
     from torch._decomp import core_aten_decompositions
-    from torch.fx.experimental.proxy_tensor import make_fx
+    from torch.fx.experimental.proxy_tensor import get_proxy_mode, make_fx
 
     values = program.fake_inputs
     outputs = [node.meta["val"] for node in user_outputs(program.functional)]
@@ -39,11 +41,10 @@ def trace_backward(program: Program, wanted: Sequence[int]) -> BackwardProgram:
     module = torch.fx.GraphModule(program.functional.graph_module, program.functional.graph)
 
     def differentiate(inputs: list[torch.Tensor], gradients: list[torch.Tensor]) -> list[Any]:
-        leaves = [
-            value.detach().requires_grad_(position in wanted_set) for position, value in enumerate(inputs)
-        ]
+        leaves = [value.detach().requires_grad_(position in wanted_set) for position, value in enumerate(inputs)]
         with torch.enable_grad():
             made = _Traced(module).run_nodes(leaves)
+        forward_nodes.update(node.name for node in _tracer_graph(get_proxy_mode()).nodes)
         results = [made[node.name] for node in user_outputs(program.functional)]
         reached = [(results[p], g) for p, g in zip(floating, gradients) if results[p].requires_grad]
         if not reached:
@@ -58,14 +59,16 @@ def trace_backward(program: Program, wanted: Sequence[int]) -> BackwardProgram:
         )
 
     wanted_set = frozenset(wanted)
+    forward_nodes: set[str] = set()
     with quiet(), mode, torch.fx.traceback.preserve_node_meta():
         gradients = [torch.empty(outputs[p].shape, dtype=outputs[p].dtype) for p in floating]
-        traced = make_fx(differentiate, decomposition_table=core_aten_decompositions(), tracing_mode="real")(
+        traced = make_fx(differentiate, decomposition_table=dict(core_aten_decompositions()), tracing_mode="real")(
             list(values), gradients
         )
     traced.graph.eliminate_dead_code()
     results = list(next(node for node in reversed(traced.graph.nodes) if node.op == "output").args[0])
-    return BackwardProgram(traced.graph, results, list(wanted), floating)
+    n_forward = sum(node.name in forward_nodes for node in traced.graph.nodes)
+    return BackwardProgram(traced.graph, results, list(wanted), floating, n_forward)
 
 
 class _Traced(torch.fx.Interpreter):
@@ -106,6 +109,10 @@ def _enter(trace: Any, modules: Any) -> None:
         meta["stack_trace"] = trace
     if modules:
         meta["nn_module_stack"] = modules
+
+
+def _tracer_graph(mode: Any) -> torch.fx.Graph:
+    return mode.tracer.graph
 
 
 def _fake_mode(values: Sequence[Any]) -> Any:

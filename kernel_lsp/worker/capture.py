@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import linecache
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Callable, Optional, Sequence
+from typing import Any, Callable
 
 import sympy
 import torch
@@ -18,7 +19,7 @@ from .load import Callee, LoadedFile, load_file, resolve
 from .machine import take_asked, without_cuda
 from .names import NamePool
 from .outputs import returned_names
-from .program import Dim, Placeholder, Program, Wrapper, all_dims, export_program, quiet, user_outputs
+from .program import Dim, Placeholder, Program, Wrapper, all_dims, export_program, user_outputs
 from .symbols import Inexpressible, SymbolTable, name_symbols, names_in_code, shape_env_of, symbol_of
 
 MAX_ATTEMPTS = 6
@@ -46,21 +47,21 @@ class Captured:
     inputs: CallInputs
     wrapper: Wrapper
     program: Program
-    backward: Optional[BackwardProgram]
+    backward: BackwardProgram | None
     symbols: SymbolTable
     captured_sizes: dict[sympy.Symbol, int]
     bounds: dict[sympy.Symbol, Bounds]
     arguments: list[Argument]
     output_names: list[str]
     forward_text: GraphText
-    backward_text: Optional[GraphText]
+    backward_text: GraphText | None
     constants: dict[str, torch.Tensor]
     notes: list[str] = field(default_factory=list)
 
 
 @dataclass
 class _Warm:
-    captured: Optional[Captured] = None
+    captured: Captured | None = None
 
 
 WARM = _Warm()
@@ -340,7 +341,10 @@ class _Attempt:
             raise
         except BaseException as error:  # autograd raises anything for an operator it cannot differentiate
             raise raised_by_user(
-                error, "differentiating the target", self._place[0], line=self._place[1],
+                error,
+                "differentiating the target",
+                self._place[0],
+                line=self._place[1],
                 next_step="run it without --backward",
             ) from None
 
@@ -366,7 +370,7 @@ class _Attempt:
         by_position = {a.position: a.name for a in arguments}
         reader = GraphReader(symbols, by_node, values, self._place)
         names = [f"{GRADIENT}{by_position[position]}" for position in backward.of]
-        return reader.read(backward.graph, backward.results, names)
+        return reader.read(backward.graph, backward.results, names, n_forward=backward.n_forward)
 
     # --- sizes
 

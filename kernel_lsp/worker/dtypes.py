@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Optional
-
 import torch
 
 from .failure import TargetFailure
@@ -28,7 +26,7 @@ def torch_dtype(plan_name: str) -> torch.dtype:
     return _BY_PLAN_NAME[plan_name]
 
 
-def plan_dtype(dtype: torch.dtype, what: str, file: Optional[str], line: Optional[int]) -> str:
+def plan_dtype(dtype: torch.dtype, what: str, file: str | None, line: int | None) -> str:
     """The plan's spelling. Raises TargetFailure for a dtype it cannot spell, naming `what` has it."""
     if dtype in PLAN_NAMES:
         return PLAN_NAMES[dtype]

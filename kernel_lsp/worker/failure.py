@@ -82,12 +82,23 @@ def user_place(error: BaseException, file: str) -> tuple[str, int | None]:
 
 
 def is_user_file(path: str) -> bool:
-    """Whether a file is the user's: not torch, not the standard library, not installed, not ours, not made up."""
+    """Whether a file is the user's: beside the target, or not torch, not the standard library, not installed, not
+    ours, not made up."""
+    if _TARGET_FOLDERS and path.startswith(_TARGET_FOLDERS[-1]):
+        return True
     if path.startswith("<") or path.startswith(WORKER_FOLDER + os.sep):
         return False
     if f"{os.sep}site-packages{os.sep}" in path or f"{os.sep}dist-packages{os.sep}" in path:
         return False
     return not path.startswith(_LIBRARY_FOLDERS)
+
+
+def remember_target(file: str) -> None:
+    """The target's own folder is the user's wherever it is, also among installed packages."""
+    _TARGET_FOLDERS[:] = [os.path.join(os.path.dirname(os.path.abspath(file)), "")]
+
+
+_TARGET_FOLDERS: list[str] = []
 
 
 def _library_folders() -> tuple[str, ...]:

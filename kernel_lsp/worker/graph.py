@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import operator
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Optional, Sequence
+from typing import Any
 
 import torch
 
@@ -31,7 +32,9 @@ RANDOM_OPS = frozenset(
     "exponential dropout alpha_dropout feature_dropout poisson geometric cauchy log_normal random rrelu_with_noise "
     "_fused_dropout binomial".split()
 )
-DATA_DEPENDENT_OPS = frozenset("_local_scalar_dense item nonzero masked_select unique unique2 _unique2 bincount".split())
+DATA_DEPENDENT_OPS = frozenset(
+    "_local_scalar_dense item nonzero masked_select unique unique2 _unique2 bincount".split()
+)
 
 
 @dataclass(frozen=True)
@@ -39,7 +42,7 @@ class Value:
     """What a node of `torch.fx` stands for: a result of a kept node, or an argument."""
 
     node: str
-    item: Optional[int] = None
+    item: int | None = None
 
     def as_json(self) -> dict[str, Any]:
         return {"node": self.node} if self.item is None else {"node": self.node, "item": self.item}
@@ -70,10 +73,13 @@ class GraphReader:
         self._values: dict[str, Value] = {}
         self._nodes: list[dict[str, Any]] = []
 
-    def read(self, graph: torch.fx.Graph, results: Sequence[Any], names: Sequence[str]) -> GraphText:
-        """The graph's nodes in order, and its results under the given names. Raises TargetFailure, Inexpressible."""
-        made = [node for node in graph.nodes if node.op == "call_function" and not self._is_skipped(node)]
-        user_names = self._sources.user_names(made)
+    def read(
+        self, graph: torch.fx.Graph, results: Sequence[Any], names: Sequence[str], *, n_forward: int | None = None
+    ) -> GraphText:
+        """The graph's nodes in order, and its results under the given names; the user's variables name nodes among the
+        first `n_forward` (all, when None). Raises TargetFailure, Inexpressible."""
+        made = [node for node in list(graph.nodes)[:n_forward] if node.op == "call_function"]
+        user_names = self._sources.user_names([node for node in made if not self._is_skipped(node)])
         for node in graph.nodes:
             if node.op == "placeholder":
                 self._placeholder(node)
@@ -99,7 +105,7 @@ class GraphReader:
             return True
         return isinstance(node.meta.get("val"), torch.SymBool) or op in IDENTITIES or node.target is operator.getitem
 
-    def _call(self, node: Any, user_name: Optional[str]) -> None:
+    def _call(self, node: Any, user_name: str | None) -> None:
         op = str(node.target)
         self._refuse(node, op)
         if node.target is operator.getitem:
@@ -111,14 +117,15 @@ class GraphReader:
             self._nodes.append(self._node(node, op, user_name))
             self._values[node.name] = Value(node.name)
 
-    def _node(self, node: Any, op: str, user_name: Optional[str]) -> dict[str, Any]:
+    def _node(self, node: Any, op: str, user_name: str | None) -> dict[str, Any]:
         if not isinstance(node.target, torch._ops.OpOverload):
             raise self._failure(node, f"the operator {op} is not an ATen operator")
         source = self._sources.of(node)
+        op, arguments = _canonical(op, list(node.args))
         return {
             "name": node.name,
             "op": op,
-            "arguments": [self._argument(argument) for argument in node.args],
+            "arguments": [self._argument(argument) for argument in arguments],
             "keywords": {
                 name: self._argument(value)
                 for name, value in node.kwargs.items()
@@ -135,7 +142,7 @@ class GraphReader:
             return False
         return node.meta["val"].dtype == node.args[0].meta["val"].dtype
 
-    def _types(self, node: Any) -> list[Optional[dict[str, Any]]]:
+    def _types(self, node: Any) -> list[dict[str, Any] | None]:
         value = node.meta["val"]
         values = value if isinstance(value, (tuple, list)) else [value]
         return [self._type(node, entry) if isinstance(entry, torch.Tensor) else None for entry in values]
@@ -212,13 +219,28 @@ def is_random(graph: torch.fx.Graph) -> bool:
     """Whether any node draws random numbers."""
     for node in graph.nodes:
         parts = str(node.target).split(".")
-        if node.op == "call_function" and parts[0] == "aten" and parts[1].rstrip("_") in RANDOM_OPS:
-            if not _is_inactive_dropout(node, parts[1].rstrip("_")):
-                return True
+        base = parts[1].rstrip("_") if node.op == "call_function" and parts[0] == "aten" else ""
+        if base in RANDOM_OPS and not _is_inactive_dropout(node, base):
+            return True
     return False
 
 
 # --- below: small readings
+
+
+def _canonical(op: str, arguments: list[Any]) -> tuple[str, list[Any]]:
+    """The backward's trace keeps an older spelling of batch norm: give it the forward's."""
+    if op != "aten.native_batch_norm.default":
+        return op, arguments
+    value, weight, bias, mean, variance, is_training, momentum, eps = arguments
+    if not is_training:
+        return (
+            "aten._native_batch_norm_legit_no_training.default",
+            [value, weight, bias, mean, variance, momentum, eps],
+        )
+    if mean is None and variance is None:
+        return "aten._native_batch_norm_legit.no_stats", [value, weight, bias, is_training, momentum, eps]
+    return op, arguments
 
 
 def _is_inactive_dropout(node: Any, base: str) -> bool:
@@ -228,14 +250,14 @@ def _is_inactive_dropout(node: Any, base: str) -> bool:
 
 
 def _has_unbacked_size(node: Any) -> bool:
-    value = node.meta.get("val")
+    value: Any = node.meta.get("val")
     values = value if isinstance(value, (tuple, list)) else [value]
-    sizes = [size for entry in values if isinstance(entry, torch.Tensor) for size in entry.shape]
+    sizes: list[Any] = [size for entry in values if isinstance(entry, torch.Tensor) for size in entry.shape]
     expressions = [size.node.expr for size in sizes if isinstance(size, torch.SymInt)]
     return any(str(symbol).startswith(("u", "zu")) for e in expressions for symbol in e.free_symbols)
 
 
-def _module_path(node: Any) -> Optional[str]:
+def _module_path(node: Any) -> str | None:
     stack = node.meta.get("nn_module_stack") or {}
     paths = [entry[0] for entry in stack.values() if isinstance(entry, tuple) and isinstance(entry[0], str)]
     prefix = f"{OWNER}."
@@ -246,7 +268,7 @@ def _module_path(node: Any) -> Optional[str]:
 def _full_node(name: str, value: torch.Tensor) -> dict[str, Any]:
     dtype = PLAN_NAMES[value.dtype]
     shape = [str(size) for size in value.shape]
-    number = value.reshape(-1)[0].item()
+    number: Any = value.reshape(-1)[0].item()
     if isinstance(number, float) and not math.isfinite(number):
         number = {"float": "nan" if math.isnan(number) else ("inf" if number > 0 else "-inf")}
     return {

@@ -1,15 +1,16 @@
 """What the trace assumed about symbolic sizes, turned into bounds, or into dims that must be fixed.
 
-A task's symbol has a minimum and a maximum and nothing else. The shape environment of `torch.export` holds any relation
-that the trace relied on, e.g. ``D % 8 == 0``. Each is tried on many sizes within the bounds: one that always holds costs
-nothing, one that fails at a few small sizes raises the minimum, any other fixes a dim at its captured size.
+A task's symbol has a minimum and a maximum and nothing else. The shape environment of `torch.export` holds every
+relation that the trace relied on, e.g. ``D % 8 == 0``. Each is tried on many sizes within the bounds: one that always
+holds costs nothing, one that fails at a few small sizes raises the minimum, any other fixes a dim at its captured size.
 """
 
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Callable, Iterable, Optional
+from typing import Any, Callable
 
 import sympy
 from torch.utils._sympy.numbers import int_oo
@@ -30,7 +31,7 @@ class Bounds:
     """Inclusive."""
 
     minimum: int
-    maximum: Optional[int]
+    maximum: int | None
 
     def holds(self, size: int) -> bool:
         return self.minimum <= size and (self.maximum is None or size <= self.maximum)
@@ -90,7 +91,7 @@ class _Relation:
 
     def __init__(self, guard: Any, involved: list[sympy.Symbol], symbols: SymbolTable) -> None:
         self.guard, self.involved = guard, involved
-        self.test: Optional[Callable[..., bool]] = None
+        self.test: Callable[..., bool] | None = None
         try:
             text = _boolean_text(guard, symbols)
         except Inexpressible:
@@ -141,7 +142,7 @@ def _sizes(bounds: Bounds, captured: int, n_symbols: int) -> list[int]:
 
 def _raised_minima(
     relation: _Relation, choices: list[list[int]], failures: list[tuple[int, ...]], captured: dict[sympy.Symbol, int]
-) -> Optional[list[int]]:
+) -> list[int] | None:
     """The smallest equal step above every minimum from which no failure is left; None when there is none that keeps
     the captured sizes."""
     n_small = SMALL_SIZES if len(choices) == 1 else PAIR_SIZES
@@ -154,9 +155,7 @@ def _raised_minima(
     return None
 
 
-def _to_fix(
-    relation: _Relation, choices: list[list[int]], captured: dict[sympy.Symbol, int]
-) -> list[sympy.Symbol]:
+def _to_fix(relation: _Relation, choices: list[list[int]], captured: dict[sympy.Symbol, int]) -> list[sympy.Symbol]:
     """One symbol whose captured size alone makes the relation hold, the last such; else all."""
     for position in reversed(range(len(choices))):
         size = captured[relation.involved[position]]
@@ -186,4 +185,3 @@ def _boolean_text(expression: Any, symbols: SymbolTable) -> str:
         raise Inexpressible(expression)
     left, right = (symbols.text(argument) for argument in expression.args)
     return f"({left} {signs[kind]} {right})"
-

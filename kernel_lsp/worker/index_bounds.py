@@ -17,7 +17,9 @@ INDEXING = {
 }
 """Base name -> (position of the index, position of what is indexed, position of the dim; None for dim 0). For the
 losses the last number is the class dim itself."""
-CARRIES = frozenset("where clone view unsqueeze squeeze expand _to_copy alias permute select slice reshape lift_fresh_copy".split())
+CARRIES = frozenset(
+    "where clone view unsqueeze squeeze expand _to_copy alias permute select slice reshape lift_fresh_copy".split()
+)
 
 
 def index_limits(captured: Captured) -> dict[str, str]:
@@ -44,10 +46,7 @@ def _indexed(node: Any, base: str) -> list[tuple[Any, Any]]:
         return []
     at, of, dim_at = INDEXING[base]
     shape = node.args[of].meta["val"].shape
-    if base.startswith("nll_loss"):
-        dim = 1 if len(shape) > 1 else 0
-    else:
-        dim = 0 if dim_at is None else node.args[dim_at]
+    dim = (1 if len(shape) > 1 else 0) if base.startswith("nll_loss") else 0 if dim_at is None else node.args[dim_at]
     return [(node.args[at], shape[dim])] if shape else []
 
 

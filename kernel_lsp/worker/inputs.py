@@ -6,8 +6,9 @@ The user's `get_inputs` first runs on fake tensors, which know their shape and h
 from __future__ import annotations
 
 import inspect
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Callable, Optional, Sequence, Union
+from typing import Any, Callable, Union
 
 import torch
 from torch.overrides import TorchFunctionMode
@@ -19,6 +20,7 @@ from .load import LoadedFile, call_user, find_symbol
 from .names import identifier
 
 CAPTURED_SCALARS = (bool, int, float)
+KEEPS_VALUES = frozenset(("to", "long", "int", "view", "reshape", "contiguous"))
 
 
 @dataclass(frozen=True)
@@ -28,8 +30,8 @@ class TensorLeaf:
     name: str
     dtype: torch.dtype
     shape: tuple[int, ...]
-    dim_names: tuple[Optional[str], ...] = ()
-    integer_range: Optional[tuple[int, int]] = None
+    dim_names: tuple[str | None, ...] = ()
+    integer_range: tuple[int, int] | None = None
 
     def empty(self) -> torch.Tensor:
         """A tensor of the captured shape that costs no memory until it is touched."""
@@ -41,7 +43,7 @@ class ScalarLeaf:
     """A Python number among the inputs: a constant of the capture."""
 
     name: str
-    value: Union[bool, int, float]
+    value: bool | int | float
 
 
 Leaf = Union[TensorLeaf, ScalarLeaf]
@@ -54,7 +56,7 @@ class CallInputs:
 
     leaves: list[Leaf]
     rebuild: Callable[[Sequence[torch.Tensor]], tuple[list[Any], dict[str, Any]]]
-    fresh: Optional[Callable[[], list[torch.Tensor]]] = None
+    fresh: Callable[[], list[torch.Tensor]] | None = None
     notes: list[str] = field(default_factory=list)
 
     @property
@@ -148,22 +150,25 @@ class _RandintRanges(TorchFunctionMode):
     def __init__(self) -> None:
         super().__init__()
         self.ranges: dict[int, tuple[int, int]] = {}
-        self.kept: list[Any] = []
+        self._kept: list[Any] = []  # an identity is a tensor's only while it lives
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         result = function(*args, **kwargs)
-        if getattr(function, "__name__", "") == "randint" and isinstance(result, torch.Tensor):
+        name = getattr(function, "__name__", "")
+        if not isinstance(result, torch.Tensor):
+            return result
+        if name == "randint":
             numbers = [value for value in args if isinstance(value, int)]
-            numbers += [kwargs[name] for name in ("low", "high") if name in kwargs]
-            low, high = (0, *numbers)[-2:]
-            self.ranges[id(result)] = (low, high)
-            self.kept.append(result)
-        elif getattr(function, "__name__", "") in ("to", "long", "int", "view", "reshape", "contiguous") and args:
-            if id(args[0]) in self.ranges and isinstance(result, torch.Tensor):
-                self.ranges[id(result)] = self.ranges[id(args[0])]
-                self.kept.append(result)
+            numbers += [kwargs[bound] for bound in ("low", "high") if bound in kwargs]
+            self._remember(result, (0, *numbers)[-2:])
+        elif name in KEEPS_VALUES and args and id(args[0]) in self.ranges:
+            self._remember(result, self.ranges[id(args[0])])
         return result
+
+    def _remember(self, result: torch.Tensor, limits: Any) -> None:
+        self.ranges[id(result)] = (int(limits[0]), int(limits[1]))
+        self._kept.append(result)
 
 
 def _call_get_inputs(
@@ -230,7 +235,7 @@ class _Collector:
         self._file, self._line, self._ranges = file, line, ranges
         self.notes: list[str] = []
 
-    def leaf(self, name: str, value: Any) -> Optional[Leaf]:
+    def leaf(self, name: str, value: Any) -> Leaf | None:
         if isinstance(value, torch.Tensor):
             return self._tensor(identifier(name), value)
         if isinstance(value, CAPTURED_SCALARS):
@@ -247,7 +252,7 @@ class _Collector:
             self.notes.append(f"input '{name}' is made on {value.device}: captured on the CPU")
         return TensorLeaf(name, value.dtype, tuple(value.shape), (), self._integer_range(value))
 
-    def _integer_range(self, value: torch.Tensor) -> Optional[tuple[int, int]]:
+    def _integer_range(self, value: torch.Tensor) -> tuple[int, int] | None:
         if value.dtype.is_floating_point or value.dtype == torch.bool:
             return None
         return self._ranges.get(id(value))

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any, Callable
 
-from .failure import TargetFailure, raised_by_user
+from .failure import TargetFailure, raised_by_user, remember_target
 from .machine import without_cuda
 
 KERNELBENCH_CLASS = "Model"
@@ -41,6 +41,7 @@ def load_file(file: str) -> LoadedFile:
     if not os.path.isfile(file):
         raise TargetFailure("there is no such file", file=file, next_step="check the path of the target")
     _forget_previous()
+    remember_target(file)
     root, name = _module_name(file)
     os.chdir(os.path.dirname(file))
     sys.path.insert(0, root)
@@ -186,9 +187,7 @@ def _init_arguments(loaded: LoadedFile, source: dict[str, Any]) -> tuple[list[An
         return [], dict(source["init_arguments"])
     if not source.get("has_get_init_inputs"):
         return [], {}
-    given = call_user(
-        find_symbol(loaded, "get_init_inputs", source["line"]), "calling get_init_inputs()", loaded.file
-    )
+    given = call_user(find_symbol(loaded, "get_init_inputs", source["line"]), "calling get_init_inputs()", loaded.file)
     if isinstance(given, dict):
         return [], dict(given)
     given = list(given or [])

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from typing import Any, Iterator
+from collections.abc import Iterator
+from typing import Any
 
 _ASKED: list[str] = []
 """What the code under `without_cuda` asked of a GPU that is not there, since the last `take_asked`."""

@@ -6,18 +6,19 @@ import keyword
 import re
 
 CPP_KEYWORDS = frozenset(
-    "alignas alignof and and_eq asm auto bitand bitor bool break case catch char class compl concept const consteval "
-    "constexpr constinit const_cast continue co_await co_return co_yield decltype default delete do double dynamic_cast "
-    "else enum explicit export extern false float for friend goto if inline int long mutable namespace new noexcept not "
-    "not_eq nullptr operator or or_eq private protected public register reinterpret_cast requires return short signed "
-    "sizeof static static_assert static_cast struct switch template this thread_local throw true try typedef typeid "
-    "typename union unsigned using virtual void volatile wchar_t while xor xor_eq".split()
+    "alignas alignof and and_eq asm auto bitand bitor bool break case catch char class compl concept const "
+    "consteval constexpr constinit const_cast continue co_await co_return co_yield decltype default delete do "
+    "double dynamic_cast else enum explicit export extern false float for friend goto if inline int long mutable "
+    "namespace new noexcept not not_eq nullptr operator or or_eq private protected public register "
+    "reinterpret_cast requires return short signed sizeof static static_assert static_cast struct switch template "
+    "this thread_local throw true try typedef typeid typename union unsigned using virtual void volatile wchar_t "
+    "while xor xor_eq".split()
 )
 CUDA_NAMES = frozenset(
-    "threadIdx blockIdx blockDim gridDim warpSize half half2 dim3 uint uchar ushort ulong int2 int4 float2 float4 double2 "
-    "min max abs exp log sqrt rsqrt pow sin cos tan tanh erf erff fabs fabsf floor ceil fma fminf fmaxf expf logf sqrtf "
-    "rsqrtf powf sinf cosf tanhf signbit isnan isinf clock assert printf malloc free memcpy memset NULL INFINITY NAN "
-    "main std size_t int8_t int16_t int32_t int64_t uint8_t uint16_t uint32_t uint64_t".split()
+    "threadIdx blockIdx blockDim gridDim warpSize half half2 dim3 uint uchar ushort ulong int2 int4 float2 float4 "
+    "double2 min max abs exp log sqrt rsqrt pow sin cos tan tanh erf erff fabs fabsf floor ceil fma fminf fmaxf "
+    "expf logf sqrtf rsqrtf powf sinf cosf tanhf signbit isnan isinf clock assert printf malloc free memcpy "
+    "memset NULL INFINITY NAN main std size_t int8_t int16_t int32_t int64_t uint8_t uint16_t uint32_t uint64_t".split()
 )
 PLAN_NAMES = frozenset("and or not min max ceil_div none true false op launch library scratch fill where task".split())
 PYTHON_NAMES = frozenset("torch F math None True False self ops".split()) | frozenset(keyword.kwlist)

@@ -6,7 +6,7 @@ import ast
 import dataclasses
 import inspect
 import textwrap
-from typing import Any, Callable, Optional
+from typing import Any, Callable
 
 import torch
 
@@ -14,7 +14,7 @@ from .failure import TargetFailure
 from .names import identifier
 
 
-def flatten_outputs(result: Any, file: str, line: Optional[int]) -> list[tuple[str, torch.Tensor]]:
+def flatten_outputs(result: Any, file: str, line: int | None) -> list[tuple[str, torch.Tensor]]:
     """Tensors with their names; None is dropped. Raises TargetFailure for anything else."""
     flat = _flatten("", result, file, line)
     if not flat:
@@ -24,7 +24,7 @@ def flatten_outputs(result: Any, file: str, line: Optional[int]) -> list[tuple[s
     return flat
 
 
-def returned_names(function: Callable[..., Any]) -> list[Optional[str]]:
+def returned_names(function: Callable[..., Any]) -> list[str | None]:
     """The variables of a final ``return a, b``: ``["a", "b"]``; empty when it does not end so."""
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(inspect.unwrap(function))))
@@ -36,7 +36,7 @@ def returned_names(function: Callable[..., Any]) -> list[Optional[str]]:
     return [element.id if isinstance(element, ast.Name) else None for element in returns[0].value.elts]
 
 
-def _flatten(name: str, value: Any, file: str, line: Optional[int]) -> list[tuple[str, torch.Tensor]]:
+def _flatten(name: str, value: Any, file: str, line: int | None) -> list[tuple[str, torch.Tensor]]:
     if value is None:
         return []
     if isinstance(value, torch.Tensor):
@@ -44,7 +44,9 @@ def _flatten(name: str, value: Any, file: str, line: Optional[int]) -> list[tupl
     pairs = _members(name, value)
     if pairs is None:
         what = f"output '{name}'" if name else "what the target returns"
-        kind = "Python number" if isinstance(value, (int, float, torch.SymInt, torch.SymFloat)) else type(value).__name__
+        kind = (
+            "Python number" if isinstance(value, (int, float, torch.SymInt, torch.SymFloat)) else type(value).__name__
+        )
         raise TargetFailure(
             f"{what} is a {kind}, not a tensor",
             file=file,
@@ -54,7 +56,7 @@ def _flatten(name: str, value: Any, file: str, line: Optional[int]) -> list[tupl
     return [entry for inner, member in pairs for entry in _flatten(inner, member, file, line)]
 
 
-def _members(name: str, value: Any) -> Optional[list[tuple[str, Any]]]:
+def _members(name: str, value: Any) -> list[tuple[str, Any]] | None:
     """The named parts of a container; None for anything that is not one."""
     prefix = f"{name}_" if name else ""
     if isinstance(value, dict):

@@ -5,13 +5,16 @@ from __future__ import annotations
 import contextlib
 import io
 import logging
+import traceback
 import warnings
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Iterator, Optional, Sequence
+from typing import Any
 
 import torch
+from torch.utils._traceback import CapturedTraceback
 
-from .failure import TargetFailure
+from .failure import TargetFailure, is_user_file
 from .inputs import CallInputs
 from .load import Callee
 from .outputs import flatten_outputs
@@ -37,7 +40,7 @@ class Record:
     """What the last call found out. Kept outside of the module: export resets attributes that a call sets."""
 
     output_names: list[str]
-    problem: Optional[TargetFailure] = None
+    problem: TargetFailure | None = None
 
 
 class Wrapper(torch.nn.Module):
@@ -102,7 +105,7 @@ def export_program(wrapper: Wrapper, inputs: CallInputs, dynamic: frozenset[Dim]
         {dim: torch.export.Dim.AUTO for dim in range(tensor.dim()) if (position, dim) in dynamic} or None
         for position, tensor in enumerate(tensors)
     )
-    with quiet():
+    with quiet(), _user_frames():
         exported = torch.export.export(wrapper, tensors, dynamic_shapes=(shapes,) if dynamic else None, strict=False)
         functional = exported.run_decompositions({}) if _has_mutation(exported) else exported
         core = exported.run_decompositions()
@@ -126,6 +129,25 @@ def all_dims(inputs: CallInputs) -> frozenset[Dim]:
         for dim, size in enumerate(leaf.shape)
         if size > 1
     )
+
+
+@contextlib.contextmanager
+def _user_frames() -> Iterator[None]:
+    """Keep the user's lines on nodes. Export keeps frames of functions named `forward` only, so that a node made in a
+    plain function, or in a helper that `forward` calls, would have no line: all the user's frames get that name."""
+    original = CapturedTraceback.summary
+
+    def summary(self: Any) -> traceback.StackSummary:
+        frames = [frame for frame in original(self) if is_user_file(frame.filename)]
+        return traceback.StackSummary.from_list(
+            [traceback.FrameSummary(frame.filename, frame.lineno, "forward") for frame in frames]
+        )
+
+    CapturedTraceback.summary = summary  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        CapturedTraceback.summary = original  # type: ignore[method-assign]
 
 
 @contextlib.contextmanager

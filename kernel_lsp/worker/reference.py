@@ -6,8 +6,9 @@ import ast
 import math
 import operator
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Optional, Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -22,7 +23,9 @@ INFIX = {"add": ("+", 1), "sub": ("-", 1), "mul": ("*", 2), "div": ("/", 2), "ma
 """Operator and precedence; `ATOM` binds tightest."""
 COMPARE = {"gt": ">", "lt": "<", "ge": ">=", "le": "<=", "eq": "==", "ne": "!="}
 ATOM = 3
-METHODS = frozenset("view reshape expand transpose permute flatten unsqueeze squeeze contiguous repeat mean sum pow".split())
+METHODS = frozenset(
+    "view reshape expand transpose permute flatten unsqueeze squeeze contiguous repeat mean sum pow".split()
+)
 """Printed as ``x.name(...)``; their tensor methods take ATen's arguments in ATen's order."""
 FUNCTIONAL = frozenset(
     "linear gelu silu softplus mish leaky_relu elu hardswish hardsigmoid hardtanh relu6 log_sigmoid "
@@ -50,8 +53,8 @@ class ReferenceArgument:
     """An argument of the printed function. `placeholder` is its node, None for a scalar, whose value is baked in."""
 
     name: str
-    placeholder: Optional[str]
-    default: Optional[str] = None
+    placeholder: str | None
+    default: str | None = None
 
 
 class ReferencePrinter:
@@ -138,7 +141,7 @@ class ReferencePrinter:
 
     # --- statements
 
-    def _statement(self, node: Any, user_name: Optional[str], is_result: bool) -> None:
+    def _statement(self, node: Any, user_name: str | None, is_result: bool) -> None:
         if str(node.target) in DROPPED_OPS:
             return
         text = self._expression(node)
@@ -170,7 +173,7 @@ class ReferencePrinter:
             return Text(f"torch.ops.{op}({self._arguments(node.args, node.kwargs)})")
         return self._pretty(node, base) or Text(f"torch.ops.{op}({self._arguments(node.args, node.kwargs)})")
 
-    def _pretty(self, node: Any, base: str) -> Optional[Text]:
+    def _pretty(self, node: Any, base: str) -> Text | None:
         """The call as people write it; None where no such spelling is known."""
         arguments = [self._argument(argument) for argument in node.args]
         if base in COMPARE and len(arguments) == 2 and not node.kwargs:
@@ -255,7 +258,7 @@ def _casts_to_variable_dtype(sources: SourceLines, node: Any) -> bool:
     return False
 
 
-def _tensor_literal(value: torch.Tensor, first: Optional[str]) -> str:
+def _tensor_literal(value: torch.Tensor, first: str | None) -> str:
     device = f", device={first}.device" if first else ""
     numbers = _finite_literal(value.tolist())
     return f"torch.tensor({numbers}, dtype={value.dtype}{device})"

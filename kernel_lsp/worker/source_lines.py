@@ -5,8 +5,9 @@ from __future__ import annotations
 import ast
 import linecache
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Optional, Sequence
+from typing import Any
 
 from .failure import is_user_file
 
@@ -34,7 +35,7 @@ class SourceLines:
     def __init__(self) -> None:
         self._statements: dict[str, dict[int, ast.stmt]] = {}
 
-    def of(self, node: Any) -> Optional[Place]:
+    def of(self, node: Any) -> Place | None:
         """The innermost line of the user's own code that made the node."""
         frames = self.frames(node)
         return frames[-1] if frames else None
@@ -60,7 +61,7 @@ class SourceLines:
                 found[node.name] = name
         return found
 
-    def _name_assigned(self, frames: tuple[Place, ...], following: tuple[Place, ...]) -> Optional[str]:
+    def _name_assigned(self, frames: tuple[Place, ...], following: tuple[Place, ...]) -> str | None:
         for depth in range(len(frames), 0, -1):
             if frames[:depth] == following[:depth]:
                 return None
@@ -69,13 +70,13 @@ class SourceLines:
                 return assigned_name(statement)
         return None
 
-    def _statement(self, place: Place) -> Optional[ast.stmt]:
+    def _statement(self, place: Place) -> ast.stmt | None:
         if place.file not in self._statements:
             self._statements[place.file] = _statements_by_line(place.file)
         return self._statements[place.file].get(place.line)
 
 
-def assigned_name(statement: Optional[ast.stmt]) -> Optional[str]:
+def assigned_name(statement: ast.stmt | None) -> str | None:
     """``y`` for ``y = ...``, ``y += ...`` and ``y: T = ...``; None for any other statement."""
     if isinstance(statement, ast.Assign) and len(statement.targets) == 1:
         target = statement.targets[0]

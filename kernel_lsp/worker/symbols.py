@@ -5,7 +5,8 @@ from __future__ import annotations
 import ast
 import inspect
 import textwrap
-from typing import Any, Callable, Optional, Sequence
+from collections.abc import Sequence
+from typing import Any, Callable
 
 import sympy
 import torch
@@ -44,7 +45,7 @@ class SymbolTable:
         return [self.text(size) for size in shape]
 
 
-def symbol_of(size: Any) -> Optional[sympy.Symbol]:
+def symbol_of(size: Any) -> sympy.Symbol | None:
     """The symbol that a SymInt is, alone; None for a number or a compound."""
     expression = getattr(getattr(size, "node", None), "expr", None)
     return expression if isinstance(expression, sympy.Symbol) else None
@@ -107,7 +108,7 @@ def _dims_named(target: ast.expr, value: ast.expr) -> list[tuple[tuple[str, int]
     ]
 
 
-def _dim_access(value: ast.expr) -> tuple[Optional[str], Optional[int]]:
+def _dim_access(value: ast.expr) -> tuple[str | None, int | None]:
     """``x.shape`` gives (x, None); ``x.shape[1]`` and ``x.size(1)`` give (x, 1)."""
     dim = None
     if isinstance(value, ast.Subscript):
@@ -125,7 +126,7 @@ def _dim_access(value: ast.expr) -> tuple[Optional[str], Optional[int]]:
     return None, None
 
 
-def _index(node: ast.expr) -> Optional[int]:
+def _index(node: ast.expr) -> int | None:
     if isinstance(node, ast.Constant) and isinstance(node.value, int) and node.value >= 0:
         return node.value
     return None
@@ -177,7 +178,7 @@ class _Printer:
 
     def _sum(self, expression: sympy.Basic) -> str:
         text = ""
-        for term in sorted(expression.args, key=_order_of_term):
+        for term in sorted(expression.args, key=lambda term: (term.could_extract_minus_sign(), *self._order(term))):
             negative = term.could_extract_minus_sign()
             printed = self._print(-term if negative else term, 1)
             if not text:
@@ -187,19 +188,21 @@ class _Printer:
         return text
 
     def _product(self, expression: sympy.Basic) -> str:
-        factors = sorted(expression.args, key=lambda factor: (not factor.is_number, str(factor)))
+        factors = sorted(expression.args, key=lambda factor: (not factor.is_number, *self._order(factor)))
         if any(factor.is_Rational and not factor.is_Integer for factor in factors):
             raise _Unknown
         # A floor division among factors needs its own parentheses: (a // 2) * b is not a // (2 * b).
         return " * ".join(self._print(factor, 2) for factor in factors)
 
+    def _order(self, part: sympy.Basic) -> tuple[bool, int, str]:
+        """Numbers last, others in the order in which the symbols are declared."""
+        order = list(self._names)
+        positions = [order.index(symbol) for symbol in part.free_symbols if symbol in self._names]
+        return bool(part.is_number), min(positions, default=0), str(part)
+
 
 class _Unknown(Exception):
     pass
-
-
-def _order_of_term(term: sympy.Basic) -> tuple[bool, bool, str]:
-    return bool(term.is_number), term.could_extract_minus_sign(), str(term)
 
 
 def shape_env_of(tensors: Sequence[Any]) -> Any:

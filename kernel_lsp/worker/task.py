@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from typing import Any, Optional, Sequence
+from collections.abc import Sequence
+from typing import Any
 
 import sympy
 import torch
@@ -15,7 +16,7 @@ from .inputs import ScalarLeaf, TensorLeaf
 from .names import snake_case
 from .program import user_outputs
 from .reference import ReferenceArgument, ReferencePrinter, compile_reference
-from .trial import agrees_at, smallest_size_that_agrees
+from .trial import agrees_at, largest_size_that_holds, smallest_size_that_agrees
 
 SCHEMA_VERSION = 1
 DEFAULT_INTEGER_RANGE = (0, 2)
@@ -67,12 +68,11 @@ def reference_source(captured: Captured, name: str) -> str:
 
 
 def _symbol(captured: Captured, symbol: sympy.Symbol) -> dict[str, Any]:
-    bounds = captured.bounds[symbol]
     return {
         "name": captured.symbols.names[symbol],
         "captured": captured.captured_sizes[symbol],
         "minimum": smallest_size_that_agrees(captured, symbol),
-        "maximum": bounds.maximum,
+        "maximum": largest_size_that_holds(captured, symbol),
     }
 
 
@@ -88,18 +88,14 @@ def _arguments(captured: Captured) -> list[dict[str, Any]]:
         index += 1
         if index in by_index:
             listed.append(_tensor(captured, by_index[index], leaf, limits))
-    return listed + [
-        _tensor(captured, a, None, limits) for a in captured.arguments if a.placeholder.role != "input"
-    ]
+    return listed + [_tensor(captured, a, None, limits) for a in captured.arguments if a.placeholder.role != "input"]
 
 
 def _scalar(leaf: ScalarLeaf) -> dict[str, Any]:
     return {"kind": "scalar", "name": leaf.name, "type": type(leaf.value).__name__, "value": leaf.value}
 
 
-def _tensor(
-    captured: Captured, argument: Argument, leaf: Optional[TensorLeaf], limits: dict[str, str]
-) -> dict[str, Any]:
+def _tensor(captured: Captured, argument: Argument, leaf: TensorLeaf | None, limits: dict[str, str]) -> dict[str, Any]:
     role = argument.placeholder.role
     requires_grad = role in ("input", "parameter") and _fake(captured, argument).dtype.is_floating_point
     if role == "parameter":
@@ -116,8 +112,8 @@ def _tensor(
 
 
 def integer_range(
-    captured: Captured, argument: Argument, leaf: Optional[TensorLeaf], limits: dict[str, str]
-) -> Optional[tuple[int, int]]:
+    captured: Captured, argument: Argument, leaf: TensorLeaf | None, limits: dict[str, str]
+) -> tuple[int, int] | None:
     """[low, high) of an integer input: as given, as made by `randint`, or as far as the code indexes with it."""
     dtype = _fake(captured, argument).dtype
     if leaf is None or dtype.is_floating_point or dtype == torch.bool:
@@ -147,7 +143,7 @@ def _graph(captured: Captured, names: Sequence[str], text: Any) -> dict[str, Any
     return {"inputs": list(names), "input_types": types, "nodes": text.nodes, "outputs": text.outputs}
 
 
-def _backward(captured: Captured) -> Optional[dict[str, Any]]:
+def _backward(captured: Captured) -> dict[str, Any] | None:
     if captured.backward is None or captured.backward_text is None:
         return None
     outputs = captured.forward_text.outputs

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from typing import Any, Callable, Iterator, Optional, Sequence
+from collections.abc import Iterator, Sequence
+from typing import Any, Callable
 
 import sympy
 import torch
@@ -34,7 +35,17 @@ def smallest_size_that_agrees(captured: Captured, symbol: sympy.Symbol) -> int:
     return max(1, minimum)
 
 
-def agrees_at(captured: Captured, wanted: dict[sympy.Symbol, int], reference: Optional[Function]) -> bool:
+def largest_size_that_holds(captured: Captured, symbol: sympy.Symbol) -> int | None:
+    """The symbol's maximum, or None when graph and code agree past it: torch's own choice of a CPU kernel by batch size
+    leaves such a maximum behind."""
+    maximum = captured.bounds[symbol].maximum
+    if maximum is None:
+        return None
+    beyond = [maximum + 1, 2 * maximum + 1, 4 * maximum + 1]
+    return None if all(agrees_at(captured, {symbol: size}, None) for size in beyond) else maximum
+
+
+def agrees_at(captured: Captured, wanted: dict[sympy.Symbol, int], reference: Function | None) -> bool:
     """Whether the graph (and a printed reference) give what the user's code gives, with the wanted sizes and others
     small. False also where nothing of a size that can be tried runs."""
     for small in (True, False):

@@ -36,8 +36,13 @@ def scalar(name: str, value: float | int | bool) -> ScalarInput:
 
 
 def source_of(
-    text: str, symbol: str, *, inputs: list[TensorInput | ScalarInput] | None = None, file: Path | None = None,
-    kind: TargetKind | None = None, init: dict[str, Any] | None = None,
+    text: str,
+    symbol: str,
+    *,
+    inputs: list[TensorInput | ScalarInput] | None = None,
+    file: Path | None = None,
+    kind: TargetKind | None = None,
+    init: dict[str, Any] | None = None,
 ) -> TargetSource:
     """The target `symbol` of a text, which is written to `file`, or to a new file that is removed at exit."""
     file = file or Path(_FOLDER.name) / f"case_{next(_COUNTER)}.py"
@@ -60,7 +65,11 @@ def source_of(
 
 
 def capture_text(
-    text: str, symbol: str, *, inputs: list[TensorInput | ScalarInput] | None = None, backward: bool = False,
+    text: str,
+    symbol: str,
+    *,
+    inputs: list[TensorInput | ScalarInput] | None = None,
+    backward: bool = False,
     **source: Any,
 ) -> Task:
     """The task that a text's symbol is captured as. Raises what `Worker.capture` raises."""
@@ -77,15 +86,17 @@ def capture_source(source: TargetSource, *, backward: bool = False) -> Task:
     return _LOOP.run_until_complete(ask())
 
 
-def make_case(
-    operation: str, shapes: dict[str, Any], family: str, directory: Path, *, seed: int = 1
-) -> CaseFiles:
+def make_case(operation: str, shapes: dict[str, Any], family: str, directory: Path, *, seed: int = 1) -> CaseFiles:
     """A case of the task captured last."""
 
     async def ask() -> CaseFiles:
         worker = await _worker()
         return await worker.make_case(
-            operation, shapes=shapes, family=family, seed=seed, directory=directory  # type: ignore[arg-type]
+            operation,
+            shapes=shapes,
+            family=family,
+            seed=seed,
+            directory=directory,  # type: ignore[arg-type]
         )
 
     return _LOOP.run_until_complete(ask())

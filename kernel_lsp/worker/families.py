@@ -1,0 +1,108 @@
+"""Kinds of inputs that bring out different errors of a kernel."""
+
+from __future__ import annotations
+
+from typing import Callable
+
+import torch
+
+SCALE_UP, SCALE_DOWN = 3.0, 0.01
+LARGE = 1e4
+INTEGER_BOUND = 3
+"""Small integers are within [-3, 3]: sums of thousands of their products are exact in f32."""
+PARAMETER_NOISE = 0.1
+"""Relative to a parameter's own size, or absolute where it is all zeros: weights of ones and biases of zeros would hide
+a kernel that forgets them."""
+
+Make = Callable[[tuple[int, ...], torch.Generator], torch.Tensor]
+
+
+def _normal(shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
+    return torch.randn(shape, generator=generator)
+
+
+def _uniform(shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
+    return torch.rand(shape, generator=generator)
+
+
+def _constant_rows(shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
+    """Every row along the last dim is one value."""
+    if not shape:
+        return _normal(shape, generator)
+    return _normal((*shape[:-1], 1), generator).expand(shape)
+
+
+def _one_hot(shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
+    """Every row along the last dim is zero but for a single one."""
+    if not shape:
+        return torch.ones(shape)
+    places = torch.randint(0, shape[-1], (*shape[:-1], 1), generator=generator)
+    return torch.zeros(shape).scatter_(-1, places, 1.0)
+
+
+def _small_integers(shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
+    return torch.randint(-INTEGER_BOUND, INTEGER_BOUND + 1, shape, generator=generator).float()
+
+
+def _large(shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
+    """Either sign, magnitudes from half of `LARGE` up to it."""
+    magnitude = LARGE * (0.5 + 0.5 * torch.rand(shape, generator=generator))
+    sign = torch.randint(0, 2, shape, generator=generator) * 2 - 1
+    return magnitude * sign
+
+
+FAMILIES: dict[str, Make] = {
+    "normal": _normal,
+    "uniform": _uniform,
+    "scaled_up": lambda shape, generator: SCALE_UP * _normal(shape, generator),
+    "scaled_down": lambda shape, generator: SCALE_DOWN * _normal(shape, generator),
+    "negative": lambda shape, generator: -_normal(shape, generator).abs(),
+    "constant_rows": _constant_rows,
+    "one_hot": _one_hot,
+    "small_integers": _small_integers,
+    "large": _large,
+    "special_nan": _normal,
+    "special_inf": _normal,
+}
+"""Family -> how its floating inputs are made. `given` is made by the user's own `get_inputs`."""
+SPECIAL_VALUES = {"special_nan": float("nan"), "special_inf": float("inf")}
+"""Placed once, in the largest floating input."""
+
+
+def place_special(family: str, tensors: list[torch.Tensor], generator: torch.Generator) -> None:
+    """Put the family's special value into one element, in place."""
+    value = SPECIAL_VALUES.get(family)
+    floating = [tensor for tensor in tensors if tensor.is_floating_point() and tensor.numel()]
+    if value is None or not floating:
+        return
+    target = max(floating, key=torch.Tensor.numel)
+    place = int(torch.randint(0, target.numel(), (1,), generator=generator))
+    target.view(-1)[place] = value
+
+
+def integers(
+    shape: tuple[int, ...], dtype: torch.dtype, limits: tuple[int, int], generator: torch.Generator
+) -> torch.Tensor:
+    """Integers, or booleans, drawn from [low, high)."""
+    low, high = (0, 2) if dtype == torch.bool else limits
+    return torch.randint(low, max(low + 1, high), shape, generator=generator).to(dtype)
+
+
+def near_own_values(own: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """A parameter's own values with noise, in its dtype."""
+    if not own.is_floating_point() or not own.numel():
+        return own.detach().clone()
+    values = own.detach().float()
+    size = float(values.square().mean().sqrt()) or 1.0
+    return (values + PARAMETER_NOISE * size * torch.randn(values.shape, generator=generator)).to(own.dtype)
+
+
+def buffer_values(own: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """A buffer's own values; with noise where they are all equal, as fresh running statistics are. A positive buffer,
+    e.g. a variance, stays positive; a mask or a table stays as it is."""
+    first: torch.Tensor | None = own.reshape(-1)[0] if own.numel() > 1 and own.is_floating_point() else None
+    if first is None or not bool(torch.isfinite(first)) or not bool((own == first).all()):
+        return own.detach().clone()
+    noise = PARAMETER_NOISE * torch.randn(own.shape, generator=generator)
+    values = own.float() * (1 + noise.abs()) if float(first) > 0 else own.float() + noise
+    return values.to(own.dtype)
