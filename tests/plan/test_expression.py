@@ -175,7 +175,7 @@ def test_a_tree_of_integers_is_printed_exactly(tree: Expression) -> None:
     assert parse(str(tree)) == tree
 
 
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=500, deadline=None)
 @given(integer_trees, st.tuples(*[st.integers(-40, 200)] * len(NAMES)))
 def test_simplifying_keeps_the_value_for_all_integers(tree: Expression, sizes: tuple[int, ...]) -> None:
     values = dict(zip(NAMES, sizes, strict=True))
