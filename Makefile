@@ -20,6 +20,7 @@ help:  ## list the targets
 	@echo "  variables: PYTHON=python3.12  TORCH=2.13.0  TARGET=model.py::Block  PYTEST_ARGS='-k plan -x'"
 
 install: $(INSTALLED)  ## create .venv and install everything into it (once)
+	@echo "Installed in $(VENV). Next: make demo, or $(BIN)/kernel-lsp --help"
 
 demo: $(INSTALLED)  ## optimize TARGET on the CPU and end with a report
 	@$(BIN)/python -m kernel_lsp optimize $(TARGET) --device cpu

@@ -53,12 +53,13 @@ def test_a_hand_written_kernel_fits_its_plan(file: Path) -> None:
     assert plan.task in TARGETS
 
 
-def test_the_softmax_plan_launches_a_block_per_row() -> None:
+@pytest.mark.parametrize(
+    ("D", "kernel"), [(4, "softmax_rows<64>"), (1024, "softmax_rows<64>"), (1028, "softmax_rows<256>")]
+)
+def test_the_softmax_plan_launches_a_block_per_row(D: int, kernel: str) -> None:
     text = (EXAMPLES / "row_softmax.cu").read_text()
-    operation = parse_or_raise(text, "row_softmax.cu").forward
-    bound = bind(operation, {"x": (7, 1024)}, {}, kernel_signatures(text))
-    assert bound.tensor("out").shape == (7, 1024)
-    assert [step.grid for step in bound.steps] == [(7, 1, 1)]
+    bound = bind(parse_or_raise(text, "row_softmax.cu").forward, {"x": (7, D)}, {}, kernel_signatures(text))
+    assert [(step.kernel, step.grid) for step in bound.steps] == [(kernel, (7, 1, 1))]
 
 
 def find_symbol(tree: ast.Module, names: list[str]) -> bool:
