@@ -96,9 +96,9 @@ def _own(results: Sequence[Tensor], inputs: Sequence[Tensor]) -> tuple[Any, ...]
 
 @contextlib.contextmanager
 def _autograd_in_operator() -> Iterator[None]:
-    """Lets autograd record inside an operator's own code, where the dispatcher is past it."""
+    """Lets autograd run inside an operator's own code, where the dispatcher is past it. It leaves no graph behind."""
     autograd = torch._C.DispatchKey.AutogradFunctionality
-    with torch._C._SetExcludeDispatchKeyGuard(autograd, False):
+    with torch.no_grad(), torch._C._SetExcludeDispatchKeyGuard(autograd, False):
         yield
 
 
