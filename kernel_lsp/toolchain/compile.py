@@ -100,13 +100,20 @@ class Compiler:
 
     async def _ask(self, message: Mapping[str, Any]) -> Answered | Died | Overran:
         async with self._slots:
-            conversation = self._idle.pop() if self._idle else await self._start()
-            try:
-                return await conversation.ask(message, deadline_s=self._deadline_s)
-            finally:
-                # After a death, a missed deadline or a cancelled wait the conversation is over.
-                if conversation.is_alive:
-                    self._idle.append(conversation)
+            if self._idle:
+                answer = await self._ask_one(self._idle.pop(), message)
+                if not isinstance(answer, Died):
+                    return answer
+            # A warm process may have been killed while it was idle: only a fresh one that dies blames the text.
+            return await self._ask_one(await self._start(), message)
+
+    async def _ask_one(self, conversation: Conversation, message: Mapping[str, Any]) -> Answered | Died | Overran:
+        try:
+            return await conversation.ask(message, deadline_s=self._deadline_s)
+        finally:
+            # After a death, a missed deadline or a cancelled wait the conversation is over.
+            if conversation.is_alive:
+                self._idle.append(conversation)
 
     async def _start(self) -> Conversation:
         program = Path(nvrtc_program.__file__)

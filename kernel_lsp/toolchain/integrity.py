@@ -39,7 +39,7 @@ _EXTERN_FUNCTION = re.compile(r"\.extern\s+\.func\s*(?:\([^)]*\))?\s*(?P<name>[\
 _F64_ARITHMETIC = re.compile(r"(?:add|sub|mul|fma|mad|div|sqrt|rcp|rsqrt|min|max)\.(?:\w+\.)*f64\b")
 _MAY_BE_F64 = re.compile(r"\b(?:double|float64_t|sinf?|cosf?|tanf?|sincosf?|sinpif?|cospif?)\b")
 """Double precision that the text asks for, and that of CUDA's argument reduction."""
-_REDUCED_PRODUCT = re.compile(r"(?:mma|wmma|wgmma)\.\S*\b(?:tf32|f16|bf16|e4m3|e5m2)\b")
+_REDUCED_PRODUCT = re.compile(r"(?:mma\.sync|wmma\.mma|wgmma\.mma)\S*\b(?:tf32|f16|bf16|e4m3|e5m2)\b")
 _DIRECTIVE = re.compile(
     r"^[ \t\v\f]*(?:\#|%:|\?\?=)[ \t\v\f]*(?P<name>include_next|include|import|embed)\b(?P<rest>[^\n]*)", re.MULTILINE
 )
@@ -181,7 +181,7 @@ def _instruction_findings(ptx: PtxText) -> Iterator[Finding]:
 def _precision_findings(ptx: PtxText, text: str) -> Iterator[Finding]:
     if not _MAY_BE_F64.search(mask_literals(text)):
         yield from _first_of_each(ptx, _F64_ARITHMETIC, "f64-arithmetic", "it computes in double precision")
-    message = "a matrix product with operands rounded to lower precision"
+    message = "a matrix product of operands in reduced precision"
     yield from _first_of_each(ptx, _REDUCED_PRODUCT, "reduced-precision-product", message)
 
 
@@ -208,8 +208,10 @@ def _state_finding(variable: str, place: Place) -> Finding:
 
 def _plain_name(symbol: str) -> str:
     """The last name in a mangled symbol: ``c`` of ``_ZZ1kPfE1c``."""
-    match = re.search(r"(\d+)([A-Za-z_]\w*)$", symbol) if symbol.startswith("_Z") else None
-    return match[2][-int(match[1]) :] if match else symbol
+    names = (
+        symbol[match.end() :] for match in re.finditer(r"\d+", symbol) if int(match[0]) == len(symbol) - match.end()
+    )
+    return next(names, symbol) if symbol.startswith("_Z") else symbol
 
 
 def _error(code: str, message: str, place: Place) -> Finding:

@@ -1,0 +1,213 @@
+"""The integrity gate: attacks are refused, unusual but honest kernels pass."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from kernel_lsp.core.finding import Finding, Severity
+from kernel_lsp.core.verdict import Built
+from kernel_lsp.toolchain.compile import BuildRequest, Compiler
+from kernel_lsp.toolchain.discovery import Toolchain
+from kernel_lsp.toolchain.integrity import approximate_instructions, audit, is_allowed_header, source_findings
+
+
+@pytest.fixture
+async def compiler(toolchain: Toolchain) -> AsyncIterator[Compiler]:
+    async with Compiler(toolchain) as compiler:
+        yield compiler
+
+
+async def compiled(compiler: Compiler, text: str) -> Built:
+    outcome = await compiler.compile(BuildRequest(text=text, name_expressions=("k",)))
+    assert isinstance(outcome, Built), outcome
+    return outcome
+
+
+async def check(compiler: Compiler, text: str, *expected: tuple[str, Severity, int | None]) -> tuple[Finding, ...]:
+    """The audit finds exactly this: code, severity and line."""
+    findings = audit(text, await compiled(compiler, text))
+    assert [(finding.code, finding.severity, finding.line) for finding in findings] == list(expected), findings
+    return findings
+
+
+HONEST = {
+    "a constant table": "__constant__ float t[4] = {1, 2, 3, 4};\n__global__ void k(float* x, int i) { x[0] = t[i]; }",
+    "a constexpr table": "constexpr float t[3] = {1, 2, 3};\n__global__ void k(float* x, int i) { x[0] = t[i]; }",
+    "a device table that is only read": (
+        "__device__ float t[3] = {1, 2, 3};\n__global__ void k(float* x, int i) { x[0] = t[i]; }"
+    ),
+    "a device table whose index comes from itself": (
+        "__device__ int t[3] = {1, 2, 0};\n__global__ void k(int* x, int i) { x[t[i]] = t[t[i]]; }"
+    ),
+    "static shared memory": (
+        "__global__ void k(float* x) { static __shared__ float s[32]; s[threadIdx.x] = x[threadIdx.x];\n"
+        "__syncthreads(); x[threadIdx.x] = s[31 - threadIdx.x]; }"
+    ),
+    "dynamic shared memory": (
+        "extern __shared__ float s[];\n__global__ void k(float* x) { s[threadIdx.x] = x[threadIdx.x];\n"
+        "__syncthreads(); x[threadIdx.x] = s[threadIdx.x ^ 1]; }"
+    ),
+    "a device function that is not inlined": (
+        "__device__ __noinline__ float twice(float v) { return v * 2; }\n"
+        "__global__ void k(float* x) { x[0] = twice(x[1]); }"
+    ),
+    "a table handed to a function that reads": (
+        "__device__ float t[3] = {1, 2, 3};\n"
+        "__device__ __noinline__ float pick(const float* p, int i) { return p[i]; }\n"
+        "__global__ void k(float* x, int i) { x[0] = pick(t, i) + pick(x, i); }"
+    ),
+    "a character table": '__global__ void k(char* x, int i) { x[0] = "hello"[i]; }',
+    "an assertion": "__global__ void k(float* x) { assert(x[0] > 0); x[1] = 1; }",
+    "a trap": "__global__ void k(float* x) { if (x[0] < 0) __trap(); x[1] = 1; }",
+    "trigonometry with its own table": "__global__ void k(float* x) { x[0] = sinf(x[1]) + tanf(x[2]); }",
+    "double precision that is meant": "__global__ void k(double* x) { x[0] = x[1] * 2.5; }",
+    "inline assembly": '__global__ void k(float* x) { asm("ex2.approx.f32 %0, %1;" : "=f"(x[0]) : "f"(x[1])); }',
+    "atomics on an output": "__global__ void k(float* x) { atomicAdd(x, 1.f); }",
+    "a multiprocessor's number": '__global__ void k(int* x) { asm("mov.u32 %0, %%smid;" : "=r"(x[0])); }',
+    "asynchronous copies": (
+        "#include <cuda_pipeline.h>\n__global__ void k(const float4* x, float4* y) { __shared__ float4 s[32];\n"
+        "__pipeline_memcpy_async(&s[threadIdx.x], &x[threadIdx.x], 16); __pipeline_commit(); __pipeline_wait_prior(0);\n"
+        "__syncthreads(); y[threadIdx.x] = s[31 - threadIdx.x]; }"
+    ),
+    "cooperative groups": (
+        "#include <cooperative_groups.h>\nnamespace cg = cooperative_groups;\n"
+        "__global__ void k(float* x) { auto g = cg::this_thread_block(); g.sync(); x[0] = g.size(); }"
+    ),
+    "cub": (
+        "#include <cub/block/block_reduce.cuh>\n__global__ void k(float* x) { using R = cub::BlockReduce<float, 128>;\n"
+        "__shared__ typename R::TempStorage s; float v = R(s).Sum(x[threadIdx.x]); if (threadIdx.x == 0) x[0] = v; }"
+    ),
+    "an include in a comment": '// #include "mine.h"\n/*\n#include <stdio>\n*/\n__global__ void k(float* x) { x[0] = 1; }',
+}
+
+
+@pytest.mark.parametrize("text", HONEST.values(), ids=HONEST.keys())
+async def test_honest_kernels_pass_without_a_word(compiler: Compiler, text: str) -> None:
+    await check(compiler, text)
+
+
+STATE = {
+    "a counter": "__device__ int n;\n__global__ void k(int* x) {\n  x[0] = atomicAdd(&n, 1); }",
+    "a static local": "__global__ void k(int* x) {\n\n  static int n; x[0] = n++; }",
+    "a cache by index": "__device__ float c[9];\n__global__ void k(float* x, int i) {\n  c[i + 1] = x[0]; x[1] = c[i]; }",
+    "managed memory": "__managed__ int n;\n__global__ void k(int* x) {\n  n = x[0]; }",
+    "an initialized variable": "__device__ int n = 7;\n__global__ void k(int* x) {\n  n += x[0]; }",
+    "a pointer chosen at run time": (
+        "__device__ int a[2], b[2];\n__global__ void k(int* x, int i) {\n  int* p = i > 3 ? a : x; *p = 5; x[1] = b[0]; }"
+    ),
+    "an address given away": "__device__ int n;\n__global__ void k(int** x) {\n  x[0] = &n; }",
+    "inline assembly": (
+        '__device__ int n;\n__global__ void k(int* x) {\n  asm volatile("st.global.u32 [%0], %1;" :: "l"(&n), "r"(x[0])); }'
+    ),
+    "memory copied asynchronously": (
+        '__device__ int n;\n__global__ void k(int* x) {\n  asm volatile("red.global.add.u32 [%0], 1;" :: "l"(&n)); }'
+    ),
+}
+
+
+@pytest.mark.parametrize("text", STATE.values(), ids=STATE.keys())
+async def test_state_between_launches_is_refused_on_its_line(compiler: Compiler, text: str) -> None:
+    await check(compiler, text, ("keeps-state", Severity.ERROR, 3))
+
+
+async def test_state_written_in_a_function_is_found(compiler: Compiler) -> None:
+    text = (
+        "__device__ int n[2];\n__device__ __noinline__ void set(int* p, int v) {\n  p[1] = v; }\n"
+        "__global__ void k(int* x) { set(n, x[0]); set(x, 2); }"
+    )
+    (finding,) = await check(compiler, text, ("keeps-state", Severity.ERROR, 3))
+    assert "'n' keeps state" in finding.message
+
+
+async def test_the_name_of_a_static_local_is_readable(compiler: Compiler) -> None:
+    text = "__global__ void k(int* x) { static int calls; x[0] = calls++; }"
+    (finding,) = await check(compiler, text, ("keeps-state", Severity.ERROR, 1))
+    assert "'calls' keeps state" in finding.message
+
+
+async def test_memory_from_the_device_heap_is_refused(compiler: Compiler) -> None:
+    text = "__global__ void k(float* x) {\n  float* p = (float*)malloc(8); p[0] = x[0]; x[1] = p[0];\n  free(p); }"
+    await check(compiler, text, ("calls-outside", Severity.ERROR, 2), ("calls-outside", Severity.ERROR, 3))
+
+
+@pytest.mark.parametrize("read", ["clock64()", "clock()"])
+async def test_reading_a_clock_is_refused(compiler: Compiler, read: str) -> None:
+    text = f"__global__ void k(long long* x) {{\n  x[0] = {read}; }}"
+    await check(compiler, text, ("reads-a-clock", Severity.ERROR, 2))
+
+
+async def test_a_clock_hidden_in_assembly_is_refused(compiler: Compiler) -> None:
+    text = '__global__ void k(long long* x) {\n  asm volatile("mov.u64 %0, /* */ \\n %%globaltimer;" : "=l"(x[0])); }'
+    await check(compiler, text, ("reads-a-clock", Severity.ERROR, 2))
+
+
+async def test_printing_and_sleeping_are_warned_of(compiler: Compiler) -> None:
+    text = '__global__ void k(float* x) {\n  printf("%f", x[0]);\n  __nanosleep(100);\n  x[1] = 1; }'
+    await check(compiler, text, ("prints", Severity.WARNING, 2), ("sleeps", Severity.WARNING, 3))
+
+
+async def test_double_precision_that_no_one_named_is_told(compiler: Compiler) -> None:
+    text = "__global__ void k(float* x) {\n  x[0] = x[1] * 0.1 + x[2]; }"
+    (finding,) = await check(compiler, text, ("f64-arithmetic", Severity.INFORMATION, 2))
+    assert finding.kernel == "k"
+
+
+async def test_a_product_in_reduced_precision_is_told(compiler: Compiler) -> None:
+    text = """\
+#include <mma.h>
+using namespace nvcuda;
+__global__ void k(const half* a, const half* b, float* c) {
+  wmma::fragment<wmma::matrix_a, 16, 16, 16, half, wmma::row_major> fa;
+  wmma::fragment<wmma::matrix_b, 16, 16, 16, half, wmma::col_major> fb;
+  wmma::fragment<wmma::accumulator, 16, 16, 16, float> fc;
+  wmma::fill_fragment(fc, 0.0f);
+  wmma::load_matrix_sync(fa, a, 16);
+  wmma::load_matrix_sync(fb, b, 16);
+  wmma::mma_sync(fc, fa, fb, fc);
+  wmma::store_matrix_sync(c, fc, 16, wmma::mem_row_major);
+}
+"""
+    await check(compiler, text, ("reduced-precision-product", Severity.INFORMATION, 10))
+
+
+async def test_a_launched_name_that_was_not_compiled_is_refused(compiler: Compiler) -> None:
+    text = "__global__ void k(float* x) { x[0] = 1; }"
+    forged = (await compiled(compiler, text)).model_copy(update={"symbols": {"other": "_Z5otherPf"}})
+    assert [finding.code for finding in audit(text, forged)] == ["no-such-kernel"]
+
+
+async def test_approximate_instructions_are_counted(compiler: Compiler) -> None:
+    outcome = await compiled(compiler, "__global__ void k(float* x) { x[0] = __expf(x[1]); x[2] = __expf(x[3]); }")
+    (entry,) = approximate_instructions(outcome)
+    assert (entry.kernel, entry.instruction.split(".")[:2], entry.n) == ("k", ["ex2", "approx"], 2)
+
+
+FOREIGN = {
+    "a local file": '#include "mine.cuh"',
+    "an absolute path": "#include </etc/passwd>",
+    "a path that climbs": "#include <cuda/../../../etc/passwd>",
+    "a macro": "#define H <cuda_fp16.h>\n#include H",
+    "a digraph": "%:include </etc/passwd>",
+    "a trigraph": "??=include </etc/passwd>",
+    "a spliced line": "#inc\\\nlude </etc/passwd>",
+    "a comment between": "#/* */include /* */ </etc/passwd>",
+    "torch": "#include <torch/extension.h>",
+    "the next header": "#include_next <cuda_fp16.h>",
+    "a comment that ends in a string": 'const char* a = "/*";\n#include </etc/passwd>\nconst char* b = "*/";',
+}
+
+
+@pytest.mark.parametrize("text", FOREIGN.values(), ids=FOREIGN.keys())
+def test_other_files_are_not_included(text: str) -> None:
+    assert [finding.code for finding in source_findings(text)] == ["include-outside-toolkit"]
+
+
+def test_a_foreign_include_is_found_on_its_line() -> None:
+    assert [finding.line for finding in source_findings('#include <cuda_fp16.h>\n\n#include "a.h"\n')] == [3]
+
+
+@pytest.mark.parametrize("name", ["cuda_fp16.h", "cub/block/block_scan.cuh", "cuda/std/array", "stdint.h", "mma.h"])
+def test_headers_of_the_toolkit_are_allowed(name: str) -> None:
+    assert is_allowed_header(name)
