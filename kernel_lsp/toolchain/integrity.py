@@ -39,7 +39,7 @@ _EXTERN_FUNCTION = re.compile(r"\.extern\s+\.func\s*(?:\([^)]*\))?\s*(?P<name>[\
 _F64_ARITHMETIC = re.compile(r"(?:add|sub|mul|fma|mad|div|sqrt|rcp|rsqrt|min|max)\.(?:\w+\.)*f64\b")
 _MAY_BE_F64 = re.compile(r"\b(?:double|float64_t|sinf?|cosf?|tanf?|sincosf?|sinpif?|cospif?)\b")
 """Double precision that the text asks for, and that of CUDA's argument reduction."""
-_REDUCED_PRODUCT = re.compile(r"(?:mma\.sync|wmma\.mma|wgmma\.mma)\S*\b(?:tf32|f16|bf16|e4m3|e5m2)\b")
+_REDUCED_PRODUCT = re.compile(r"(?:mma\.sync|wmma\.mma|wgmma\.mma)(?!\S*\.(?:f64|s32))")
 _DIRECTIVE = re.compile(
     r"^[ \t\v\f]*(?:\#|%:|\?\?=)[ \t\v\f]*(?P<name>include_next|include|import|embed)\b(?P<rest>[^\n]*)", re.MULTILINE
 )
@@ -208,10 +208,10 @@ def _state_finding(variable: str, place: Place) -> Finding:
 
 def _plain_name(symbol: str) -> str:
     """The last name in a mangled symbol: ``c`` of ``_ZZ1kPfE1c``."""
-    names = (
-        symbol[match.end() :] for match in re.finditer(r"\d+", symbol) if int(match[0]) == len(symbol) - match.end()
-    )
-    return next(names, symbol) if symbol.startswith("_Z") else symbol
+    if not symbol.startswith("_Z"):
+        return symbol
+    lengths = re.finditer(r"\d+", symbol)
+    return next((symbol[m.end() :] for m in lengths if int(m[0]) == len(symbol) - m.end()), symbol)
 
 
 def _error(code: str, message: str, place: Place) -> Finding:

@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -47,15 +48,20 @@ def test_an_empty_directory_is_a_miss(tmp_path: Path) -> None:
     check(BuildCache(tmp_path / "not there"), "ab", None)
 
 
-@pytest.mark.parametrize("damage", [b"", b"nonsense", None, "flip"])
-def test_a_damaged_entry_is_a_miss_and_can_be_replaced(tmp_path: Path, damage: bytes | str | None) -> None:
+DAMAGE: dict[str, Callable[[bytes], bytes]] = {
+    "emptied": lambda whole: b"",
+    "overwritten": lambda whole: b"nonsense",
+    "cut short": lambda whole: whole[:-5],
+    "changed inside": lambda whole: whole.replace(b"sm_90", b"sm_91"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE.keys())
+def test_a_damaged_entry_is_a_miss_and_can_be_replaced(tmp_path: Path, damage: Callable[[bytes], bytes]) -> None:
     cache = BuildCache(tmp_path)
     cache.put("ab", outcome_of("x"))
     path = tmp_path / "ab" / "ab.json"
-    whole = path.read_bytes()
-    path.write_bytes(
-        whole[:-5] if damage is None else whole.replace(b"sm_90", b"sm_91") if damage == "flip" else damage
-    )
+    path.write_bytes(damage(path.read_bytes()))
     check(cache, "ab", None)
     cache.put("ab", outcome_of("y"))
     check(cache, "ab", "y")

@@ -86,7 +86,7 @@ def test_a_toolkit_without_nvrtc_is_passed_over_and_that_is_said(tmp_path: Path)
 
 def test_nvrtc_and_headers_of_different_releases_are_refused(tmp_path: Path) -> None:
     make_toolkit(tmp_path / "cuda", nvrtc="13.0", headers="12.8")
-    with pytest.raises(EnvironmentProblem, match="mixes versions: NVRTC 13.0 with headers of CUDA 12.8"):
+    with pytest.raises(EnvironmentProblem, match=r"mixes versions: NVRTC 13\.0 with headers of CUDA 12\.8"):
         find_toolchain(toolkit_parent=tmp_path)
 
 
@@ -99,7 +99,7 @@ def test_an_nvrtc_without_its_builtins_is_refused(tmp_path: Path) -> None:
 
 def test_a_compiler_that_is_too_old_is_refused(tmp_path: Path) -> None:
     make_toolkit(tmp_path / "cuda", nvrtc="11.8", headers="11.8")
-    with pytest.raises(EnvironmentProblem, match="older than 12.0"):
+    with pytest.raises(EnvironmentProblem, match=r"older than 12\.0"):
         find_toolchain(toolkit_parent=tmp_path)
 
 

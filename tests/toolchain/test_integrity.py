@@ -68,8 +68,8 @@ HONEST = {
     "a multiprocessor's number": '__global__ void k(int* x) { asm("mov.u32 %0, %%smid;" : "=r"(x[0])); }',
     "asynchronous copies": (
         "#include <cuda_pipeline.h>\n__global__ void k(const float4* x, float4* y) { __shared__ float4 s[32];\n"
-        "__pipeline_memcpy_async(&s[threadIdx.x], &x[threadIdx.x], 16); __pipeline_commit(); __pipeline_wait_prior(0);\n"
-        "__syncthreads(); y[threadIdx.x] = s[31 - threadIdx.x]; }"
+        "__pipeline_memcpy_async(&s[threadIdx.x], &x[threadIdx.x], 16); __pipeline_commit();\n"
+        "__pipeline_wait_prior(0); __syncthreads(); y[threadIdx.x] = s[31 - threadIdx.x]; }"
     ),
     "cooperative groups": (
         "#include <cooperative_groups.h>\nnamespace cg = cooperative_groups;\n"
@@ -79,7 +79,7 @@ HONEST = {
         "#include <cub/block/block_reduce.cuh>\n__global__ void k(float* x) { using R = cub::BlockReduce<float, 128>;\n"
         "__shared__ typename R::TempStorage s; float v = R(s).Sum(x[threadIdx.x]); if (threadIdx.x == 0) x[0] = v; }"
     ),
-    "an include in a comment": '// #include "mine.h"\n/*\n#include <stdio>\n*/\n__global__ void k(float* x) { x[0] = 1; }',
+    "an include in a comment": '// #include "a.h"\n/*\n#include <b>\n*/\n__global__ void k(float* x) { x[0] = 1; }',
 }
 
 
@@ -91,17 +91,18 @@ async def test_honest_kernels_pass_without_a_word(compiler: Compiler, text: str)
 STATE = {
     "a counter": "__device__ int n;\n__global__ void k(int* x) {\n  x[0] = atomicAdd(&n, 1); }",
     "a static local": "__global__ void k(int* x) {\n\n  static int n; x[0] = n++; }",
-    "a cache by index": "__device__ float c[9];\n__global__ void k(float* x, int i) {\n  c[i + 1] = x[0]; x[1] = c[i]; }",
+    "a cache by index": "__device__ int c[9];\n__global__ void k(int* x, int i) {\n  c[i + 1] = x[0]; x[1] = c[i]; }",
     "managed memory": "__managed__ int n;\n__global__ void k(int* x) {\n  n = x[0]; }",
     "an initialized variable": "__device__ int n = 7;\n__global__ void k(int* x) {\n  n += x[0]; }",
     "a pointer chosen at run time": (
-        "__device__ int a[2], b[2];\n__global__ void k(int* x, int i) {\n  int* p = i > 3 ? a : x; *p = 5; x[1] = b[0]; }"
+        "__device__ int a, b;\n__global__ void k(int* x, int i) {\n  int* p = i > 3 ? &a : x; *p = 5; x[1] = b; }"
     ),
     "an address given away": "__device__ int n;\n__global__ void k(int** x) {\n  x[0] = &n; }",
     "inline assembly": (
-        '__device__ int n;\n__global__ void k(int* x) {\n  asm volatile("st.global.u32 [%0], %1;" :: "l"(&n), "r"(x[0])); }'
+        '__device__ int n;\n__global__ void k(int* x) {\n  asm volatile("st.global.u32 [%0], %1;" ::'
+        ' "l"(&n), "r"(x[0])); }'
     ),
-    "memory copied asynchronously": (
+    "a reduction in assembly": (
         '__device__ int n;\n__global__ void k(int* x) {\n  asm volatile("red.global.add.u32 [%0], 1;" :: "l"(&n)); }'
     ),
 }
