@@ -317,8 +317,11 @@ class OperationText:
         results = [self.rename(result) for result in step.results]
         function = "torch.ops." + step.function.replace("::", ".")
         depth = 2 if step.condition is None else 3
-        lines = bracketed(f"{', '.join(results)} = {function}(", arguments, ")", depth)
-        lines += [f"{result} = _ready({result})" for result in results]
+        if len(results) == 1 and not step.function.endswith("_backward"):
+            lines = bracketed(f"{results[0]} = {function}(", arguments, ").contiguous()", depth)
+        else:
+            lines = bracketed(f"returned = {function}(", arguments, ")", depth)
+            lines += unpacked(results, "(value.contiguous() for value in returned if value is not None)", depth)
         comment = _comment(print_step(step))
         if step.condition is None:
             return [*comment, *lines]

@@ -51,6 +51,8 @@ LOCAL_NAMES = (
     "inputs",
     "arguments",
     "needed",
+    "returned",
+    "value",
     "found",
     "results",
     "owned",

@@ -1,0 +1,357 @@
+"""Commands for a CUDA device: load a candidate, run its bound operations on case files, time it beside PyTorch.
+
+Verdicts are reached elsewhere: here outputs are poisoned, computed and copied out. An operation is the JSON of
+`kernel_lsp.core.plan.BoundOperation`; tensors in files are the entries of `files`.
+"""
+
+from __future__ import annotations
+
+import datetime
+import statistics
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from .cuda_runtime import (
+    POINTER,
+    CudaError,
+    KernelLaunch,
+    architecture_of,
+    compiled,
+    current_stream,
+    find_function,
+    load_module,
+    make_context_current,
+    on_device,
+)
+from .dtypes import torch_dtype
+from .failure import EnvironmentFailure, Failure, short_message
+from .files import read_tensor, write_tensor
+from .library import _argument, _function
+from .reference import compile_reference
+
+POISON_BYTE = 0xFF
+"""Repeated, a NaN in every floating type."""
+GUARD_BYTES = 4096
+"""Poisoned before and after every tensor that a kernel may write, and looked at afterwards. A whole page, so that
+alignment stays as it is."""
+L2_FLUSH_FACTOR = 2
+MIN_SAMPLES = 60
+N_WARM_UP = 3
+LOW_PERCENTILE, HIGH_PERCENTILE = 10, 90
+SLEEP_CYCLES_PER_US = 2000
+"""Of `torch.cuda._sleep`, at the highest clock of current GPUs: sleeping too long costs little."""
+MAX_SLEEP_US = 2000.0
+
+
+@dataclass
+class Candidate:
+    """A candidate on a device: a handle for each name expression."""
+
+    functions: dict[str, Any]
+    device: int
+
+
+LOADED: dict[str, Candidate] = {}
+
+
+def handle_load(request: dict[str, Any]) -> dict[str, Any]:
+    """``{"candidate", "device", "kernels", "text", "file_name"}``, or ``"ptx"`` and ``"symbols"`` instead of text.
+
+    Answers ``{"loaded", "log", "load_s", ...device facts}``; a text that does not compile is an answer, no failure.
+    """
+    device = _device(request)
+    started = time.monotonic()
+    with on_device(device):
+        make_context_current(device)
+        try:
+            code, symbols = _machine_code(request, device)
+            module = load_module(code)
+            functions = {name: find_function(module, symbols[name]) for name in request["kernels"]}
+        except CudaError as error:
+            return {"loaded": False, "log": str(error), "load_s": time.monotonic() - started, **device_facts(device)}
+    LOADED[request["candidate"]] = Candidate(functions, device)
+    return {"loaded": True, "log": "", "load_s": time.monotonic() - started, **device_facts(device)}
+
+
+def handle_run(request: dict[str, Any]) -> dict[str, Any]:
+    """``{"candidate", "operation", "inputs": [file entries], "outputs": {name: path}}``.
+
+    Answers ``{"status": "ran", "outputs": [file entries], "changed_inputs", "overrun"}``: inputs that no longer have
+    their bytes, and tensors beside which the guards were written over. Or ``{"status": "crashed", "message"}``: then
+    the CUDA context is lost, and this process must be replaced.
+    """
+    candidate = _candidate(request)
+    with on_device(candidate.device):
+        try:
+            originals = {entry["name"]: read_tensor(entry) for entry in request["inputs"]}
+            run = BoundRun(candidate, request["operation"], originals)
+            run()
+            torch.cuda.synchronize(candidate.device)
+            changed = [name for name, tensor in originals.items() if not _same_bytes(run.tensors[name].cpu(), tensor)]
+            outputs = [write_tensor(path, name, run.tensors[name]) for name, path in request["outputs"].items()]
+            return {"status": "ran", "outputs": outputs, "changed_inputs": changed, "overrun": run.overrun()}
+        except (CudaError, RuntimeError) as error:
+            return {"status": "crashed", "message": short_message(error)}
+
+
+def handle_time(request: dict[str, Any]) -> dict[str, Any]:
+    """``{"candidate", "operation", "inputs", "reference": {"name", "source", "arguments"}, "n_samples"}``.
+
+    `arguments` are the reference's, in order: ``{"tensor": name}`` or ``{"value": number}``. Times are of the device,
+    with a cold L2, in microseconds: ``{"status": "timed", "ours": {...}, "eager": {...}, "is_stable", ...facts}``.
+    `is_stable` says whether the outputs after the last timed call have the bytes of those after the first call.
+    """
+    candidate = _candidate(request)
+    n_samples = max(MIN_SAMPLES, int(request.get("n_samples", MIN_SAMPLES)))
+    with on_device(candidate.device), torch.no_grad():
+        try:
+            originals = {entry["name"]: read_tensor(entry) for entry in request["inputs"]}
+            _refuse_zeros(originals)
+            run = BoundRun(candidate, request["operation"], originals)
+            eager = _reference_call(request["reference"], run)
+            run()
+            first = run.outputs()
+            samples = interleaved_times(run, eager, n_samples, candidate.device)
+            after = run.outputs()
+        except (CudaError, RuntimeError) as error:
+            return {"status": "crashed", "message": short_message(error)}
+    return {
+        "status": "timed",
+        "ours": _summary(samples[0]),
+        "eager": _summary(samples[1]),
+        "is_stable": all(_same_bytes(first[name], after[name]) for name in first),
+        "cache": "cold",
+        "date": datetime.date.today().isoformat(),
+        **device_facts(candidate.device),
+    }
+
+
+COMMANDS = {"load": handle_load, "run": handle_run, "time": handle_time}
+
+
+class BoundRun:
+    """A bound operation with its tensors on the device; calling it takes the steps."""
+
+    def __init__(self, candidate: Candidate, operation: dict[str, Any], inputs: dict[str, torch.Tensor]) -> None:
+        self.device = candidate.device
+        self.tensors: dict[str, torch.Tensor] = {}
+        self._buffers: dict[str, torch.Tensor] = {}
+        self._output_names = [t["name"] for t in operation["tensors"] if t["role"] == "output"]
+        for tensor in operation["tensors"]:
+            self._allocate(tensor, inputs)
+        self._steps = [self._step(step, candidate) for step in operation["steps"]]
+
+    def __call__(self) -> None:
+        for step in self._steps:
+            step()
+
+    def outputs(self) -> dict[str, torch.Tensor]:
+        """Copies on the CPU."""
+        return {name: self.tensors[name].cpu() for name in self._output_names}
+
+    def overrun(self) -> list[str]:
+        """Tensors whose guards are no longer as they were."""
+        return [name for name, buffer in self._buffers.items() if not _guards_hold(buffer)]
+
+    def _allocate(self, tensor: dict[str, Any], inputs: dict[str, torch.Tensor]) -> None:
+        name, dtype = tensor["name"], torch_dtype(tensor["dtype"])
+        n_bytes = dtype.itemsize
+        for size in tensor["shape"]:
+            n_bytes *= size
+        buffer = torch.full((n_bytes + 2 * GUARD_BYTES,), POISON_BYTE, dtype=torch.uint8, device=_on(self.device))
+        values = buffer[GUARD_BYTES : GUARD_BYTES + n_bytes].view(dtype).view(tensor["shape"])
+        if tensor["role"] == "input":
+            values.copy_(inputs[name])
+        self.tensors[name] = values
+        self._buffers[name] = buffer
+
+    def _step(self, step: dict[str, Any], candidate: Candidate) -> Callable[[], None]:
+        if step["kind"] == "fill":
+            return lambda: self._fill(step)
+        if step["kind"] == "library":
+            return lambda: self._library(step)
+        return self._launch(step, candidate)
+
+    def _fill(self, step: dict[str, Any]) -> None:
+        self.tensors[step["tensor"]].fill_(step["value"])
+
+    def _library(self, step: dict[str, Any]) -> None:
+        """The library's own results take the place of the tensors: a copy would not be part of the operator either."""
+        arguments = [_argument(argument, self.tensors) for argument in step["arguments"]]
+        found = _function(step["function"])(*arguments)
+        values = found if isinstance(found, (tuple, list)) else (found,)
+        for name, value in zip(step["results"], (value for value in values if value is not None)):
+            declared = self.tensors[name]
+            if value.shape != declared.shape or value.dtype != declared.dtype:
+                raise Failure(f"{step['function']} gives {value.dtype} {list(value.shape)} for '{name}'")
+            self.tensors[name] = value.contiguous()
+
+    def _launch(self, step: dict[str, Any], candidate: Candidate) -> Callable[[], None]:
+        arguments = step["arguments"]
+        packed = [POINTER if a["kind"] == "tensor" else (a["cuda_type"], a["value"]) for a in arguments]
+        names = [argument["tensor"] for argument in arguments if argument["kind"] == "tensor"]
+        launch = KernelLaunch(
+            candidate.functions[step["kernel"]],
+            step["grid"],
+            step["block"],
+            step["shared_bytes"],
+            packed,
+            step["attributes"],
+        )
+        return lambda: launch(current_stream(self.device), *(self.tensors[name].data_ptr() for name in names))
+
+
+def interleaved_times(
+    first: Callable[[], Any], second: Callable[[], Any], n_samples: int, device: int
+) -> tuple[list[float], list[float]]:
+    """Device times of both in microseconds, taken A-B-B-A, each call after a flush of L2.
+
+    The device sleeps before each start event for as long as the host needs to enqueue the call, so that the gaps
+    between launches are the device's and not Python's.
+    """
+    flush = _L2Flush(device)
+    timers = [_CallTimer(call, flush) for call in (first, second)]
+    while len(timers[0].samples_us) < n_samples:
+        for index in (0, 1, 1, 0):
+            timers[index].sample()
+    return timers[0].samples_us, timers[1].samples_us
+
+
+def device_facts(device: int) -> dict[str, str]:
+    """What every measurement carries."""
+    return {
+        "gpu": torch.cuda.get_device_name(device),
+        "driver": _driver_version(),
+        "torch_version": torch.__version__,
+    }
+
+
+# --- below: timing
+
+
+class _L2Flush:
+    """Writes over more memory than L2 holds, with other values each time."""
+
+    def __init__(self, device: int) -> None:
+        n_bytes = L2_FLUSH_FACTOR * torch.cuda.get_device_properties(device).L2_cache_size
+        self._memory = torch.randint(1, 1 << 30, (n_bytes // 4,), dtype=torch.int32, device=device)
+
+    def __call__(self) -> None:
+        self._memory.add_(1)
+
+
+class _CallTimer:
+    """Takes samples of one call."""
+
+    def __init__(self, call: Callable[[], Any], flush: Callable[[], None]) -> None:
+        self._call, self._flush = call, flush
+        self.samples_us: list[float] = []
+        for _ in range(N_WARM_UP):
+            call()
+        torch.cuda.synchronize()
+        started = time.perf_counter()
+        call()
+        enqueue_us = (time.perf_counter() - started) * 1e6
+        self._sleep_cycles = int(min(2 * enqueue_us, MAX_SLEEP_US) * SLEEP_CYCLES_PER_US)
+
+    def sample(self) -> None:
+        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        self._flush()
+        torch.cuda._sleep(self._sleep_cycles)
+        start.record()
+        self._call()
+        end.record()
+        end.synchronize()
+        self.samples_us.append(start.elapsed_time(end) * 1e3)
+
+
+def _summary(samples_us: Sequence[float]) -> dict[str, Any]:
+    cuts = statistics.quantiles(samples_us, n=100, method="inclusive")
+    return {
+        "time_us": statistics.median(samples_us),
+        "low_us": cuts[LOW_PERCENTILE - 1],
+        "high_us": cuts[HIGH_PERCENTILE - 1],
+        "n_samples": len(samples_us),
+    }
+
+
+def _refuse_zeros(inputs: dict[str, torch.Tensor]) -> None:
+    """Zeros take less power, so a GPU runs them faster than anything real."""
+    floating = [tensor for tensor in inputs.values() if tensor.is_floating_point() and tensor.numel()]
+    if floating and not any(bool(tensor.any()) for tensor in floating):
+        raise Failure("all floating inputs are zero: times on zeros are not true of other inputs")
+
+
+def _reference_call(reference: dict[str, Any], run: BoundRun) -> Callable[[], Any]:
+    """PyTorch's own computation on copies of the inputs, which the candidate cannot touch."""
+    function = compile_reference(reference["source"], reference["name"])
+    arguments = [
+        run.tensors[argument["tensor"]].clone() if "tensor" in argument else argument["value"]
+        for argument in reference["arguments"]
+    ]
+    return lambda: function(*arguments)
+
+
+# --- below: loading and looking
+
+
+def _machine_code(request: dict[str, Any], device: int) -> tuple[bytes, dict[str, str]]:
+    if "ptx" in request:
+        return request["ptx"].encode(), request["symbols"]
+    return compiled(request["text"], request["file_name"], request["kernels"], architecture_of(device))
+
+
+def _device(request: dict[str, Any]) -> int:
+    device = int(request.get("device", 0))
+    if not torch.cuda.is_available() or device >= torch.cuda.device_count():
+        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        raise EnvironmentFailure(
+            f"there is no CUDA device {device}: torch {torch.__version__} sees {count}",
+            next_step="use --device cpu, or an interpreter whose torch sees the GPU",
+        )
+    return device
+
+
+def _on(device: int) -> torch.device:
+    return torch.device("cuda", device)
+
+
+def _candidate(request: dict[str, Any]) -> Candidate:
+    if request["candidate"] not in LOADED:
+        raise Failure(f"the candidate {request['candidate']} is not loaded in this process")
+    return LOADED[request["candidate"]]
+
+
+def _same_bytes(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Bitwise, so that NaNs are equal to themselves and zeros have their sign."""
+    flat = [tensor.contiguous().view(-1).view(torch.uint8) for tensor in (one, other)]
+    return torch.equal(*flat)
+
+
+def _guards_hold(buffer: torch.Tensor) -> bool:
+    before, after = buffer[:GUARD_BYTES], buffer[-GUARD_BYTES:]
+    return bool((before == POISON_BYTE).all()) and bool((after == POISON_BYTE).all())
+
+
+def _driver_version() -> str:
+    """Of the kernel module, e.g. ``580.159.04``; ``unknown`` where nothing tells."""
+    try:
+        words = Path("/proc/driver/nvidia/version").read_text().split()
+        return next(word for word in words if word.count(".") >= 1 and word.replace(".", "").isdigit())
+    except (OSError, StopIteration):
+        return _driver_version_of_smi()
+
+
+def _driver_version_of_smi() -> str:
+    command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return "unknown"
+    return done.stdout.split()[0] if done.stdout.split() else "unknown"
