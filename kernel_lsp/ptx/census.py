@@ -1,0 +1,92 @@
+"""Turns executions of basic blocks into counts by class of instruction: what a block holds is known beforehand."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+from kernel_lsp.ptx.flow import Block
+from kernel_lsp.ptx.syntax import WIDTH_BITS, Instruction
+
+_ARITHMETIC = frozenset(["add", "sub", "mul", "fma", "mad", "min", "max", "neg", "abs"])
+_SPECIAL = frozenset(["ex2", "lg2", "rcp", "rsqrt", "sqrt", "sin", "cos", "tanh", "div"])
+_FLOATS = ("f16", "f16x2", "bf16", "bf16x2", "f32", "f64")
+_VECTOR = {"v2": 2, "v4": 4, "v8": 8}
+
+
+@dataclass
+class Census:
+    """Counts per thread, as `kernel_lsp.core.counters.LaunchCounters` names them."""
+
+    n_instructions: int = 0
+    n_floating_operations: int = 0
+    n_special_operations: int = 0
+    n_f64_operations: int = 0
+    global_load_bytes: int = 0
+    global_store_bytes: int = 0
+    shared_load_bytes: int = 0
+    shared_store_bytes: int = 0
+    n_atomics: int = 0
+    n_barriers: int = 0
+    n_shuffles: int = 0
+
+    def add(self, other: Census, times: int = 1) -> None:
+        """Count `other` as often as `times` says."""
+        for field in fields(self):
+            setattr(self, field.name, getattr(self, field.name) + times * getattr(other, field.name))
+
+
+def census_of(block: Block) -> Census:
+    """What one execution of the block counts."""
+    total = Census(n_instructions=block.n_instructions)
+    for instruction in block.instructions:
+        _count_arithmetic(total, instruction)
+        _count_memory(total, instruction)
+    return total
+
+
+# --- below
+
+
+def _count_arithmetic(total: Census, instruction: Instruction) -> None:
+    kinds = instruction.types()
+    if not kinds or kinds[-1] not in _FLOATS:
+        return
+    lanes = 2 if kinds[-1].endswith("x2") else 1
+    n_operations = 0
+    if instruction.opcode in _SPECIAL:
+        total.n_special_operations += lanes
+        n_operations = lanes
+    elif instruction.opcode in _ARITHMETIC:
+        n_operations = lanes * (2 if instruction.opcode in ("fma", "mad") else 1)
+    total.n_floating_operations += n_operations
+    if kinds[-1] == "f64":
+        total.n_f64_operations += n_operations
+
+
+def _count_memory(total: Census, instruction: Instruction) -> None:
+    opcode = instruction.opcode
+    if opcode in ("ld", "ldu", "st"):
+        _count_access(total, instruction)
+    elif opcode in ("atom", "red"):
+        total.n_atomics += 1
+    elif opcode in ("bar", "barrier"):
+        total.n_barriers += not instruction.has("warp")
+    elif opcode in ("shfl", "vote", "match", "redux"):
+        total.n_shuffles += 1
+    elif opcode == "cp" and instruction.has("ca", "cg"):
+        n_bytes = getattr(instruction.operands[2], "bits", 0)
+        total.global_load_bytes += n_bytes
+        total.shared_store_bytes += n_bytes
+
+
+def _count_access(total: Census, instruction: Instruction) -> None:
+    lanes = next((_VECTOR[modifier] for modifier in instruction.modifiers if modifier in _VECTOR), 1)
+    n_bytes = WIDTH_BITS[instruction.types()[-1]] // 8 * lanes
+    is_load = instruction.opcode != "st"
+    if instruction.has("shared", "shared__cta"):
+        total.shared_load_bytes += n_bytes if is_load else 0
+        total.shared_store_bytes += 0 if is_load else n_bytes
+    elif not instruction.has("param", "local", "const", "param__func", "param__entry"):
+        # A generic access is nearly always to global memory: compilers find out when it is not.
+        total.global_load_bytes += n_bytes if is_load else 0
+        total.global_store_bytes += 0 if is_load else n_bytes

@@ -1,0 +1,549 @@
+"""Writes the LLVM IR of one kernel: a function that runs one thread from where it stopped to its next yield.
+
+Every PTX register is an `alloca`, which LLVM turns into SSA values. What lives across a yield is kept in the thread's
+frame. Every access is checked inline against the limits of its window; what fails goes to the scheduler's slow check,
+which decides, traces and records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from kernel_lsp.ptx.flow import CARRY, Block, build_blocks, live_after
+from kernel_lsp.ptx.layout import (
+    ENTRY_BYTES,
+    PARAM_WINDOW,
+    SHARED_WINDOW,
+    FaultKind,
+    Info,
+    Launch,
+    Status,
+    Thread,
+    window_base,
+)
+from kernel_lsp.ptx.syntax import (
+    WIDTH_BITS,
+    Function,
+    Immediate,
+    Instruction,
+    Negated,
+    Operand,
+    Register,
+    Symbol,
+    UnsupportedPtxError,
+    Variable,
+)
+
+FRAME_SLOT_BYTES = 8
+DYNAMIC_SHARED_ALIGN = 16
+SPINNING_MODIFIERS = ("volatile", "acquire", "relaxed", "acq_rel", "release", "seq_cst", "mmio")
+INTEGER_BITS = {"i1": 1, "i8": 8, "i16": 16, "i32": 32, "i64": 64, "i128": 128}
+FLOATING = {"float": "i32", "double": "i64"}
+
+
+@dataclass(frozen=True)
+class Site:
+    """One instruction that can fail."""
+
+    instruction: Instruction
+    space: str = ""
+    n_bytes: int = 0
+    is_read: bool = False
+    is_write: bool = False
+
+
+@dataclass(frozen=True)
+class SharedLayout:
+    """Offsets of a kernel's shared variables. Dynamic shared memory starts at `n_static_bytes`."""
+
+    offsets: dict[str, int]
+    n_static_bytes: int
+    has_dynamic: bool
+
+
+@dataclass
+class EmittedKernel:
+    """The IR of a kernel and what is known of it. `parameters` are (offset, variable); `yields` has the instruction of
+    each resume point, None for a backward branch."""
+
+    name: str
+    text: str
+    blocks: list[Block]
+    sites: list[Site]
+    yields: list[Instruction | None]
+    shared: SharedLayout
+    parameters: tuple[tuple[int, Variable], ...]
+    n_parameter_bytes: int
+    n_local_bytes: int
+    n_frame_bytes: int
+    can_spin: bool
+
+
+Handler = Callable[["Emitter", Instruction], None]
+
+
+def llvm_type(ptx_type: str) -> str:
+    """The LLVM type that holds a register of a PTX type. 16-bit floats are held as their bits."""
+    if ptx_type in ("f32", "f64"):
+        return "float" if ptx_type == "f32" else "double"
+    return f"i{WIDTH_BITS[ptx_type]}"
+
+
+def emit_kernel(
+    kernel: Function, symbols: dict[str, int], shared_variables: Sequence[Variable], handlers: dict[str, Handler]
+) -> EmittedKernel:
+    """The IR of `kernel`, whose calls are inlined. `symbols` are generic addresses of module variables;
+    `shared_variables` those declared outside of functions. Raises UnsupportedPtxError."""
+    emitter = Emitter(kernel, symbols, shared_variables)
+    for block in emitter.blocks:
+        emitter.emit_block(block, handlers)
+    return emitter.finish()
+
+
+@dataclass
+class _Places:
+    """Byte offsets of variables in one space."""
+
+    offsets: dict[str, int] = field(default_factory=dict)
+    n_bytes: int = 0
+
+    def add(self, variable: Variable) -> None:
+        start = _round_up(self.n_bytes, max(1, variable.align))
+        self.offsets[variable.name] = start
+        self.n_bytes = start + variable.n_bytes
+
+
+class Emitter:
+    """State of one kernel's translation, and the operations that instruction handlers are written in."""
+
+    def __init__(self, kernel: Function, symbols: dict[str, int], shared_variables: Sequence[Variable]) -> None:
+        self.kernel, self.symbols = kernel, symbols
+        self.blocks = build_blocks(kernel)
+        self.shared = _shared_layout(kernel, shared_variables)
+        self.parameters, self.local, self.arguments = _Places(), _Places(), _Places()
+        for variable in kernel.parameters:
+            self.parameters.add(variable)
+        for variable in kernel.variables:
+            if variable.space in ("local", "param"):
+                (self.local if variable.space == "local" else self.arguments).add(variable)
+        self.storage = {name: llvm_type(kind) for name, kind in kernel.registers.items()}
+        self.storage[CARRY] = "i1"
+        self.lines: list[str] = []
+        self.sites: list[Site] = []
+        self.resume_labels: list[str] = []
+        self.yields: list[Instruction | None] = []
+        self.position = 0
+        self.slots: dict[str, int] = {}
+        self.used_registers: dict[str, None] = {}
+        self.faults: list[tuple[str, str]] = []
+        self.n_names = 0
+        self.can_spin = _can_spin(self.blocks)
+        self.live: dict[int, frozenset[str]] = {}
+
+    # text
+
+    def name(self) -> str:
+        self.n_names += 1
+        return f"%t{self.n_names}"
+
+    def label(self) -> str:
+        self.n_names += 1
+        return f"l{self.n_names}"
+
+    def op(self, text: str) -> str:
+        """Append ``name = text`` and return the name."""
+        name = self.name()
+        self.lines.append(f"  {name} = {text}")
+        return name
+
+    def line(self, text: str) -> None:
+        self.lines.append("  " + text)
+
+    def begin(self, label: str) -> None:
+        self.lines.append(label + ":")
+
+    def call(self, llvm_result: str, function: str, *arguments: str) -> str:
+        """Call `function` with arguments given as ``type value``."""
+        return self.op(f"call {llvm_result} @{function}({', '.join(arguments)})")
+
+    # operands
+
+    def read(self, operand: Operand, wanted: str) -> str:
+        """The operand as a value of the LLVM type `wanted`; wider registers are truncated, narrower zero-extended."""
+        match operand:
+            case Immediate():
+                return self.literal(operand, wanted)
+            case Negated(register):
+                return self.op(f"xor i1 true, {self.read(register, 'i1')}")
+            case Register(name) if name in self.storage:
+                self.used_registers[name] = None
+                held = self.storage[name]
+                return self.coerce(self.op(f"load {held}, ptr {_slot_name(name)}"), held, wanted)
+            case Register(name):
+                return self.coerce(self.special(name), "i64" if name.endswith("64") else "i32", wanted)
+            case Symbol():
+                return self.coerce(str(self.address_of(operand)), "i64", wanted)
+        raise UnsupportedPtxError(f"an operand of this kind: {operand}")
+
+    def write(self, operand: Operand, value: str, given: str, *, is_signed: bool = False) -> None:
+        """Set a register to a value of LLVM type `given`, extended or truncated to the register. ``_`` is a sink."""
+        if isinstance(operand, Symbol) and operand.name == "_":
+            return
+        if not isinstance(operand, Register) or operand.name not in self.storage:
+            raise UnsupportedPtxError(f"a result in {operand}")
+        held = self.storage[operand.name]
+        self.used_registers[operand.name] = None
+        self.line(
+            f"store {held} {self.coerce(value, given, held, is_signed=is_signed)}, ptr {_slot_name(operand.name)}"
+        )
+
+    def literal(self, immediate: Immediate, wanted: str) -> str:
+        if wanted in FLOATING:
+            integer = FLOATING[wanted]
+            bits = immediate.bits & ((1 << INTEGER_BITS[integer]) - 1)
+            return f"bitcast ({integer} {bits} to {wanted})"
+        bits = immediate.bits & ((1 << INTEGER_BITS[wanted]) - 1)
+        return ("true" if bits else "false") if wanted == "i1" else str(bits)
+
+    def coerce(self, value: str, given: str, wanted: str, *, is_signed: bool = False) -> str:
+        """Reinterpret bits: floats and integers of one width are the same, integers are extended or truncated."""
+        if given == wanted:
+            return value
+        if given in FLOATING:
+            return self.coerce(self.op(f"bitcast {given} {value} to {FLOATING[given]}"), FLOATING[given], wanted)
+        if wanted in FLOATING:
+            bits = self.coerce(value, given, FLOATING[wanted], is_signed=is_signed)
+            return self.op(f"bitcast {FLOATING[wanted]} {bits} to {wanted}")
+        if INTEGER_BITS[given] > INTEGER_BITS[wanted]:
+            return self.op(f"trunc {given} {value} to {wanted}")
+        return self.op(f"{'sext' if is_signed else 'zext'} {given} {value} to {wanted}")
+
+    def address_of(self, symbol: Symbol) -> int:
+        """The address that `mov` gives for a variable: an offset for shared and local, else a generic address."""
+        for offsets, base in (
+            (self.shared.offsets, 0),
+            (self.local.offsets, 0),
+            (self.parameters.offsets, window_base(PARAM_WINDOW)),
+            (self.symbols, 0),
+        ):
+            if symbol.name in offsets:
+                return base + offsets[symbol.name] + symbol.offset
+        raise UnsupportedPtxError(f"the address of '{symbol.name}'")
+
+    def special(self, name: str) -> str:
+        """A special register as i32, or i64 when its name ends in 64."""
+        if name in _LAUNCH_REGISTERS:
+            return self.op(f"trunc i64 {self.launch_field(_LAUNCH_REGISTERS[name])} to i32")
+        if name in _THREAD_REGISTERS:
+            return self.op(f"trunc i64 {self.thread_field(_THREAD_REGISTERS[name])} to i32")
+        if name in _CONSTANT_REGISTERS:
+            return str(_CONSTANT_REGISTERS[name])
+        index = self.op(f"trunc i64 {self.thread_field(Thread.INDEX)} to i32")
+        if name == "%laneid":
+            return self.op(f"and i32 {index}, 31")
+        if name == "%warpid":
+            return self.op(f"lshr i32 {index}, 5")
+        if name.startswith("%lanemask_"):
+            return self.lane_mask(name.removeprefix("%lanemask_"), self.op(f"and i32 {index}, 31"))
+        if name in ("%clock", "%clock64", "%globaltimer", "%globaltimer_lo", "%clock_hi"):
+            elapsed = self.op(f"sub i64 {1 << 62}, {self.op('load i64, ptr %fuel')}")
+            return elapsed if name == "%clock64" else self.op(f"trunc i64 {elapsed} to i32")
+        raise UnsupportedPtxError(f"the special register {name}")
+
+    def lane_mask(self, which: str, lane: str) -> str:
+        bit = self.op(f"shl i32 1, {lane}")
+        below = self.op(f"sub i32 {bit}, 1")
+        up_to = self.op(f"or i32 {bit}, {below}")
+        masks = {"eq": bit, "lt": below, "le": up_to}
+        if which in masks:
+            return masks[which]
+        return self.op(f"xor i32 -1, {up_to if which == 'gt' else below}")
+
+    def field(self, base: str, offset: int) -> str:
+        return self.op(f"getelementptr i8, ptr {base}, i64 {offset}")
+
+    def launch_field(self, field_offset: int) -> str:
+        return self.op(f"load i64, ptr {self.field('%launch', field_offset)}")
+
+    def thread_field(self, field_offset: int) -> str:
+        return self.op(f"load i64, ptr {self.field('%thread', field_offset)}")
+
+    def store_thread_field(self, field_offset: int, value: str) -> None:
+        self.line(f"store i64 {value}, ptr {self.field('%thread', field_offset)}")
+
+    # faults and yields
+
+    def site(self, site: Site) -> int:
+        self.sites.append(site)
+        return len(self.sites) - 1
+
+    def slow_check(self, function: str, info: int, address: str, is_fine: str) -> None:
+        """Branch on `is_fine`; otherwise ask `function`, and leave the kernel when it says that this is a fault."""
+        fine, slow = self.label(), self.label()
+        self.line(f"br i1 {is_fine}, label %{fine}, label %{slow}, !prof !0")
+        self.begin(slow)
+        verdict = self.op(f"call i64 @{function}(i64 %context.i, i64 %thread.i, i64 {info}, i64 {address}) cold")
+        failed = self.op(f"icmp ne i64 {verdict}, 0")
+        self.line(f"br i1 {failed}, label %fault, label %{fine}, !prof !1")
+        self.begin(fine)
+
+    def raise_fault(self, instruction: Instruction, kind: FaultKind) -> None:
+        """End the thread with a fault. What follows is unreachable."""
+        site = self.site(Site(instruction))
+        self.op(f"call i64 @fault(i64 %context.i, i64 %thread.i, i64 {site}, i64 0, i64 {int(kind)}) cold")
+        self.line("br label %fault")
+        self.begin(self.label())
+
+    def yield_to_scheduler(self, instruction: Instruction | None, live: frozenset[str], status: Status) -> None:
+        """Save what lives on, return `status`, and go on here when resumed."""
+        resume = self.label()
+        self.resume_labels.append(resume)
+        self.yields.append(instruction)
+        kept = sorted(name for name in live if name in self.storage)
+        for name in kept:
+            self.save(name)
+        self.line(f"store i64 {len(self.resume_labels)}, ptr %resume.slot")
+        self.save_fuel()
+        self.line(f"ret i64 {int(status)}")
+        self.begin(resume)
+        for name in kept:
+            self.restore(name)
+
+    def save_fuel(self) -> None:
+        self.store_thread_field(Thread.FUEL, self.op("load i64, ptr %fuel"))
+
+    def slot(self, name: str) -> int:
+        if name not in self.slots:
+            self.slots[name] = Thread.FRAME + FRAME_SLOT_BYTES * len(self.slots)
+        return self.slots[name]
+
+    def save(self, name: str) -> None:
+        held = self.storage[name]
+        self.used_registers[name] = None
+        value = self.op(f"load {held}, ptr {_slot_name(name)}")
+        if held == "i1":
+            value, held = self.op(f"zext i1 {value} to i8"), "i8"
+        if held == "i128":
+            raise UnsupportedPtxError("a 128-bit register that lives across a barrier")
+        self.line(f"store {held} {value}, ptr {self.field('%thread', self.slot(name))}")
+
+    def restore(self, name: str) -> None:
+        held = self.storage[name]
+        loaded = "i8" if held == "i1" else held
+        value = self.op(f"load {loaded}, ptr {self.field('%thread', self.slot(name))}")
+        if held == "i1":
+            value = self.op(f"trunc i8 {value} to i1")
+        self.line(f"store {held} {value}, ptr {_slot_name(name)}")
+
+    def live_after_current(self) -> frozenset[str]:
+        """The registers that something after the instruction being emitted may read."""
+        return self.live[self.position]
+
+    # blocks
+
+    def emit_block(self, block: Block, handlers: dict[str, Handler]) -> None:
+        self.begin(f"b{block.index}")
+        self.count(block)
+        self.live = dict(enumerate(live_after(block))) if _may_yield(block) else {}
+        for position, instruction in enumerate(block.instructions):
+            self.position = position
+            handler = handlers.get(instruction.opcode)
+            if handler is None:
+                raise UnsupportedPtxError("an instruction that we do not know", instruction)
+            try:
+                handler(self, instruction)
+            except UnsupportedPtxError as error:
+                raise UnsupportedPtxError(error.reason, error.instruction or instruction) from None
+            except (ValueError, KeyError, IndexError, AttributeError) as error:
+                # A form that the handler did not foresee: it cannot be run, and that is all there is to say.
+                raise UnsupportedPtxError(f"this form ({error})", instruction) from None
+        self.end_block(block)
+
+    def count(self, block: Block) -> None:
+        if block.n_instructions == 0:
+            return
+        counter = self.field("%counts", 8 * block.index)
+        n_before = self.op(f"load i64, ptr {counter}")
+        self.line(f"store i64 {self.op(f'add i64 1, {n_before}')}, ptr {counter}")
+        fuel = self.op("load i64, ptr %fuel")
+        self.line(f"store i64 {self.op(f'sub i64 {fuel}, {block.n_instructions}')}, ptr %fuel")
+
+    def end_block(self, block: Block) -> None:
+        if any(target <= block.index for target in block.targets):
+            self.check_fuel(block)
+        if not block.targets:
+            self.save_fuel()
+            self.line(f"ret i64 {int(Status.EXITED)}")
+        elif block.selector is not None:
+            self.switch(block)
+        elif block.guard is not None:
+            condition = self.read(block.guard.register, "i1")
+            taken, not_taken = block.targets if not block.guard.is_negated else block.targets[::-1]
+            self.line(f"br i1 {condition}, label %b{taken}, label %b{not_taken}")
+        else:
+            self.line(f"br label %b{block.targets[0]}")
+
+    def switch(self, block: Block) -> None:
+        assert block.selector is not None
+        cases = " ".join(f"i32 {index}, label %b{target}" for index, target in enumerate(block.targets))
+        self.line(f"switch i32 {self.read(block.selector, 'i32')}, label %b{block.targets[-1]} [{cases}]")
+
+    def check_fuel(self, block: Block) -> None:
+        """Before a backward branch. A kernel that cannot wait for others never comes back: its loop stays natural."""
+        empty, fine = self.label(), self.label()
+        spent = self.op(f"icmp slt i64 {self.op('load i64, ptr %fuel')}, 0")
+        self.line(f"br i1 {spent}, label %{empty}, label %{fine}, !prof !1")
+        self.begin(empty)
+        if self.can_spin:
+            live = block.live_out | {block.guard.register.name} if block.guard else block.live_out
+            if block.selector is not None:
+                live |= {block.selector.name}
+            self.yield_to_scheduler(None, frozenset(live), Status.OUT_OF_FUEL)
+            self.line(f"br label %{fine}")
+        else:
+            self.save_fuel()
+            self.line(f"ret i64 {int(Status.OUT_OF_FUEL)}")
+        self.begin(fine)
+
+    # the whole function
+
+    def finish(self) -> EmittedKernel:
+        for block in self.blocks:
+            assert all(target < len(self.blocks) for target in block.targets)
+        frame = Thread.FRAME + FRAME_SLOT_BYTES * len(self.slots)
+        arguments_at = _round_up(frame, 16)
+        text = "\n".join([*self.head(arguments_at), *self.lines, *self.tail()])
+        return EmittedKernel(
+            name=self.kernel.name,
+            text=text,
+            blocks=self.blocks,
+            sites=self.sites,
+            yields=self.yields,
+            shared=self.shared,
+            parameters=tuple((self.parameters.offsets[variable.name], variable) for variable in self.kernel.parameters),
+            n_parameter_bytes=self.parameters.n_bytes,
+            n_local_bytes=_round_up(self.local.n_bytes, 16),
+            n_frame_bytes=_round_up(arguments_at + self.arguments.n_bytes, 64),
+            can_spin=self.can_spin,
+        )
+
+    def head(self, arguments_at: int) -> list[str]:
+        arguments = (
+            "ptr noalias %thread, ptr noalias %counts, ptr noalias readonly %table, ptr noalias readonly %launch"
+        )
+        lines = [
+            f'define i64 @"{self.kernel.name}"({arguments}, ptr %context) #1 {{',
+            "entry:",
+            "  %context.i = ptrtoint ptr %context to i64",
+            "  %thread.i = ptrtoint ptr %thread to i64",
+            f"  %arguments = getelementptr i8, ptr %thread, i64 {arguments_at}",
+            f"  %resume.slot = getelementptr i8, ptr %thread, i64 {int(Thread.RESUME)}",
+            f"  %fuel.slot = getelementptr i8, ptr %thread, i64 {int(Thread.FUEL)}",
+            "  %fuel = alloca i64",
+            "  %fuel.start = load i64, ptr %fuel.slot",
+            "  store i64 %fuel.start, ptr %fuel",
+        ]
+        for name in self.used_registers:
+            held = self.storage[name]
+            zero = "0.0" if held in FLOATING else "0"
+            lines += [f"  {_slot_name(name)} = alloca {held}", f"  store {held} {zero}, ptr {_slot_name(name)}"]
+        if not self.resume_labels:
+            return [*lines, "  br label %b0"]
+        cases = " ".join(f"i64 {index + 1}, label %{label}" for index, label in enumerate(self.resume_labels))
+        return [*lines, "  %resume = load i64, ptr %resume.slot", f"  switch i64 %resume, label %b0 [{cases}]"]
+
+    def tail(self) -> list[str]:
+        return [
+            "fault:",
+            "  %fuel.left = load i64, ptr %fuel",
+            "  store i64 %fuel.left, ptr %fuel.slot",
+            f"  ret i64 {int(Status.FAULT)}",
+            "}",
+            "",
+        ]
+
+
+def access_info(site: int, n_bytes: int, *, reads: bool, writes: bool) -> int:
+    """How an access describes itself to the slow check."""
+    info = site | ((n_bytes.bit_length() - 1) << Info.LOG2_SHIFT)
+    return info | (int(Info.READS) if reads else 0) | (int(Info.WRITES) if writes else 0)
+
+
+def entry_offset(window: int) -> int:
+    """Byte offset of a window's entry in the address table."""
+    return window * ENTRY_BYTES
+
+
+# --- below
+
+_LAUNCH_REGISTERS = {
+    "%ctaid.x": Launch.CTAID_X,
+    "%ctaid.y": Launch.CTAID_Y,
+    "%ctaid.z": Launch.CTAID_Z,
+    "%nctaid.x": Launch.NCTAID_X,
+    "%nctaid.y": Launch.NCTAID_Y,
+    "%nctaid.z": Launch.NCTAID_Z,
+    "%ntid.x": Launch.NTID_X,
+    "%ntid.y": Launch.NTID_Y,
+    "%ntid.z": Launch.NTID_Z,
+    "%clusterid.x": Launch.CTAID_X,
+    "%clusterid.y": Launch.CTAID_Y,
+    "%clusterid.z": Launch.CTAID_Z,
+    "%nclusterid.x": Launch.NCTAID_X,
+    "%nclusterid.y": Launch.NCTAID_Y,
+    "%nclusterid.z": Launch.NCTAID_Z,
+    "%dynamic_smem_size": Launch.DYNAMIC_SHARED_BYTES,
+    "%total_smem_size": Launch.SHARED_BYTES,
+}
+_THREAD_REGISTERS = {"%tid.x": Thread.TID_X, "%tid.y": Thread.TID_Y, "%tid.z": Thread.TID_Z}
+_CONSTANT_REGISTERS = {
+    "%smid": 0,
+    "%nsmid": 1,
+    "%gridid": 1,
+    "%nwarpid": 64,
+    "%cluster_ctarank": 0,
+    "%cluster_nctarank": 1,
+    **{f"%cluster_ctaid.{axis}": 0 for axis in "xyz"},
+    **{f"%cluster_nctaid.{axis}": 1 for axis in "xyz"},
+}
+YIELDING_OPCODES = frozenset(["bar", "barrier", "shfl", "vote", "match", "activemask", "redux", "elect"])
+
+
+def _may_yield(block: Block) -> bool:
+    return any(instruction.opcode in YIELDING_OPCODES for instruction in block.instructions)
+
+
+def _can_spin(blocks: list[Block]) -> bool:
+    """Whether a loop may wait for another thread: then it must give way."""
+    has_loop = any(target <= block.index for block in blocks for target in block.targets)
+    return has_loop and any(
+        instruction.opcode == "atom" or (instruction.opcode == "ld" and instruction.has(*SPINNING_MODIFIERS))
+        for block in blocks
+        for instruction in block.instructions
+    )
+
+
+def _shared_layout(kernel: Function, module_variables: Sequence[Variable]) -> SharedLayout:
+    places, dynamic = _Places(), []
+    for variable in (*module_variables, *kernel.variables):
+        if variable.space != "shared":
+            continue
+        if variable.is_extern:
+            dynamic.append(variable.name)
+        else:
+            places.add(variable)
+    n_static = _round_up(places.n_bytes, DYNAMIC_SHARED_ALIGN) if dynamic else places.n_bytes
+    return SharedLayout({**places.offsets, **dict.fromkeys(dynamic, n_static)}, n_static, bool(dynamic))
+
+
+def _round_up(value: int, multiple: int) -> int:
+    return -(-value // multiple) * multiple
+
+
+def _slot_name(name: str) -> str:
+    """The LLVM name of a register's `alloca`."""
+    return f'%"r.{name}"'
+
+
+SHARED_BASE = window_base(SHARED_WINDOW)

@@ -1,0 +1,201 @@
+"""Says in words what a fault was, and where in the `.cu` file."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import PurePath
+
+from kernel_lsp.ptx.buffers import Buffer
+from kernel_lsp.ptx.emitter import Site
+from kernel_lsp.ptx.layout import (
+    LOCAL_WINDOW,
+    N_WINDOWS,
+    NULL_WINDOW,
+    PARAM_WINDOW,
+    SHARED_WINDOW,
+    WINDOW_SHIFT,
+    FaultKind,
+    window_base,
+)
+from kernel_lsp.ptx.syntax import Location, Module
+
+Position = tuple[int, int, int]
+ERROR = "error"
+WARNING = "warning"
+NULL_PAGE_BYTES = 1 << 20
+"""An address this close to 0 came from a null pointer."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What a thread did. `address` is generic, or an offset for shared memory by its own address."""
+
+    kind: FaultKind
+    site: Site
+    address: int
+
+
+@dataclass(frozen=True)
+class Place:
+    """Who did it."""
+
+    kernel: str
+    block: Position
+    thread: Position
+
+
+@dataclass(frozen=True)
+class MemoryMap:
+    """What lies at which window, for messages. `variables` are (name, bytes) of module variables."""
+
+    buffers: dict[int, Buffer]
+    variables: dict[int, tuple[str, int]]
+    n_shared_bytes: int
+    n_local_bytes: int
+
+
+class FindingLog:
+    """Findings as JSON objects, one per code and line."""
+
+    def __init__(self, module: Module, file_name: str, limit: int) -> None:
+        self._module, self._file_name, self._limit = module, file_name, limit
+        self._found: dict[tuple[str, int | None, str], dict[str, object]] = {}
+
+    @property
+    def is_full(self) -> bool:
+        return len(self._found) >= self._limit
+
+    def add(
+        self,
+        code: str,
+        message: str,
+        location: Location | None,
+        place: Place,
+        *,
+        severity: str = ERROR,
+        n_occurrences: int = 1,
+    ) -> None:
+        line, column, callee = self.user_line(location)
+        key = (code, line, place.kernel)
+        if key in self._found:
+            self._found[key]["n_occurrences"] += n_occurrences  # type: ignore[operator]
+            return
+        if self.is_full:
+            return
+        self._found[key] = {
+            "code": code,
+            "severity": severity,
+            "message": message + callee,
+            "source": "executor",
+            "file": self._file_name,
+            "line": line,
+            "column": column,
+            "kernel": place.kernel,
+            "block": place.block,
+            "thread": place.thread,
+            "n_occurrences": n_occurrences,
+        }
+
+    def as_json(self) -> list[dict[str, object]]:
+        return list(self._found.values())
+
+    def user_line(self, location: Location | None) -> tuple[int | None, int | None, str]:
+        """Line and column in the user's file, and in words where inlined code really is."""
+        if location is None:
+            return None, None, ""
+        main_file = self._main_file()
+        at: Location | None = location
+        while at is not None and at.file != main_file:
+            at = at.inlined_at
+        if at is None:
+            return None, None, f" (in {self._file(location.file)}:{location.line})"
+        callee = "" if at is location else f" (in code from {self._file(location.file)}:{location.line}, called here)"
+        return at.line or None, at.column or None, callee
+
+    def _main_file(self) -> int:
+        wanted = PurePath(self._file_name).name
+        matching = [index for index, path in self._module.files.items() if PurePath(path).name == wanted]
+        return matching[0] if matching else min(self._module.files, default=1)
+
+    def _file(self, index: int) -> str:
+        return PurePath(self._module.files.get(index, "?")).name
+
+
+def describe(fault: Fault, memory: MemoryMap) -> tuple[str, str]:
+    """The code and the message of a fault."""
+    if fault.kind == FaultKind.TRAP:
+        return "trap", "executes a trap instruction"
+    if fault.kind == FaultKind.ASSERT:
+        return "assert-failed", "an assertion fails"
+    if fault.kind == FaultKind.UNINITIALISED:
+        return "uninitialized-read", _describe_uninitialised(fault, memory)
+    return _describe_access(fault, memory)
+
+
+# --- below
+
+
+@dataclass(frozen=True)
+class _Target:
+    """The memory that an address falls into, or nearest to."""
+
+    name: str
+    start: int
+    n_bytes: int
+    is_read_only: bool = False
+
+
+def _verb(site: Site) -> str:
+    verb = "updates" if site.is_read and site.is_write else ("reads" if site.is_read else "writes")
+    return f"{verb} {site.n_bytes} byte{'s' if site.n_bytes != 1 else ''}"
+
+
+def _describe_access(fault: Fault, memory: MemoryMap) -> tuple[str, str]:
+    site, address = fault.site, fault.address
+    code = "out-of-bounds-write" if site.is_write else "out-of-bounds-read"
+    if site.space != "shared" and -NULL_PAGE_BYTES < address < NULL_PAGE_BYTES:
+        return "null-pointer", f"{_verb(site)} at address {address:#x}: the pointer is null"
+    target = _find_target(fault, memory)
+    if target is None:
+        return code, f"{_verb(site)} at address {address & (1 << 64) - 1:#x}, which belongs to no tensor"
+    offset = address - target.start
+    if offset < 0:
+        return code, f"{_verb(site)}, {-offset} bytes before the start of {target.name}"
+    if offset + site.n_bytes > target.n_bytes:
+        return code, f"{_verb(site)}, {_past_end(offset - target.n_bytes)} the end of {target.name}"
+    if address % site.n_bytes:
+        return "misaligned-access", f"{_verb(site)} at byte {offset} of {target.name}, not a multiple of {site.n_bytes}"
+    return "write-to-input", f"{_verb(site)} at byte {offset} of {target.name}, which is an input"
+
+
+def _past_end(distance: int) -> str:
+    if distance < 0:
+        return "across"
+    return "right after" if distance == 0 else f"{distance} bytes past"
+
+
+def _describe_uninitialised(fault: Fault, memory: MemoryMap) -> str:
+    target = _find_target(fault, memory)
+    name = target.name if target else "memory"
+    offset = fault.address - target.start if target else fault.address
+    return f"{_verb(fault.site)} at byte {offset} of {name}, which nothing has written"
+
+
+def _find_target(fault: Fault, memory: MemoryMap) -> _Target | None:
+    if fault.site.space == "shared":
+        return _Target("shared memory", 0, memory.n_shared_bytes)
+    window = fault.address >> WINDOW_SHIFT
+    if window == NULL_WINDOW or not 0 <= window < N_WINDOWS:
+        return None
+    if window in memory.buffers:
+        buffer = memory.buffers[window]
+        name = f"{buffer.request.name} ({buffer.request.description})"
+        return _Target(name, buffer.base, buffer.n_bytes, buffer.is_read_only)
+    if window in memory.variables:
+        name, n_bytes = memory.variables[window]
+        return _Target(f"the variable {name}", window_base(window), n_bytes)
+    if window == SHARED_WINDOW:
+        return _Target("shared memory", window_base(window), memory.n_shared_bytes)
+    if window == LOCAL_WINDOW:
+        return _Target("local memory", window_base(window), memory.n_local_bytes)
+    return _Target("the parameters", window_base(window), 0) if window == PARAM_WINDOW else None

@@ -1,0 +1,157 @@
+"""From PTX text to machine code: parse, inline, emit LLVM IR, optimise, compile with LLVM's JIT."""
+
+from __future__ import annotations
+
+import ctypes
+import ctypes.util
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import llvmlite.binding as llvm
+
+from kernel_lsp.ptx import conversion, cooperation, floating, integer, memory, scheduler
+from kernel_lsp.ptx.emitter import EmittedKernel, emit_kernel
+from kernel_lsp.ptx.inline import inline_calls
+from kernel_lsp.ptx.layout import FIRST_BUFFER_WINDOW, window_base
+from kernel_lsp.ptx.native import translate
+from kernel_lsp.ptx.parser import parse
+from kernel_lsp.ptx.prelude import prelude_for
+from kernel_lsp.ptx.syntax import Address, Function, Instruction, Module, Symbol, UnsupportedPtxError, Variable, Vector
+
+HANDLERS = {
+    **integer.HANDLERS,
+    **floating.HANDLERS,
+    **conversion.HANDLERS,
+    **memory.HANDLERS,
+    **cooperation.HANDLERS,
+}
+"""What translates each opcode."""
+LIBM_FUNCTIONS = (
+    *("exp2f", "log2f", "sinf", "cosf", "tanhf", "fma", "fmaf"),
+    *("floor", "floorf", "ceil", "ceilf", "trunc", "truncf", "roundeven", "roundevenf"),
+)
+"""What LLVM may call for operations that the CPU lacks."""
+SLOW_CHECKS = ("check", "check_shared", "fault")
+SCHEDULER_PASSES = ("sroa", "instruction_combine", "simplify_cfg")
+KERNEL_PASSES = (
+    "always_inliner",
+    "sroa",
+    "instruction_combine",
+    "simplify_cfg",
+    "new_gvn",
+    "dead_store_elimination",
+    "simplify_cfg",
+)
+"""LLVM's own levels 1 and 2 take three to eight times as long as these passes, for code that is not faster here."""
+CODE_GENERATION_LEVEL = 1
+MODULE_FLAGS = """
+!0 = !{!"branch_weights", i32 2000, i32 1}
+!1 = !{!"branch_weights", i32 1, i32 2000}
+attributes #1 = { nounwind }
+"""
+
+
+@dataclass(frozen=True)
+class CompiledKernel:
+    """A kernel ready to run at `address`."""
+
+    emitted: EmittedKernel
+    address: int
+
+
+@dataclass(frozen=True)
+class LoadedModule:
+    """A PTX file as machine code. `windows` are the address windows of its global and constant variables."""
+
+    module: Module
+    kernels: dict[str, CompiledKernel]
+    windows: dict[str, int]
+    engine: llvm.ExecutionEngine
+
+
+class Compiler:
+    """Owns LLVM: the target machine and the compiled scheduler. One per process."""
+
+    def __init__(self) -> None:
+        llvm.initialize_native_target()
+        llvm.initialize_native_asmprinter()
+        _add_library_symbols()
+        self._scheduler = self._compile(translate(scheduler.FUNCTIONS), SCHEDULER_PASSES)
+        self.run_queue = self._scheduler.get_function_address("run_queue")
+        self.run_block = self._scheduler.get_function_address("run_block")
+        for name in SLOW_CHECKS:
+            llvm.add_symbol(name, self._scheduler.get_function_address(name))
+
+    def load(self, text: str) -> LoadedModule:
+        """Compile every kernel of a PTX text. Raises UnsupportedPtxError."""
+        module = parse(text)
+        windows = {
+            variable.name: FIRST_BUFFER_WINDOW + index
+            for index, variable in enumerate(v for v in module.variables if v.space in ("global", "const"))
+        }
+        symbols = {name: window_base(window) for name, window in windows.items()}
+        try:
+            emitted = [_emit(function, module, symbols) for function in module.functions.values() if function.is_entry]
+        except UnsupportedPtxError as error:
+            error.module = module
+            raise
+        engine = self._compile(_module_text(emitted), KERNEL_PASSES)
+        kernels = {one.name: CompiledKernel(one, engine.get_function_address(one.name)) for one in emitted}
+        return LoadedModule(module, kernels, windows, engine)
+
+    def _compile(self, text: str, passes: Sequence[str]) -> llvm.ExecutionEngine:
+        target = llvm.Target.from_default_triple()
+        machine = target.create_target_machine(
+            cpu=llvm.get_host_cpu_name(),
+            features=llvm.get_host_cpu_features().flatten(),
+            opt=CODE_GENERATION_LEVEL,
+            jit=True,
+        )
+        parsed = llvm.parse_assembly(text)
+        manager = llvm.create_new_module_pass_manager()
+        for name in passes:
+            getattr(manager, f"add_{name}_pass")()
+        manager.run(parsed, llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options()))
+        engine = llvm.create_mcjit_compiler(parsed, machine)
+        engine.finalize_object()
+        return engine
+
+
+# --- below
+
+
+def _emit(function: Function, module: Module, symbols: dict[str, int]) -> EmittedKernel:
+    kernel = inline_calls(function, module)
+    mentioned = _mentioned_symbols(kernel)
+    shared: list[Variable] = [v for v in module.variables if v.space == "shared" and v.name in mentioned]
+    return emit_kernel(kernel, symbols, shared, HANDLERS)
+
+
+def _mentioned_symbols(kernel: Function) -> set[str]:
+    names = set()
+    for statement in kernel.statements:
+        if isinstance(statement, Instruction):
+            for operand in statement.operands:
+                for part in operand.elements if isinstance(operand, Vector) else (operand,):
+                    base = part.base if isinstance(part, Address) else part
+                    if isinstance(base, Symbol):
+                        names.add(base.name)
+    return names
+
+
+def _module_text(kernels: list[EmittedKernel]) -> str:
+    body = "\n".join(kernel.text for kernel in kernels)
+    declarations = (
+        "declare i64 @check(i64, i64, i64, i64)\n"
+        "declare i64 @check_shared(i64, i64, i64, i64)\n"
+        "declare i64 @fault(i64, i64, i64, i64, i64)\n"
+    )
+    return declarations + prelude_for(body) + body + MODULE_FLAGS
+
+
+def _add_library_symbols() -> None:
+    library = ctypes.CDLL(ctypes.util.find_library("m") or "libm.so.6")
+    for name in LIBM_FUNCTIONS:
+        function = getattr(library, name, None)
+        if function is not None:
+            llvm.add_symbol(name, ctypes.cast(function, ctypes.c_void_p).value)

@@ -1,0 +1,217 @@
+"""Where things lie in the memory that compiled kernels, the scheduler and Python share. Every field is 8 bytes.
+
+Generic addresses are made up: bits 40 and up select an entry of the address table, so that a stray pointer is caught
+and named. Address 0 and everything near it belongs to entry 0, which has no bytes: null pointers.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+WINDOW_SHIFT = 40
+"""A buffer may hold 2^39 bytes; its window also has room below its first byte, to catch negative indices."""
+WINDOW_HALF = 1 << (WINDOW_SHIFT - 1)
+N_WINDOWS = 1024
+ENTRY_BYTES = 128
+TABLE_BYTES = N_WINDOWS * ENTRY_BYTES
+N_ACCESS_SIZES = 5
+"""Accesses of 1, 2, 4, 8 and 16 bytes."""
+
+NULL_WINDOW = 0
+SHARED_WINDOW = 1
+LOCAL_WINDOW = 2
+PARAM_WINDOW = 3
+FIRST_BUFFER_WINDOW = 4
+
+INITIALISED = 1
+WRITTEN_BY_KERNEL = 2
+SHADOW_STORE = INITIALISED | WRITTEN_BY_KERNEL
+"""What a store leaves in each shadow byte."""
+
+MAX_PARAMETER_BYTES = 32764  # sm_70 and newer, PTX ISA 8.1
+N_BARRIERS = 16
+WARP_SIZE = 32
+
+
+def window_base(window: int) -> int:
+    """The generic address of the first byte of a window's memory."""
+    return (window << WINDOW_SHIFT) + WINDOW_HALF
+
+
+class Entry(IntEnum):
+    """One window: memory at `HOST`, seen at generic address `BASE`. `READ_LIMITS` and `WRITE_LIMITS` hold, per access
+    size, one more than the last offset that needs no closer look; 0 sends every access to the slow check."""
+
+    BASE = 0
+    HOST = 8
+    SHADOW = 16
+    FLAGS = 24
+    N_BYTES = 32
+    READ_LIMITS = 40
+    WRITE_LIMITS = 80
+
+
+class EntryFlag(IntEnum):
+    READ_ONLY = 1
+    CHECK_INITIALISED = 2
+    TRACED = 4
+
+
+class Thread(IntEnum):
+    """A thread's record; its frame follows at `FRAME`."""
+
+    RESUME = 0
+    STATUS = 8
+    FUEL = 16
+    FUEL_GIVEN = 24
+    TID_X = 32
+    TID_Y = 40
+    TID_Z = 48
+    INDEX = 56
+    LOCAL_HOST = 64
+    OPERATION = 72
+    MASK = 80
+    A = 88
+    B = 96
+    C = 104
+    RESULT = 112
+    RESULT_PREDICATE = 120
+    FRAME = 128
+
+
+class Launch(IntEnum):
+    """What is constant while one block runs; read-only for kernels."""
+
+    CTAID_X = 0
+    CTAID_Y = 8
+    CTAID_Z = 16
+    NCTAID_X = 24
+    NCTAID_Y = 32
+    NCTAID_Z = 40
+    NTID_X = 48
+    NTID_Y = 56
+    NTID_Z = 64
+    SHARED_HOST = 72
+    SHARED_SHADOW = 80
+    SHARED_BYTES = 88
+    DYNAMIC_SHARED_BYTES = 96
+    SHARED_LIMITS = 104
+    PARAMETERS = 256
+
+
+class Context(IntEnum):
+    """What the scheduler works on."""
+
+    FUNCTION = 0
+    COUNTS = 8
+    TABLE = 16
+    LAUNCH = 24
+    THREADS = 32
+    THREAD_STRIDE = 40
+    N_THREADS = 48
+    LANE_ORDER = 56
+    WARP_ORDER = 64
+    BLOCKS = 72
+    N_BLOCKS = 80
+    CURSOR = 88
+    FAST_TABLE = 96
+    TRACED_TABLE = 104
+    SLICE = 112
+    """Instructions a thread may run before it must yield."""
+    CAN_SPIN = 120
+    BUDGET = 128
+    """Instructions left for the whole launch."""
+    MAX_PER_THREAD = 136
+    FAULT_INFO = 144
+    FAULT_KIND = 152
+    FAULT_ADDRESS = 160
+    FAULT_THREAD = 168
+    N_LIVE = 176
+    WARNING_COUNTS = 184
+    WARNING_PLACES = 192
+    BLOCK = 200
+    OCCURRENCES = 208
+    SEEN = 216
+    SEEN_MASK = 224
+    N_SEEN = 232
+    N_REQUESTS = 240
+    N_SECTORS = 248
+    N_TRACED = 256
+    N_UNTRACED = 264
+    MAY_PARK = 272
+    N_STALLED = 280
+    OCCURRENCE_BYTES = 800
+    BARRIER_ARRIVED = 288
+    BARRIER_WAITING = 416
+    BARRIER_EXPECTED = 544
+    BARRIER_TRUE = 672
+    N_BYTES = 808
+
+
+class Status(IntEnum):
+    """Of a thread; a compiled kernel returns one."""
+
+    RUNNABLE = 0
+    EXITED = 1
+    BARRIER = 2
+    WARP = 3
+    OUT_OF_FUEL = 4
+    FAULT = 5
+
+
+class BlockStatus(IntEnum):
+    """Why the scheduler came back."""
+
+    DONE = 0
+    FAULT = 1
+    DEADLOCK = 2
+    OUT_OF_BUDGET = 3
+    PARKED = 4
+
+
+class FaultKind(IntEnum):
+    ACCESS = 1
+    """Out of bounds, misaligned or to read-only memory: the address says which."""
+    UNINITIALISED = 2
+    TRAP = 3
+    ASSERT = 4
+
+
+class Operation(IntEnum):
+    """What a thread that yielded asks of its warp or block."""
+
+    SHFL_UP = 1
+    SHFL_DOWN = 2
+    SHFL_BFLY = 3
+    SHFL_IDX = 4
+    VOTE_ALL = 5
+    VOTE_ANY = 6
+    VOTE_UNI = 7
+    VOTE_BALLOT = 8
+    MATCH_ANY = 9
+    MATCH_ALL = 10
+    REDUX_ADD = 11
+    REDUX_MIN_S32 = 12
+    REDUX_MAX_S32 = 13
+    REDUX_MIN_U32 = 14
+    REDUX_MAX_U32 = 15
+    REDUX_AND = 16
+    REDUX_OR = 17
+    REDUX_XOR = 18
+    WARP_SYNC = 19
+    ACTIVE_MASK = 20
+    ELECT = 21
+    BARRIER_SYNC = 32
+    BARRIER_ARRIVE = 33
+    BARRIER_POPC = 34
+    BARRIER_AND = 35
+    BARRIER_OR = 36
+
+
+class Info(IntEnum):
+    """How an access describes itself to the slow check: ``site | log2(bytes) << LOG2_SHIFT | kind << KIND_SHIFT``."""
+
+    SITE_MASK = (1 << 24) - 1
+    LOG2_SHIFT = 24
+    READS = 1 << 28
+    WRITES = 1 << 29

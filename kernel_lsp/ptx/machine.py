@@ -1,0 +1,546 @@
+"""Runs the steps of a plan on the CPU: fills, and launches block by block."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import random
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from kernel_lsp.ptx.buffers import AddressTable, Buffer, BufferRequest, Region, open_buffers
+from kernel_lsp.ptx.census import Census, census_of
+from kernel_lsp.ptx.findings import ERROR, WARNING, Fault, FindingLog, MemoryMap, Place, Position, describe
+from kernel_lsp.ptx.jit import CompiledKernel, Compiler, LoadedModule
+from kernel_lsp.ptx.layout import (
+    FIRST_BUFFER_WINDOW,
+    LOCAL_WINDOW,
+    MAX_PARAMETER_BYTES,
+    N_ACCESS_SIZES,
+    PARAM_WINDOW,
+    SHARED_WINDOW,
+    WARP_SIZE,
+    BlockStatus,
+    Context,
+    FaultKind,
+    Info,
+    Launch,
+    Status,
+    Thread,
+    window_base,
+)
+from kernel_lsp.ptx.native import load64, store64
+from kernel_lsp.ptx.scheduler import BLOCK_ID_MASK, TRACE_BLOCK
+from kernel_lsp.ptx.syntax import UnsupportedPtxError
+
+ThreadOrder = Literal["forward", "reverse", "random"]
+MAX_THREADS_PER_BLOCK = 1024  # every GPU since Fermi
+MAX_GRID = (2**31 - 1, 65535, 65535)
+MAX_SHARED_BYTES = 227 * 1024  # sm_90
+SPINNING_SLICE = 4096
+"""Instructions before a thread of a kernel that may wait for others gives way."""
+N_SEEN_SLOTS = 1 << 20
+"""Requests and sectors that tracing one block can tell apart; past half of it the rest is extrapolated."""
+MAX_RESIDENT_BLOCKS = 512
+"""Blocks that wait for each other at once; more than any GPU holds of a cooperative launch."""
+_SCALAR_FORMATS = {"float": "f", "double": "d", "bool": "?"}
+
+
+@dataclass(frozen=True)
+class RunRequest:
+    """One run. `sample` is (number of blocks per launch, seed), or None for all blocks."""
+
+    buffers: tuple[BufferRequest, ...]
+    steps: tuple[dict[str, Any], ...]
+    sample: tuple[int, int] | None = None
+    thread_order: ThreadOrder = "forward"
+    seed: int = 0
+    n_traced_blocks: int = 2
+    max_instructions: int = 10**10
+    max_findings: int = 20
+
+
+@dataclass
+class LaunchResult:
+    """What a launch did. `counters` has the fields of `LaunchCounters`."""
+
+    counters: dict[str, Any]
+    n_blocks_run: int
+    is_out_of_budget: bool = False
+
+
+@dataclass
+class RunResult:
+    """What a run did. `timed_out` says why it was stopped, or is empty."""
+
+    findings: list[dict[str, object]] = field(default_factory=list)
+    launches: list[LaunchResult] = field(default_factory=list)
+    timed_out: str = ""
+
+
+class InvalidRequestError(Exception):
+    """The request does not fit the module that is loaded. A bug of the caller."""
+
+
+def run_steps(compiler: Compiler, loaded: LoadedModule, file_name: str, request: RunRequest) -> RunResult:
+    """Run every step in order. Raises OSError for buffers that cannot be mapped, InvalidRequestError, and
+    UnsupportedPtxError for a library step."""
+    first_window = FIRST_BUFFER_WINDOW + len(loaded.windows)
+    keep_written = request.sample is not None
+    with open_buffers(list(request.buffers), first_window, keep_written=keep_written) as buffers:
+        run = _Run(compiler, loaded, file_name, request, buffers)
+        try:
+            return run.all_steps()
+        finally:
+            run.close()
+
+
+class _Run:
+    """The memory of one run: module variables, tensors, and the table of all."""
+
+    def __init__(
+        self,
+        compiler: Compiler,
+        loaded: LoadedModule,
+        file_name: str,
+        request: RunRequest,
+        buffers: dict[str, Buffer],
+    ) -> None:
+        self.compiler, self.loaded, self.request, self.buffers = compiler, loaded, request, buffers
+        self.log = FindingLog(loaded.module, file_name, request.max_findings)
+        self.table = AddressTable()
+        self.regions: list[Region] = []
+        self.variables: dict[int, tuple[str, int]] = {}
+        self.has_sampled = False
+        self.budget = request.max_instructions
+        self._place_variables()
+
+    def all_steps(self) -> RunResult:
+        result = RunResult()
+        for step in self.request.steps:
+            if step["kind"] == "fill":
+                self.buffers[step["tensor"]].fill(step["value"])
+            elif step["kind"] == "launch":
+                launch = _Launch(self, step)
+                try:
+                    result.launches.append(launch.run())
+                finally:
+                    launch.close()
+                if result.launches[-1].is_out_of_budget:
+                    n_allowed = self.request.max_instructions
+                    result.timed_out = f"{step['kernel']} did not end within {n_allowed} instructions"
+                    break
+            else:
+                raise UnsupportedPtxError(f"a step of kind '{step['kind']}'")
+        result.findings = self.log.as_json()
+        return result
+
+    def new_region(self, n_bytes: int) -> Region:
+        self.regions.append(Region(n_bytes))
+        return self.regions[-1]
+
+    def close(self) -> None:
+        for region in self.regions:
+            region.close()
+        self.table.close()
+
+    def show_buffers(self) -> None:
+        """Bring the table up to date with what is initialised."""
+        for buffer in self.buffers.values():
+            self.table.set_buffer(buffer, is_initialised=buffer.look_whether_initialised())
+
+    def _place_variables(self) -> None:
+        """Module variables start each run with their initial values."""
+        for variable in self.loaded.module.variables:
+            if variable.name not in self.loaded.windows:
+                continue
+            window = self.loaded.windows[variable.name]
+            data, shadow = self.new_region(variable.n_bytes), self.new_region(variable.n_bytes)
+            data.memory[: len(variable.initial)] = variable.initial
+            for offset, symbol in variable.references:
+                address = window_base(self.loaded.windows[symbol.name]) + symbol.offset
+                data.memory[offset : offset + 8] = struct.pack("<Q", address)
+            self.table.set(window, window_base(window), data.address, shadow.address, variable.n_bytes, 0)
+            self.variables[window] = (variable.name, variable.n_bytes)
+
+
+@dataclass
+class _Arena:
+    """The memory of one resident block: context, launch record, threads, local and shared memory."""
+
+    region: Region
+    context: int
+    launch: int
+    threads: int
+    shared: int
+    shadow: int
+
+
+class _Launch:
+    """One launch. Blocks run one after the other in one arena; a block that only spins is parked with its arena."""
+
+    def __init__(self, run: _Run, step: dict[str, Any]) -> None:
+        self.run_state, self.step = run, step
+        self.kernel = _find_kernel(run.loaded, step)
+        self.emitted = self.kernel.emitted
+        self.grid, self.block = tuple(step["grid"]), tuple(step["block"])
+        self.n_threads = math.prod(self.block)
+        self.n_blocks = math.prod(self.grid)
+        self.n_shared = self.emitted.shared.n_static_bytes + step["shared_bytes"]
+        self.counts = (ctypes.c_int64 * len(self.emitted.blocks))()
+        self.warnings = (ctypes.c_int64 * (2 * len(self.emitted.sites) + 2))()
+        self.regions: list[Region] = []
+        self.n_skipped = self.n_failed = 0
+        self.max_per_thread = 0
+        self.n_traced_blocks = 0
+        self.trace_totals = [0, 0, 0, 0]
+
+    def run(self) -> LaunchResult:
+        problem = _invalid_launch(self)
+        if problem:
+            self._note_invalid(problem)
+            return LaunchResult(self._counters(0), 0)
+        if self.n_blocks == 0 or self.n_threads == 0:
+            return LaunchResult(self._counters(0), 0)
+        self._prepare()
+        chosen = _choose_blocks(self.n_blocks, self.run_state.request)
+        is_over = self._run_blocks(self._queue(chosen))
+        self._note_warnings()
+        n_run = len(chosen) - self.n_skipped
+        self.run_state.has_sampled |= len(chosen) < self.n_blocks
+        return LaunchResult(self._counters(n_run), n_run, is_over)
+
+    def close(self) -> None:
+        for region in self.regions:
+            region.close()
+
+    # memory
+
+    def _prepare(self) -> None:
+        run = self.run_state
+        run.show_buffers()
+        self.parameters = _pack_parameters(self.kernel, self.step, run.buffers)
+        self.orders = _orders(run.request, self.n_threads)
+        self.scratch = self._region(self.emitted.n_local_bytes + 16)
+        self.seen = self._region(8 * N_SEEN_SLOTS)
+        self.occurrences = self._region(8 * len(self.emitted.sites) * self.n_threads + 8)
+        self.memory_map = MemoryMap(
+            {buffer.window: buffer for buffer in run.buffers.values()},
+            run.variables,
+            self.n_shared,
+            self.emitted.n_local_bytes,
+        )
+
+    def _region(self, n_bytes: int) -> Region:
+        self.regions.append(Region(n_bytes))
+        return self.regions[-1]
+
+    def _new_arena(self) -> _Arena:
+        """Lay out and initialise the memory of one resident block."""
+        emitted = self.emitted
+        sizes = (
+            int(Context.N_BYTES),
+            Launch.PARAMETERS + len(self.parameters),
+            emitted.n_frame_bytes * self.n_threads,
+            emitted.n_local_bytes * self.n_threads,
+            self.n_shared,
+            self.n_shared,
+        )
+        starts, total = [], 0
+        for size in sizes:
+            starts.append(total)
+            total += -(-size // 64) * 64 + 64
+        region = self._region(total)
+        context, launch, threads, local, shared, shadow = (region.address + start for start in starts)
+        arena = _Arena(region, context, launch, threads, shared, shadow)
+        self._write_context(arena)
+        self._write_launch(arena)
+        self._write_threads(arena, local)
+        return arena
+
+    def _write_context(self, arena: _Arena) -> None:
+        run, context = self.run_state, arena.context
+        lanes, warps = self.orders
+        warning_places = ctypes.addressof(self.warnings) + 8 * (len(self.emitted.sites) + 1)
+        values = {
+            Context.FUNCTION: self.kernel.address,
+            Context.COUNTS: ctypes.addressof(self.counts),
+            Context.LAUNCH: arena.launch,
+            Context.THREADS: arena.threads,
+            Context.THREAD_STRIDE: self.emitted.n_frame_bytes,
+            Context.N_THREADS: self.n_threads,
+            Context.LANE_ORDER: ctypes.addressof(lanes),
+            Context.WARP_ORDER: ctypes.addressof(warps),
+            Context.FAST_TABLE: run.table.fast_address,
+            Context.TRACED_TABLE: run.table.traced_address,
+            Context.TABLE: run.table.fast_address,
+            Context.SLICE: SPINNING_SLICE if self.emitted.can_spin else run.request.max_instructions,
+            Context.CAN_SPIN: int(self.emitted.can_spin),
+            Context.MAY_PARK: int(self.n_blocks > 1),
+            Context.WARNING_COUNTS: ctypes.addressof(self.warnings),
+            Context.WARNING_PLACES: warning_places,
+            Context.OCCURRENCES: self.occurrences.address,
+            Context.OCCURRENCE_BYTES: self.occurrences.n_bytes,
+            Context.SEEN: self.seen.address,
+            Context.SEEN_MASK: N_SEEN_SLOTS - 1,
+        }
+        for place, value in values.items():
+            store64(context + place, value)
+
+    def _write_launch(self, arena: _Arena) -> None:
+        launch = arena.launch
+        for axis in range(3):
+            store64(launch + Launch.NCTAID_X + 8 * axis, self.grid[axis])
+            store64(launch + Launch.NTID_X + 8 * axis, self.block[axis])
+        store64(launch + Launch.SHARED_HOST, arena.shared)
+        store64(launch + Launch.SHARED_SHADOW, arena.shadow)
+        store64(launch + Launch.SHARED_BYTES, self.n_shared)
+        store64(launch + Launch.DYNAMIC_SHARED_BYTES, self.step["shared_bytes"])
+        for log2 in range(N_ACCESS_SIZES):
+            store64(launch + Launch.SHARED_LIMITS + 8 * log2, max(0, self.n_shared - (1 << log2) + 1))
+        ctypes.memmove(launch + Launch.PARAMETERS, self.parameters, len(self.parameters))
+
+    def _write_threads(self, arena: _Arena, local: int) -> None:
+        width, height = self.block[0], self.block[1]
+        for index in range(self.n_threads):
+            thread = arena.threads + index * self.emitted.n_frame_bytes
+            store64(thread + Thread.TID_X, index % width)
+            store64(thread + Thread.TID_Y, index // width % height)
+            store64(thread + Thread.TID_Z, index // (width * height))
+            store64(thread + Thread.INDEX, index)
+            store64(thread + Thread.LOCAL_HOST, local + index * self.emitted.n_local_bytes)
+
+    def _enter(self, arena: _Arena) -> None:
+        """Make the arena's memory what the table shows."""
+        table = self.run_state.table
+        table.set(SHARED_WINDOW, window_base(SHARED_WINDOW), arena.shared, arena.shadow, self.n_shared, 0)
+        n_local, scratch = self.emitted.n_local_bytes, self.scratch.address
+        table.set(LOCAL_WINDOW, window_base(LOCAL_WINDOW), 0, scratch, n_local, 0)
+        parameters = arena.launch + Launch.PARAMETERS
+        table.set(PARAM_WINDOW, window_base(PARAM_WINDOW), parameters, 0, len(self.parameters), 1)
+        store64(arena.context + Context.BUDGET, self.run_state.budget)
+
+    def _leave(self, arena: _Arena) -> None:
+        self.run_state.budget = load64(arena.context + Context.BUDGET)
+        self.max_per_thread = max(self.max_per_thread, load64(arena.context + Context.MAX_PER_THREAD))
+        for index, place in enumerate((Context.N_REQUESTS, Context.N_SECTORS, Context.N_TRACED, Context.N_UNTRACED)):
+            self.trace_totals[index] += load64(arena.context + place)
+            store64(arena.context + place, 0)
+
+    # blocks
+
+    def _queue(self, chosen: Sequence[int]) -> ctypes.Array[ctypes.c_int64]:
+        """The blocks to run; those to trace are marked."""
+        wanted = min(self.run_state.request.n_traced_blocks, len(chosen))
+        traced = {index * len(chosen) // wanted for index in range(wanted)} if wanted else set()
+        self.n_traced_blocks = len(traced)
+        entries = [block | (TRACE_BLOCK if index in traced else 0) for index, block in enumerate(chosen)]
+        return (ctypes.c_int64 * len(entries))(*entries)
+
+    def _run_blocks(self, queue: ctypes.Array[ctypes.c_int64]) -> bool:
+        """Run them all. Returns whether the instruction budget ran out."""
+        run_queue = _native(self.run_state.compiler.run_queue)
+        parked: list[_Arena] = []
+        arena = self._new_arena()
+        cursor = 0
+        while cursor < len(queue) and not self.run_state.log.is_full:
+            store64(arena.context + Context.BLOCKS, ctypes.addressof(queue))
+            store64(arena.context + Context.N_BLOCKS, len(queue))
+            store64(arena.context + Context.CURSOR, cursor)
+            self._enter(arena)
+            status = run_queue(arena.context)
+            self._leave(arena)
+            if status == BlockStatus.OUT_OF_BUDGET:
+                return True
+            cursor = load64(arena.context + Context.CURSOR) + (status != BlockStatus.DONE)
+            if status == BlockStatus.PARKED:
+                parked.append(arena)
+                if len(parked) >= MAX_RESIDENT_BLOCKS and self._run_parked(parked):
+                    return True
+                arena = self._new_arena()
+            else:
+                self._note(arena, status)
+        self.n_skipped += len(queue) - cursor if cursor < len(queue) else 0
+        while parked and not self.run_state.log.is_full:
+            if self._run_parked(parked):
+                return True
+        return False
+
+    def _run_parked(self, parked: list[_Arena]) -> bool:
+        """Give each parked block a turn. Returns whether the budget ran out."""
+        run_block = _native(self.run_state.compiler.run_block)
+        for arena in list(parked):
+            self._enter(arena)
+            status = run_block(arena.context)
+            self._leave(arena)
+            if status == BlockStatus.OUT_OF_BUDGET:
+                return True
+            if status != BlockStatus.PARKED:
+                parked.remove(arena)
+                self._note(arena, status)
+        return False
+
+    # findings
+
+    def _note(self, arena: _Arena, status: int) -> None:
+        if status == BlockStatus.FAULT:
+            self._note_fault(arena)
+        elif status == BlockStatus.DEADLOCK:
+            self._note_deadlock(arena)
+
+    def _note_fault(self, arena: _Arena) -> None:
+        context = arena.context
+        kind = FaultKind(load64(context + Context.FAULT_KIND))
+        if kind == FaultKind.UNINITIALISED and self.run_state.has_sampled:
+            # What it reads may be the work of a block that was not chosen to run: nothing can be said of this block.
+            self.n_skipped += 1
+            return
+        site = self.emitted.sites[load64(context + Context.FAULT_INFO) & Info.SITE_MASK]
+        code, message = describe(Fault(kind, site, load64(context + Context.FAULT_ADDRESS)), self.memory_map)
+        place = self._place(load64(context + Context.BLOCK), load64(context + Context.FAULT_THREAD))
+        self.run_state.log.add(code, message, site.instruction.location, place)
+
+    def _note_deadlock(self, arena: _Arena) -> None:
+        stride = self.emitted.n_frame_bytes
+        threads = [arena.threads + index * stride for index in range(self.n_threads)]
+        waiting = [thread for thread in threads if load64(thread + Thread.STATUS) in (Status.BARRIER, Status.WARP)]
+        first = waiting[0]
+        instruction = self.emitted.yields[load64(first + Thread.RESUME) - 1]
+        at_barrier = sum(load64(thread + Thread.STATUS) == Status.BARRIER for thread in waiting)
+        message = f"waits forever: of {self.n_threads} threads, {at_barrier} are at a barrier"
+        if at_barrier < len(waiting):
+            message += f", {len(waiting) - at_barrier} wait for lanes of their warp"
+        message += f" and {self.n_threads - len(waiting)} have ended"
+        place = self._place(load64(arena.context + Context.BLOCK), first)
+        location = instruction.location if instruction is not None else None
+        self.run_state.log.add("barrier-deadlock", message, location, place)
+
+    def _note_warnings(self) -> None:
+        """Reads of shared memory that nothing had written."""
+        n_sites = len(self.emitted.sites)
+        for index, site in enumerate(self.emitted.sites):
+            count = self.warnings[index]
+            if count:
+                packed = self.warnings[n_sites + 1 + index]
+                place = Place(self.step["kernel"], self._block_position(packed >> 16), self._tid(packed & 0xFFFF))
+                message = f"reads {site.n_bytes} bytes of shared memory that nothing has written"
+                location = site.instruction.location
+                self.run_state.log.add(
+                    "uninitialized-read", message, location, place, severity=WARNING, n_occurrences=count
+                )
+
+    def _note_invalid(self, problem: str) -> None:
+        place = Place(self.step["kernel"], (0, 0, 0), (0, 0, 0))
+        self.run_state.log.add("invalid-launch", problem, None, place, severity=ERROR)
+
+    def _place(self, block: int, thread: int) -> Place:
+        return Place(self.step["kernel"], self._block_position(block), self._tid(load64(thread + Thread.INDEX)))
+
+    def _block_position(self, block: int) -> Position:
+        block &= BLOCK_ID_MASK
+        return block % self.grid[0], block // self.grid[0] % self.grid[1], block // (self.grid[0] * self.grid[1])
+
+    def _tid(self, index: int) -> Position:
+        width, height = self.block[0], self.block[1]
+        return index % width, index // width % height, index // (width * height)
+
+    # counters
+
+    def _counters(self, n_run: int) -> dict[str, Any]:
+        total = Census()
+        for block, count in zip(self.emitted.blocks, self.counts, strict=True):
+            if count:
+                total.add(census_of(block), count)
+        n_requests, n_sectors, n_traced, n_untraced = self.trace_totals
+        scale = (n_traced + n_untraced) / n_traced if n_traced else 1.0
+        return {
+            "kernel": self.step["kernel"],
+            "n_blocks": self.n_blocks,
+            "n_blocks_run": n_run,
+            "n_blocks_traced": self.n_traced_blocks,
+            "n_threads_per_block": self.n_threads,
+            **vars(total),
+            "n_global_requests": round(n_requests * scale),
+            "n_global_sectors": round(n_sectors * scale),
+            "max_instructions_per_thread": self.max_per_thread,
+        }
+
+
+# --- below
+
+
+def _native(address: int) -> Any:
+    return ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(address)
+
+
+def _find_kernel(loaded: LoadedModule, step: dict[str, Any]) -> CompiledKernel:
+    symbol = step.get("symbol") or step["kernel"]
+    if symbol not in loaded.kernels:
+        raise InvalidRequestError(f"no kernel '{symbol}' in the module; it has {', '.join(loaded.kernels) or 'none'}")
+    return loaded.kernels[symbol]
+
+
+def _invalid_launch(launch: _Launch) -> str:
+    """Why the GPU would refuse the launch, or nothing."""
+    allowed = launch.run_state.loaded.module.functions[launch.emitted.name].max_threads or MAX_THREADS_PER_BLOCK
+    if launch.n_threads > min(allowed, MAX_THREADS_PER_BLOCK):
+        return f"a block of {launch.n_threads} threads; this kernel allows {min(allowed, MAX_THREADS_PER_BLOCK)}"
+    if any(size > limit for size, limit in zip(launch.grid, MAX_GRID, strict=True)):
+        return f"a grid of {launch.grid} blocks; the limit is {MAX_GRID}"
+    if launch.n_shared > MAX_SHARED_BYTES:
+        return f"{launch.n_shared} bytes of shared memory; a block can have {MAX_SHARED_BYTES}"
+    return ""
+
+
+def _choose_blocks(n_blocks: int, request: RunRequest) -> Sequence[int]:
+    """All blocks, or the first, the last, and random ones between them."""
+    if request.sample is None or request.sample[0] >= n_blocks:
+        return range(n_blocks)
+    wanted, seed = request.sample
+    chosen = {0, n_blocks - 1}
+    chosen.update(random.Random(seed).sample(range(n_blocks), max(0, wanted - 2)))
+    return sorted(chosen)
+
+
+def _orders(request: RunRequest, n_threads: int) -> tuple[ctypes.Array[ctypes.c_int64], ctypes.Array[ctypes.c_int64]]:
+    """The order in which lanes of a warp, and warps of a block, get their turns."""
+    n_warps = -(-n_threads // WARP_SIZE)
+    lanes, warps = list(range(WARP_SIZE)), list(range(n_warps))
+    if request.thread_order == "reverse":
+        lanes.reverse()
+        warps.reverse()
+    elif request.thread_order == "random":
+        shuffler = random.Random(request.seed)
+        shuffler.shuffle(lanes)
+        shuffler.shuffle(warps)
+    return (ctypes.c_int64 * WARP_SIZE)(*lanes), (ctypes.c_int64 * n_warps)(*warps)
+
+
+def _pack_parameters(kernel: CompiledKernel, step: dict[str, Any], buffers: dict[str, Buffer]) -> bytes:
+    """The parameter memory of a launch. Raises InvalidRequestError when the arguments do not fit."""
+    expected = kernel.emitted.parameters
+    if len(expected) != len(step["arguments"]):
+        raise InvalidRequestError(f"{step['kernel']} has {len(expected)} parameters, not {len(step['arguments'])}")
+    packed = bytearray(max(16, kernel.emitted.n_parameter_bytes))
+    if len(packed) > MAX_PARAMETER_BYTES:
+        raise InvalidRequestError(f"more than {MAX_PARAMETER_BYTES} bytes of parameters")
+    for (offset, variable), argument in zip(expected, step["arguments"], strict=True):
+        data = _encode_argument(argument, variable.n_bytes, buffers)
+        if len(data) != variable.n_bytes:
+            raise InvalidRequestError(f"{argument} has {len(data)} bytes; the parameter has {variable.n_bytes}")
+        packed[offset : offset + len(data)] = data
+    return bytes(packed)
+
+
+def _encode_argument(argument: dict[str, Any], n_bytes: int, buffers: dict[str, Buffer]) -> bytes:
+    if argument["kind"] == "tensor":
+        return struct.pack("<Q", buffers[argument["tensor"]].base)
+    value = argument["value"]
+    code = _SCALAR_FORMATS.get(argument["cuda_type"].replace("const ", "").strip())
+    if code == "f" and abs(value) > 3.4028235677973366e38 and math.isfinite(value):
+        value = math.copysign(math.inf, value)
+    if code is not None:
+        return struct.pack("<" + code, value)
+    return (int(value) & ((1 << 8 * n_bytes) - 1)).to_bytes(n_bytes, "little")

@@ -1,0 +1,114 @@
+"""The executor as a program: JSON lines in, JSON lines out, one answer per request.
+
+``{"command": "load", "ptx": ..., "file_name": ...}`` compiles; ``{"command": "run", ...}`` runs the module loaded last.
+`docs/ptx-executor.md` describes both. Nothing else may reach stdout, so the real one is kept aside.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import Any, TextIO
+
+from kernel_lsp.ptx.buffers import BufferRequest
+from kernel_lsp.ptx.findings import FindingLog
+from kernel_lsp.ptx.jit import CompiledKernel, Compiler, LoadedModule
+from kernel_lsp.ptx.machine import InvalidRequestError, RunRequest, run_steps
+from kernel_lsp.ptx.syntax import Instruction, Module, UnsupportedPtxError
+
+
+def main() -> None:
+    """Answer requests until stdin ends."""
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)
+    session = Session()
+    for line in sys.stdin:
+        if line.strip():
+            _answer(answers, session.handle(json.loads(line)))
+
+
+class Session:
+    """The compiler, and the module that was loaded last."""
+
+    def __init__(self) -> None:
+        self._compiler = Compiler()
+        self._loaded: LoadedModule | None = None
+        self._file_name = ""
+
+    def handle(self, request: dict[str, Any]) -> dict[str, Any]:
+        """The answer to one request. Requests that make no sense are answered with ``error``."""
+        try:
+            if request["command"] == "load":
+                return self._load(request)
+            return self._run(request)
+        except UnsupportedPtxError as error:
+            return {"unsupported": self._unsupported(error)}
+        except (InvalidRequestError, OSError, KeyError, ValueError, TypeError) as error:
+            return {"error": f"{type(error).__name__}: {error}"}
+
+    def _load(self, request: dict[str, Any]) -> dict[str, Any]:
+        self._loaded, self._file_name = None, request["file_name"]
+        self._loaded = self._compiler.load(request["ptx"])
+        return {"ok": True, "kernels": [_kernel_facts(kernel) for kernel in self._loaded.kernels.values()]}
+
+    def _run(self, request: dict[str, Any]) -> dict[str, Any]:
+        if self._loaded is None:
+            raise InvalidRequestError("no module is loaded")
+        result = run_steps(self._compiler, self._loaded, self._file_name, _run_request(request))
+        report = {
+            "findings": result.findings,
+            "counters": [launch.counters for launch in result.launches],
+            "n_blocks_run": [launch.n_blocks_run for launch in result.launches],
+        }
+        return {"timed_out": result.timed_out, "report": report} if result.timed_out else {"report": report}
+
+    def _unsupported(self, error: UnsupportedPtxError) -> dict[str, Any]:
+        instruction = error.instruction
+        return {
+            "message": f"the executor does not know {error.reason}",
+            "instruction": instruction.text if instruction else None,
+            "line": _line_of(instruction, error.module, self._file_name),
+        }
+
+
+def _answer(stream: TextIO, answer: dict[str, Any]) -> None:
+    stream.write(json.dumps(answer) + "\n")
+    stream.flush()
+
+
+def _kernel_facts(kernel: CompiledKernel) -> dict[str, Any]:
+    instructions = [instruction for block in kernel.emitted.blocks for instruction in block.instructions]
+    return {
+        "symbol": kernel.emitted.name,
+        "n_instructions": len(instructions),
+        "uses_global_atomics": any(
+            instruction.opcode in ("atom", "red") and not instruction.has("shared", "shared__cta")
+            for instruction in instructions
+        ),
+        "static_shared_bytes": kernel.emitted.shared.n_static_bytes,
+    }
+
+
+def _line_of(instruction: Instruction | None, module: Module | None, file_name: str) -> int | None:
+    if instruction is None or module is None:
+        return None
+    return FindingLog(module, file_name, 1).user_line(instruction.location)[0]
+
+
+def _run_request(request: dict[str, Any]) -> RunRequest:
+    sample = request.get("sample_blocks")
+    return RunRequest(
+        buffers=tuple(BufferRequest(**buffer) for buffer in request["buffers"]),
+        steps=tuple(request["steps"]),
+        sample=(sample["n"], sample["seed"]) if sample else None,
+        thread_order=request.get("thread_order", "forward"),
+        seed=request.get("seed", 0),
+        n_traced_blocks=request.get("n_traced_blocks", 2),
+        max_instructions=request.get("max_instructions", 10**10),
+        max_findings=request.get("max_findings", 20),
+    )
+
+
+if __name__ == "__main__":
+    main()
