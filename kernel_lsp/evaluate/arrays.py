@@ -46,11 +46,7 @@ def write_poison(path: Path, n_bytes: int) -> None:
         file.write(bytes([POISON_BYTE]) * n_bytes)
 
 
-def write_filled(path: Path, dtype: DType, n_elements: int, value: float) -> None:
-    """Make the file hold `n_elements` times `value`."""
-    if dtype is DType.BF16:
-        bits = np.float32(value).view(np.uint32) >> np.uint32(BF16_SHIFT)
-        array = np.full(n_elements, bits, dtype=np.uint16)
-    else:
-        array = np.full(n_elements, value, dtype=_STORAGE[dtype])
-    array.tofile(path)
+def poisoned_elements(path: Path, dtype: DType, shape: tuple[int, ...]) -> np.ndarray:
+    """Which elements still hold nothing but poison. In a floating type that is a NaN that no arithmetic makes."""
+    raw = np.fromfile(path, dtype=np.uint8).reshape(-1, dtype.itemsize)
+    return (raw == POISON_BYTE).all(axis=1).reshape(shape)

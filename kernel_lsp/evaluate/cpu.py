@@ -26,7 +26,7 @@ from kernel_lsp.core.plan import (
 )
 from kernel_lsp.core.verdict import Built, CaseResult, Crashed, Mismatch, TensorError, TimedOut, Unsupported
 from kernel_lsp.errors import TargetError
-from kernel_lsp.evaluate.arrays import read_array, write_poison
+from kernel_lsp.evaluate.arrays import poisoned_elements, read_array, write_poison
 from kernel_lsp.evaluate.case_store import CaseStore, NoCase, read_expectations
 from kernel_lsp.evaluate.cases import Case
 from kernel_lsp.evaluate.compare import (
@@ -38,7 +38,15 @@ from kernel_lsp.evaluate.compare import (
     unwritten_error,
 )
 from kernel_lsp.process.worker_client import CaseFiles, CaseTensor, Worker
-from kernel_lsp.ptx.executor import BlockSample, BufferFile, ExecutionReport, PtxExecutor
+from kernel_lsp.ptx.executor import (
+    WRITTEN_BY_KERNEL,
+    WRITTEN_SUFFIX,
+    BlockSample,
+    BufferFile,
+    ExecutionReport,
+    PtxExecutor,
+    RunOptions,
+)
 
 N_TRACED_BLOCKS = 2
 N_PROFILED_BLOCKS = 6
@@ -105,17 +113,14 @@ class CpuDevice:
         try:
             run.write_tensors()
             launches = [step for step in bound.steps if isinstance(step, BoundLaunch)]
-            sample = BlockSample(n_blocks=N_PROFILED_BLOCKS, seed=case.seed)
-            report = await executor.run(
-                buffers=run.buffers(initialised={tensor.name for tensor in bound.tensors}),
-                steps=launches,
-                symbols=built.symbols,
-                sample=sample,
-                thread_order="forward",
+            options = RunOptions(
+                sample=BlockSample(n_blocks=N_PROFILED_BLOCKS, seed=case.seed),
                 n_traced_blocks=N_TRACED_BLOCKS,
                 max_instructions=limits.max_instructions,
                 deadline_s=limits.deadline_s,
             )
+            buffers = run.buffers(initialised={tensor.name for tensor in bound.tensors})
+            report = await executor.run(buffers, launches, built.symbols, options)
         finally:
             run.remove()
         if not isinstance(report, ExecutionReport):
@@ -163,16 +168,15 @@ class CpuDevice:
                 except TargetError as error:
                     return Crashed(message=f"library step {steps[0].function}: {error.message}")
                 continue
-            report = await executor.run(
-                buffers=run.buffers(initialised=run.written),
-                steps=[step for step in steps if isinstance(step, BoundLaunch | BoundFill)],
-                symbols=built.symbols,
+            options = RunOptions(
                 sample=sample,
                 thread_order=case.thread_order,
+                seed=case.seed,
                 n_traced_blocks=0,
                 max_instructions=limits.max_instructions,
                 deadline_s=limits.deadline_s,
             )
+            report = await executor.run(run.buffers(initialised=run.written), steps, built.symbols, options)
             if not isinstance(report, ExecutionReport):
                 return report
             if crash := _crash(report):
@@ -222,7 +226,6 @@ class _Run:
                 n_bytes=tensor.n_bytes,
                 role=tensor.role,
                 description=f"{tensor.dtype}[{', '.join(map(str, tensor.shape))}]",
-                is_initialised=tensor.name in initialised,
             )
             for tensor in self.bound.tensors
         ]
@@ -303,19 +306,19 @@ def _judge_output(
     run: _Run, tensor: BoundTensor, expectation: Expectation, factor: float, sampled: bool
 ) -> TensorError:
     found = read_array(run.path(tensor), tensor.dtype, tensor.shape)
-    written = _written_elements(run, tensor)
-    if not sampled and not written.all():
+    if sampled:
+        return compare(found, expectation, factor=factor, written=_written_elements(run, tensor))
+    written = ~poisoned_elements(run.path(tensor), tensor.dtype, tensor.shape)
+    if tensor.dtype.is_floating and not written.all():
         return unwritten_error(expectation, written)
-    return compare(found, expectation, factor=factor, written=written if sampled else None)
+    return compare(found, expectation, factor=factor)
 
 
 def _written_elements(run: _Run, tensor: BoundTensor) -> np.ndarray:
-    """Which elements some launch, fill or library step wrote."""
-    shadow = run.path(tensor).with_name(f"{tensor.name}.bin.written")
-    if not shadow.exists():
-        return np.full(tensor.shape, tensor.name in run.written)
-    written_bytes = np.fromfile(shadow, dtype=np.uint8).reshape(-1, tensor.dtype.itemsize)
-    return (written_bytes != 0).all(axis=1).reshape(tensor.shape)
+    """Which elements the blocks that ran wrote."""
+    shadow = np.fromfile(f"{run.path(tensor)}{WRITTEN_SUFFIX}", dtype=np.uint8)
+    by_kernel = (shadow & WRITTEN_BY_KERNEL) != 0
+    return by_kernel.reshape(-1, tensor.dtype.itemsize).all(axis=1).reshape(tensor.shape)
 
 
 def describe_error(error: TensorError, result: CaseResult) -> str:

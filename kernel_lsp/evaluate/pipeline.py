@@ -95,7 +95,7 @@ class CpuEvaluator:
     async def __aexit__(self, *_: object) -> None:
         await self._store.close()
         while self._idle:
-            await self._idle.pop().__aexit__(None, None, None)
+            await self._idle.pop().close()
 
     async def evaluate(self, candidate: Candidate, depth: Depth) -> Verdict:
         """The verdict. Raises only for a broken machine or a worker that died."""
@@ -252,18 +252,15 @@ class CpuEvaluator:
 
     @asynccontextmanager
     async def _executor(self) -> AsyncIterator[PtxExecutor]:
-        """A warm executor; one that died, or whose evaluation was cancelled, is not used again."""
+        """A warm executor. One whose evaluation was cancelled or broke is not used again; one that died restarts."""
         async with self._slots:
             executor = self._idle.pop() if self._idle else await PtxExecutor().__aenter__()
             try:
                 yield executor
             except BaseException:
-                await executor.__aexit__(None, None, None)
+                await executor.close()
                 raise
-            if executor.is_alive:
-                self._idle.append(executor)
-            else:
-                await executor.__aexit__(None, None, None)
+            self._idle.append(executor)
 
 
 # --- below: small decisions

@@ -1,0 +1,82 @@
+"""`kernel-lsp check`: one kernel against PyTorch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from kernel_lsp.cli import console
+from kernel_lsp.cli.optimize import describe_comparison
+from kernel_lsp.config import load_settings
+from kernel_lsp.core.finding import Finding, Severity
+from kernel_lsp.core.verdict import BuildFailed, Unsupported, Verdict
+from kernel_lsp.evaluate.check import check_kernel
+
+STYLES = {
+    Severity.ERROR: "red",
+    Severity.WARNING: "yellow",
+    Severity.INFORMATION: "",
+    Severity.HINT: "dim",
+}
+
+
+def main(kernel: Path, task: str | None, overrides: Mapping[str, Any], as_json: bool) -> int:
+    """Run the command; returns the exit status."""
+    return console.run_to_exit_status(_check(kernel, task, overrides, as_json))
+
+
+async def _check(kernel: Path, task: str | None, overrides: Mapping[str, Any], as_json: bool) -> int:
+    settings = load_settings(Path.cwd(), overrides)
+    with console.stderr.status(f"checking {kernel}"):
+        verdict = await check_kernel(kernel, task, Path.cwd(), settings)
+    if as_json:
+        console.print_json(verdict)
+    else:
+        print_verdict(verdict, str(kernel))
+    return exit_status(verdict)
+
+
+def exit_status(verdict: Verdict) -> int:
+    """0 correct, 1 wrong or unsafe, 2 it could not be checked."""
+    if verdict.is_correct:
+        return console.EXIT_OK
+    return console.EXIT_COULD_NOT if isinstance(verdict.outcome, Unsupported) else console.EXIT_NO
+
+
+def print_verdict(verdict: Verdict, file: str) -> None:
+    """The outcome, what was checked, the findings at their lines, and the times."""
+    say = console.stdout.print
+    outcome = verdict.outcome
+    title = outcome.kind.replace("_", " ")
+    say(f"{file}: {title}", style="bold green" if verdict.is_correct else "bold red", markup=False)
+    if outcome.kind == "correct":
+        families = sorted({case.family for case in outcome.cases})
+        say(f"  checked   {len(outcome.cases)} cases on the {verdict.device}: {', '.join(families)}", markup=False)
+    elif not isinstance(outcome, BuildFailed):
+        say(f"  because   {outcome.message}", markup=False)
+    for finding in _all_findings(verdict):
+        say(f"  {describe_finding(finding, file)}", style=STYLES[finding.severity], markup=False)
+    for facts in verdict.kernels:
+        spills = facts.spill_store_bytes + facts.spill_load_bytes
+        text = f"{facts.n_registers} registers, {facts.shared_bytes} bytes shared, {spills} bytes spilled"
+        say(f"  kernel    {facts.kernel}: {text}", markup=False)
+    for step in verdict.library_steps:
+        say(f"  library   {step} does part of the work", markup=False)
+    for name, comparison in verdict.times.items():
+        say(f"  time      {name}: {describe_comparison(comparison)}", markup=False)
+    for note in verdict.notes:
+        say(f"  note      {note}", markup=False)
+
+
+def describe_finding(finding: Finding, file: str) -> str:
+    """`file:line:column: severity: message [source/code]`, as compilers print it."""
+    place = ":".join(str(part) for part in (file, finding.line, finding.column) if part is not None)
+    where = f" (block {finding.block}, thread {finding.thread})" if finding.block and finding.thread else ""
+    times = f", {finding.n_occurrences} times" if finding.n_occurrences > 1 else ""
+    return f"{place}: {finding.severity}: {finding.message}{where}{times} [{finding.source}/{finding.code}]"
+
+
+def _all_findings(verdict: Verdict) -> list[Finding]:
+    """Each once: the outcome's own first."""
+    return list(dict.fromkeys((*getattr(verdict.outcome, "findings", ()), *verdict.findings)))

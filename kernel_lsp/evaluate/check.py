@@ -1,0 +1,63 @@
+"""One kernel file against its task."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from kernel_lsp.config import Settings
+from kernel_lsp.core.candidate import Candidate, Origin
+from kernel_lsp.core.target import TargetSource
+from kernel_lsp.core.verdict import BuildFailed, Verdict
+from kernel_lsp.errors import UserError
+from kernel_lsp.evaluate.pipeline import DEVICE_NAME
+from kernel_lsp.evaluate.session import Session
+from kernel_lsp.plan.parser import parse
+from kernel_lsp.source.pytorch import read_target
+
+MAX_KERNEL_BYTES = 4 << 20
+
+
+async def check_kernel(kernel: Path, target: str | None, directory: Path, settings: Settings) -> Verdict:
+    """The full verdict on a `.cu` file. The task is `target`, or what the file's `task:` line says.
+
+    Raises UserError for a file that cannot be read or has no task, TargetError when the task cannot be captured.
+    """
+    text = read_kernel(kernel)
+    parsed = parse(text)
+    candidate = Candidate(text=text, origin=Origin(proposer="user", description=str(kernel)))
+    if parsed.plan is None:
+        return Verdict(candidate_id=candidate.id, device=DEVICE_NAME, outcome=BuildFailed(findings=parsed.findings))
+    source = find_task(kernel, parsed.plan.task, target, directory)
+    async with Session(settings) as session:
+        await session.device()
+        task = await session.capture(source, with_backward=parsed.plan.backward is not None)
+        evaluator = await session.evaluator(task)
+        return await evaluator.evaluate(candidate, "full")
+
+
+def read_kernel(kernel: Path) -> str:
+    """The text of a kernel file. Raises UserError when it cannot be read."""
+    try:
+        if kernel.stat().st_size > MAX_KERNEL_BYTES:
+            raise UserError(f"larger than {MAX_KERNEL_BYTES >> 20} MiB", file=str(kernel), next_step="name a .cu file")
+        return kernel.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise UserError("not a text file in UTF-8", file=str(kernel), next_step="name a .cu file") from None
+    except OSError as error:
+        raise UserError(error.strerror or str(error), file=str(kernel), next_step="name a .cu file") from None
+
+
+def find_task(kernel: Path, task_line: str | None, target: str | None, directory: Path) -> TargetSource:
+    """The task of a kernel: `target` against `directory`, else its `task:` line against the kernel's own folder.
+
+    Raises UserError without either."""
+    if target is not None:
+        return read_target(target, directory)
+    if task_line is not None:
+        return read_target(task_line, kernel.absolute().parent)
+    raise UserError(
+        "nothing says what this kernel computes",
+        file=str(kernel),
+        line=1,
+        next_step="add `// task: model.py::symbol` to the plan, or give --task model.py::symbol",
+    )
