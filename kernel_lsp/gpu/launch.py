@@ -79,6 +79,8 @@ BOUND_OF: dict[str, Bound] = {
 
 def launch_time(counters: LaunchCounters, resident: Occupancy, traffic: Traffic, gpu: GpuSpec) -> LaunchTime:
     """The time of one launch whose blocks are resident as `resident` says. Counts of sampled blocks are scaled up."""
+    if counters.n_blocks == 0:
+        return LaunchTime(0.0, "launch", {})
     load = _Load(counters, resident, gpu)
     parts_us = {name: seconds * US_PER_S for name, seconds in _parts_s(load, traffic).items()}
     slowest = max(parts_us, key=lambda name: parts_us[name])
