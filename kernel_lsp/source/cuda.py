@@ -53,6 +53,7 @@ def kernel_line_ranges(text: str) -> tuple[KernelLines, ...]:
 
 _UNKNOWN_ATTRIBUTES = re.compile(rb"\b__(?:cluster_dims|maxnreg|block_size)__\s*\([^()]*(?:\([^()]*\)[^()]*)*\)")
 """Attributes that the grammar takes for function calls; they are blanked, so every position stays as it was."""
+MAX_NAMESPACE_DEPTH = 64
 _NOT_ENTERED = frozenset({"compound_statement", "parameter_list", "template_parameter_list", "string_literal"})
 
 
@@ -94,33 +95,44 @@ def _parser() -> Parser:
     return Parser(Language(tree_sitter_cuda.language()))
 
 
-def _walk(source: _Source) -> Iterator[tuple[Node, tuple[str, ...]]]:
-    """Every node outside function bodies with the namespaces around it. A stack, since text can nest deeply."""
-    stack: list[tuple[Node, tuple[str, ...]]] = [(source.root, ())]
+@dataclass(frozen=True, slots=True)
+class _Visited:
+    """A node outside function bodies. The tree's own `parent` searches from the root each time, so it is carried."""
+
+    node: Node
+    parent: Node | None
+    namespaces: tuple[str, ...]
+
+
+def _walk(source: _Source) -> Iterator[_Visited]:
+    """Every node outside function bodies, in order. A stack, since text can nest deeply."""
+    stack = [_Visited(source.root, None, ())]
     while stack:
-        node, namespaces = stack.pop()
-        yield node, namespaces
-        if node.type in _NOT_ENTERED:
+        visited = stack.pop()
+        yield visited
+        node, namespaces = visited.node, visited.namespaces
+        if node.type in _NOT_ENTERED or len(namespaces) > MAX_NAMESPACE_DEPTH:
             continue
         if node.type == "namespace_definition":
             name = node.child_by_field_name("name")
             namespaces = (*namespaces, source.text(name)) if name is not None else namespaces
-        stack.extend((child, namespaces) for child in reversed(node.children))
+        stack.extend(_Visited(child, node, namespaces) for child in reversed(node.children))
 
 
 def _kernels(source: _Source) -> Iterator[_Kernel]:
-    for node, namespaces in _walk(source):
+    for visited in _walk(source):
+        node = visited.node
         if node.type in ("function_definition", "declaration") and any(c.type == "__global__" for c in node.children):
             declarator = next((c for c in node.children if c.type == "function_declarator"), None)
             if declarator is not None:
-                yield _kernel(node, declarator, namespaces)
+                yield _kernel(visited, declarator)
 
 
-def _kernel(node: Node, declarator: Node, namespaces: tuple[str, ...]) -> _Kernel:
-    parent = node.parent
+def _kernel(visited: _Visited, declarator: Node) -> _Kernel:
+    node, parent = visited.node, visited.parent
     if parent is None or parent.type != "template_declaration":
-        return _Kernel(node, node, declarator, None, namespaces)
-    return _Kernel(node, parent, declarator, parent.child_by_field_name("parameters"), namespaces)
+        return _Kernel(node, node, declarator, None, visited.namespaces)
+    return _Kernel(node, parent, declarator, parent.child_by_field_name("parameters"), visited.namespaces)
 
 
 def _signature(kernel: _Kernel, source: _Source, aliases: dict[str, str]) -> KernelSignature:
@@ -204,8 +216,9 @@ def _template_parameter(node: Node, source: _Source) -> str:
 
 def _aliases(source: _Source) -> Iterator[tuple[str, str]]:
     """``using name = type;`` and ``typedef type name;`` outside functions, templates left out."""
-    for node, _ in _walk(source):
-        if node.parent is not None and node.parent.type == "template_declaration":
+    for visited in _walk(source):
+        node = visited.node
+        if visited.parent is not None and visited.parent.type == "template_declaration":
             continue
         if node.type == "alias_declaration":
             name, aliased = node.child_by_field_name("name"), node.child_by_field_name("type")
