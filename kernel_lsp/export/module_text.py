@@ -64,7 +64,7 @@ def _use(task: Task) -> list[str]:
         lines += ["Raises ValueError for a module with other settings than the captured one.", '"""']
         lines += [
             "for name, captured in _CAPTURED_SETTINGS.items():",
-            "    found = operator.attrgetter(name)(module)",
+            "    found = attrgetter(name)(module)",
             "    if found != captured:",
             f'        raise ValueError(f"{task.name} was captured with {{name}}={{captured!r}}, not {{found!r}}")',
         ]

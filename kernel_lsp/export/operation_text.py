@@ -5,11 +5,12 @@ Every function of an operation takes the operator's arguments, all of them and i
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from kernel_lsp.core.dtype import DType
-from kernel_lsp.core.expression import Expression, Name, free_names
+from kernel_lsp.core.expression import Expression, Name, Number, free_names
 from kernel_lsp.core.plan import (
     Fill,
     KernelSignature,
@@ -22,13 +23,17 @@ from kernel_lsp.core.plan import (
 )
 from kernel_lsp.errors import PlanError
 from kernel_lsp.export.python_text import (
+    INDENT,
+    LINE_LENGTH,
     bracketed,
+    differs,
     indented,
     literal,
     may_divide_by_zero,
     negated,
     python_expression,
     python_identifier,
+    python_number,
     returned,
     string_literal,
     tuple_text,
@@ -43,14 +48,14 @@ SCHEMA_TYPES = {"float": "float", "int": "SymInt", "bool": "bool"}
 
 @dataclass(frozen=True)
 class OperatorArgument:
-    """An argument of the operator. `fixed` is the literal that the kernels were made for, when they take no other."""
+    """An argument of the operator. `fixed` is the number that the kernels were made for, when they take no other."""
 
     name: str
     annotation: str
     schema_type: str
     description: str
     default: str | None = None
-    fixed: str | None = None
+    fixed: Number | None = None
 
     @property
     def is_tensor(self) -> bool:
@@ -87,9 +92,9 @@ class OperationText:
         return f"{self.name}({arguments}) -> {results}"
 
     @property
-    def call(self) -> str:
+    def argument_names(self) -> list[str]:
         """The arguments as a call passes them on."""
-        return ", ".join(argument.name for argument in self.arguments)
+        return [argument.name for argument in self.arguments]
 
     @property
     def inputs(self) -> tuple[TensorParameter, ...]:
@@ -121,8 +126,8 @@ class OperationText:
                 body += [f"if not isinstance({argument.name}, _NUMBERS):"]
                 body += indented([f'return "{argument.name} is not a number"'])
             if argument.fixed is not None:
-                body += [f"if {argument.name} != {argument.fixed}:"]
-                body += indented([f'return "{argument.name} is not {argument.fixed}"'])
+                body += [f"if {differs(argument.name, argument.fixed)}:"]
+                body += indented([f'return "{argument.name} is not {python_number(argument.fixed)}"'])
         for tensor in self.inputs:
             dtype = f"torch.{tensor.dtype.torch_name}"
             body += [f"if not _is_tensor({self.rename(tensor.name)}, {dtype}, {len(tensor.dims)}):"]
@@ -136,9 +141,10 @@ class OperationText:
 
     def outside_function(self) -> list[str]:
         """The whole contract: GPU, dtypes and shapes, and the plan's `where:` lines."""
-        inputs = ", ".join(self.rename(tensor.name) for tensor in self.inputs)
+        inputs = [self.rename(tensor.name) for tensor in self.inputs]
         body = ['"""Why the kernels cannot take these inputs; empty when they can."""']
-        body += [f"reason = _{self.name}_mismatch({self.call}) or _not_on_one_gpu({inputs})"]
+        body += bracketed(f"reason = _{self.name}_mismatch(", self.argument_names, ")", depth=1)
+        body += bracketed("reason = reason or _not_on_one_gpu(", inputs, ")", depth=1)
         body += ["if reason:", *indented(["return reason"])]
         body += self._bindings(condition.expression for condition in self.operation.where)
         for condition in self.operation.where:
@@ -164,7 +170,8 @@ class OperationText:
         """The results' shapes and dtypes; `mismatch` is what to return outside the plan's shapes."""
         results = self.operation.results
         body = ['"""Results without data, for tracing and `torch.compile`."""']
-        body += [f"if _{self.name}_mismatch({self.call}):", *indented(mismatch)]
+        body += bracketed(f"if _{self.name}_mismatch(", self.argument_names, "):", depth=1)
+        body += indented(mismatch)
         body += self._bindings(dim for result in results for dim in result.dims)
         device = f"{self.rename(self.inputs[0].name)}.device"
         empties = [self._empty(result, device) for result in results]
@@ -192,7 +199,7 @@ class OperationText:
         ]
 
     def _bind(self, name: str, launch: Launch) -> list[str]:
-        comment = _comment(print_step(launch))
+        comment = _comment(print_step(launch), depth=1)
         depth = 2 if launch.condition is None else 3
         made = [
             f"{name} = KernelLaunch(",
@@ -264,7 +271,7 @@ class OperationText:
             "if launches is None:",
             *indented(bracketed("launches = _bound(", bound, ")", depth=2)),
             "if isinstance(launches, str):",
-            *indented([f"return _{self.name}_by_pytorch({self.call})"]),
+            *indented(bracketed(f"return _{self.name}_by_pytorch(", self.argument_names, ")", depth=2)),
         ]
         results = [self.rename(result.name) for result in self.operation.results]
         steps = [*self._prepare(inputs), *self._steps(), *returned(results, depth=2)]
@@ -322,7 +329,7 @@ class OperationText:
         else:
             lines = bracketed(f"returned = {function}(", arguments, ")", depth)
             lines += unpacked(results, "(value.contiguous() for value in returned if value is not None)", depth)
-        comment = _comment(print_step(step))
+        comment = _comment(print_step(step), depth=2)
         if step.condition is None:
             return [*comment, *lines]
         return [*comment, f"if {self._python(step.condition)}:", *indented(lines)]
@@ -335,14 +342,16 @@ class OperationText:
         return self.rename(argument) if isinstance(argument, str) else self._python(argument)
 
     def _allocated(self) -> list[TensorParameter]:
-        """Results and scratch, but for those that a library step makes before anything else touches them."""
+        """Results, and the scratch that a step uses; but for those that a library step makes before anything else
+        touches them."""
         made: set[str] = set()
         seen: set[str] = set()
         for step in self.operation.steps:
             if isinstance(step, LibraryStep) and step.condition is None:
                 made |= set(step.results) - seen
             seen |= _touched(step)
-        return [t for t in (*self.operation.results, *self.operation.scratch) if t.name not in made]
+        scratch = (tensor for tensor in self.operation.scratch if tensor.name in seen)
+        return [tensor for tensor in (*self.operation.results, *scratch) if tensor.name not in made]
 
     def _step_expressions(self) -> Iterable[Expression]:
         """What the steps other than launches evaluate at each call."""
@@ -434,8 +443,9 @@ def _conditions(
                 yield f"{name}.shape[{position}] != {python_expression(dim, rename)}", tensor
 
 
-def _comment(text: str) -> list[str]:
-    return [f"# {text}"]
+def _comment(text: str, depth: int) -> list[str]:
+    width = LINE_LENGTH - len(INDENT) * depth
+    return textwrap.wrap(text, width, initial_indent="# ", subsequent_indent="#     ", break_long_words=False)
 
 
 def _attributes(launch: Launch) -> str:

@@ -31,9 +31,9 @@ from kernel_lsp.export.runtime_text import runtime_imports, runtime_names, runti
 OPERATOR_IMPORTS = (
     "import functools",
     "import math",
-    "import operator",
     "import types",
     "import warnings",
+    "from operator import attrgetter",
     "from threading import get_ident",
     "import torch.nn.functional as F",
     "from torch import Tensor",
@@ -133,7 +133,7 @@ class _Operator:
             argument.declaration + (f" = {argument.default}" if argument.default else "")
             for argument in self._arguments
         ]
-        call = ", ".join(argument.name for argument in self._arguments)
+        names = self.forward.argument_names
         body = [
             f'"""{_plain(self._title())}',
             "",
@@ -146,10 +146,11 @@ class _Operator:
                 for result in self.forward.operation.results
             ),
             '"""',
-            f"reason = _{self.name}_outside({call})",
+            *bracketed(f"reason = _{self.name}_outside(", names, ")", depth=1),
             "if reason:",
-            *indented([f'_say_once("{self.name}", reason)', f"return {self.name}_reference({call})"]),
-            f"return torch.ops.kernel_lsp.{self.name}({call})",
+            *indented([f'_say_once("{self.name}", reason)']),
+            *indented(bracketed(f"return {self.name}_reference(", names, ")", depth=2)),
+            *bracketed(f"return torch.ops.kernel_lsp.{self.name}(", names, ")", depth=1),
         ]
         return [*bracketed(f"def {self.name}(", declarations, f") -> {self.forward.returns}:"), *indented(body)]
 
@@ -170,7 +171,7 @@ class _Operator:
             yield f"{self.forward.rename(tensor.name)}: {dtype_and_shape(tensor.dtype, tensor.dims)}"
         for argument in self._arguments:
             if argument.fixed is not None:
-                yield f"{argument.name} == {argument.fixed}"
+                yield f"{argument.name} == {python_number(argument.fixed)}"
         for condition in self.forward.operation.where:
             yield str(condition.expression)
 
@@ -192,21 +193,19 @@ class _Operator:
         ]
 
     def _forward_fallback(self) -> tuple[list[str], list[str]]:
-        text, name = self.forward, self.name
-        reference = f"{name}_reference({text.call})"
-        inputs = tuple_text([argument.name for argument in self._arguments if argument.is_tensor])
+        text = self.forward
+        reference = bracketed(f"results = {self.name}_reference(", text.argument_names, ")", depth=2)
+        inputs = [argument.name for argument in self._arguments if argument.is_tensor]
+        is_single = len(text.operation.results) == 1
         body = [
             '"""The results by PyTorch, in tensors of their own as the operator must return them."""',
-            f"with torch.autocast({self._first_tensor}.device.type, enabled=False):",
-            *indented([f"results = {reference}"]),
+            *literal("inputs = (", inputs, ")", depth=1),
+            f"with torch.autocast({inputs[0]}.device.type, enabled=False):",
+            *indented(reference),
+            "return _own((results,), inputs)[0]" if is_single else "return _own(results, inputs)",
         ]
-        if len(text.operation.results) == 1:
-            shapes = [f"return _empty_like({reference})"]
-            body += [f"return _own((results,), {inputs})[0]"]
-        else:
-            shapes = [f"return tuple(map(_empty_like, {reference}))"]
-            body += [f"return _own(results, {inputs})"]
-        return shapes, [*text.define("_", "_by_pytorch", text.returns), *indented(body)]
+        empty = "return _empty_like(results)" if is_single else "return tuple(map(_empty_like, results))"
+        return [*reference, empty], [*text.define("_", "_by_pytorch", text.returns), *indented(body)]
 
     def _backward_fallback(self, text: OperationText) -> tuple[list[str], list[str]]:
         wanted = [self.forward.rename(result.name.removeprefix("grad_")) for result in text.operation.results]
@@ -223,7 +222,8 @@ class _Operator:
             "with _autograd_in_operator():",
             *indented(bracketed("found = _gradients(", call, ")", depth=2)),
             *literal("results = (", found, ")", depth=1),
-            *bracketed("owned = _own(", ["results", tuple_text(inputs)], ")", depth=1),
+            *literal("inputs = (", inputs, ")", depth=1),
+            "owned = _own(results, inputs)",
             "return owned" if len(wanted) > 1 else "return owned[0]",
         ]
         empties = [f"_empty_like({name})" for name in wanted]
@@ -328,9 +328,7 @@ class _Operator:
         for text in (self.forward, self.backward):
             if text is None:
                 continue
-            lines += bracketed(
-                "_LIBRARY.define(", [string_literal(text.schema), "tags=(torch.Tag.pt2_compliant_tag,)"], ")"
-            )
+            lines += _define(text.schema)
             lines += [
                 f'_LIBRARY.impl("{text.name}", _{text.name}_cuda, "CUDA")',
                 f'_LIBRARY.impl("{text.name}", _{text.name}_by_pytorch, "CompositeExplicitAutograd")',
@@ -350,10 +348,6 @@ class _Operator:
         return lines
 
     # arguments
-
-    @property
-    def _first_tensor(self) -> str:
-        return next(argument.name for argument in self._arguments if argument.is_tensor)
 
     @property
     def _differentiable_results(self) -> list:
@@ -382,7 +376,7 @@ class _Operator:
             schema_type=SCHEMA_TYPES[argument.type],
             description=f"{argument.type}{only}",
             default=value if self._is_last(index) else None,
-            fixed=None if is_taken else value,
+            fixed=None if is_taken else argument.value,
         )
 
     def _is_last(self, index: int) -> bool:
@@ -419,9 +413,19 @@ def _section(*functions: Sequence[str]) -> list[str]:
     return [line for function in functions if function for line in ("", "", *function)]
 
 
+def _define(schema: str) -> list[str]:
+    """The declaration of an operator, its schema over several lines where it is long."""
+    tags = "tags=(torch.Tag.pt2_compliant_tag,)"
+    if len(schema) < LINE_LENGTH - len('    "",'):
+        return bracketed("_LIBRARY.define(", [string_literal(schema), tags], ")")
+    pieces = textwrap.wrap(schema, LINE_LENGTH - len('     "",'), break_long_words=False)
+    texts = [string_literal(f"{piece} ") for piece in pieces[:-1]]
+    return ["_LIBRARY.define(", *indented([*texts, f"{string_literal(pieces[-1])},", f"{tags},"]), ")"]
+
+
 def _imports(body: str) -> list[str]:
     """Those of the runtime, and of the rest what the body mentions, merged and sorted as isort does."""
-    used = [line for line in OPERATOR_IMPORTS if re.search(rf"\b{_bound_name(line)}\b", body)]
+    used = [line for line in OPERATOR_IMPORTS if re.search(_use_of(line), body)]
     lines = _merged({*runtime_imports(), *used})
     third_party = {line for line in lines if re.match(r"(from|import) torch\b", line)}
     return [
@@ -446,6 +450,11 @@ def _merged(lines: Iterable[str]) -> set[str]:
 
 def _import_order(line: str) -> tuple[bool, str]:
     return line.startswith("from"), line.split()[1]
+
+
+def _use_of(line: str) -> str:
+    """A pattern for text that needs the import."""
+    return rf"\b{_bound_name(line)}" + (r"\." if line.startswith("import ") else r"\b")
 
 
 def _bound_name(line: str) -> str:

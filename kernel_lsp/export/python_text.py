@@ -29,6 +29,13 @@ def negated(condition: Expression, rename: Rename = str) -> str:
     return f"not {_python(condition, rename, _NOT + 1)}"
 
 
+def differs(name: str, value: Number) -> str:
+    """A condition that is true where the variable is not `value`."""
+    if isinstance(value, bool):
+        return f"not {name}" if value else name
+    return f"{name} != {python_number(value)}"
+
+
 def may_divide_by_zero(expression: Expression) -> bool:
     """Whether evaluation may divide by something else than a constant other than 0."""
     match expression:

@@ -12,6 +12,7 @@ from kernel_lsp.export.python_text import (
     INDENT,
     LINE_LENGTH,
     bracketed,
+    differs,
     indented,
     python_identifier,
     python_number,
@@ -47,7 +48,7 @@ def _parsed(task: Task) -> ast.FunctionDef:
 def _refusal(task: Task, name: str, argument: TaskScalar) -> list[str]:
     value = python_number(argument.value)
     return [
-        f"if {name} != {value}:",
+        f"if {differs(name, argument.value)}:",
         *indented([f'raise ValueError("{task.name} was captured with {argument.name}={value}; capture it again")']),
     ]
 

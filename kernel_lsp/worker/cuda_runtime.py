@@ -20,13 +20,13 @@ from typing import Any
 
 import torch
 
-# --- CUDA runtime: compile with NVRTC, keep the result on disk, launch through the driver ---------------------
+# --- CUDA runtime: compile with NVRTC, keep the result on disk, launch through the driver -----------------
 
 _logger = logging.getLogger(__name__)
 
 CACHE_FORMAT = 1
 NVRTC_OPTIONS = ("--std=c++17", "-default-device", "-lineinfo")
-# More dynamic shared memory per block, or more blocks per cluster, must be asked for (CUDA programming guide).
+# More dynamic shared memory per block, or more blocks per cluster, must be asked for (programming guide).
 DEFAULT_SHARED_BYTES = 48 << 10
 PORTABLE_CLUSTER_BLOCKS = 8
 MAX_GRID_X, MAX_GRID_YZ = 2**31 - 1, 2**16 - 1  # every compute capability from 3.0 on
@@ -88,9 +88,9 @@ class KernelLibrary:
 class KernelLaunch:
     """One launch with everything fixed but the stream and the tensors. Not for two threads at once.
 
-    `arguments` holds `POINTER` for a tensor, or a C++ type and its value. `attributes` may hold ``cooperative``
-    (1), ``cluster`` (blocks along x) and ``max_shared`` (bytes). Raises OverflowError for a value that its C++ type
-    or the grid cannot hold.
+    `arguments` holds `POINTER` for a tensor, or a C++ type and its value. `attributes` may hold
+    ``cooperative`` (1), ``cluster`` (blocks along x) and ``max_shared`` (bytes). Raises OverflowError for a
+    value that its C++ type cannot hold, and for a grid larger than a GPU takes.
     """
 
     def __init__(
@@ -117,7 +117,7 @@ class KernelLaunch:
         _allow(function, shared_bytes, attributes)
 
     def __call__(self, stream: int, *pointers: int) -> None:
-        """Launch on a stream handle, with the addresses of the tensors in the order of the kernel's parameters."""
+        """Launch on a stream handle, with the tensors' addresses in the order of the kernel's parameters."""
         if self._is_empty:
             return
         for slot, address in zip(self._pointers, pointers):
@@ -134,7 +134,7 @@ def on_device(index: int) -> contextlib.AbstractContextManager[Any]:
 
 
 def current_stream(index: int) -> int:
-    """The handle of PyTorch's current stream on a GPU, without the Python object around it (Triton reads it so)."""
+    """The handle of PyTorch's current stream, without the Python object around it (Triton reads it so)."""
     return torch._C._cuda_getCurrentRawStream(index)
 
 
@@ -171,7 +171,7 @@ def find_function(module: ctypes.c_void_p, symbol: str) -> ctypes.c_void_p:
 
 
 def compiled(text: str, file_name: str, names: Sequence[str], architecture: str) -> Compiled:
-    """The machine code of a `.cu` text, from the cache or from NVRTC. Raises CudaError with the compiler's log."""
+    """The machine code of a `.cu` text, from the cache or NVRTC. Raises CudaError with the compiler's log."""
     nvrtc_path, include = find_nvrtc()
     compiler = [nvrtc_path.name, nvrtc_path.resolve().name, nvrtc_path.stat().st_size, str(include)]
     key = json.dumps([CACHE_FORMAT, text, file_name, list(names), architecture, compiler, NVRTC_OPTIONS])
@@ -185,7 +185,7 @@ def compiled(text: str, file_name: str, names: Sequence[str], architecture: str)
 
 
 def find_nvrtc() -> tuple[Path, Path]:
-    """NVRTC and the directory of its headers: torch's own wheels first, then $CUDA_HOME, then the system's toolkit."""
+    """NVRTC and the directory of its headers: torch's wheels first, then $CUDA_HOME, then the system's."""
     for root in _toolkit_roots():
         for library in sorted(root.glob("lib*/libnvrtc.so.*"), key=lambda path: len(path.name)):
             for include in (root / "include", root.parent / "cuda_runtime" / "include"):

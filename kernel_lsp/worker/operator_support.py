@@ -15,7 +15,7 @@ from torch import Tensor
 
 from .cuda_runtime import CudaError, on_device
 
-# --- Operator support: the contract, the fallback, tensors as kernels need them, gradients by PyTorch ---------
+# --- Operator support: the contract, the fallback, tensors as kernels need them, gradients by PyTorch -----
 
 VECTOR_BYTES = 16  # the widest load of a kernel: torch's own allocations are aligned to 512
 MAX_BOUND = 1024  # kinds of inputs whose launches are kept
@@ -37,15 +37,15 @@ def _not_on_one_gpu(*tensors: Tensor) -> str:
     return "" if all(tensor.device == device for tensor in tensors) else "the tensors are on several devices"
 
 
-def _say_once(operator: str, reason: str) -> None:
+def _say_once(name: str, reason: str) -> None:
     """Tell the user, once per process, that PyTorch does the work and why."""
-    if not torch.compiler.is_compiling() and (operator, reason) not in _SAID:
-        _SAID.add((operator, reason))
-        warnings.warn(f"{operator}: computed by PyTorch, not by its CUDA kernels: {reason}", stacklevel=3)
+    if not torch.compiler.is_compiling() and (name, reason) not in _SAID:
+        _SAID.add((name, reason))
+        warnings.warn(f"{name}: computed by PyTorch, not by its CUDA kernels: {reason}", stacklevel=3)
 
 
 def _bound(
-    operator: str,
+    name: str,
     key: tuple[Any, ...],
     outside: Callable[..., str],
     bind: Callable[..., Any],
@@ -65,7 +65,7 @@ def _bound(
         except (CudaError, OverflowError, OSError) as error:
             reason = str(error)
     if reason:
-        _say_once(operator, reason)
+        _say_once(name, reason)
     if len(_BOUND) >= MAX_BOUND:
         _BOUND.clear()
     _BOUND[key] = reason or launches
@@ -83,7 +83,7 @@ def _empty_like(tensor: Tensor) -> Tensor:
 
 
 def _own(results: Sequence[Tensor], inputs: Sequence[Tensor]) -> tuple[Any, ...]:
-    """The results, contiguous and each in memory of its own: an operator may not return its inputs or views of them."""
+    """The results, contiguous, each in memory of its own: an operator may not return its inputs or views."""
     taken = {tensor.untyped_storage().data_ptr() for tensor in inputs}
     owned = []
     for result in results:
@@ -96,7 +96,7 @@ def _own(results: Sequence[Tensor], inputs: Sequence[Tensor]) -> tuple[Any, ...]
 
 @contextlib.contextmanager
 def _autograd_in_operator() -> Iterator[None]:
-    """Lets autograd run inside an operator's own code, where the dispatcher is past it. It leaves no graph behind."""
+    """Lets autograd run inside an operator's own code, which is below it. It leaves no graph behind."""
     autograd = torch._C.DispatchKey.AutogradFunctionality
     with torch.no_grad(), torch._C._SetExcludeDispatchKeyGuard(autograd, False):
         yield

@@ -1,0 +1,116 @@
+"""The pair of files is written whole or not at all, and never over somebody else's."""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from kernel_lsp.errors import EnvironmentProblem, KernelLspError, TargetError
+from kernel_lsp.export.files import check_replaceable, write_pair
+
+KERNEL, OPERATOR = "// a kernel\n", '"""An operator."""\n'
+
+
+def check_refused(directory: Path, error: type[KernelLspError], mentions: str) -> None:
+    """Writing fails as said, and changes nothing."""
+    before = contents(directory)
+    with pytest.raises(error) as raised:
+        write_pair(directory, "rms_norm", "// new\n", '"""New."""\n')
+    assert mentions in str(raised.value)
+    assert raised.value.next_step
+    assert contents(directory) == before
+
+
+def contents(directory: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in directory.glob("*")} if directory.is_dir() else {}
+
+
+def test_both_files_are_written_and_the_kernel_is_as_it_was_given(tmp_path: Path) -> None:
+    kernel, operator = write_pair(tmp_path, "rms_norm", KERNEL, OPERATOR)
+    assert kernel.read_text() == KERNEL
+    assert operator.read_text().endswith(OPERATOR)
+    assert sorted(contents(tmp_path)) == ["rms_norm.cu", "rms_norm.py"]
+
+
+def test_the_folder_is_made(tmp_path: Path) -> None:
+    write_pair(tmp_path / "a" / "b", "rms_norm", KERNEL, OPERATOR)
+    assert (tmp_path / "a" / "b" / "rms_norm.cu").exists()
+
+
+def test_our_own_files_are_replaced(tmp_path: Path) -> None:
+    write_pair(tmp_path, "rms_norm", KERNEL, OPERATOR)
+    kernel, operator = write_pair(tmp_path, "rms_norm", "// better\n", '"""Better."""\n')
+    assert kernel.read_text() == "// better\n"
+    assert '"""Better."""' in operator.read_text()
+    check_replaceable(tmp_path, "rms_norm")
+
+
+def test_a_foreign_operator_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "rms_norm.py").write_text("my = 'own'\n")
+    check_refused(tmp_path, TargetError, "rms_norm.py")
+
+
+def test_a_foreign_kernel_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "rms_norm.cu").write_text("// kernel-lsp: 1\n// mine\n")
+    check_refused(tmp_path, TargetError, "rms_norm.cu")
+
+
+@pytest.mark.parametrize("suffix", [".cu", ".py"])
+def test_a_file_changed_by_hand_is_left_alone(tmp_path: Path, suffix: str) -> None:
+    write_pair(tmp_path, "rms_norm", KERNEL, OPERATOR)
+    path = tmp_path / f"rms_norm{suffix}"
+    path.write_text(path.read_text() + "\n")
+    check_refused(tmp_path, TargetError, path.name)
+
+
+def test_a_kernel_whose_operator_is_gone_is_left_alone(tmp_path: Path) -> None:
+    _, operator = write_pair(tmp_path, "rms_norm", KERNEL, OPERATOR)
+    operator.unlink()
+    check_refused(tmp_path, TargetError, "rms_norm.cu")
+
+
+def test_other_files_in_the_folder_are_no_obstacle(tmp_path: Path) -> None:
+    (tmp_path / "model.py").write_text("x = 1\n")
+    write_pair(tmp_path, "rms_norm", KERNEL, OPERATOR)
+    assert (tmp_path / "model.py").read_text() == "x = 1\n"
+
+
+def test_a_folder_that_cannot_be_made_is_an_environment_problem(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    check_refused(tmp_path / "file" / "below", EnvironmentProblem, "below")
+
+
+def test_a_folder_in_place_of_the_operator_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "rms_norm.py").mkdir()
+    with pytest.raises(EnvironmentProblem):
+        write_pair(tmp_path, "rms_norm", KERNEL, OPERATOR)
+    assert [path.name for path in tmp_path.iterdir()] == ["rms_norm.py"]
+
+
+def test_a_full_disk_leaves_nothing_behind(tmp_path: Path) -> None:
+    with disk_full_after(1000), pytest.raises(EnvironmentProblem):
+        write_pair(tmp_path, "rms_norm", KERNEL, '"""' + "x" * 5000 + '"""\n')
+    assert contents(tmp_path) == {}
+
+
+def test_a_full_disk_leaves_the_older_pair(tmp_path: Path) -> None:
+    write_pair(tmp_path, "rms_norm", KERNEL, OPERATOR)
+    before = contents(tmp_path)
+    with disk_full_after(1000), pytest.raises(EnvironmentProblem):
+        write_pair(tmp_path, "rms_norm", "// x\n", '"""' + "x" * 5000 + '"""\n')
+    assert contents(tmp_path) == before
+
+
+@contextmanager
+def disk_full_after(n_bytes: int) -> Iterator[None]:
+    """No file may grow past `n_bytes`: the write fails as on a full disk, with another number."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (n_bytes, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

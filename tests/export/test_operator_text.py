@@ -1,0 +1,136 @@
+"""The operator file reads like a colleague's, needs nothing of ours, and says what it is."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kernel_lsp.errors import PlanError, TargetError
+from kernel_lsp.export.operator import write_operator
+from kernel_lsp.export.python_text import LINE_LENGTH
+from kernel_lsp.export.runtime_text import PARTS, runtime_sections
+
+from .other_samples import ROW_MAX, SAMPLES, Sample
+from .samples import RMS_NORM_CU, VERIFICATION, plan_of, rms_norm_cu, rms_norm_task, scalar, task, tensor, text_of
+
+WORKER = Path(__file__).parent.parent.parent / "kernel_lsp" / "worker"
+
+
+@pytest.fixture(params=SAMPLES, ids=lambda sample: sample.stem)
+def text(request: pytest.FixtureRequest) -> str:
+    sample: Sample = request.param
+    return text_of(sample.task(sample.stem), sample.cu_text(sample.stem))
+
+
+def test_it_is_python(text: str) -> None:
+    compile(text, "operator.py", "exec")
+
+
+def test_it_is_formatted(text: str) -> None:
+    check_ruff(text, "format", "--diff")
+
+
+def test_it_has_no_lint(text: str) -> None:
+    check_ruff(text, "check", "--target-version", "py311", "--select", "E,F,I,SIM,PT,C4,RUF100")
+
+
+def test_it_imports_only_the_standard_library_and_torch(text: str) -> None:
+    imported = {
+        name.split(".")[0]
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for name in ([node.module or ""] if isinstance(node, ast.ImportFrom) else [a.name for a in node.names])
+    }
+    assert imported <= {*sys.stdlib_module_names, "torch"}
+
+
+def test_every_function_is_annotated(text: str) -> None:
+    functions = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.FunctionDef)]
+    bare = [
+        f.name
+        for f in functions
+        if f.returns is None or any(a.annotation is None for a in f.args.args if a.arg != "self")
+    ]
+    assert not bare
+
+
+def test_the_docstring_says_where_it_is_from_and_how_it_was_verified() -> None:
+    docstring = ast.get_docstring(ast.parse(text_of(rms_norm_task(), RMS_NORM_CU))) or ""
+    assert "model.py::rms_norm" in docstring
+    assert VERIFICATION in docstring
+    assert "D % 4 == 0" in docstring
+
+
+def test_words_of_the_verification_cannot_end_the_docstring() -> None:
+    task_ = rms_norm_task().model_copy(update={"target": 'C:\\new\\"""model.py::rms_norm'})
+    compile(text_of(task_, RMS_NORM_CU), "operator.py", "exec")
+
+
+def test_the_runtime_is_in_it_word_for_word(text: str) -> None:
+    for part, section in zip(PARTS, runtime_sections(), strict=True):
+        assert section in text
+        assert (WORKER / part).read_text().rstrip("\n").endswith(section)
+
+
+def test_library_steps_are_named() -> None:
+    assert "# library: aten::mm(a, b) -> (out)" in _text_of("product")
+
+
+def test_a_function_gets_no_way_to_change_modules() -> None:
+    assert "def use_" not in text_of(rms_norm_task(), RMS_NORM_CU)
+
+
+def test_a_parameter_is_looked_up_where_the_module_has_it() -> None:
+    assert 'getattr(module.fc, "0").weight' in _text_of("linear_relu")
+
+
+def test_shapes_can_choose_a_template() -> None:
+    assert 'f"short_rows<{str(D).lower()}>"' in text_of(ROW_MAX.task("row_max"), ROW_MAX.cu_text("row_max"))
+
+
+def test_a_plan_for_another_task_is_refused() -> None:
+    other = task("rms_norm", (tensor("y", "B", "D"),), "return y")
+    check_refused(other, RMS_NORM_CU, PlanError, "'x'")
+
+
+def test_a_plan_that_launches_no_kernel_of_the_file_is_refused() -> None:
+    check_refused(rms_norm_task(), RMS_NORM_CU.replace("rms_norm_rows<256><<<", "other<256><<<"), PlanError, "other")
+
+
+def test_a_task_without_tensors_is_refused() -> None:
+    numbers = task("rms_norm", (scalar("eps", 1e-6),), "return eps")
+    check_refused(numbers, RMS_NORM_CU, (PlanError, TargetError), "rms_norm")
+
+
+def test_a_written_operator_is_the_text_below_its_marker(tmp_path: Path) -> None:
+    cu_text = rms_norm_cu()
+    kernel, path = write_operator(rms_norm_task(), cu_text, plan_of(cu_text), tmp_path, verification=VERIFICATION)
+    assert kernel.read_text() == cu_text
+    assert path.read_text().partition("\n")[2] == text_of(rms_norm_task(), cu_text)
+
+
+def _text_of(stem: str) -> str:
+    sample = next(sample for sample in SAMPLES if sample.stem == stem)
+    return text_of(sample.task(stem), sample.cu_text(stem))
+
+
+def check_refused(task_: object, cu_text: str, error: object, mentions: str) -> None:
+    with pytest.raises(error) as raised:  # type: ignore[call-overload]
+        text_of(task_, cu_text)  # type: ignore[arg-type]
+    assert mentions in str(raised.value)
+
+
+def check_ruff(text: str, command: str, *options: str) -> None:
+    arguments = ["--isolated", "--no-cache", "--line-length", str(LINE_LENGTH), "--stdin-filename", "operator.py", "-"]
+    done = subprocess.run(
+        [sys.executable, "-m", "ruff", command, *options, *arguments],
+        input=text,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
