@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
@@ -65,8 +66,8 @@ class RunHandle:
             yield StageStarted(message=f"capturing {self.request.target} with {session.worker.python}")
             await session.device()
             task = await session.capture(source, with_backward=self.request.backward)
-            program = plan_program(task, gpu=session.gpu)
             out = self.request.out or Path(source.file).parent / OUT_FOLDER_NAME
+            program = plan_program(_as_seen_from(out, task, source), gpu=session.gpu)
             check_operator_can_be_written(task.name, out)
             self.task_summary = summarize(task)
             with workspace_lock(self.workspace), Archive(self.workspace) as archive:
@@ -197,6 +198,14 @@ def describe_verification(verdict: Verdict) -> str:
 
 
 # --- below: events and checks
+
+
+def _as_seen_from(out: Path, task: Task, source: TargetSource) -> Task:
+    """The task with its target spelled relative to the folder of the `.cu`, as a plan's `task:` line has it."""
+    path, symbol = os.path.relpath(source.file, out), source.symbol
+    if source.kind == "robust_kbench":
+        path, symbol = os.path.relpath(Path(source.file).parent, out), ""
+    return task.model_copy(update={"target": f"{path}::{symbol}" if symbol else path})
 
 
 def _check_unchanged(archive: Archive, run_id: str, task: Task, source: TargetSource) -> None:
