@@ -1,0 +1,232 @@
+"""Scalar operators as C++ expressions, with the precedence that decides where parentheses go."""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from kernel_lsp.core.dtype import DType
+from kernel_lsp.generate.codegen.helpers import HelperUse
+
+
+@dataclass(frozen=True)
+class Text:
+    """An expression and how tightly its outermost operator binds."""
+
+    text: str
+    precedence: int
+
+    def within(self, precedence: int) -> str:
+        """The text as an operand of an operator of that precedence."""
+        return f"({self.text})" if self.precedence < precedence else self.text
+
+
+ATOM, UNARY, MULTIPLY, ADD, SHIFT, RELATION, EQUALITY = 20, 15, 13, 12, 11, 10, 9
+BIT_AND, BIT_XOR, BIT_OR, AND, OR, TERNARY = 8, 7, 6, 5, 4, 3
+
+COMPUTE_TYPE = {
+    DType.F64: "double",
+    DType.F32: "float",
+    DType.F16: "float",
+    DType.BF16: "float",
+    DType.I64: "long long",
+    DType.I32: "int",
+    DType.I16: "short",
+    DType.I8: "signed char",
+    DType.U8: "unsigned char",
+    DType.BOOL: "bool",
+}
+"""The C++ type a value is computed in."""
+NARROW = (DType.I16, DType.I8, DType.U8)
+"""Types whose arithmetic C++ does in int: results are wrapped back after every operator."""
+
+
+def literal(value: float | int | bool, dtype: DType) -> Text:
+    """A constant as C++."""
+    if dtype == DType.BOOL:
+        return Text("true" if value else "false", ATOM)
+    if dtype.is_floating:
+        return _float_literal(float(value), COMPUTE_TYPE[dtype] == "float")
+    number = int(value)
+    if number == -(1 << 63):
+        return Text("(-9223372036854775807LL - 1)", ATOM)
+    suffix = "LL" if abs(number) >= 1 << 31 else ""
+    return Text(f"{number}{suffix}", ATOM if number >= 0 else UNARY)
+
+
+def format_operation(name: str, dtype: DType, operands: Sequence[Text], types: Sequence[DType]) -> Text:
+    """The operator applied. Raises KeyError for a name that no rule knows."""
+    text = _format(name, dtype, operands, types)
+    if dtype in NARROW and name in WRAPPED:
+        return Text(f"({COMPUTE_TYPE[dtype]})({text.text})", UNARY)
+    return text
+
+
+def helper_uses(name: str, dtype: DType) -> tuple[HelperUse, ...]:
+    """The device functions that the operator calls."""
+    type_ = COMPUTE_TYPE[dtype]
+    if dtype.is_floating:
+        helper = FLOAT_HELPERS.get(name)
+    else:
+        helper = INTEGER_HELPERS.get(name)
+    return (HelperUse(helper, type_),) if helper else ()
+
+
+def convert(operand: Text, source: DType, target: DType) -> Text:
+    """A cast between compute types."""
+    if target == DType.BOOL:
+        return Text(f"{operand.within(EQUALITY + 1)} != 0", EQUALITY)
+    source_type, target_type = COMPUTE_TYPE[source], COMPUTE_TYPE[target]
+    if source_type == target_type:
+        return operand
+    return Text(f"({target_type}){operand.within(UNARY)}", UNARY)
+
+
+FLOAT_FUNCTIONS = {
+    **{
+        name: name
+        for name in "exp exp2 expm1 log log1p log2 log10 sqrt rsqrt floor ceil trunc sin cos tan asin acos atan sinh cosh "
+        "tanh asinh acosh atanh erf erfc fmod atan2 hypot copysign pow lgamma fmax fmin".split()
+    },
+    "abs": "fabs",
+    "round": "rint",
+    "erfinv": "erfinv",
+}
+FLOAT_HELPERS = {
+    **{
+        name: name
+        for name in "relu sigmoid silu gelu gelu_derivative gelu_tanh gelu_tanh_derivative sign maximum minimum".split()
+    },
+    "remainder": "python_remainder",
+    "div_floor": "floor_divide",
+}
+INTEGER_HELPERS = {
+    "div_floor": "floor_divide_integer",
+    "remainder": "integer_remainder",
+    "pow": "integer_power",
+    "sign": "sign",
+}
+WRAPPED = frozenset("add sub mul neg bitwise_not bitwise_left_shift div_floor div_trunc remainder pow abs sign".split())
+_INFIX = {
+    "add": ("+", ADD),
+    "sub": ("-", ADD),
+    "mul": ("*", MULTIPLY),
+    "div": ("/", MULTIPLY),
+    "lt": ("<", RELATION),
+    "le": ("<=", RELATION),
+    "gt": (">", RELATION),
+    "ge": (">=", RELATION),
+    "eq": ("==", EQUALITY),
+    "ne": ("!=", EQUALITY),
+    "bitwise_and": ("&", BIT_AND),
+    "bitwise_xor": ("^", BIT_XOR),
+    "bitwise_or": ("|", BIT_OR),
+    "bitwise_left_shift": ("<<", SHIFT),
+    "bitwise_right_shift": (">>", SHIFT),
+    "logical_and": ("&&", AND),
+    "logical_or": ("||", OR),
+    "logical_xor": ("!=", EQUALITY),
+}
+
+
+# --- below: by kind
+
+
+def _format(name: str, dtype: DType, operands: Sequence[Text], types: Sequence[DType]) -> Text:
+    if name == "cast":
+        return convert(operands[0], types[0], dtype)
+    if name == "select":
+        condition, if_true, if_false = operands
+        text = f"{condition.within(TERNARY + 1)} ? {if_true.within(TERNARY + 1)} : {if_false.within(TERNARY)}"
+        return Text(text, TERNARY)
+    if name in _INFIX:
+        return _infix(name, operands)
+    if name in _PREFIX:
+        return _PREFIX[name](operands, dtype)
+    return _float_call(name, dtype, operands) if dtype.is_floating else _integer_call(name, dtype, operands, types)
+
+
+def _infix(name: str, operands: Sequence[Text]) -> Text:
+    symbol, precedence = _INFIX[name]
+    left, right = operands
+    # A bitwise operator beside a comparison is legal and unreadable: parenthesize more than C++ asks for.
+    inner = UNARY if BIT_OR <= precedence <= BIT_AND else precedence
+    inner_right = inner if precedence in (AND, OR) else inner + 1
+    return Text(f"{left.within(inner)} {symbol} {right.within(inner_right)}", precedence)
+
+
+def _float_call(name: str, dtype: DType, operands: Sequence[Text]) -> Text:
+    suffix = "f" if COMPUTE_TYPE[dtype] == "float" else ""
+    arguments = ", ".join(operand.text for operand in operands)
+    if name in FLOAT_HELPERS:
+        return Text(f"{FLOAT_HELPERS[name]}({arguments})", ATOM)
+    if name == "div_trunc":
+        return Text(f"trunc{suffix}({operands[0].within(MULTIPLY)} / {operands[1].within(UNARY)})", ATOM)
+    return Text(f"{FLOAT_FUNCTIONS[name]}{suffix}({arguments})", ATOM)
+
+
+def _integer_call(name: str, dtype: DType, operands: Sequence[Text], types: Sequence[DType]) -> Text:
+    arguments = ", ".join(operand.text for operand in operands)
+    first = operands[0]
+    if name in INTEGER_HELPERS:
+        return Text(f"{INTEGER_HELPERS[name]}({arguments})", ATOM)
+    if name in ("isnan", "isinf", "isfinite", "signbit"):
+        return Text(f"{'(bool)' if name == 'signbit' else ''}{name}({arguments})", ATOM)
+    if name in ("floor", "ceil", "round", "trunc"):
+        return first
+    if name == "abs":
+        return Text(f"{first.within(RELATION + 1)} < 0 ? -{first.within(UNARY)} : {first.within(TERNARY)}", TERNARY)
+    if name == "relu":
+        return Text(f"{first.within(RELATION + 1)} < 0 ? 0 : {first.within(TERNARY)}", TERNARY)
+    if name in ("div_trunc", "fmod"):
+        symbol = "/" if name == "div_trunc" else "%"
+        return Text(f"{first.within(MULTIPLY)} {symbol} {operands[1].within(UNARY)}", MULTIPLY)
+    if name in ("maximum", "minimum"):
+        symbol = ">" if name == "maximum" else "<"
+        left, right = first.within(SHIFT), operands[1].within(SHIFT)
+        return Text(f"{left} {symbol} {right} ? {left} : {right}", TERNARY)
+    raise KeyError(name)
+
+
+def _negate(operands: Sequence[Text], dtype: DType) -> Text:
+    inner = operands[0].within(UNARY)
+    return Text(f"-({inner})" if inner.startswith("-") else f"-{inner}", UNARY)
+
+
+def _reciprocal(operands: Sequence[Text], dtype: DType) -> Text:
+    return Text(f"{literal(1.0, dtype).text} / {operands[0].within(UNARY)}", MULTIPLY)
+
+
+def _not(operands: Sequence[Text], dtype: DType) -> Text:
+    return Text(f"!{operands[0].within(UNARY)}", UNARY)
+
+
+def _bitwise_not(operands: Sequence[Text], dtype: DType) -> Text:
+    return Text(f"{'!' if dtype == DType.BOOL else '~'}{operands[0].within(UNARY)}", UNARY)
+
+
+_PREFIX: dict[str, Callable[[Sequence[Text], DType], Text]] = {
+    "neg": _negate,
+    "reciprocal": _reciprocal,
+    "logical_not": _not,
+    "bitwise_not": _bitwise_not,
+}
+
+
+def _float_literal(value: float, is_single: bool) -> Text:
+    if math.isnan(value):
+        return Text("CUDART_NAN_F" if is_single else "CUDART_NAN", ATOM)
+    if math.isinf(value) or (is_single and math.isinf(_as_single(value))):
+        name = "CUDART_INF_F" if is_single else "CUDART_INF"
+        return Text(name, ATOM) if value > 0 else Text(f"-{name}", UNARY)
+    text = repr(value)
+    return Text(text + ("f" if is_single else ""), UNARY if text.startswith("-") else ATOM)
+
+
+def _as_single(value: float) -> float:
+    try:
+        return float(struct.unpack("f", struct.pack("f", value))[0])
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf

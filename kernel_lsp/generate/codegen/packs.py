@@ -1,0 +1,105 @@
+"""Vector loads and stores: packs of neighbouring elements that move as one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from kernel_lsp.core.dtype import DType
+from kernel_lsp.generate.codegen.operators import Text
+from kernel_lsp.generate.codegen.writer import Scope, loaded
+from kernel_lsp.generate.fuse import Store
+from kernel_lsp.generate.index import (
+    ONE,
+    ZERO,
+    Index,
+    Variable,
+    as_index,
+    coefficient,
+    divide_exactly,
+    divides,
+    ravel,
+    substitute,
+)
+from kernel_lsp.generate.scalar import Access, Scalar, accesses
+
+MAX_PACK_BYTES = 16
+"""The widest load of a thread on every architecture up to sm_90."""
+
+
+@dataclass(frozen=True)
+class Packing:
+    """Flat position ``pack * vector + lane``."""
+
+    pack: Variable
+    lane: Variable
+    vector: int
+
+    @property
+    def flat(self) -> Index:
+        if self.vector == 1:
+            return as_index(self.pack)
+        return as_index(self.pack) * self.vector + as_index(self.lane)
+
+    def substituted(self, stores: Sequence[Store], position: Variable) -> list[Store]:
+        """The stores over pack and lane instead of a flat position."""
+        replacements = {position: self.flat}
+        return [
+            replace(
+                store,
+                index=tuple(substitute(index, replacements) for index in store.index),
+                scalar=store.scalar.substitute(replacements),
+            )
+            for store in stores
+        ]
+
+    def pack_position(self, flat: Index) -> Index | None:
+        """Which pack of its tensor the element at `flat` is in, when all lanes share it; else None."""
+        if coefficient(flat, self.lane) != ONE:
+            return None
+        start = substitute(flat, {self.lane: ZERO})
+        if not divides(self.vector, start):
+            return None
+        return divide_exactly(start, as_index(self.vector))
+
+    def load(self, scope: Scope, access: Access) -> str:
+        """Declare the pack that holds the element; its name."""
+        position = self.pack_position(ravel(access.index, access.tensor.shape))
+        assert position is not None
+        kernel = scope.kernel
+        kernel.use("packs")
+        name = kernel.pointer(access.tensor)
+        text = f"packs<{self.vector}>({name})[{scope.index(position).text}]"
+        return scope.declare(f"{name}_pack", f"Pack<{access.dtype.cuda_type}, {self.vector}>", text)
+
+    def item(self, name: str, dtype: DType) -> Text:
+        """The lane's element of a pack."""
+        return loaded(f"{name}.item[v]", dtype)
+
+    def declare_result(self, scope: Scope, store: Store) -> str | None:
+        """Declare a pack for a store that can be one; None for one that goes element by element."""
+        is_wide = store.tensor.dtype.itemsize * self.vector > MAX_PACK_BYTES
+        if is_wide or self.pack_position(ravel(store.index, store.tensor.shape)) is None:
+            return None
+        scope.kernel.use("packs")
+        name = scope.names.take(f"{scope.kernel.target(store.tensor)}_pack")
+        scope.line(f"Pack<{store.tensor.dtype.cuda_type}, {self.vector}> {name};")
+        return name
+
+    def store(self, scope: Scope, store: Store, name: str) -> None:
+        position = self.pack_position(ravel(store.index, store.tensor.shape))
+        assert position is not None
+        target = scope.kernel.target(store.tensor)
+        scope.line(f"packs<{self.vector}>({target})[{scope.index(position).text}] = {name};")
+
+
+def find_packed(scalars: Sequence[Scalar], packing: Packing) -> list[Access]:
+    """The reads that one vector load per thread can do, in a stable order."""
+    found = []
+    for access in accesses(*scalars):
+        is_small = access.dtype.itemsize * packing.vector <= MAX_PACK_BYTES
+        if access.mask is None and is_small:
+            position = packing.pack_position(ravel(access.index, access.tensor.shape))
+            if position is not None and packing.lane not in position.variables:
+                found.append(access)
+    return sorted(found, key=lambda access: (access.tensor.serial, access.digest))

@@ -1,0 +1,413 @@
+"""Reductions along rows, with everything pointwise around them.
+
+Where neighbours in memory belong to one row, the threads of a block or warp share a row and combine by shuffles. Where
+they belong to different rows, neighbouring threads take different rows, so that reads stay coalesced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kernel_lsp.core.dtype import DType
+from kernel_lsp.generate.codegen.coordinates import name_coordinates
+from kernel_lsp.generate.codegen.kernel import RenderedKernel, blocks_of, divisible, rendered
+from kernel_lsp.generate.codegen.operators import Text
+from kernel_lsp.generate.codegen.packs import Packing, find_packed
+from kernel_lsp.generate.codegen.writer import Accumulator, KernelWriter, Scope, stored
+from kernel_lsp.generate.fuse import RowGroup, RowReduction, Store, row_index
+from kernel_lsp.generate.index import Index, Variable, as_index, divide_exactly, ravel, substitute
+from kernel_lsp.generate.scalar import Access, Scalar, accesses
+
+WARP = 32
+COLUMN_WIDTH = 32
+"""Rows per block where neighbouring threads take different rows: one warp wide, for coalescing."""
+
+
+@dataclass(frozen=True)
+class RowSchedule:
+    """`threads` share a row; `rows` rows per block; `vector` neighbouring elements move together; `cached` keeps the
+    row in registers between passes."""
+
+    threads: int
+    rows: int
+    vector: int
+    cached: bool
+
+
+def render_rows(kernel: KernelWriter, group: RowGroup, schedule: RowSchedule, comment: str) -> RenderedKernel:
+    """The kernel of a row group."""
+    return _RowRenderer(kernel, group, schedule).render(comment)
+
+
+def is_valid_row_schedule(group: RowGroup, schedule: RowSchedule) -> bool:
+    """Whether the template can do it: what fits a block, and what the layout allows."""
+    if schedule.threads * schedule.rows > 1024:
+        return False
+    if not group.is_column_contiguous:
+        return schedule.rows == COLUMN_WIDTH and schedule.vector == 1 and not schedule.cached and schedule.threads <= 32
+    if schedule.threads > WARP and (schedule.rows != 1 or schedule.threads % WARP):
+        return False
+    n_columns = group.column.extent.constant
+    if schedule.vector > 1 and n_columns is not None and n_columns % schedule.vector:
+        return False
+    if schedule.cached:
+        return n_columns is not None and n_columns <= schedule.threads * schedule.vector * MAX_CACHED_PACKS
+    return True
+
+
+MAX_CACHED_PACKS = 8
+"""Packs of one row that a thread keeps in registers: 32 floats at most, half of what 256 threads can have each."""
+
+
+# --- below: one kernel
+
+
+class _RowRenderer:
+    def __init__(self, kernel: KernelWriter, group: RowGroup, schedule: RowSchedule) -> None:
+        self.kernel, self.group, self.schedule = kernel, group, schedule
+        self.scope = Scope(kernel)
+        self.cache: dict[bytes, str] = {}
+        total = group.column.extent
+        packs = divide_exactly(total, as_index(schedule.vector))
+        self.n_packs = packs if packs is not None else total
+        self.is_exact = packs is not None
+        self.packing = Packing(
+            Variable("pack" if schedule.vector > 1 else "col", 1 << 20, self.n_packs),
+            Variable("v", (1 << 20) + 1, as_index(schedule.vector)),
+            schedule.vector,
+        )
+        self.levels = 1 + max(
+            [reduction.level for reduction in group.reductions] + [level for level, _ in group.stores], default=0
+        )
+
+    def render(self, comment: str) -> RenderedKernel:
+        self._begin()
+        for level in range(self.levels):
+            self._pass(level)
+        self._finish()
+        width = self._rows_per_block()
+        grid = (blocks_of(self.group.row.extent, width),)
+        conditions = divisible(self.group.column.extent, self.schedule.vector)
+        return rendered(self.kernel, comment, self.scope.lines, grid, self._block(), conditions)
+
+    def _rows_per_block(self) -> int:
+        return self.schedule.rows
+
+    def _block(self) -> tuple[int, ...]:
+        threads, rows = self.schedule.threads, self.schedule.rows
+        if not self.group.is_column_contiguous:
+            return (rows, threads) if threads > 1 else (rows,)
+        if threads == 1:
+            return (rows,)
+        return (threads, rows) if rows > 1 else (threads,)
+
+    # --- which row
+
+    def _begin(self) -> None:
+        """Declare the row, and leave where there is none."""
+        scope, schedule = self.scope, self.schedule
+        name = scope.names.take("row")
+        scope.define(self.group.row, name)
+        name_coordinates(self.kernel, as_index(self.group.row), self.group.row_shape)
+        if self.group.row.extent.constant == 1 and schedule.rows == 1:
+            scope.named[as_index(self.group.row).digest] = Text("0", 20)
+            scope.variables[self.group.row] = Text("0", 20)
+            return
+        block_row = f"blockIdx.x * {schedule.rows} + " if schedule.rows > 1 else "blockIdx.x"
+        lane = self._row_lane() if schedule.rows > 1 else ""
+        text = f"{block_row}{lane}"
+        if self.kernel.index_type == "long long":
+            text = f"(long long){text}"
+        if schedule.rows == 1:
+            scope.line(f"const {self.kernel.index_type} {name} = {text};")
+            return
+        n_rows = self.kernel.size("n_rows", self.group.row.extent)
+        if self._is_guarded():
+            raw = scope.names.take("my_row")
+            scope.line(f"const {self.kernel.index_type} {raw} = {text};")
+            scope.line(f"const bool is_row = {raw} < {n_rows};")
+            scope.line(f"const {self.kernel.index_type} {name} = is_row ? {raw} : {n_rows} - 1;  // all threads combine")
+            return
+        scope.line(f"const {self.kernel.index_type} {name} = {text};")
+        scope.line(f"if ({name} >= {n_rows}) return;")
+
+    def _row_lane(self) -> str:
+        if not self.group.is_column_contiguous or self.schedule.threads == 1:
+            return "threadIdx.x"
+        return "threadIdx.y"
+
+    def _is_guarded(self) -> bool:
+        """Whether threads without a row must stay, because others wait for them."""
+        if not self.group.is_column_contiguous:
+            return self.schedule.threads > 1
+        return 1 < self.schedule.threads < WARP
+
+    # --- one pass over the columns
+
+    def _pass(self, level: int) -> None:
+        reductions = [reduction for reduction in self.group.reductions if reduction.level == level]
+        stores = [store for store_level, store in self.group.stores if store_level == level]
+        if not reductions and not stores:
+            return
+        scalars = [self._over_packs(entry.scalar) for entry in reductions]
+        packed_stores = self.packing.substituted(stores, self.group.column)
+        everything = [*scalars, *(store.scalar for store in packed_stores)]
+        self.scope.hoist(everything, [self.packing.pack, self.packing.lane])
+        accumulators = [self._accumulator(entry, scalar) for entry, scalar in zip(reductions, scalars, strict=True)]
+        self._prepare_cache()
+        inner, closes = self._open_loop()
+        self._body(inner, reductions, scalars, accumulators, packed_stores)
+        for scope in closes:
+            scope.close()
+        for entry, accumulator in zip(reductions, accumulators, strict=True):
+            self._combine(entry, accumulator)
+
+    def _over_packs(self, scalar: Scalar) -> Scalar:
+        return scalar.substitute({self.group.column: self.packing.flat})
+
+    def _accumulator(self, entry: RowReduction, scalar: Scalar) -> Accumulator:
+        return Accumulator.start(self.scope, entry.tensor.name, entry.kind, scalar.dtype, entry.tensor.dtype)
+
+    def _open_loop(self) -> tuple[Scope, list[Scope]]:
+        """The loop over this thread's packs; the scopes to close, innermost first."""
+        limit = self._limit()
+        threads = self.schedule.threads
+        lane = self._column_lane()
+        kernel_type = self.kernel.index_type
+        name = self.scope.names.child().take(self.packing.pack.name)
+        if self.schedule.cached:
+            return self._open_unrolled(name, lane, limit)
+        step = f"{name} += {threads}" if threads > 1 else f"++{name}"
+        inner = self.scope.open(f"for ({kernel_type} {name} = {lane}; {name} < {limit}; {step})")
+        inner.define(self.packing.pack, inner.names.take(name))
+        return inner, [inner]
+
+    def _open_unrolled(self, name: str, lane: str, limit: str) -> tuple[Scope, list[Scope]]:
+        threads = self.schedule.threads
+        n_items = -(-int(limit) // threads)
+        self.scope.line("#pragma unroll")
+        item = self.scope.open(f"for (int item = 0; item < {n_items}; ++item)")
+        item.names.take("item")
+        item.line(f"const int {name} = item * {threads} + {lane};")
+        item.define(self.packing.pack, item.names.take(name))
+        if n_items * threads == int(limit):
+            return item, [item]
+        guarded = item.open(f"if ({name} < {limit})")
+        return guarded, [guarded, item]
+
+    def _limit(self) -> str:
+        size = self.kernel.size("n_columns", self.group.column.extent)
+        if self.schedule.vector == 1:
+            return size
+        return str(int(size) // self.schedule.vector) if size.isdigit() else f"{size} / {self.schedule.vector}"
+
+    def _column_lane(self) -> str:
+        if self.schedule.threads == 1:
+            return "0"
+        return "threadIdx.x" if self.group.is_column_contiguous else "threadIdx.y"
+
+    def _body(
+        self,
+        scope: Scope,
+        reductions: Sequence[RowReduction],
+        scalars: Sequence[Scalar],
+        accumulators: Sequence[Accumulator],
+        stores: Sequence[Store],
+    ) -> None:
+        everything = [*scalars, *(store.scalar for store in stores)]
+        name_coordinates(self.kernel, self.packing.flat, self.group.column_shape)
+        if self.schedule.vector > 1:
+            scope.hoist(everything, [self.packing.lane])
+        packed = find_packed(everything, self.packing) if self.schedule.vector > 1 else self._cacheable(everything)
+        loads = {access.digest: self._load(scope, access) for access in packed}
+        targets = [self._declare_result(scope, store) for store in stores]
+        lane_scope = scope
+        if self.schedule.vector > 1:
+            scope.line("#pragma unroll")
+            lane_scope = scope.open(f"for (int v = 0; v < {self.schedule.vector}; ++v)")
+            lane_scope.define(self.packing.lane, lane_scope.names.take("v"))
+        for access in packed:
+            lane_scope.bind(access, self._item(loads[access.digest], access.dtype))
+        self._compute(lane_scope, reductions, scalars, accumulators, stores, targets)
+        if lane_scope is not scope:
+            lane_scope.close()
+        for store, target in zip(stores, targets, strict=True):
+            if target is not None:
+                self._guarded_store(scope, lambda inner, s=store, t=target: self.packing.store(inner, s, t))
+
+    def _compute(
+        self,
+        scope: Scope,
+        reductions: Sequence[RowReduction],
+        scalars: Sequence[Scalar],
+        accumulators: Sequence[Accumulator],
+        stores: Sequence[Store],
+        targets: Sequence[str | None],
+    ) -> None:
+        texts = scope.values([*scalars, *(store.scalar for store in stores)])
+        for scalar, text in zip(scalars, texts, strict=False):
+            scope.bind(scalar, text)
+        for accumulator, scalar in zip(accumulators, scalars, strict=True):
+            accumulator.add(scope, scalar, self.packing.flat)
+        for store, target, text in zip(stores, targets, texts[len(scalars) :], strict=True):
+            value = stored(text, store.scalar.dtype, store.tensor.dtype)
+            if target is not None:
+                scope.line(f"{target}.item[v] = {value};")
+                continue
+            offset = scope.offset(store.tensor, store.index).text
+            line = f"{self.kernel.target(store.tensor)}[{offset}] = {value};"
+            self._guarded_store(scope, lambda inner, text=line: inner.line(text))
+
+    def _guarded_store(self, scope: Scope, write: object) -> None:
+        if not self._is_guarded():
+            write(scope)  # type: ignore[operator]
+            return
+        inner = scope.open("if (is_row)")
+        write(inner)  # type: ignore[operator]
+        inner.close()
+
+    # --- the row in registers
+
+    def _prepare_cache(self) -> None:
+        """Declare an array for every read of the whole row that several passes make."""
+        if not self.schedule.cached or self.cache:
+            return
+        n_items = -(-int(self._limit()) // self.schedule.threads)
+        for access in self._shared_reads():
+            self.kernel.pointer(access.tensor)
+            name = self.scope.names.take(f"{self.kernel.tensor_names[access.tensor]}_row")
+            type_ = access.dtype.cuda_type
+            if self.schedule.vector > 1:
+                self.kernel.use("packs")
+                type_ = f"Pack<{type_}, {self.schedule.vector}>"
+            self.scope.line(f"{type_} {name}[{n_items}];")
+            self.cache[access.digest] = name
+        self._filled: set[bytes] = set()
+
+    def _shared_reads(self) -> list[Access]:
+        """Reads that more than one pass makes, of elements that differ from row to row."""
+        passes: dict[bytes, set[int]] = {}
+        found: dict[bytes, Access] = {}
+        entries = [(entry.level, entry.scalar) for entry in self.group.reductions]
+        entries += [(level, store.scalar) for level, store in self.group.stores]
+        for level, scalar in entries:
+            for access in self._cacheable([self._over_packs(scalar)]):
+                passes.setdefault(access.digest, set()).add(level)
+                found[access.digest] = access
+        shared = [access for digest, access in found.items() if len(passes[digest]) > 1]
+        return sorted(shared, key=lambda access: (access.tensor.serial, access.digest))
+
+    def _cacheable(self, scalars: Sequence[Scalar]) -> list[Access]:
+        if not self.schedule.cached:
+            return []
+        if self.schedule.vector > 1:
+            found = find_packed(scalars, self.packing)
+        else:
+            found = [access for access in accesses(*scalars) if access.mask is None]
+        return [
+            access
+            for access in found
+            if access.tensor in self.kernel.tensor_names
+            and self.packing.pack in access.variables
+            and (self.group.row in access.variables or self.group.row.extent.constant == 1)
+        ]
+
+    def _load(self, scope: Scope, access: Access) -> str:
+        """Where the access is found in this pass: a register of the row's cache, or a pack just loaded."""
+        cached = self.cache.get(access.digest)
+        if cached is None:
+            if self.schedule.vector == 1:
+                return ""
+            return self.packing.load(scope, access)
+        if access.digest not in self._filled:
+            self._filled.add(access.digest)
+            pointer = self.kernel.pointer(access.tensor)
+            flat = ravel(access.index, access.tensor.shape)
+            position = self.packing.pack_position(flat) if self.schedule.vector > 1 else flat
+            assert position is not None
+            view = f"packs<{self.schedule.vector}>({pointer})" if self.schedule.vector > 1 else pointer
+            scope.line(f"{cached}[item] = {view}[{scope.index(position).text}];")
+        return f"{cached}[item]"
+
+    def _item(self, name: str, dtype: DType) -> Text:
+        if self.schedule.vector > 1:
+            return self.packing.item(name, dtype)
+        from kernel_lsp.generate.codegen.writer import loaded
+
+        return loaded(name, dtype)
+
+    def _declare_result(self, scope: Scope, store: Store) -> str | None:
+        return self.packing.declare_result(scope, store) if self.schedule.vector > 1 else None
+
+    # --- between passes
+
+    def _combine(self, entry: RowReduction, accumulator: Accumulator) -> None:
+        """Combine over the threads of the row; from here on the result has a name."""
+        scope = self.scope
+        call = self._combiner(entry.kind, accumulator)
+        if call:
+            scope.line(call)
+        result = accumulator.result
+        own = Access(entry.tensor, self._row_index(entry))
+        scope.bind(own, result)
+
+    def _row_index(self, entry: RowReduction) -> tuple[Index, ...]:
+        return row_index(as_index(self.group.row), self.group.row_shape, entry.tensor)
+
+    def _combiner(self, kind: str, accumulator: Accumulator) -> str:
+        threads = self.schedule.threads
+        if threads == 1:
+            return ""
+        names = {"argmax": "argmax", "argmin": "argmax", "any": "max", "all": "min"}
+        base = names.get(kind, kind)
+        dtype = accumulator.dtype
+        if dtype == DType.BOOL and base in ("max", "min", "sum", "prod"):
+            base = "max" if base in ("max", "sum") else "min"
+        if self.group.is_column_contiguous:
+            scope_name = "block" if threads > WARP else "warp"
+            template = f"<{threads}>"
+        else:
+            scope_name, template = "column", f"<{threads}, {self.schedule.rows}>"
+        helper = self.kernel.use(f"{scope_name}_{base}", dtype)
+        if base == "argmax":
+            return f"{helper}{template}({accumulator.name}, {accumulator.index_name});"
+        return f"{accumulator.name} = {helper}{template}({accumulator.name});"
+
+    # --- results per row
+
+    def _finish(self) -> None:
+        """Write what there is one of per row: by one thread."""
+        stores = [*self.group.row_stores, *self._reduction_stores()]
+        if not stores:
+            return
+        scope = self.scope
+        scope.hoist([], [])
+        condition = self._leader_condition()
+        inner = scope.open(f"if ({condition})") if condition else scope
+        texts = inner.values([store.scalar for store in stores])
+        for store, text in zip(stores, texts, strict=True):
+            offset = inner.offset(store.tensor, store.index).text
+            value = stored(text, store.scalar.dtype, store.tensor.dtype)
+            inner.line(f"{self.kernel.target(store.tensor)}[{offset}] = {value};")
+        if inner is not scope:
+            inner.close()
+
+    def _reduction_stores(self) -> list[Store]:
+        return [
+            Store(entry.tensor, index, Access(entry.tensor, index))
+            for entry in self.group.reductions
+            if entry.stored
+            for index in (self._row_index(entry),)
+        ]
+
+    def _leader_condition(self) -> str:
+        conditions = []
+        if self._is_guarded():
+            conditions.append("is_row")
+        if self.schedule.threads > 1:
+            conditions.append(f"{self._column_lane()} == 0")
+        return " && ".join(conditions)
+
+
+_ = substitute

@@ -1,0 +1,631 @@
+"""Index arithmetic: integer polynomials over sizes and index variables, in a canonical form.
+
+Views, permutes, slices and reshapes are substitutions here, so that they never become kernels. Simplification knows
+the range of every variable: with ``k`` in [0, 64), ``k // 64`` is 0 and ``k % 64`` is ``k``. Two indices are equal
+exactly when their canonical forms are, which their digests tell.
+
+Divisors are sizes of dims that a kernel loops over: where one is 0 the loop does not run, so they count as positive.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from math import gcd
+from typing import Any
+
+from kernel_lsp.core.expression import Binary, Call, Constant, Expression, ExpressionError, Name, Unary, binary, call
+
+DIGEST_BYTES = 16
+
+
+def digest_of(*parts: object) -> bytes:
+    """A content hash of the parts: bytes as they are, everything else by its text."""
+    hasher = hashlib.blake2b(digest_size=DIGEST_BYTES)
+    for part in parts:
+        data = part if isinstance(part, bytes) else repr(part).encode()
+        hasher.update(len(data).to_bytes(4, "little"))
+        hasher.update(data)
+    return hasher.digest()
+
+
+class Digested:
+    """Compared and hashed by `digest`, a hash of the content."""
+
+    __slots__ = ("digest", "variables")
+
+    digest: bytes
+    variables: frozenset[Variable]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Digested) and self.digest == other.digest
+
+    def __hash__(self) -> int:
+        return hash(self.digest)
+
+
+class Atom(Digested):
+    """What a monomial multiplies: a size, a variable, a quotient, a remainder, or a value read from memory."""
+
+    __slots__ = ()
+
+
+class Symbol(Atom):
+    """A size that a launch knows: a dim of the task, or one derived from dims (`definition`)."""
+
+    __slots__ = ("definition", "minimum", "name")
+
+    def __init__(self, name: str, minimum: int = 0, definition: Expression | None = None) -> None:
+        self.name, self.minimum, self.definition = name, minimum, definition
+        self.digest = digest_of("symbol", name)
+        self.variables = frozenset()
+
+
+class Variable(Atom):
+    """An index in [0, extent). `serial` tells variables of one name apart."""
+
+    __slots__ = ("extent", "name", "serial")
+
+    def __init__(self, name: str, serial: int, extent: Index) -> None:
+        self.name, self.serial, self.extent = name, serial, extent
+        self.digest = digest_of("variable", name, serial, extent.digest)
+        self.variables = frozenset((self,))
+
+
+class Quotient(Atom):
+    """``floor(dividend / divisor)``."""
+
+    __slots__ = ("dividend", "divisor")
+
+    def __init__(self, dividend: Index, divisor: Index) -> None:
+        self.dividend, self.divisor = dividend, divisor
+        self.digest = digest_of("quotient", dividend.digest, divisor.digest)
+        self.variables = dividend.variables | divisor.variables
+
+
+class Remainder(Atom):
+    """``dividend - divisor * floor(dividend / divisor)``."""
+
+    __slots__ = ("dividend", "divisor")
+
+    def __init__(self, dividend: Index, divisor: Index) -> None:
+        self.dividend, self.divisor = dividend, divisor
+        self.digest = digest_of("remainder", dividend.digest, divisor.digest)
+        self.variables = dividend.variables | divisor.variables
+
+
+class Indirect(Atom):
+    """An index that is a value: what a gather reads. `scalar` is a `kernel_lsp.generate.scalar.Scalar`."""
+
+    __slots__ = ("scalar",)
+
+    def __init__(self, scalar: Any) -> None:
+        self.scalar = scalar
+        self.digest = digest_of("indirect", scalar.digest)
+        self.variables = scalar.variables
+
+
+Monomial = tuple[Atom, ...]
+
+
+def _atom_key(atom: Atom) -> tuple[int, str, bytes]:
+    rank = {Variable: 0, Quotient: 1, Remainder: 2, Indirect: 3, Symbol: 4}[type(atom)]
+    return rank, getattr(atom, "name", ""), atom.digest
+
+
+def _term_key(term: tuple[Monomial, int]) -> tuple[object, ...]:
+    monomial, factor = term
+    return -len(monomial), -abs(factor), tuple(_atom_key(atom) for atom in monomial)
+
+
+
+
+class Index(Digested):
+    """A polynomial: `terms` pairs each monomial with its coefficient, in a canonical order."""
+
+    __slots__ = ("terms",)
+
+    def __init__(self, terms: Mapping[Monomial, int]) -> None:
+        kept = [(monomial, factor) for monomial, factor in terms.items() if factor]
+        self.terms = tuple(sorted(kept, key=_term_key))
+        parts = [part for monomial, factor in self.terms for part in (factor, *(atom.digest for atom in monomial))]
+        self.digest = digest_of("index", *parts)
+        self.variables = frozenset().union(*(atom.variables for monomial, _ in self.terms for atom in monomial))
+
+    @property
+    def constant(self) -> int | None:
+        """The integer it is, or None when it is not one."""
+        if not self.terms:
+            return 0
+        if len(self.terms) == 1 and not self.terms[0][0]:
+            return self.terms[0][1]
+        return None
+
+    def __add__(self, other: Index | int) -> Index:
+        return _recombined(_sum(self, as_index(other), 1))
+
+    __radd__ = __add__
+
+    def __sub__(self, other: Index | int) -> Index:
+        return _recombined(_sum(self, as_index(other), -1))
+
+    def __rsub__(self, other: int) -> Index:
+        return as_index(other) - self
+
+    def __mul__(self, other: Index | int) -> Index:
+        terms: dict[Monomial, int] = {}
+        for left, left_factor in self.terms:
+            for right, right_factor in as_index(other).terms:
+                monomial = _sorted(left + right)
+                terms[monomial] = terms.get(monomial, 0) + left_factor * right_factor
+        return Index(terms)
+
+    __rmul__ = __mul__
+
+    def __floordiv__(self, other: Index | int) -> Index:
+        return _floor_divide(self, as_index(other))
+
+    def __mod__(self, other: Index | int) -> Index:
+        return _remainder(self, as_index(other))
+
+    def __repr__(self) -> str:
+        return str(to_expression(self)) if not self.variables else f"<index over {len(self.variables)} variables>"
+
+
+def as_index(value: Index | Atom | int) -> Index:
+    """`value` as a polynomial."""
+    if isinstance(value, Index):
+        return value
+    return Index({(): value}) if isinstance(value, int) else Index({(value,): 1})
+
+
+ZERO, ONE = as_index(0), as_index(1)
+
+
+def product(factors: Iterable[Index]) -> Index:
+    """The product of the factors; 1 for none."""
+    return reduce(lambda left, right: left * right, factors, ONE)
+
+
+def ravel(index: Sequence[Index], shape: Sequence[Index]) -> Index:
+    """The position in a row-major array of `shape`."""
+    flat = ZERO
+    for position, size in zip(index, shape, strict=True):
+        flat = flat * size + position
+    return flat
+
+
+def unravel(flat: Index, shape: Sequence[Index]) -> tuple[Index, ...]:
+    """The index of a row-major array of `shape` at a position within it."""
+    index: list[Index] = []
+    for axis in range(len(shape) - 1, -1, -1):
+        is_leading = all(size.constant == 1 for size in shape[:axis])
+        index.append(flat if is_leading and shape[axis].constant != 1 else flat % shape[axis])
+        flat = ZERO if is_leading else flat // shape[axis]
+    return tuple(reversed(index))
+
+
+def reshape(index: Sequence[Index], shape: Sequence[Index], source: Sequence[Index]) -> tuple[Index, ...]:
+    """Where element `index` of an array of `shape` lies in its row-major reshape `source`.
+
+    Runs of dims with equal products are matched first, so that untouched dims keep their index.
+    """
+    taken = [(position, size) for position, size in zip(index, shape, strict=True) if size.constant != 1]
+    kept = [(axis, size) for axis, size in enumerate(source) if size.constant != 1]
+    result = [ZERO] * len(source)
+    while taken or kept:
+        n_taken, n_kept = _matching_run([size for _, size in taken], [size for _, size in kept])
+        run, sizes = taken[:n_taken], [size for _, size in kept[:n_kept]]
+        flat = ravel([position for position, _ in run], [size for _, size in run])
+        for (axis, _), position in zip(kept[:n_kept], unravel(flat, sizes), strict=True):
+            result[axis] = position
+        taken, kept = taken[n_taken:], kept[n_kept:]
+    return tuple(result)
+
+
+def substitute(index: Index, replacements: Mapping[Variable, Index]) -> Index:
+    """The index with variables replaced, simplified on the way."""
+    if index.variables.isdisjoint(replacements):
+        return index
+    total = ZERO
+    for monomial, factor in index.terms:
+        term = as_index(factor)
+        for atom in monomial:
+            term = term * _substitute_atom(atom, replacements)
+        total = total + term
+    return total
+
+
+def is_nonnegative(index: Index) -> bool:
+    """Whether the index is provably >= 0 for all variables in range and sizes at or above their minimum."""
+    lower = _bound(index, -1)
+    return lower is not None and all(factor >= 0 for _, factor in _above_minimum(lower).terms)
+
+
+def is_below(index: Index, limit: Index) -> bool:
+    """Whether ``index < limit`` is provable."""
+    return is_nonnegative(limit - index - 1)
+
+
+def divides(divisor: int, index: Index) -> bool:
+    """Whether every value of the index is provably a multiple of `divisor`."""
+    return all(factor % divisor == 0 for _, factor in index.terms)
+
+
+def coefficient(index: Index, variable: Variable) -> Index | None:
+    """The c of ``index == c * variable + rest`` with neither c nor rest over the variable; None when there is none."""
+    terms: dict[Monomial, int] = {}
+    for monomial, factor in index.terms:
+        n_direct = sum(atom == variable for atom in monomial)
+        if n_direct > 1 or any(variable in atom.variables and atom != variable for atom in monomial):
+            return None
+        if n_direct:
+            rest = tuple(atom for atom in monomial if atom != variable)
+            terms[rest] = terms.get(rest, 0) + factor
+    return Index(terms)
+
+
+def divide_exactly(index: Index, divisor: Index) -> Index | None:
+    """The q with ``index == q * divisor`` for a divisor of one term, or None."""
+    quotient, rest = _split_multiple(index, divisor)
+    return quotient if not rest.terms else None
+
+
+def symbols_of(index: Index) -> frozenset[Symbol]:
+    """Every size that the index mentions, in quotients and remainders too."""
+    found: set[Symbol] = set()
+    for monomial, _ in index.terms:
+        for atom in monomial:
+            if isinstance(atom, Symbol):
+                found.add(atom)
+            elif isinstance(atom, Quotient | Remainder):
+                found |= symbols_of(atom.dividend) | symbols_of(atom.divisor)
+    return frozenset(found)
+
+
+def to_expression(index: Index) -> Expression:
+    """The index as an expression of a launch plan. It mentions sizes alone; derived ones are written out."""
+    total: Expression = Constant(0)
+    for monomial, factor in index.terms:
+        term: Expression = Constant(1)
+        for atom in monomial:
+            term = term * _atom_expression(atom)
+        total = total + term * factor
+    return total
+
+
+class Sizes:
+    """The sizes of one task. A size that is no product of dims and constants becomes a derived symbol, e.g.
+    ``H_minus_2``, so that strides stay products; `expanded` undoes that."""
+
+    def __init__(self, minimums: Mapping[str, int]) -> None:
+        self._minimums = minimums
+        self._derived: dict[bytes, Symbol] = {}
+        self._expansions: dict[Symbol, Index] = {}
+
+    def size(self, expression: Expression) -> Index:
+        """The size that an expression over dims spells."""
+        match expression:
+            case Constant(value):
+                return as_index(int(value))
+            case Name(id):
+                return as_index(Symbol(id, self._minimums.get(id, 0)))
+            case Binary("*", left, right):
+                return self.size(left) * self.size(right)
+        exact = self.exact(expression)
+        if len(exact.terms) <= 1 and all(isinstance(atom, Symbol) for term in exact.terms for atom in term[0]):
+            return exact
+        return as_index(self.derived(exact, expression))
+
+    def exact(self, expression: Expression) -> Index:
+        """The polynomial of an expression, without derived symbols. Raises ExpressionError for what is no size."""
+        match expression:
+            case Constant(value):
+                return as_index(int(value))
+            case Name(id):
+                return as_index(Symbol(id, self._minimums.get(id, 0)))
+            case Unary("-", operand):
+                return ZERO - self.exact(operand)
+            case Binary("+" | "-" | "*" | "//" | "%" as operator, left, right):
+                return _ARITHMETIC[operator](self.exact(left), self.exact(right))
+            case Call("ceil_div", (left, right)):
+                return ZERO - (ZERO - self.exact(left)) // self.exact(right)
+            case Call():
+                return as_index(self.derived(as_index(Symbol(str(expression))), expression))
+        raise ExpressionError(f"'{expression}' is not a size")
+
+    def derived(self, exact: Index, expression: Expression, name: str | None = None) -> Symbol:
+        """The symbol that stands for a size, one per value."""
+        if exact.digest not in self._derived:
+            minimum = 0 if is_nonnegative(exact) else -(1 << 62)
+            chosen = name or _derived_name(str(expression), len(self._derived))
+            symbol = Symbol(self._unused(chosen), max(minimum, 0), expression)
+            self._derived[exact.digest] = symbol
+            self._expansions[symbol] = exact
+        return self._derived[exact.digest]
+
+    def expanded(self, index: Index) -> Index:
+        """The index over the task's own dims. Equal sizes have equal expansions."""
+        total = ZERO
+        for monomial, factor in index.terms:
+            term = as_index(factor)
+            for atom in monomial:
+                term = term * self._expansions.get(atom, as_index(atom)) if isinstance(atom, Symbol) else term * atom_index(atom)
+            total = total + term
+        return total
+
+    def same(self, left: Index, right: Index) -> bool:
+        """Whether two sizes are provably equal."""
+        return left == right or self.expanded(left) == self.expanded(right)
+
+    def _unused(self, name: str) -> str:
+        taken = {symbol.name for symbol in self._derived.values()} | set(self._minimums)
+        while name in taken:
+            name += "_"
+        return name
+
+
+def atom_index(atom: Atom) -> Index:
+    """The polynomial that is one atom."""
+    return as_index(atom)
+
+
+# --- below: canonical order, bounds, and the rules of division
+
+_ARITHMETIC = {
+    "+": lambda left, right: left + right,
+    "-": lambda left, right: left - right,
+    "*": lambda left, right: left * right,
+    "//": lambda left, right: left // right,
+    "%": lambda left, right: left % right,
+}
+_DERIVED_WORDS = {" // ": "_div_", " + ": "_plus_", " - ": "_minus_", " * ": "_x_", "(": "", ")": "", " ": ""}
+MAX_DERIVED_NAME = 24
+
+
+def _derived_name(text: str, n_derived: int) -> str:
+    for symbol, word in _DERIVED_WORDS.items():
+        text = text.replace(symbol, word)
+    return text if text.isidentifier() and len(text) <= MAX_DERIVED_NAME else f"size_{n_derived}"
+
+
+def _sorted(monomial: Monomial) -> Monomial:
+    return tuple(sorted(monomial, key=_atom_key))
+
+
+def _sum(left: Index, right: Index, sign: int) -> Index:
+    terms = dict(left.terms)
+    for monomial, factor in right.terms:
+        terms[monomial] = terms.get(monomial, 0) + sign * factor
+    return Index(terms)
+
+
+def _matching_run(left: list[Index], right: list[Index]) -> tuple[int, int]:
+    """The shortest prefixes with equal products; everything when no shorter ones have."""
+    for n_left in range(1, len(left) + 1):
+        for n_right in range(1, len(right) + 1):
+            if product(left[:n_left]) == product(right[:n_right]):
+                return n_left, n_right
+    return len(left), len(right)
+
+
+def _substitute_atom(atom: Atom, replacements: Mapping[Variable, Index]) -> Index:
+    if atom.variables.isdisjoint(replacements):
+        return as_index(atom)
+    match atom:
+        case Variable():
+            return replacements.get(atom, as_index(atom))
+        case Quotient():
+            return substitute(atom.dividend, replacements) // substitute(atom.divisor, replacements)
+        case Remainder():
+            return substitute(atom.dividend, replacements) % substitute(atom.divisor, replacements)
+        case Indirect():
+            return as_index(Indirect(atom.scalar.substitute(replacements)))
+    return as_index(atom)
+
+
+def _split_multiple(index: Index, divisor: Index) -> tuple[Index, Index]:
+    """`index` as ``quotient * divisor + rest``, term by term. The divisor has one term."""
+    if len(divisor.terms) != 1:
+        return (ONE, ZERO) if index == divisor else (ZERO, index)
+    atoms, factor = divisor.terms[0]
+    quotient: dict[Monomial, int] = {}
+    rest: dict[Monomial, int] = {}
+    for monomial, coefficient_ in index.terms:
+        remaining = _without(monomial, atoms)
+        if remaining is None:
+            rest[monomial] = coefficient_
+            continue
+        multiple, left_over = divmod(coefficient_, factor)
+        quotient[remaining] = multiple
+        rest[monomial] = left_over
+    return Index(quotient), Index(rest)
+
+
+def _without(monomial: Monomial, atoms: Monomial) -> Monomial | None:
+    remaining = list(monomial)
+    for atom in atoms:
+        if atom not in remaining:
+            return None
+        remaining.remove(atom)
+    return tuple(remaining)
+
+
+def _floor_divide(index: Index, divisor: Index) -> Index:
+    if divisor.constant == 1:
+        return index
+    if divisor.constant == 0:
+        return as_index(Quotient(index, divisor))
+    quotient, rest = _split_multiple(index, divisor)
+    if not rest.terms or (is_nonnegative(rest) and is_below(rest, divisor)):
+        return quotient
+    if len(rest.terms) == 1 and len(rest.terms[0][0]) == 1 and rest.terms[0][1] == 1:
+        atom = rest.terms[0][0][0]
+        if isinstance(atom, Quotient):
+            return quotient + _floor_divide(atom.dividend, atom.divisor * divisor)
+    coarse = _coarse_part(rest, divisor)
+    if coarse is not None:
+        return quotient + _floor_divide(coarse.multiple, _scaled_down(divisor, coarse.step))
+    if quotient.terms and not is_nonnegative(rest) and is_nonnegative(index):
+        return as_index(Quotient(index, divisor))  # keeps a dividend that C's division rounds as we mean
+    return _sum(quotient, as_index(Quotient(rest, divisor)), 1)
+
+
+def _remainder(index: Index, divisor: Index) -> Index:
+    if divisor.constant == 1:
+        return ZERO
+    if divisor.constant == 0:
+        return as_index(Remainder(index, divisor))
+    quotient, rest = _split_multiple(index, divisor)
+    if not rest.terms or (is_nonnegative(rest) and is_below(rest, divisor)):
+        return rest
+    if quotient.terms and not is_nonnegative(rest) and is_nonnegative(index):
+        return as_index(Remainder(index, divisor))
+    coarse = _coarse_part(rest, divisor)
+    if coarse is not None:
+        return _remainder(coarse.multiple, _scaled_down(divisor, coarse.step)) * coarse.step + coarse.rest
+    if len(rest.terms) == 1 and len(rest.terms[0][0]) == 1 and rest.terms[0][1] == 1:
+        atom = rest.terms[0][0][0]
+        if isinstance(atom, Remainder) and divide_exactly(atom.divisor, divisor) is not None:
+            return _remainder(atom.dividend, divisor)
+    return as_index(Remainder(rest, divisor))
+
+
+@dataclass(frozen=True)
+class _CoarsePart:
+    """``index == multiple * step + rest`` with rest in [0, step)."""
+
+    multiple: Index
+    step: int
+    rest: Index
+
+
+def _coarse_part(index: Index, divisor: Index) -> _CoarsePart | None:
+    """How to divide ``4 * p + v`` with v in [0, 4) by 4096: divide p by 1024."""
+    if len(divisor.terms) != 1:
+        return None
+    steps = {gcd(divisor.terms[0][1], factor) for _, factor in index.terms} - {1}
+    for step in sorted(steps, reverse=True):
+        multiple = {monomial: factor // step for monomial, factor in index.terms if factor % step == 0}
+        rest = Index({monomial: factor for monomial, factor in index.terms if factor % step})
+        if is_nonnegative(rest) and is_below(rest, as_index(step)):
+            return _CoarsePart(Index(multiple), step, rest)
+    return None
+
+
+def _scaled_down(index: Index, factor: int) -> Index:
+    return Index({monomial: value // factor for monomial, value in index.terms})
+
+
+def _recombined(index: Index) -> Index:
+    """``k*m*(x // m) + k*(x % m)`` is ``k*x``, and ``k*m*((x // m) % h) + k*(x % m)`` is ``k*(x % (h*m))``."""
+    for monomial, factor in index.terms:
+        for atom in monomial:
+            if isinstance(atom, Remainder):
+                simpler = _recombine(index, monomial, factor, atom)
+                if simpler is not None:
+                    return simpler
+    return index
+
+
+def _recombine(index: Index, monomial: Monomial, factor: int, low: Remainder) -> Index | None:
+    outer = Index({_without(monomial, (low,)) or (): factor})
+    terms = dict(index.terms)
+    for high, merged in _partners(index, low):
+        partner = outer * low.divisor * as_index(high)
+        if len(partner.terms) == 1 and terms.get(partner.terms[0][0]) == partner.terms[0][1]:
+            del terms[monomial], terms[partner.terms[0][0]]
+            return Index(terms) + outer * merged
+    return None
+
+
+def _partners(index: Index, low: Remainder) -> list[tuple[Atom, Index]]:
+    """The atoms that merge with ``x % m``, each with what the two make."""
+    quotient = low.dividend // low.divisor
+    found: list[tuple[Atom, Index]] = []
+    for monomial, _ in index.terms:
+        for atom in monomial:
+            if as_index(atom) == quotient:
+                found.append((atom, low.dividend))
+            elif isinstance(atom, Remainder) and atom.dividend == quotient:
+                found.append((atom, low.dividend % (low.divisor * atom.divisor)))
+    return found
+
+
+def _bound(index: Index, direction: int) -> Index | None:
+    """The least (-1) or greatest (+1) value over all variables, as a polynomial of sizes; None when unknown."""
+    total = ZERO
+    for monomial, factor in index.terms:
+        bound = _monomial_bound(monomial, direction if factor > 0 else -direction)
+        if bound is None:
+            return None
+        total = _sum(total, bound * factor, 1)
+    return total
+
+
+def _monomial_bound(monomial: Monomial, direction: int) -> Index | None:
+    bound = ONE
+    for atom in monomial:
+        atom_bound = _atom_bound(atom, direction)
+        if atom_bound is None:
+            return None
+        bound = bound * atom_bound
+    return bound
+
+
+def _atom_bound(atom: Atom, direction: int) -> Index | None:
+    """Of atoms that are never negative; None for others."""
+    match atom:
+        case Symbol():
+            return as_index(atom)
+        case Variable():
+            return ZERO if direction < 0 else atom.extent - 1
+        case Remainder():
+            return ZERO if direction < 0 else atom.divisor - 1
+        case Quotient() if not is_nonnegative(atom.dividend):
+            return None
+        case Quotient() if not atom.variables:
+            return as_index(atom)
+        case Quotient():
+            return ZERO if direction < 0 else _quotient_upper(atom)
+    return None
+
+
+def _quotient_upper(atom: Quotient) -> Index | None:
+    upper = _bound(atom.dividend, 1)
+    if upper is None:
+        return None
+    exact = divide_exactly(upper + 1, atom.divisor)
+    return exact - 1 if exact is not None else upper // atom.divisor
+
+
+def _above_minimum(index: Index) -> Index:
+    """The polynomial over how far each size is above its minimum: all coefficients >= 0 proves it >= 0."""
+    total = ZERO
+    for monomial, factor in index.terms:
+        term = as_index(factor)
+        for atom in monomial:
+            above = as_index(atom)
+            term = term * (above + atom.minimum if isinstance(atom, Symbol) else above)
+        total = _sum(total, term, 1)
+    return total
+
+
+def _atom_expression(atom: Atom) -> Expression:
+    match atom:
+        case Symbol(definition=None):
+            return Name(atom.name)
+        case Symbol():
+            return atom.definition
+        case Quotient():
+            return binary("//", to_expression(atom.dividend), to_expression(atom.divisor))
+        case Remainder():
+            return binary("%", to_expression(atom.dividend), to_expression(atom.divisor))
+    raise ExpressionError(f"{type(atom).__name__} has no value outside a kernel")
+
+
+def ceil_div(left: Expression, right: Expression | int) -> Expression:
+    """``ceil_div(left, right)``, folded when both are constants."""
+    return call("ceil_div", left, right if isinstance(right, Expression) else Constant(right))

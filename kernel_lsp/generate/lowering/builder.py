@@ -1,0 +1,294 @@
+"""What lowering rules build tensors with, and how they read the arguments of an ATen call."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+from kernel_lsp.core.dtype import DType
+from kernel_lsp.core.expression import ExpressionError, parse
+from kernel_lsp.core.task import GraphNode, TensorType
+from kernel_lsp.errors import TargetError
+from kernel_lsp.generate.index import ONE, ZERO, Index, Sizes, Variable, as_index
+from kernel_lsp.generate.index import reshape as reshape_index
+from kernel_lsp.generate.names import identifier
+from kernel_lsp.generate.scalar import Access, Constant, Scalar, cast
+from kernel_lsp.generate.tensor import Buffer, Contraction, Definition, Pointwise, Reduction, Tensor
+
+Body = Callable[[tuple[Index, ...]], Scalar]
+Shape = tuple[Index, ...]
+
+
+class Builder:
+    """Makes tensors for one graph, in order."""
+
+    def __init__(self, sizes: Sizes) -> None:
+        self.sizes = sizes
+        self.tensors: list[Tensor] = []
+        self._n_variables = 0
+        self._node: GraphNode | None = None
+
+    def at_node(self, node: GraphNode) -> None:
+        """Tensors made from here on belong to `node`."""
+        self._node = node
+
+    def buffer(self, name: str, dtype: DType, shape: Shape) -> Tensor:
+        """A tensor argument of the operation."""
+        return self.tensor(name, dtype, shape, Buffer())
+
+    def tensor(self, name: str, dtype: DType, shape: Shape, definition: Definition) -> Tensor:
+        source = self._node.source if self._node else None
+        made = Tensor(name, len(self.tensors), dtype, tuple(shape), definition, source)
+        self.tensors.append(made)
+        return made
+
+    def pointwise(self, dtype: DType, shape: Shape, body: Body, *, name: str = "") -> Tensor:
+        """A tensor whose element at an index is ``body(index)``, converted to `dtype`."""
+        variables = self.variables(shape)
+        scalar = cast(body(positions(variables)), dtype)
+        return self.tensor(name or self.result_name(), dtype, shape, Pointwise(variables, scalar))
+
+    def reduction(
+        self,
+        kind: str,
+        dtype: DType,
+        source_shape: Shape,
+        axes: Sequence[int],
+        body: Body,
+        *,
+        name: str = "",
+    ) -> Tensor:
+        """`body` over `source_shape`, combined over `axes`; the result has the other axes, in order."""
+        domain = self.variables(source_shape, prefix="r")
+        kept = tuple(variable for axis, variable in enumerate(domain) if axis not in axes)
+        reduced = tuple(variable for axis, variable in enumerate(domain) if axis in axes)
+        definition = Reduction(kind, kept, reduced, domain, body(positions(domain)))
+        shape = tuple(size for axis, size in enumerate(source_shape) if axis not in axes)
+        return self.tensor(name or self.result_name(), dtype, shape, definition)
+
+    def contraction(
+        self,
+        dtype: DType,
+        shape: Shape,
+        reduced_shape: Shape,
+        factors: Callable[[tuple[Index, ...], tuple[Index, ...]], tuple[Scalar, Scalar]],
+        axes: tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]],
+    ) -> Tensor:
+        """Sum of products over `reduced_shape`. `axes` are the (batch, row, column) axes of the result."""
+        variables = self.variables(shape)
+        reduced = self.variables(reduced_shape, prefix="k")
+        left, right = factors(positions(variables), positions(reduced))
+        body = multiply(left, right, accumulation_dtype(dtype))
+        contraction = Contraction(left, right, *axes)
+        definition = Reduction("sum", variables, reduced, (*variables, *reduced), body, contraction)
+        return self.tensor(self.result_name(), dtype, shape, definition)
+
+    def variables(self, shape: Sequence[Index], prefix: str = "i") -> tuple[Variable, ...]:
+        """A fresh index variable per dim."""
+        made = []
+        for axis, size in enumerate(shape):
+            made.append(Variable(f"{prefix}{axis}", self._n_variables, size))
+            self._n_variables += 1
+        return tuple(made)
+
+    def result_name(self) -> str:
+        """After the variable that the user's line assigns, else after the ATen operator."""
+        if self._node is None:
+            return "value"
+        return identifier(self._node.user_name or self._node.op.split(".")[1].removeprefix("_"))
+
+    # --- views
+
+    def view(self, tensor: Tensor, shape: Shape, to_source: Callable[[tuple[Index, ...]], Sequence[Index]]) -> Tensor:
+        """Element `index` is element ``to_source(index)`` of `tensor`."""
+        return self.pointwise(tensor.dtype, shape, lambda index: Access(tensor, to_source(index)), name=tensor.name)
+
+    def reshaped(self, tensor: Tensor, shape: Shape) -> Tensor:
+        return self.view(tensor, shape, lambda index: reshape_index(index, shape, tensor.shape))
+
+    def unsqueezed(self, tensor: Tensor, axes: Sequence[int]) -> Tensor:
+        """With dims of size 1 at `axes` of the result."""
+        rank = len(tensor.shape) + len(axes)
+        kept = [axis for axis in range(rank) if axis not in axes]
+        shape = [ONE] * rank
+        for axis, size in zip(kept, tensor.shape, strict=True):
+            shape[axis] = size
+        return self.view(tensor, tuple(shape), lambda index: [index[axis] for axis in kept])
+
+    def same_size(self, left: Index, right: Index) -> bool:
+        return self.sizes.same(left, right)
+
+
+def positions(variables: Sequence[Variable]) -> tuple[Index, ...]:
+    """The variables as an index; 0 where there is just one position."""
+    return tuple(ZERO if variable.extent.constant == 1 else as_index(variable) for variable in variables)
+
+
+def read(tensor: Tensor, index: Sequence[Index]) -> Scalar:
+    """The element of `tensor` that broadcasts to `index` of a shape with as many dims or more."""
+    aligned = index[len(index) - len(tensor.shape) :]
+    return Access(tensor, [ZERO if size.constant == 1 else i for i, size in zip(aligned, tensor.shape, strict=True)])
+
+
+def accumulation_dtype(dtype: DType) -> DType:
+    """What sums of this element type are kept in."""
+    return DType.F32 if dtype in (DType.F16, DType.BF16) else dtype
+
+
+def multiply(left: Scalar, right: Scalar, dtype: DType) -> Scalar:
+    from kernel_lsp.generate.scalar import operation
+
+    return operation("mul", dtype, cast(left, dtype), cast(right, dtype))
+
+
+class Call:
+    """One ATen call: its arguments by position or name, and its result types."""
+
+    def __init__(self, node: GraphNode, builder: Builder, values: dict[str, tuple[Tensor | None, ...]]) -> None:
+        self.node, self.builder, self._values = node, builder, values
+
+    def fail(self, reason: str) -> NoReturn:
+        """Raise TargetError that names the operator and the user's line."""
+        source = self.node.source
+        raise TargetError(
+            f"the generator cannot do {self.node.op}: {reason}",
+            file=source.file if source else None,
+            line=source.line if source else None,
+            next_step="leave this call outside the target, or write it with operators that the generator knows"
+            " (docs/generator.md lists them)",
+        )
+
+    def raw(self, position: int, name: str, default: Any = None) -> Any:
+        """The argument as JSON."""
+        if position < len(self.node.arguments):
+            return self.node.arguments[position]
+        return self.node.keywords.get(name, default)
+
+    def tensor(self, position: int, name: str = "self") -> Tensor:
+        found = self.optional_tensor(position, name)
+        if found is None:
+            self.fail(f"its argument '{name}' is no tensor")
+        return found
+
+    def optional_tensor(self, position: int, name: str = "") -> Tensor | None:
+        return self._resolve(self.raw(position, name))
+
+    def tensors(self, position: int, name: str = "tensors") -> list[Tensor | None]:
+        return [self._resolve(entry) for entry in self.raw(position, name, [])]
+
+    def is_tensor(self, position: int, name: str = "other") -> bool:
+        raw = self.raw(position, name)
+        return isinstance(raw, dict) and "node" in raw
+
+    def number(self, position: int, name: str, default: float | int | bool | None = None) -> float | int | bool:
+        """A Python number that the capture fixed."""
+        value = self.optional_number(position, name, default)
+        if value is None:
+            self.fail(f"its argument '{name}' is missing")
+        return value
+
+    def optional_number(
+        self, position: int, name: str, default: float | int | bool | None = None
+    ) -> float | int | bool | None:
+        raw = self.raw(position, name, default)
+        raw = default if raw is None else raw
+        if isinstance(raw, dict) and "float" in raw:
+            return float(raw["float"])
+        if isinstance(raw, dict) and "expression" in raw:
+            constant = self.size_of(raw["expression"]).constant
+            if constant is None:
+                self.fail(f"its argument '{name}' depends on a size")
+            return constant
+        if raw is not None and not isinstance(raw, bool | int | float):
+            self.fail(f"its argument '{name}' is no number")
+        return raw
+
+    def integer(self, position: int, name: str, default: int | None = None) -> int:
+        return int(self.number(position, name, default))
+
+    def scalar(self, position: int, name: str, dtype: DType, default: float | None = None) -> Scalar:
+        """A number argument as a value; sizes stay symbolic."""
+        raw = self.raw(position, name, default)
+        if isinstance(raw, dict) and "expression" in raw:
+            from kernel_lsp.generate.scalar import index_value
+
+            return cast(index_value(self.size_of(raw["expression"])), dtype)
+        return cast(_constant(self.number(position, name, default)), dtype)
+
+    def size(self, position: int, name: str, default: int | None = None) -> Index:
+        """A size argument, symbolic or not."""
+        return self._as_size(self.raw(position, name, default), name)
+
+    def sizes(self, position: int, name: str) -> tuple[Index, ...]:
+        return tuple(self._as_size(entry, name) for entry in self.raw(position, name, []))
+
+    def integers(self, position: int, name: str, default: Sequence[int] = ()) -> tuple[int, ...]:
+        raw = self.raw(position, name, default)
+        raw = default if raw is None else raw
+        entries = [self._as_size(entry, name).constant for entry in (raw if isinstance(raw, list | tuple) else [raw])]
+        if any(entry is None for entry in entries):
+            self.fail(f"its argument '{name}' depends on a size")
+        return tuple(entry for entry in entries if entry is not None)
+
+    def spatial(self, position: int, name: str, n_dims: int, default: int) -> tuple[int, ...]:
+        """An int list with one entry per spatial dim; one entry stands for all, none for the default."""
+        values = self.integers(position, name)
+        if not values:
+            return (default,) * n_dims
+        return values * n_dims if len(values) == 1 else values
+
+    def axis(self, position: int, name: str, rank: int, default: int | None = None) -> int:
+        value = self.integer(position, name, default)
+        return value + rank if value < 0 else value
+
+    def axes(self, position: int, name: str, rank: int) -> tuple[int, ...]:
+        """Axes to reduce, ascending; all of them for none."""
+        raw = self.raw(position, name)
+        if raw is None or raw == []:
+            return tuple(range(rank))
+        values = raw if isinstance(raw, list | tuple) else [raw]
+        return tuple(sorted({int(value) % rank if rank else 0 for value in values}))
+
+    def dtype(self, item: int = 0) -> DType:
+        return self.type(item).dtype
+
+    def shape(self, item: int = 0) -> Shape:
+        return tuple(self.size_of(text) for text in self.type(item).shape)
+
+    def type(self, item: int = 0) -> TensorType:
+        found = self.node.types[item] if item < len(self.node.types) else None
+        if found is None:
+            self.fail(f"its result {item} is no tensor")
+        return found
+
+    def size_of(self, text: str | int) -> Index:
+        try:
+            return self.builder.sizes.size(parse(str(text)))
+        except ExpressionError as problem:
+            self.fail(f"its size '{text}' is not understood: {problem.message}")
+
+    def _as_size(self, raw: Any, name: str) -> Index:
+        if isinstance(raw, dict) and "expression" in raw:
+            return self.size_of(raw["expression"])
+        if isinstance(raw, bool | int):
+            return as_index(int(raw))
+        self.fail(f"its argument '{name}' is no size")
+
+    def _resolve(self, raw: Any) -> Tensor | None:
+        if not isinstance(raw, dict) or "node" not in raw:
+            return None
+        results = self._values[raw["node"]]
+        return results[raw.get("item") or 0]
+
+
+def _constant(value: float | int | bool) -> Constant:
+    if isinstance(value, bool):
+        return Constant(value, DType.BOOL)
+    if isinstance(value, int):
+        return Constant(value, DType.I64)
+    return Constant(value, DType.F64 if math.isfinite(value) else DType.F32)
+
+
+Results = tuple["Tensor | None", ...]
+Rule = Callable[[Call], "Tensor | tuple[Tensor | None, ...]"]

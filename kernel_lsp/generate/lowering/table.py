@@ -1,0 +1,105 @@
+"""The table of lowering rules, and the lowering of a whole graph with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+
+from kernel_lsp.core.expression import parse
+from kernel_lsp.core.task import Graph, GraphNode, TensorType
+from kernel_lsp.generate.index import Sizes
+from kernel_lsp.generate.lowering.builder import Builder, Call, Rule, Shape
+from kernel_lsp.generate.names import identifier
+from kernel_lsp.generate.tensor import Tensor
+
+RULES: dict[str, Rule] = {}
+"""By operator without its overload, e.g. ``aten.add``, or with it where overloads differ, e.g. ``aten.max.dim``."""
+
+
+def lowers(*names: str) -> Callable[[Rule], Rule]:
+    """Register a rule for operators, spelled without ``aten.``."""
+
+    def register(rule: Rule) -> Rule:
+        for name in names:
+            RULES[f"aten.{name}"] = rule
+        return rule
+
+    return register
+
+
+@dataclass(frozen=True)
+class LoweredOutput:
+    """A result of the operation."""
+
+    name: str
+    tensor: Tensor
+
+
+@dataclass(frozen=True)
+class LoweredGraph:
+    """A graph as definitions of tensors. `inputs` has the buffer of every tensor argument, by name."""
+
+    inputs: dict[str, Tensor]
+    tensors: tuple[Tensor, ...]
+    outputs: tuple[LoweredOutput, ...]
+    builder: Builder
+
+
+def lower_graph(graph: Graph, sizes: Sizes) -> LoweredGraph:
+    """The graph as definitions. Raises TargetError for an operator without a rule."""
+    _load_rules()
+    builder = Builder(sizes)
+    inputs = {
+        name: builder.buffer(identifier(name), type_.dtype, _shape(type_, sizes))
+        for name, type_ in zip(graph.inputs, graph.input_types, strict=True)
+    }
+    values: dict[str, tuple[Tensor | None, ...]] = {name: (tensor,) for name, tensor in inputs.items()}
+    for node in graph.nodes:
+        builder.at_node(node)
+        values[node.name] = _lower_node(node, builder, values)
+    outputs = tuple(
+        LoweredOutput(identifier(output.name), tensor)
+        for output in graph.outputs
+        if output.node is not None and (tensor := values[output.node][output.item or 0]) is not None
+    )
+    return LoweredGraph(inputs, tuple(builder.tensors), outputs, builder)
+
+
+@lru_cache(maxsize=1)
+def supported_operators() -> tuple[str, ...]:
+    """Every operator with a rule, spelled as in the table, sorted."""
+    _load_rules()
+    return tuple(sorted(RULES))
+
+
+# --- below: one node
+
+
+def _lower_node(
+    node: GraphNode, builder: Builder, values: dict[str, tuple[Tensor | None, ...]]
+) -> tuple[Tensor | None, ...]:
+    call = Call(node, builder, values)
+    rule = RULES.get(node.op) or RULES.get(".".join(node.op.split(".")[:2]))
+    if rule is None:
+        call.fail("there is no rule for it")
+    result = rule(call)
+    return result if isinstance(result, tuple) else (result,)
+
+
+def _shape(type_: TensorType, sizes: Sizes) -> Shape:
+    return tuple(sizes.size(parse(dim)) for dim in type_.shape)
+
+
+def _load_rules() -> None:
+    """The modules register their rules when they are imported."""
+    from kernel_lsp.generate.lowering import (  # noqa: F401
+        contraction,
+        indexing,
+        normalization,
+        pointwise,
+        pooling,
+        reduction,
+        scan,
+        views,
+    )

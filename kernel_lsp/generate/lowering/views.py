@@ -1,0 +1,350 @@
+"""Views and rearrangements: every one a substitution of indices, none a kernel."""
+
+from __future__ import annotations
+
+from kernel_lsp.core.dtype import DType
+from kernel_lsp.generate.index import ONE, ZERO, Index, Sizes, as_index
+from kernel_lsp.generate.lowering.builder import Call, read
+from kernel_lsp.generate.lowering.table import lowers
+from kernel_lsp.generate.scalar import (
+    Access,
+    Constant,
+    Scalar,
+    both,
+    cast,
+    compare,
+    guarded,
+    in_range,
+    index_value,
+    select,
+)
+from kernel_lsp.generate.tensor import Tensor
+
+OPEN_END = 1 << 62
+"""A slice's end that means to the end; ATen passes 2^63 - 1."""
+
+
+@lowers("view", "reshape", "_unsafe_view", "_reshape_alias", "view_copy", "flatten", "unflatten")
+def _reshape(call: Call) -> Tensor:
+    return call.builder.reshaped(call.tensor(0), call.shape())
+
+
+@lowers("permute", "permute_copy")
+def _permute(call: Call) -> Tensor:
+    source = call.tensor(0)
+    rank = len(source.shape)
+    order = [axis % rank for axis in call.integers(1, "dims")]
+
+    def to_source(index: tuple[Index, ...]) -> list[Index]:
+        return [index[order.index(axis)] for axis in range(rank)]
+
+    return call.builder.view(source, call.shape(), to_source)
+
+
+@lowers("t")
+def _transpose_matrix(call: Call) -> Tensor:
+    return call.builder.view(call.tensor(0), call.shape(), lambda index: tuple(reversed(index)))
+
+
+@lowers("transpose", "transpose_copy")
+def _transpose(call: Call) -> Tensor:
+    source = call.tensor(0)
+    first, second = (call.axis(position, f"dim{position - 1}", len(source.shape)) for position in (1, 2))
+
+    def to_source(index: tuple[Index, ...]) -> list[Index]:
+        swapped = list(index)
+        swapped[first], swapped[second] = swapped[second], swapped[first]
+        return swapped
+
+    return call.builder.view(source, call.shape(), to_source)
+
+
+@lowers("expand", "expand_copy", "expand_as", "broadcast_to")
+def _expand(call: Call) -> Tensor:
+    source = call.tensor(0)
+    return call.builder.pointwise(source.dtype, call.shape(), lambda index: read(source, index), name=source.name)
+
+
+@lowers("unsqueeze", "unsqueeze_copy")
+def _unsqueeze(call: Call) -> Tensor:
+    source = call.tensor(0)
+    return call.builder.unsqueezed(source, [call.axis(1, "dim", len(source.shape) + 1)])
+
+
+@lowers("squeeze", "squeeze_copy")
+def _squeeze(call: Call) -> Tensor:
+    return call.builder.reshaped(call.tensor(0), call.shape())
+
+
+@lowers("slice", "slice_copy")
+def _slice(call: Call) -> Tensor:
+    source = call.tensor(0)
+    axis = call.axis(1, "dim", len(source.shape), 0)
+    start = _slice_start(call, source.shape[axis], call.raw(2, "start"))
+    step = call.integer(4, "step", 1)
+
+    def to_source(index: tuple[Index, ...]) -> list[Index]:
+        moved = list(index)
+        moved[axis] = start + index[axis] * step
+        return moved
+
+    return call.builder.view(source, call.shape(), to_source)
+
+
+def _slice_start(call: Call, size: Index, raw: object) -> Index:
+    """Counted from the end when negative, and clamped to the dim where both are known."""
+    if raw is None:
+        return ZERO
+    start = call.size(2, "start")
+    if start.constant is None:
+        return _exact(call.builder.sizes, start)
+    begin = start.constant
+    if begin >= 0:
+        return as_index(begin if size.constant is None else min(begin, size.constant))
+    if size.constant is None:
+        return _exact(call.builder.sizes, size) + begin
+    return as_index(max(size.constant + begin, 0))
+
+
+def _exact(sizes: Sizes, size: Index) -> Index:
+    return sizes.expanded(size)
+
+
+@lowers("select", "select_copy")
+def _select(call: Call) -> Tensor:
+    source = call.tensor(0)
+    axis = call.axis(1, "dim", len(source.shape))
+    position = call.size(2, "index")
+    if position.constant is not None and position.constant < 0:
+        position = source.shape[axis] + position
+
+    def to_source(index: tuple[Index, ...]) -> tuple[Index, ...]:
+        return (*index[:axis], position, *index[axis:])
+
+    return call.builder.view(source, call.shape(), to_source)
+
+
+@lowers("split_with_sizes", "split_with_sizes_copy", "split", "split_copy", "chunk", "unbind")
+def _split(call: Call) -> tuple[Tensor, ...]:
+    source = call.tensor(0)
+    is_unbind = "unbind" in call.node.op
+    axis = call.axis(1 if is_unbind else 2, "dim", len(source.shape), 0)
+    parts, start = [], ZERO
+    for item in range(len(call.node.types)):
+        shape = call.shape(item)
+        parts.append(_part(call, source, axis, start, shape, is_unbind))
+        start = start + (ONE if is_unbind else shape[axis])
+    return tuple(parts)
+
+
+def _part(
+    call: Call, source: Tensor, axis: int, start: Index, shape: tuple[Index, ...], drops_axis: bool
+) -> Tensor:
+    def to_source(index: tuple[Index, ...]) -> tuple[Index, ...]:
+        if drops_axis:
+            return (*index[:axis], start, *index[axis:])
+        return (*index[:axis], index[axis] + start, *index[axis + 1 :])
+
+    return call.builder.view(source, shape, to_source)
+
+
+@lowers("cat", "concat")
+def _cat(call: Call) -> Tensor:
+    shape, dtype = call.shape(), call.dtype()
+    axis = call.axis(1, "dim", len(shape), 0)
+    parts = [part for part in call.tensors(0) if part is not None and len(part.shape) == len(shape)]
+
+    def element(index: tuple[Index, ...]) -> Scalar:
+        return _choose_part(parts, axis, index, dtype)
+
+    return call.builder.pointwise(dtype, shape, element)
+
+
+def _choose_part(parts: list[Tensor], axis: int, index: tuple[Index, ...], dtype: DType) -> Scalar:
+    """A chain of selects, the last part for the rest."""
+    pieces: list[tuple[Scalar, Scalar]] = []
+    start = ZERO
+    for part in parts:
+        moved = (*index[:axis], index[axis] - start, *index[axis + 1 :])
+        is_before_end = compare("lt", index_value(index[axis]), index_value(start + part.shape[axis]))
+        is_after_start = compare("ge", index_value(index[axis]), index_value(start)) if start != ZERO else None
+        inside = is_before_end if is_after_start is None else both(is_after_start, is_before_end)
+        pieces.append((inside, cast(Access(part, moved), dtype)))
+        start = start + part.shape[axis]
+    result: Scalar = cast(Constant(0, DType.I64), dtype)
+    for position, (inside, value) in enumerate(reversed(pieces)):
+        result = guarded(inside, value, result if position else value_or_zero(value, inside))
+    return result
+
+
+def value_or_zero(value: Scalar, inside: Scalar) -> Scalar:
+    """What stands where no part does: never reached, and reads nothing."""
+    return cast(Constant(0, DType.I64), value.dtype)
+
+
+@lowers("stack")
+def _stack(call: Call) -> Tensor:
+    shape, dtype = call.shape(), call.dtype()
+    axis = call.axis(1, "dim", len(shape), 0)
+    parts = [part for part in call.tensors(0) if part is not None]
+
+    def element(index: tuple[Index, ...]) -> Scalar:
+        rest = (*index[:axis], *index[axis + 1 :])
+        result: Scalar = cast(Constant(0, DType.I64), dtype)
+        for position, part in reversed(list(enumerate(parts))):
+            is_part = compare("eq", index_value(index[axis]), index_value(as_index(position)))
+            result = guarded(is_part, cast(Access(part, rest), dtype), result)
+        return result
+
+    return call.builder.pointwise(dtype, shape, element)
+
+
+@lowers("constant_pad_nd")
+def _constant_pad(call: Call) -> Tensor:
+    source = call.tensor(0)
+    fill = call.scalar(2, "value", source.dtype, 0)
+    before = _pad_amounts(call, len(source.shape))
+
+    def element(index: tuple[Index, ...]) -> Scalar:
+        moved = [position - amount for position, amount in zip(index, before, strict=True)]
+        inside: Scalar = Constant(True, DType.BOOL)
+        for position, size in zip(moved, source.shape, strict=True):
+            inside = both(inside, in_range(position, size))
+        return guarded(inside, Access(source, moved), fill)
+
+    return call.builder.pointwise(source.dtype, call.shape(), element)
+
+
+def _pad_amounts(call: Call, rank: int) -> list[Index]:
+    """How much is added before each dim; ATen lists pairs from the last dim."""
+    amounts = call.sizes(1, "pad")
+    before = [ZERO] * rank
+    for pair in range(len(amounts) // 2):
+        before[rank - 1 - pair] = amounts[2 * pair]
+    return before
+
+
+@lowers("flip")
+def _flip(call: Call) -> Tensor:
+    source = call.tensor(0)
+    rank = len(source.shape)
+    axes = {axis % rank for axis in call.integers(1, "dims")}
+
+    def to_source(index: tuple[Index, ...]) -> list[Index]:
+        return [source.shape[axis] - 1 - index[axis] if axis in axes else index[axis] for axis in range(rank)]
+
+    return call.builder.view(source, call.shape(), to_source)
+
+
+@lowers("roll")
+def _roll(call: Call) -> Tensor:
+    source = call.tensor(0)
+    rank = len(source.shape)
+    shifts, dims = call.integers(1, "shifts"), call.integers(2, "dims")
+    if not dims:
+        call.fail("it rolls the flattened tensor")
+
+    def to_source(index: tuple[Index, ...]) -> list[Index]:
+        moved = list(index)
+        for shift, axis in zip(shifts, dims, strict=True):
+            size = source.shape[axis % rank]
+            moved[axis % rank] = (moved[axis % rank] + (size - as_index(shift) % size)) % size
+        return moved
+
+    return call.builder.view(source, call.shape(), to_source)
+
+
+@lowers("repeat")
+def _repeat(call: Call) -> Tensor:
+    source, shape = call.tensor(0), call.shape()
+    n_new = len(shape) - len(source.shape)
+
+    def to_source(index: tuple[Index, ...]) -> list[Index]:
+        return [position % size for position, size in zip(index[n_new:], source.shape, strict=True)]
+
+    return call.builder.view(source, shape, to_source)
+
+
+@lowers("diagonal", "diagonal_copy")
+def _diagonal(call: Call) -> Tensor:
+    source = call.tensor(0)
+    rank = len(source.shape)
+    offset = call.integer(1, "offset", 0)
+    first, second = call.axis(2, "dim1", rank, 0), call.axis(3, "dim2", rank, 1)
+
+    def to_source(index: tuple[Index, ...]) -> list[Index]:
+        rest = iter(index[:-1])
+        along = {first: index[-1] + max(-offset, 0), second: index[-1] + max(offset, 0)}
+        return [along[axis] if axis in along else next(rest) for axis in range(rank)]
+
+    return call.builder.view(source, call.shape(), to_source)
+
+
+@lowers("slice_scatter")
+def _slice_scatter(call: Call) -> Tensor:
+    base, source = call.tensor(0), call.tensor(1, "src")
+    axis = call.axis(2, "dim", len(base.shape), 0)
+    start, step = _slice_scatter_start(call, base, axis), call.integer(5, "step", 1)
+
+    def element(index: tuple[Index, ...]) -> Scalar:
+        offset = index[axis] - start
+        inside = in_range(offset, source.shape[axis] * step)
+        if step != 1:
+            inside = both(inside, compare("eq", index_value(offset % step), index_value(ZERO)))
+        moved = (*index[:axis], offset // step, *index[axis + 1 :])
+        return guarded(inside, cast(Access(source, moved), base.dtype), Access(base, index))
+
+    return call.builder.pointwise(base.dtype, call.shape(), element)
+
+
+def _slice_scatter_start(call: Call, base: Tensor, axis: int) -> Index:
+    start = call.size(3, "start", 0) if call.raw(3, "start") is not None else ZERO
+    return start + base.shape[axis] if start.constant is not None and start.constant < 0 else start
+
+
+@lowers("select_scatter")
+def _select_scatter(call: Call) -> Tensor:
+    base, source = call.tensor(0), call.tensor(1, "src")
+    axis = call.axis(2, "dim", len(base.shape))
+    position = call.size(3, "index")
+    if position.constant is not None and position.constant < 0:
+        position = base.shape[axis] + position
+
+    def element(index: tuple[Index, ...]) -> Scalar:
+        is_here = compare("eq", index_value(index[axis]), index_value(position))
+        rest = (*index[:axis], *index[axis + 1 :])
+        return guarded(is_here, cast(Access(source, rest), base.dtype), Access(base, index))
+
+    return call.builder.pointwise(base.dtype, call.shape(), element)
+
+
+@lowers("slice_backward", "select_backward", "diagonal_backward")
+def _view_backward(call: Call) -> Tensor:
+    """The gradient where the view looked, zero elsewhere."""
+    grad, shape = call.tensor(0), call.shape()
+    zero = cast(Constant(0, DType.I64), grad.dtype)
+    name = call.node.op.split(".")[1]
+    if name == "diagonal_backward":
+        call.fail("the gradient of a diagonal is not implemented")
+    axis = call.axis(2, "dim", len(shape))
+
+    def element(index: tuple[Index, ...]) -> Scalar:
+        if name == "select_backward":
+            position = call.size(3, "index")
+            if position.constant is not None and position.constant < 0:
+                position = shape[axis] + position
+            is_here = compare("eq", index_value(index[axis]), index_value(position))
+            return guarded(is_here, Access(grad, (*index[:axis], *index[axis + 1 :])), zero)
+        start, step = call.size(3, "start", 0), call.integer(5, "step", 1)
+        if start.constant is not None and start.constant < 0:
+            start = shape[axis] + start
+        offset = index[axis] - start
+        inside = in_range(offset, grad.shape[axis] * step)
+        if step != 1:
+            inside = both(inside, compare("eq", index_value(offset % step), index_value(ZERO)))
+        return guarded(inside, Access(grad, (*index[:axis], offset // step, *index[axis + 1 :])), zero)
+
+    return call.builder.pointwise(grad.dtype, shape, element)
+
+
+_ = select

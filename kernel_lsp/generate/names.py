@@ -1,0 +1,46 @@
+"""Identifiers for C++ and for launch plans, after the names in the user's code."""
+
+from __future__ import annotations
+
+import keyword
+import re
+
+RESERVED = frozenset(
+    "alignas alignof and asm auto bool break case catch char class const constexpr continue default delete do double else "
+    "enum explicit export extern false float for friend goto if inline int long namespace new not operator or private "
+    "protected public register return short signed sizeof static struct switch template this throw true try typedef "
+    "typename union unsigned using virtual void volatile while xor half "
+    "blockIdx blockDim gridDim threadIdx warpSize min max abs exp log sin cos tan tanh sqrt pow erf floor ceil round "
+    "ceil_div none inf nan y0 y1 yn j0 j1 jn gamma index time select signal".split()
+)
+"""Words of C++, of CUDA, of launch plans, and functions every CUDA file sees: a name like one would not compile or
+would hide it."""
+
+
+class NamePool:
+    """Hands out identifiers that do not collide."""
+
+    def __init__(self, taken: set[str] | None = None) -> None:
+        self._taken = set(taken or ())
+
+    def take(self, wanted: str) -> str:
+        """`wanted`, made an identifier, with a number when it is taken."""
+        base = identifier(wanted)
+        name, n_tries = base, 2
+        while name in self._taken:
+            name, n_tries = f"{base}_{n_tries}", n_tries + 1
+        self._taken.add(name)
+        return name
+
+    def child(self) -> NamePool:
+        """A pool that knows these names; what it takes is not taken here."""
+        return NamePool(self._taken)
+
+
+def identifier(text: str) -> str:
+    """The text as a C++ identifier: the last part of a dotted name, without reserved words."""
+    name = re.sub(r"\W", "_", text.rsplit(".", 1)[-1], flags=re.ASCII)
+    name = re.sub(r"__+", "_", name).strip("_") or "value"
+    if name[0].isdigit():
+        name = f"value_{name}"
+    return f"{name}_" if name in RESERVED or keyword.iskeyword(name) else name

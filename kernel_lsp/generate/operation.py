@@ -1,0 +1,236 @@
+"""One operation of a program: fuse its graph, choose schedules, render kernels, and write its part of the plan."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from kernel_lsp.core.dtype import DType
+from kernel_lsp.core.expression import Binary, Constant, Expression, Name, evaluate_int
+from kernel_lsp.core.plan import (
+    Condition,
+    Fill,
+    Launch,
+    LibraryStep,
+    Operation,
+    ScalarParameter,
+    Step,
+    TensorParameter,
+)
+from kernel_lsp.core.task import Task, TaskScalar
+from kernel_lsp.generate.codegen.kernel import RenderedKernel
+from kernel_lsp.generate.codegen.writer import KernelWriter
+from kernel_lsp.generate.fuse import FusedGraph, Group, fuse
+from kernel_lsp.generate.index import Index, to_expression
+from kernel_lsp.generate.knobs import Choices
+from kernel_lsp.generate.lowering.table import LoweredGraph
+from kernel_lsp.generate.names import NamePool
+from kernel_lsp.generate.scalar import Access
+from kernel_lsp.generate.structure import Structure, structure_of
+from kernel_lsp.generate.templates import GroupRenderer, RenderedGroup
+from kernel_lsp.generate.tensor import Buffer, Tensor
+
+MAX_INT_ELEMENTS = 1 << 30
+"""Tensors up to this size are indexed with int: twice as many elements still cannot overflow it."""
+
+
+@dataclass(frozen=True)
+class RenderedOperation:
+    """An operation of the plan with its kernels. `is_valid`: every template could do what the schedule said."""
+
+    plan: Operation
+    kernels: tuple[RenderedKernel, ...]
+    summary: tuple[str, ...]
+    is_valid: bool
+
+
+@dataclass
+class OperationBuilder:
+    """Builds the operations of one file, so that no two kernels share a name."""
+
+    task: Task
+    choices: Choices
+    n_multiprocessors: int
+    kernel_names: NamePool = field(default_factory=NamePool)
+
+    def build(self, name: str, lowered: LoweredGraph) -> RenderedOperation:
+        """Render one operation."""
+        return _OperationRenderer(self, name, lowered).render()
+
+    @property
+    def captured(self) -> dict[str, int]:
+        return {symbol.name: symbol.captured for symbol in self.task.symbols}
+
+
+class _OperationRenderer:
+    def __init__(self, builder: OperationBuilder, name: str, lowered: LoweredGraph) -> None:
+        self.builder, self.name, self.lowered = builder, name, lowered
+        self.results = self._results()
+        structure = structure_of(lowered, self.results, builder.choices, builder.captured, builder.n_multiprocessors, name)
+        self.structure: Structure = structure
+        self.fused: FusedGraph = fuse(
+            structure.tensors, [*self.results.values()], structure.definitions, lowered.builder.sizes
+        )
+        self.scalars = self._scalars()
+        self.names = self._tensor_names()
+        self.index_type = self._index_type()
+
+    def render(self) -> RenderedOperation:
+        groups = [self._render_group(group) for group in self.fused.groups]
+        kernels = tuple(kernel for group in groups for kernel in group.kernels)
+        steps = tuple(step for group in groups for step in self._steps(group))
+        conditions = [*self._scalar_conditions(), *self._size_conditions()]
+        conditions += [condition for kernel in kernels for condition in kernel.conditions]
+        unique = {str(condition): condition for condition in conditions}
+        plan = Operation(
+            self.name,
+            self._parameters(),
+            tuple(self._parameter(tensor, name) for name, tensor in self.results.items()),
+            tuple(Condition(condition) for condition in unique.values()),
+            self._scratch(groups),
+            steps,
+        )
+        return RenderedOperation(plan, kernels, (), all(group.is_valid for group in groups))
+
+    # --- tensors and their names
+
+    def _results(self) -> dict[str, Tensor]:
+        """Every result as a tensor of its own: an input or a repeated result is copied."""
+        results: dict[str, Tensor] = {}
+        for output in self.lowered.outputs:
+            tensor = output.tensor
+            if isinstance(tensor.definition, Buffer) or tensor in results.values():
+                source = tensor
+                copy = self.lowered.builder.pointwise(
+                    tensor.dtype, tensor.shape, lambda index, source=source: Access(source, index), name=output.name
+                )
+                tensor = copy
+            results[output.name] = tensor
+        return results
+
+    def _scalars(self) -> tuple[TaskScalar, ...]:
+        return tuple(argument for argument in self.builder.task.arguments if isinstance(argument, TaskScalar))
+
+    def _tensor_names(self) -> dict[Tensor, str]:
+        """The plan's name of every tensor in memory: arguments and results by theirs, scratch after the user's code."""
+        taken = {symbol.name for symbol in self.builder.task.symbols} | {scalar.name for scalar in self.scalars}
+        pool = NamePool(taken)
+        names: dict[Tensor, str] = {}
+        for name, tensor in self.lowered.inputs.items():
+            names[tensor] = pool.take(name)
+        for name, tensor in self.results.items():
+            names[tensor] = pool.take(name)
+        for tensor in sorted(self.fused.stored - names.keys(), key=lambda tensor: tensor.serial):
+            names[tensor] = pool.take(tensor.name)
+        return names
+
+    def _index_type(self) -> str:
+        sizes = [self._captured(tensor.n_elements) for tensor in self.names]
+        return "int" if max(sizes, default=0) <= MAX_INT_ELEMENTS else "long long"
+
+    def _captured(self, size: Index) -> int:
+        return evaluate_int(to_expression(size), self.builder.captured)
+
+    # --- kernels
+
+    def _render_group(self, group: Group) -> RenderedGroup:
+        renderer = GroupRenderer(
+            choices=self.builder.choices,
+            captured=self._captured,
+            n_multiprocessors=self.builder.n_multiprocessors,
+            new_kernel=self._new_kernel,
+            tensor_names=self.names,
+            structure=self.structure,
+        )
+        return renderer.render(group, self._group_name(group))
+
+    def _new_kernel(self, wanted: str) -> KernelWriter:
+        name = self.builder.kernel_names.take(wanted)
+        return KernelWriter(name, self.names, self.fused.hints, self.index_type)  # type: ignore[arg-type]
+
+    def _group_name(self, group: Group) -> str:
+        """The operation's name, with what the group makes where there are several groups."""
+        if len(self.fused.groups) == 1:
+            return self.name
+        tensor = _main_tensor(group)
+        name = self.names.get(tensor, tensor.name)
+        return f"{self.name}_{name}"
+
+    def _steps(self, group: RenderedGroup) -> list[Step]:
+        steps: list[Step] = [*group.fills, *group.library]
+        for kernel in group.kernels:
+            grid, block = kernel.grid, kernel.block
+            sizes = (Constant(block[0]), Constant(block[1]), Constant(block[2]))
+            steps.append(Launch(kernel.name, (), grid, sizes, Constant(0), kernel.arguments))
+        return steps
+
+    # --- the plan
+
+    def _parameters(self) -> tuple[TensorParameter | ScalarParameter, ...]:
+        tensors = tuple(self._parameter(tensor, self.names[tensor]) for tensor in self.lowered.inputs.values())
+        if self.name != self.builder.task.name:
+            return tensors
+        by_name = {parameter.name: parameter for parameter in tensors}
+        ordered: list[TensorParameter | ScalarParameter] = []
+        for argument in self.builder.task.arguments:
+            if isinstance(argument, TaskScalar):
+                ordered.append(ScalarParameter(argument.name, argument.type))
+            else:
+                tensor = self.lowered.inputs.get(argument.name)
+                if tensor is not None:
+                    ordered.append(by_name[self.names[tensor]])
+        return tuple(ordered)
+
+    def _parameter(self, tensor: Tensor, name: str) -> TensorParameter:
+        return TensorParameter(self.names[tensor], tensor.dtype, tuple(to_expression(size) for size in tensor.shape))
+
+    def _scratch(self, groups: Sequence[RenderedGroup]) -> tuple[TensorParameter, ...]:
+        known = {*self.lowered.inputs.values(), *self.results.values()}
+        stored = sorted(self.fused.stored - known, key=lambda tensor: tensor.serial)
+        return tuple(self._parameter(tensor, self.names[tensor]) for tensor in stored)
+
+    def _scalar_conditions(self) -> list[Expression]:
+        """The capture fixed the numbers: other values are the reference's business."""
+        if self.name != self.builder.task.name:
+            return []
+        return [Binary("==", Name(scalar.name), Constant(scalar.value)) for scalar in self.scalars]
+
+    def _size_conditions(self) -> list[Expression]:
+        """What int indices need: no tensor of symbolic size beyond `MAX_INT_ELEMENTS`."""
+        if self.index_type != "int":
+            return []
+        return bounds_of([tensor.n_elements for tensor in self.names])
+
+
+def bounds_of(sizes: Sequence[Index]) -> list[Expression]:
+    """``size <= 2^30`` for every size that no other one in the list is a multiple of."""
+    from kernel_lsp.generate.index import divide_exactly, is_nonnegative
+
+    symbolic = list({size.digest: size for size in sizes if size.constant is None}.values())
+    kept = [
+        size
+        for size in symbolic
+        if not any(
+            other is not size and (quotient := divide_exactly(other, size)) is not None and is_nonnegative(quotient - 1)
+            for other in symbolic
+        )
+    ]
+    return [Binary("<=", to_expression(size), Constant(MAX_INT_ELEMENTS)) for size in kept]
+
+
+def _main_tensor(group: Group) -> Tensor:
+    from kernel_lsp.generate.fuse import ElementwiseGroup, RowGroup
+
+    match group:
+        case ElementwiseGroup(stores=stores):
+            return stores[0].tensor
+        case RowGroup(stores=stores, row_stores=row_stores, reductions=reductions):
+            if stores:
+                return stores[-1][1].tensor
+            stored = [reduction.tensor for reduction in reductions if reduction.stored]
+            return row_stores[-1].tensor if row_stores else (stored or [reductions[0].tensor])[-1]
+    stores = getattr(group, "stores", ())
+    return stores[-1].tensor if stores else group.tensor
+
+
+_ = (DType, Mapping, Fill, LibraryStep)

@@ -1,0 +1,136 @@
+"""A task as a program: fused kernels with knobs, rendered as one `.cu` text per schedule.
+
+    program = plan_program(task, gpu=None)
+    text = program.render({knob.name: knob.default for knob in program.knobs})
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from kernel_lsp.core.plan import LaunchPlan
+from kernel_lsp.core.task import Graph, Task
+from kernel_lsp.generate.codegen.helpers import HelperUse, render_helpers
+from kernel_lsp.generate.index import Sizes
+from kernel_lsp.generate.knobs import Choice, Choices, Knob
+from kernel_lsp.generate.lowering.table import LoweredGraph, lower_graph
+from kernel_lsp.generate.operation import OperationBuilder, RenderedOperation
+from kernel_lsp.plan.printer import print_plan
+
+MAX_KNOB_ROUNDS = 4
+"""Choosing a structure may bring new kernels with new knobs, e.g. the second half of a split reduction."""
+
+
+def plan_program(task: Task, *, gpu: object | None = None) -> Program:
+    """Lower the task. Raises TargetError that names the operator and the user's line for what no rule can do.
+
+    `gpu` is accepted for its number of multiprocessors (`n_multiprocessors`); without one an H200's is assumed for the
+    defaults of knobs, never for correctness.
+    """
+    forward = _lowered(task, task.forward)
+    backward = _lowered(task, task.backward) if task.backward is not None else None
+    program = Program(task, forward, backward, int(getattr(gpu, "n_multiprocessors", DEFAULT_MULTIPROCESSORS)))
+    program.render({})  # what cannot be rendered is found here, not in the search
+    return program
+
+
+DEFAULT_MULTIPROCESSORS = 132
+
+
+@dataclass(frozen=True)
+class Program:
+    """A task ready to be rendered. Rendering is deterministic: one schedule, one text."""
+
+    task: Task
+    _forward: LoweredGraph
+    _backward: LoweredGraph | None
+    n_multiprocessors: int
+
+    @cached_property
+    def knobs(self) -> tuple[Knob, ...]:
+        """Every choice, those of kernels that only another structure has included."""
+        found: dict[str, Knob] = {}
+        explored: set[tuple[tuple[str, Choice], ...]] = set()
+        pending: list[dict[str, Choice]] = [{}]
+        for _ in range(MAX_KNOB_ROUNDS):
+            following: list[dict[str, Choice]] = []
+            for schedule in pending:
+                key = tuple(sorted(schedule.items(), key=lambda item: item[0]))
+                if key in explored:
+                    continue
+                explored.add(key)
+                for knob in self._choices(schedule).knobs.values():
+                    if found.setdefault(knob.name, knob) is knob and is_structural(knob):
+                        following += [{**schedule, knob.name: value} for value in knob.values if value != knob.default]
+            pending = following
+        return tuple(found.values())
+
+    def default_schedule(self) -> dict[str, Choice]:
+        """Every knob at its default."""
+        return {knob.name: knob.default for knob in self.knobs}
+
+    def is_valid(self, schedule: Mapping[str, Choice]) -> bool:
+        """Whether every choice is one of its knob's values and the templates can do the combination."""
+        by_name = {knob.name: knob for knob in self.knobs}
+        if any(name not in by_name or value not in by_name[name].values for name, value in schedule.items()):
+            return False
+        return all(operation.is_valid for operation in self._operations(Choices(schedule)))
+
+    def render(self, schedule: Mapping[str, Choice]) -> str:
+        """The `.cu` text. A knob that is missing is at its default; an impossible combination falls back to what is
+        possible, which `is_valid` tells beforehand."""
+        operations = self._operations(Choices(schedule))
+        plan = LaunchPlan(tuple(operation.plan for operation in operations), task=self.task.target)
+        return _file_text(plan, operations)
+
+    def describe(self) -> str:
+        """One line on what was fused."""
+        parts = []
+        for operation, graph in zip(self._operations(Choices({})), (self.task.forward, self.task.backward), strict=False):
+            n_nodes = len(graph.nodes) if graph else 0
+            kernels = ", ".join(kernel.name for kernel in operation.kernels)
+            n_kernels = len(operation.kernels)
+            parts.append(f"{n_nodes} ATen calls in {n_kernels} kernel{'s' if n_kernels != 1 else ''} ({kernels})")
+        return "; backward: ".join(parts)
+
+    def _choices(self, schedule: Mapping[str, Choice]) -> Choices:
+        choices = Choices(schedule)
+        self._operations(choices)
+        return choices
+
+    def _operations(self, choices: Choices) -> list[RenderedOperation]:
+        builder = OperationBuilder(self.task, choices, self.n_multiprocessors)
+        operations = [builder.build(self.task.name, self._forward)]
+        if self._backward is not None:
+            operations.append(builder.build(f"{self.task.name}_backward", self._backward))
+        return operations
+
+
+def is_structural(knob: Knob) -> bool:
+    """Whether a knob decides which kernels there are."""
+    return knob.name.rsplit(".", 1)[-1] in ("split", "contraction")
+
+
+# --- below: lowering and the text of the file
+
+
+def _lowered(task: Task, graph: Graph) -> LoweredGraph:
+    return lower_graph(graph, Sizes({symbol.name: symbol.minimum for symbol in task.symbols}))
+
+
+def _file_text(plan: LaunchPlan, operations: list[RenderedOperation]) -> str:
+    kernels = [kernel for operation in operations for kernel in operation.kernels]
+    helpers: set[HelperUse] = set().union(*(kernel.helpers for kernel in kernels)) if kernels else set()
+    body = "\n".join(kernel.text for kernel in kernels)
+    helper_text = render_helpers(helpers)
+    includes = _includes(helper_text + body)
+    summary = [line for operation in operations for line in operation.summary]
+    sections = [print_plan(plan), "".join(f"// {line}\n" for line in summary), includes, helper_text, body]
+    return "\n".join(section for section in sections if section)
+
+
+def _includes(text: str) -> str:
+    wanted = [("__half", "cuda_fp16.h"), ("__nv_bfloat16", "cuda_bf16.h"), ("CUDART_", "math_constants.h")]
+    return "".join(f"#include <{header}>\n" for word, header in wanted if word in text)

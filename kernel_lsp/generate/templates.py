@@ -1,0 +1,166 @@
+"""Which template renders a group, with which knobs and defaults."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from kernel_lsp.core.plan import Fill, LibraryStep
+from kernel_lsp.generate.codegen.elementwise import ElementwiseSchedule, render_elementwise
+from kernel_lsp.generate.codegen.kernel import RenderedKernel
+from kernel_lsp.generate.codegen.packs import MAX_PACK_BYTES
+from kernel_lsp.generate.codegen.rows import COLUMN_WIDTH, RowSchedule, is_valid_row_schedule, render_rows
+from kernel_lsp.generate.codegen.writer import KernelWriter
+from kernel_lsp.generate.fuse import ElementwiseGroup, Group, RowGroup
+from kernel_lsp.generate.index import Index, divides
+from kernel_lsp.generate.knobs import Choices
+from kernel_lsp.generate.scalar import Loop, accesses, nodes
+from kernel_lsp.generate.structure import Structure
+from kernel_lsp.generate.tensor import Tensor
+
+WARP = 32
+
+
+@dataclass(frozen=True)
+class RenderedGroup:
+    """The kernels of a group, and the steps that go before them."""
+
+    kernels: tuple[RenderedKernel, ...]
+    fills: tuple[Fill, ...] = ()
+    library: tuple[LibraryStep, ...] = ()
+    is_valid: bool = True
+
+
+@dataclass(frozen=True)
+class GroupRenderer:
+    """Renders groups of one operation. `captured` evaluates a size as it was captured."""
+
+    choices: Choices
+    captured: Callable[[Index], int]
+    n_multiprocessors: int
+    new_kernel: Callable[[str], KernelWriter]
+    tensor_names: Mapping[Tensor, str]
+    structure: Structure
+
+    def render(self, group: Group, name: str) -> RenderedGroup:
+        """Pick the knobs of the group and render it."""
+        match group:
+            case ElementwiseGroup():
+                return self._elementwise(group, name)
+            case RowGroup():
+                return self._rows(group, name)
+        raise NotImplementedError(type(group).__name__)
+
+    # --- elementwise
+
+    def _elementwise(self, group: ElementwiseGroup, name: str) -> RenderedGroup:
+        kernel = self.new_kernel(name)
+        total = group.position.extent
+        widths = [1, *(width for width in (2, 4, 8) if self._can_pack(group, width))]
+        threads = self.choices.pick_int(f"{kernel.name}.threads", (64, 128, 256, 512, 1024), 256, "threads per block")
+        vector = self.choices.pick_int(
+            f"{kernel.name}.vector", widths, self._default_width(group, widths), "neighbouring elements per thread"
+        )
+        what = "One thread per element." if vector == 1 else f"One thread per pack of {vector} neighbouring elements."
+        comment = f"{what} {self._reads_and_writes(group)}"
+        _ = total
+        return RenderedGroup((render_elementwise(kernel, group, ElementwiseSchedule(threads, vector), comment),))
+
+    def _can_pack(self, group: ElementwiseGroup, width: int) -> bool:
+        """Whether packs fit the captured sizes, and something is a plain run of memory."""
+        scalars = [store.scalar for store in group.stores]
+        if any(isinstance(node, Loop) for node in nodes(*scalars)):
+            return False
+        size = self.captured(group.position.extent)
+        narrowest = min(store.tensor.dtype.itemsize for store in group.stores)
+        return size > 0 and size % width == 0 and narrowest * width <= MAX_PACK_BYTES
+
+    def _default_width(self, group: ElementwiseGroup, widths: list[int]) -> int:
+        """16 bytes per thread where no contract is needed for it and the work is large enough to fill the GPU."""
+        widest = max(store.tensor.dtype.itemsize for store in group.stores)
+        n_threads = self.n_multiprocessors * 512
+        fitting = [
+            width
+            for width in widths
+            if widest * width <= MAX_PACK_BYTES
+            and divides(width, group.position.extent)
+            and self.captured(group.position.extent) >= n_threads * width
+        ]
+        return max(fitting, default=1)
+
+    def _reads_and_writes(self, group: ElementwiseGroup) -> str:
+        reads = {access.tensor for store in group.stores for access in accesses(store.scalar)}
+        names = sorted(self.tensor_names[tensor] for tensor in reads if tensor in self.tensor_names)
+        written = ", ".join(self.tensor_names[store.tensor] for store in group.stores)
+        return f"Writes {written} from {', '.join(names) or 'constants'} in one pass over memory."
+
+    # --- rows
+
+    def _rows(self, group: RowGroup, name: str) -> RenderedGroup:
+        kernel = self.new_kernel(name)
+        default = self._default_rows(group)
+        threads_values = (1, 32, 64, 128, 256, 512, 1024) if group.is_column_contiguous else (1, 2, 4, 8, 16, 32)
+        rows_values = (1, 2, 4, 8, 32, 64, 128, 256) if group.is_column_contiguous else (COLUMN_WIDTH,)
+        pick = self.choices.pick_int
+        schedule = RowSchedule(
+            pick(f"{kernel.name}.threads", threads_values, default.threads, "threads that share a row"),
+            pick(f"{kernel.name}.rows", rows_values, default.rows, "rows per block"),
+            pick(f"{kernel.name}.vector", self._row_widths(group), default.vector, "neighbouring elements per load"),
+            bool(pick(f"{kernel.name}.cached", self._cache_values(group), int(default.cached), "keep the row in registers")),
+        )
+        is_valid = is_valid_row_schedule(group, schedule)
+        used = schedule if is_valid else default
+        return RenderedGroup((render_rows(kernel, group, used, self._row_comment(group, used)),), is_valid=is_valid)
+
+    def _cache_values(self, group: RowGroup) -> tuple[int, ...]:
+        return (0, 1) if group.is_column_contiguous and group.column.extent.constant is not None else (0,)
+
+    def _row_widths(self, group: RowGroup) -> list[int]:
+        if not group.is_column_contiguous:
+            return [1]
+        size = self.captured(group.column.extent)
+        return [1, *(width for width in (2, 4, 8) if size and size % width == 0 and self._row_fits(group, width))]
+
+    def _row_fits(self, group: RowGroup, width: int) -> bool:
+        scalars = [entry.scalar for entry in group.reductions] + [store.scalar for _, store in group.stores]
+        dtypes = [access.dtype for access in accesses(*scalars)]
+        return any(dtype.itemsize * width <= MAX_PACK_BYTES for dtype in dtypes)
+
+    def _default_rows(self, group: RowGroup) -> RowSchedule:
+        n_rows, n_columns = self.captured(group.row.extent), self.captured(group.column.extent)
+        if not group.is_column_contiguous:
+            lanes = 1
+            while lanes < 32 and n_rows * lanes < self.n_multiprocessors * 1024 and n_columns >= 16 * lanes:
+                lanes *= 2
+            return RowSchedule(lanes, COLUMN_WIDTH, 1, False)
+        width = max((w for w in self._row_widths(group) if w <= 4 and divides(w, group.column.extent)), default=1)
+        if n_columns <= 16:
+            return RowSchedule(1, 64, 1, False)
+        if n_columns <= 512:
+            width = 1 if n_columns < 128 else width
+            return self._with_cache(group, RowSchedule(WARP, 4, width, False))
+        threads = 64
+        while threads < 1024 and threads * width * 4 < n_columns:
+            threads *= 2
+        return self._with_cache(group, RowSchedule(threads, 1, width, False))
+
+    def _with_cache(self, group: RowGroup, schedule: RowSchedule) -> RowSchedule:
+        """Cached when several passes read the row and it fits the registers."""
+        levels = {entry.level for entry in group.reductions} | {level for level, _ in group.stores}
+        cached = replace(schedule, cached=True)
+        return cached if len(levels) > 1 and is_valid_row_schedule(group, cached) else schedule
+
+    def _row_comment(self, group: RowGroup, schedule: RowSchedule) -> str:
+        results = ", ".join(dict.fromkeys(entry.tensor.name for entry in group.reductions))
+        n_passes = len({entry.level for entry in group.reductions} | {level for level, _ in group.stores})
+        if schedule.threads == 1:
+            who = "One thread per row"
+        elif not group.is_column_contiguous:
+            who = f"{schedule.threads} threads per row, neighbouring threads on neighbouring rows so that reads coalesce"
+        elif schedule.threads <= WARP:
+            who = f"One warp per row, {schedule.rows} rows per block" if schedule.rows > 1 else "One warp per row"
+        else:
+            who = f"One block of {schedule.threads} threads per row"
+        passes = f"{n_passes} passes over the row" if n_passes > 1 else "one pass over the row"
+        kept = ", which stays in registers between them" if schedule.cached and n_passes > 1 else ""
+        return f"{who}: {results} in {passes}{kept}."

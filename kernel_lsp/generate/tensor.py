@@ -1,0 +1,111 @@
+"""Tensors as definitions: what the elements are, not where they are stored."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from kernel_lsp.core.dtype import DType
+from kernel_lsp.core.task import SourceLine
+from kernel_lsp.generate.index import Index, Variable, digest_of, product
+from kernel_lsp.generate.scalar import Scalar
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """It lies in memory already: an argument of the operation."""
+
+
+@dataclass(frozen=True)
+class Pointwise:
+    """Element `variables` is `body`. Views are pointwise: a body that is one access."""
+
+    variables: tuple[Variable, ...]
+    body: Scalar
+
+
+@dataclass(frozen=True)
+class Contraction:
+    """The factors of a sum of products ``sum over k of left(batch, m, k) * right(batch, k, n)``.
+
+    `batch_axes`, `row_axes` (m) and `column_axes` (n) are axes of the result. `library` is how ATen does it, if it can.
+    """
+
+    left: Scalar
+    right: Scalar
+    batch_axes: tuple[int, ...]
+    row_axes: tuple[int, ...]
+    column_axes: tuple[int, ...]
+    library: LibraryCall | None = None
+
+
+@dataclass(frozen=True)
+class LibraryCall:
+    """An ATen function that computes a contraction. A tensor among `arguments` must be contiguous in memory."""
+
+    function: str
+    arguments: tuple[object, ...]
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """Element `variables` is `body` combined over `reduced`. `domain` is all variables in the order of the memory that
+    the body walks. Kinds: sum, prod, max, min, any, all, argmax, argmin (these return the position in `reduced`)."""
+
+    kind: str
+    variables: tuple[Variable, ...]
+    reduced: tuple[Variable, ...]
+    domain: tuple[Variable, ...]
+    body: Scalar
+    contraction: Contraction | None = None
+
+
+@dataclass(frozen=True)
+class Scan:
+    """Element `variables` is `body` combined over all positions up to it along `axis`. Kinds: sum, prod, max, min."""
+
+    kind: str
+    variables: tuple[Variable, ...]
+    axis: int
+    body: Scalar
+
+
+@dataclass(frozen=True)
+class Scatter:
+    """A copy of `base`, then for every value of `variables`: element `index` is set to, or combined with, `body`.
+
+    Kinds: set, sum. Where `mask` is false nothing is written.
+    """
+
+    kind: str
+    base: Scalar | None
+    base_variables: tuple[Variable, ...]
+    variables: tuple[Variable, ...]
+    index: tuple[Index, ...]
+    body: Scalar
+    mask: Scalar | None = None
+
+
+Definition = Buffer | Pointwise | Reduction | Scan | Scatter
+
+
+@dataclass(frozen=True, eq=False)
+class Tensor:
+    """A value of the graph. `name` is a C identifier after the user's variable; `serial` orders tensors by definition."""
+
+    name: str
+    serial: int
+    dtype: DType
+    shape: tuple[Index, ...]
+    definition: Definition
+    source: SourceLine | None = None
+    digest: bytes = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "digest", digest_of("tensor", self.name, self.serial))
+
+    @property
+    def n_elements(self) -> Index:
+        return product(self.shape)
+
+    def __repr__(self) -> str:
+        return f"{self.name}#{self.serial}: {self.dtype}{list(self.shape)} {type(self.definition).__name__}"
