@@ -33,7 +33,8 @@ Role = Literal["input", "output", "scratch"]
 @dataclass(frozen=True)
 class BufferRequest:
     """A tensor of a run. `description` starts with its dtype: ``f32[8, 64]``. `offset_bytes` moves the address of its
-    first element away from perfect alignment."""
+    first element away from perfect alignment. `is_initialised` says that what the file holds may be read, also of an
+    output or of scratch; inputs always may."""
 
     name: str
     path: str
@@ -41,6 +42,7 @@ class BufferRequest:
     role: Role
     description: str
     offset_bytes: int = 0
+    is_initialised: bool = False
 
     @property
     def dtype(self) -> str:
@@ -68,7 +70,7 @@ class Buffer:
         self.request, self.window = request, window
         self.base = window_base(window) + request.offset_bytes
         self.data = _map_data(request)
-        self.is_initialised = request.role == "input"
+        self.is_initialised = request.is_initialised or request.role == "input"
         self.shadow = _map_shadow(request, keep_written=keep_written)
 
     @property
@@ -191,7 +193,10 @@ def _map_shadow(request: BufferRequest, *, keep_written: bool) -> Region:
         return Region(0)
     if not (keep_written and request.role == "output"):
         return Region(request.n_bytes)
-    with Path(request.path + WRITTEN_SUFFIX).open("w+b") as file:
+    # The marks of an earlier run of the same plan stay when its results do.
+    with Path(request.path + WRITTEN_SUFFIX).open("a+b") as file:
+        if not request.is_initialised:
+            file.truncate(0)
         file.truncate(request.n_bytes)
         if request.n_bytes == 0:
             return Region(0)

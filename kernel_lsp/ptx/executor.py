@@ -47,7 +47,9 @@ class Loaded:
 @dataclass(frozen=True)
 class BufferFile:
     """A tensor as a file of `n_bytes`. Outputs and scratch are changed in place; inputs are not. `description` starts
-    with the dtype: ``f32[8, 64]``. `offset_bytes` shifts its address, to test pointers that are not well aligned."""
+    with the dtype: ``f32[8, 64]``. `offset_bytes` shifts its address, to test pointers that are not well aligned.
+
+    `is_initialised` says that what an output or scratch holds may be read, e.g. because an earlier run wrote it."""
 
     name: str
     path: Path
@@ -55,6 +57,7 @@ class BufferFile:
     role: Literal["input", "output", "scratch"]
     description: str
     offset_bytes: int = 0
+    is_initialised: bool = False
 
 
 @dataclass(frozen=True)
@@ -206,6 +209,7 @@ def _run_request(
                 "role": buffer.role,
                 "description": buffer.description,
                 "offset_bytes": buffer.offset_bytes,
+                "is_initialised": buffer.is_initialised,
             }
             for buffer in buffers
         ],

@@ -1,0 +1,54 @@
+"""Fixtures that compile CUDA and PTX and load it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from kernel_lsp.core.verdict import Built
+from kernel_lsp.ptx.program import Session
+from kernel_lsp.toolchain.compile import BuildRequest, Compiler
+from kernel_lsp.toolchain.discovery import find_toolchain
+from tests.ptx.harness import CUDA_FILE, CompileCuda, Executor
+
+
+@pytest.fixture(scope="session")
+def session() -> Session:
+    return Session()
+
+
+@pytest.fixture(scope="session")
+def compile_cuda() -> Iterator[CompileCuda]:
+    """Compiles a text with NVRTC, in one process for all tests."""
+    loop = asyncio.new_event_loop()
+    compiler = Compiler(find_toolchain())
+
+    def compile_text(text: str, *names: str) -> Built:
+        request = BuildRequest(text=text, file_name=CUDA_FILE, name_expressions=names)
+        built = loop.run_until_complete(compiler.compile(request))
+        assert isinstance(built, Built), built
+        return built
+
+    yield compile_text
+    loop.run_until_complete(compiler.__aexit__(None, None, None))
+    loop.close()
+
+
+@pytest.fixture
+def cuda(session: Session, compile_cuda: CompileCuda, tmp_path: Path) -> Callable[..., Executor]:
+    """``cuda(text, "kernel<256>")``: compile CUDA and load it."""
+
+    def load(text: str, *names: str) -> Executor:
+        built = compile_cuda(text, *names)
+        return Executor(session, built.ptx, tmp_path, built.symbols)
+
+    return load
+
+
+@pytest.fixture
+def ptx(session: Session, tmp_path: Path) -> Callable[[str], Executor]:
+    """``ptx(text)``: load a PTX text."""
+    return lambda text: Executor(session, text, tmp_path, {})
