@@ -61,16 +61,14 @@ def bind(
     """The operation for these shapes (one per tensor parameter) and scalars.
 
     Steps whose condition is false are left out, and so is a launch whose grid has a dim of 0: there is nothing to do.
-    Raises ContractError outside the contract, and PlanError where the plan itself is at fault (line in the `.cu`).
+    Raises ContractError outside the contract, and PlanError where the plan itself is at fault (line in the `.cu`),
+    also when the conditions of its launches leave a result unwritten.
     """
     scope = _open_scope(operation, shapes, scalars)
-    steps = (_bind_step(step, scope, signatures) for step in operation.steps)
-    return BoundOperation(
-        name=operation.name,
-        dims=scope.dims,
-        tensors=tuple(scope.tensors.values()),
-        steps=tuple(step for step in steps if step is not None),
-    )
+    taken = (_bind_step(step, scope, signatures) for step in operation.steps)
+    steps = tuple(step for step in taken if step is not None)
+    _check_variants(steps, scope)
+    return BoundOperation(name=operation.name, dims=scope.dims, tensors=tuple(scope.tensors.values()), steps=steps)
 
 
 def contract_holds(operation: Operation, shapes: Mapping[str, tuple[int, ...]], scalars: Mapping[str, Number]) -> bool:
@@ -242,6 +240,26 @@ def _bind_step(
             return _bind_launch(step, scope, signatures) if scope.holds(step.condition, step.span) else None
         case LibraryStep():
             return _bind_library(step, scope) if scope.holds(step.condition, step.span) else None
+
+
+def _check_variants(steps: tuple[BoundStep, ...], scope: _Scope) -> None:
+    """Every result that has elements is handed to some step, whatever variants these shapes take."""
+    handed = {name for step in steps for name in _tensors_handed_to(step)}
+    for result in scope.operation.results if scope.operation.steps else ():
+        if result.name not in handed and scope.tensors[result.name].n_elements > 0:
+            dims = ", ".join(f"{name} = {size}" for name, size in scope.dims.items())
+            next_step = "add a launch for such shapes, or exclude them with '// where:'"
+            raise scope.fault(f"no step writes '{result.name}' for {dims}", result.span, next_step)
+
+
+def _tensors_handed_to(step: BoundStep) -> tuple[str, ...]:
+    match step:
+        case BoundFill(tensor=tensor):
+            return (tensor,)
+        case BoundLaunch(arguments=arguments):
+            return tuple(argument.tensor for argument in arguments if isinstance(argument, TensorArgument))
+        case BoundLibraryStep(results=results):
+            return results
 
 
 def _bind_fill(fill: Fill, scope: _Scope) -> BoundFill:

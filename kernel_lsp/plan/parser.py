@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import difflib
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from kernel_lsp.core.dtype import DType
@@ -143,7 +144,7 @@ class _PlanBuilder:
     def has_error(self) -> bool:
         return any(f.severity == Severity.ERROR for f in self.findings)
 
-    def attempt(self, action, *arguments) -> None:
+    def attempt(self, action: Callable[..., None], *arguments: object) -> None:
         try:
             action(*arguments)
         except _Fault as fault:
@@ -297,6 +298,7 @@ def _read_fill(directive: Directive, section: _Section) -> None:
 
 # --- launches
 
+_Size = tuple[Expression, Expression, Expression]
 _KERNEL = re.compile(r"(?:::\s*)?[A-Za-z_]\w*(?:\s*::\s*[A-Za-z_]\w*)*", re.ASCII)
 _CPP_TYPE = re.compile(r"(?:::\s*)?[A-Za-z_]\w*(?:(?:\s*::\s*|\s+)[A-Za-z_]\w*)*(?:\s*<[\w\s:<>*]*>)?[\s*&]*", re.ASCII)
 _DIM3 = re.compile(r"dim3\s*(?=\()")
@@ -362,7 +364,8 @@ def _parse_template_argument(piece: Piece, numbers: set[str]) -> Expression | st
     return expression
 
 
-def _parse_configuration(piece: Piece):
+def _parse_configuration(piece: Piece) -> tuple[_Size, _Size, Expression]:
+    """Grid, block and bytes of shared memory."""
     parts = piece.split()
     if not 2 <= len(parts) <= 3:
         message = f"expected <<<grid, block>>> or <<<grid, block, shared_bytes>>>, and found {len(parts)} values"
@@ -371,7 +374,7 @@ def _parse_configuration(piece: Piece):
     return _parse_size(parts[0], "the grid"), _parse_size(parts[1], "the block"), shared_bytes
 
 
-def _parse_size(piece: Piece, what: str) -> tuple[Expression, Expression, Expression]:
+def _parse_size(piece: Piece, what: str) -> _Size:
     one = Constant(1)
     match = _DIM3.match(piece.text)
     if match is None:

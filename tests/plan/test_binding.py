@@ -242,3 +242,10 @@ def test_a_negative_result_size_is_an_error() -> None:
 
 def test_a_fill_that_an_integer_tensor_cannot_hold_is_an_error() -> None:
     check_fault("scratch: s: u8[B]\nfill: s = 256", "does not fit unsigned char", line=4)
+
+
+def test_variants_that_leave_a_gap_are_the_plans_fault() -> None:
+    body = "launch[D > 8]: k<<<1, 32>>>(x, out, D, eps)\nlaunch[D < 8]: k<<<1, 32>>>(x, out, D, eps)"
+    assert len(bound(body, shapes={"x": (4, 9)}).steps) == 1
+    assert bound(body, shapes={"x": (0, 8)}).steps == ()
+    check_fault(body, "no step writes 'out' for B = 4, D = 8", line=2)

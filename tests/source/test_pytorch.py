@@ -525,3 +525,15 @@ def fault(path: Path) -> tuple[str | None, int | None, str]:
         return error.file, error.line, error.next_step
     assert source.inputs is not None
     return "m.py", 1, "none"
+
+
+PYTHON_CHARACTERS = "def f(x):\n class A.pass#=[]'\"\\\r\f"
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    data=st.binary(max_size=80) | st.text(alphabet="def f(x):\n class A.pass#=[]'\"\\\r\f", max_size=80).map(str.encode)
+)
+def test_any_file_gives_a_target_or_an_error_with_a_next_step(tmp_path: Path, data: bytes) -> None:
+    (tmp_path / "m.py").write_bytes(data)
+    assert fault(tmp_path)[2]
