@@ -1,0 +1,32 @@
+"""How the rules of this language are declared, and short words that they share."""
+
+from __future__ import annotations
+
+from tree_sitter import Node
+
+from kernel_lsp.core.finding import Severity
+from kernel_lsp.rules.cuda.model import CudaFile, Function
+from kernel_lsp.rules.finding import QuickFix
+from kernel_lsp.rules.rule import Declare, Hit
+
+declare = Declare("cuda")
+ERROR, WARNING, INFORMATION, HINT = Severity.ERROR, Severity.WARNING, Severity.INFORMATION, Severity.HINT
+
+BARRIERS = frozenset(
+    ("__syncthreads", "__syncthreads_and", "__syncthreads_or", "__syncthreads_count", "cg::sync", "__barrier_sync")
+)
+
+
+def hit(file: CudaFile, node: Node, message: str, *fixes: QuickFix) -> Hit:
+    return Hit(file.parsed.range(node), message, fixes)
+
+
+def rewrite(file: CudaFile, node: Node, new_text: str) -> QuickFix:
+    """A safe fix that puts `new_text` in place of `node`."""
+    return QuickFix(f"Replace with `{new_text}`", (file.parsed.replace(node, new_text),), True)
+
+
+def is_barrier(function: Function, call: Node) -> bool:
+    """Whether all threads of the block must reach the call together."""
+    name = function.callee(call)
+    return name in BARRIERS or (name.endswith(".sync") and "block" in name)

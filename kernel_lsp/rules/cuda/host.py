@@ -1,0 +1,174 @@
+"""KL250 to KL259: the host side of a `.cu` file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tree_sitter import Node
+
+from kernel_lsp.rules.cuda.declare import INFORMATION, declare, hit
+from kernel_lsp.rules.cuda.model import CudaFile as File
+from kernel_lsp.rules.cuda.model import Function
+from kernel_lsp.rules.rule import Hit
+
+_CHECKED_CALLS = (
+    "cudaMalloc", "cudaMallocAsync", "cudaMallocManaged", "cudaMallocHost", "cudaHostAlloc", "cudaMemcpy",
+    "cudaMemcpyAsync", "cudaMemcpy2D", "cudaMemset", "cudaMemsetAsync", "cudaStreamCreate", "cudaSetDevice",
+    "cudaDeviceSynchronize", "cudaStreamSynchronize", "cudaFuncSetAttribute", "cudaMemcpyToSymbol",
+    "cudaLaunchCooperativeKernel", "cudaLaunchKernel", "cudaEventCreate", "cudaEventElapsedTime",
+)  # fmt: skip
+"""Calls whose failure makes all that follows wrong; freeing and destroying are left out."""
+_WAITS = ("cudaDeviceSynchronize", "cudaStreamSynchronize", "cudaEventSynchronize")
+_ALLOCATIONS = ("cudaMalloc", "cudaMallocManaged", "cudaMallocHost", "cudaHostAlloc")
+_LAUNCH_CHECKS = ("GetLastError", "PeekAtLastError", "CHECK", "check", "Check", "= cuda", "return cuda")
+"""A later call reports the error of a launch, too, when its own result is looked at."""
+
+
+@declare(
+    "KL250",
+    "unchecked-call",
+    INFORMATION,
+    summary="The result of a CUDA call is not looked at",
+    why="""
+    Without a check, a failure (out of memory, an error of an earlier kernel) is found later and elsewhere, or never:
+    results are then whatever memory held.
+    """,
+    bad="""
+    void allocate(float** x, size_t n) {
+        cudaMalloc(x, n * sizeof(float));
+    }
+    """,
+    good="""
+    cudaError_t allocate(float** x, size_t n) {
+        return cudaMalloc(x, n * sizeof(float));
+    }
+    """,
+)
+def unchecked_call(file: File) -> Iterator[Hit]:
+    for function in file.host_code:
+        for call in function.calls:
+            parent = function.parents.get(call.id)
+            is_dropped = parent is not None and parent.type == "expression_statement"
+            if is_dropped and function.callee(call) in _CHECKED_CALLS:
+                yield hit(file, call, f"the result of `{function.callee(call)}` is dropped: check it")
+
+
+@declare(
+    "KL251",
+    "unchecked-launch",
+    INFORMATION,
+    summary="A launch whose errors are never asked for",
+    why="""
+    A launch returns nothing: too many threads, too much shared memory or no image for the GPU are only seen through
+    `cudaGetLastError()`. Without it the kernel silently does not run.
+    """,
+    bad="""
+    __global__ void zero(float* x) { x[threadIdx.x] = 0.0f; }
+
+    void run(float* x) {
+        zero<<<1, 256>>>(x);
+    }
+    """,
+    good="""
+    __global__ void zero(float* x) { x[threadIdx.x] = 0.0f; }
+
+    cudaError_t run(float* x) {
+        zero<<<1, 256>>>(x);
+        return cudaGetLastError();
+    }
+    """,
+)
+def unchecked_launch(file: File) -> Iterator[Hit]:
+    for function in file.host_code:
+        launches = [call for call in function.calls if is_launch(call)]
+        if not launches:
+            continue
+        behind = function.file.parsed.data[launches[-1].end_byte : function.node.end_byte].decode(errors="replace")
+        if not any(check in behind for check in _LAUNCH_CHECKS):
+            yield hit(file, launches[-1], "nothing asks whether this launch worked: call `cudaGetLastError()`")
+
+
+@declare(
+    "KL252",
+    "sync-in-loop",
+    INFORMATION,
+    summary="The host waits for the GPU in each round of a loop",
+    why="""
+    Launches are asynchronous, so that the host can prepare the next one. Waiting in each round adds its latency, 5 to
+    10 microseconds, to every kernel. Work in one stream runs in order anyway: wait once behind the loop.
+    """,
+    bad="""
+    __global__ void step(float* x) { x[threadIdx.x] += 1.0f; }
+
+    cudaError_t run(float* x, int n) {
+        cudaError_t error = cudaSuccess;
+        for (int i = 0; i < n; ++i) {
+            step<<<1, 256>>>(x);
+            error = cudaDeviceSynchronize();
+        }
+        return error;
+    }
+    """,
+    good="""
+    __global__ void step(float* x) { x[threadIdx.x] += 1.0f; }
+
+    cudaError_t run(float* x, int n) {
+        for (int i = 0; i < n; ++i) {
+            step<<<1, 256>>>(x);
+        }
+        return cudaDeviceSynchronize();
+    }
+    """,
+)
+def sync_in_loop(file: File) -> Iterator[Hit]:
+    for function in file.host_code:
+        for call in function.calls:
+            if function.callee(call) in _WAITS and function.loop_around(call) is not None:
+                yield hit(file, call, "the host waits in each round: wait once behind the loop")
+
+
+@declare(
+    "KL253",
+    "allocation-in-loop",
+    INFORMATION,
+    summary="Memory is allocated in a loop",
+    why="""
+    `cudaMalloc` may wait for the whole device and takes up to milliseconds. Allocate once before the
+    loop, or use `cudaMallocAsync`, which keeps a pool.
+    """,
+    bad="""
+    cudaError_t run(int n, size_t bytes) {
+        cudaError_t error = cudaSuccess;
+        for (int i = 0; i < n; ++i) {
+            void* buffer = nullptr;
+            error = cudaMalloc(&buffer, bytes);
+        }
+        return error;
+    }
+    """,
+    good="""
+    cudaError_t run(int n, size_t bytes) {
+        void* buffer = nullptr;
+        cudaError_t error = cudaMalloc(&buffer, bytes);
+        for (int i = 0; i < n && error == cudaSuccess; ++i) {
+            error = cudaMemset(buffer, 0, bytes);
+        }
+        return error;
+    }
+    """,
+)
+def allocation_in_loop(file: File) -> Iterator[Hit]:
+    for function in file.host_code:
+        for call in function.calls:
+            if function.callee(call) in _ALLOCATIONS and _is_in_counting_loop(function, call):
+                yield hit(file, call, f"`{function.callee(call)}` in each round may wait for the device: allocate once")
+
+
+def is_launch(call: Node) -> bool:
+    """Whether the call is a ``kernel<<<grid, block>>>(...)``."""
+    return any(child.type == "kernel_call_syntax" for child in call.named_children)
+
+
+def _is_in_counting_loop(function: Function, call: Node) -> bool:
+    loop = function.loop_around(call)
+    return loop is not None and loop.type in ("for_statement", "while_statement", "for_range_loop")

@@ -1,0 +1,517 @@
+"""The functions of a CUDA file, with what the rules ask about them: variables, their types, and nodes by type."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from tree_sitter import Node
+
+from kernel_lsp.rules.cuda.parsing import ParsedCuda
+
+
+LOOPS = frozenset(("for_statement", "while_statement", "do_statement", "for_range_loop"))
+_IDENTIFIER = re.compile(r"[A-Za-z_]\w*")
+_INTEGER = re.compile(r"(?:0[xX][0-9a-fA-F']+|[0-9][0-9']*)[uUlL]*")
+MAX_CONSTANT = 1 << 63
+MAX_DEPTH = 60
+"""Of an expression that is evaluated: beyond it nothing is known."""
+_TYPE_BYTES = {
+    **dict.fromkeys(("char", "signed char", "unsigned char", "bool", "int8_t", "uint8_t", "__nv_fp8_e4m3"), 1),
+    **dict.fromkeys(("short", "unsigned short", "half", "__half", "__nv_bfloat16", "nv_bfloat16", "int16_t"), 2),
+    **dict.fromkeys(("uint16_t", "at::Half", "at::BFloat16"), 2),
+    **dict.fromkeys(("int", "unsigned", "unsigned int", "float", "int32_t", "uint32_t", "half2", "__half2"), 4),
+    **dict.fromkeys(("__nv_bfloat162", "nv_bfloat162"), 4),
+    **dict.fromkeys(("double", "long long", "unsigned long long", "int64_t", "uint64_t", "float2", "int2"), 8),
+    **dict.fromkeys(("size_t", "long", "unsigned long", "uint2"), 8),
+    **dict.fromkeys(("float4", "int4", "uint4", "double2"), 16),
+}
+"""Sizes of types on 64-bit Linux, bytes."""
+INTEGER_TYPES = frozenset(
+    "int unsigned long short size_t int64_t int32_t uint32_t uint64_t char int16_t uint16_t ptrdiff_t".split()
+)
+WIDE_INTEGERS = frozenset(("size_t", "int64_t", "uint64_t", "ptrdiff_t"))
+
+
+@dataclass(slots=True, eq=False)
+class Variable:
+    """A parameter or local variable. `type_text` has its qualifiers; `sizes` are the nodes of its array extents."""
+
+    name: str
+    type_text: str
+    declaration: Node
+    name_node: Node
+    is_pointer: bool = False
+    is_reference: bool = False
+    is_array: bool = False
+    sizes: tuple[Node | None, ...] = ()
+    value: Node | None = None
+    writes: list[Node] = field(default_factory=list)
+    """Assignments and updates of the variable itself."""
+    is_declared_again: bool = False
+
+    @property
+    def words(self) -> frozenset[str]:
+        return frozenset(_IDENTIFIER.findall(self.type_text))
+
+    @property
+    def is_shared(self) -> bool:
+        return "__shared__" in self.type_text
+
+    @property
+    def is_const(self) -> bool:
+        return "const" in self.words or "constexpr" in self.words
+
+    @property
+    def element(self) -> str:
+        """The type without qualifiers and storage."""
+        return " ".join(word for word in re.findall(r"[\w:]+", self.type_text) if word not in _QUALIFIERS)
+
+    @property
+    def is_integer(self) -> bool:
+        return not self.is_pointer and not self.is_array and not self.words.isdisjoint(INTEGER_TYPES)
+
+    @property
+    def is_wide_integer(self) -> bool:
+        words = re.findall(r"\w+", self.type_text)
+        return self.is_integer and (words.count("long") >= 1 or not WIDE_INTEGERS.isdisjoint(words))
+
+
+_QUALIFIERS = frozenset(
+    """const volatile __shared__ __restrict__ __restrict restrict static extern constexpr register inline
+    __constant__ __device__ alignas unsigned_placeholder""".split()
+)
+
+
+@dataclass(slots=True, eq=False)
+class Function:
+    """A function definition. The lists hold nodes of its body in the order of the text."""
+
+    file: CudaFile
+    node: Node
+    name: str
+    name_node: Node
+    body: Node
+    is_kernel: bool
+    is_device: bool
+    is_template_of_types: bool
+    parameters: list[Variable]
+    variables: dict[str, Variable]
+    calls: list[Node] = field(default_factory=list)
+    subscripts: list[Node] = field(default_factory=list)
+    assignments: list[Node] = field(default_factory=list)
+    updates: list[Node] = field(default_factory=list)
+    binaries: list[Node] = field(default_factory=list)
+    conditionals: list[Node] = field(default_factory=list)
+    loops: list[Node] = field(default_factory=list)
+    branches: list[Node] = field(default_factory=list)
+    returns: list[Node] = field(default_factory=list)
+    numbers: list[Node] = field(default_factory=list)
+    allocations: list[Node] = field(default_factory=list)
+    sizeofs: list[Node] = field(default_factory=list)
+    lambdas: list[Node] = field(default_factory=list)
+    parents: dict[int, Node] = field(default_factory=dict)
+    caches: dict[str, dict] = field(default_factory=dict)
+
+    @property
+    def text(self) -> str:
+        return self.file.source(self.node)
+
+    @property
+    def head(self) -> str:
+        """The text in front of the body."""
+        data = self.file.parsed.data[self.node.start_byte : self.body.start_byte]
+        return data.decode("utf-8", errors="replace")
+
+    def source(self, node: Node) -> str:
+        return self.file.source(node)
+
+    def callee(self, call: Node) -> str:
+        """The name that a call names, without template arguments."""
+        function = call.child_by_field_name("function")
+        return "" if function is None else self.source(function).split("<", 1)[0].strip()
+
+    def arguments(self, call: Node) -> list[Node]:
+        arguments = call.child_by_field_name("arguments")
+        return [] if arguments is None else [child for child in arguments.named_children if child.type != "comment"]
+
+    def around(self, node: Node) -> Iterator[Node]:
+        """The nodes around `node` within the body, from the inside out."""
+        while (parent := self.parents.get(node.id)) is not None:
+            yield parent
+            node = parent
+
+    def loop_around(self, node: Node) -> Node | None:
+        return next((parent for parent in self.around(node) if parent.type in LOOPS), None)
+
+    def names_in(self, node: Node | None) -> frozenset[str]:
+        """Every identifier in the node's text, field names too."""
+        if node is None:
+            return frozenset()
+        cache = self.caches.setdefault("names", {})
+        names = cache.get(node.id)
+        if names is None:
+            names = cache[node.id] = frozenset(_IDENTIFIER.findall(self.source(node)))
+        return names
+
+    def variable(self, node: Node | None) -> Variable | None:
+        """The one variable that a name stands for; None when the name is declared twice or unknown."""
+        if node is None or node.type != "identifier":
+            return None
+        variable = self.variables.get(self.source(node))
+        return None if variable is None or variable.is_declared_again else variable
+
+    def conditions(self) -> Iterator[Node]:
+        """What `if`, loops, `?:`, `&&` and `||` decide on."""
+        for node in (*self.branches, *self.loops, *self.conditionals):
+            condition = node.child_by_field_name("condition")
+            if condition is not None:
+                yield condition
+        for node in self.binaries:
+            if self.operator(node) in ("&&", "||"):
+                yield node
+
+    def operator(self, node: Node) -> str:
+        operator = node.child_by_field_name("operator")
+        return "" if operator is None else self.source(operator)
+
+    def constant(self, node: Node | None, depth: int = 0) -> int | None:
+        """The value of a constant integer expression; None when the text does not say."""
+        return self.file.constant(node, self, depth)
+
+
+@dataclass(eq=False)
+class CudaFile:
+    """A parsed file: `constants` are its `#define`s, `constexpr`s and enumerators that are integers."""
+
+    parsed: ParsedCuda
+    functions: list[Function] = field(default_factory=list)
+    constants: dict[str, int] = field(default_factory=dict)
+    declared: set[str] = field(default_factory=set)
+    """Functions that are declared without a body."""
+    plan: object = None
+    """What the launch plan says, once a rule has asked."""
+
+    def source(self, node: Node) -> str:
+        return self.parsed.source(node)
+
+    @property
+    def kernels(self) -> list[Function]:
+        return [function for function in self.functions if function.is_kernel]
+
+    @property
+    def device_code(self) -> list[Function]:
+        return [function for function in self.functions if function.is_kernel or function.is_device]
+
+    @property
+    def host_code(self) -> list[Function]:
+        return [function for function in self.functions if not (function.is_kernel or function.is_device)]
+
+
+    def constant(self, node: Node | None, function: Function | None = None, depth: int = 0) -> int | None:
+        """The value of a constant integer expression; None when the text does not say, or it is out of range."""
+        if node is None or depth > MAX_DEPTH:
+            return None
+        value = self._constant(node, function, depth)
+        return value if value is not None and abs(value) < MAX_CONSTANT else None
+
+    def _constant(self, node: Node, function: Function | None, depth: int) -> int | None:
+        kind = node.type
+        if kind == "number_literal":
+            return integer_literal(self.source(node))
+        if kind in ("parenthesized_expression", "template_argument_list") and node.named_child_count == 1:
+            return self.constant(node.named_children[0], function, depth + 1)
+        if kind == "identifier":
+            return self._named_constant(node, function, depth)
+        if kind == "binary_expression":
+            left = self.constant(node.child_by_field_name("left"), function, depth + 1)
+            right = self.constant(node.child_by_field_name("right"), function, depth + 1)
+            operator = node.child_by_field_name("operator")
+            if left is None or right is None or operator is None:
+                return None
+            return _apply(self.source(operator), left, right)
+        if kind == "sizeof_expression":
+            return type_bytes(self.source(node).removeprefix("sizeof").strip(" ()"))
+        return None
+
+    def _named_constant(self, node: Node, function: Function | None, depth: int) -> int | None:
+        name = self.source(node)
+        if function is not None and name in function.variables:
+            variable = function.variable(node)
+            is_fixed = variable is not None and variable.is_const and not variable.is_pointer and not variable.writes
+            return self.constant(variable.value, function, depth + 1) if is_fixed and variable is not None else None
+        return self.constants.get(name)
+
+
+def integer_literal(text: str) -> int | None:
+    """``0x10u`` -> 16; None for a text that is no integer literal."""
+    if not _INTEGER.fullmatch(text) or len(text) > 40:
+        return None
+    digits = text.rstrip("uUlL").replace("'", "")
+    if len(digits) > 1 and digits[0] == "0" and digits[1] not in "xX":
+        return int(digits, 8) if all(digit in "01234567" for digit in digits) else None
+    return int(digits, 0) if digits[:2] != "0x" or len(digits) > 2 else None
+
+
+def type_bytes(type_text: str) -> int | None:
+    """Bytes of a builtin type, None for others."""
+    return _TYPE_BYTES.get(" ".join(type_text.split()))
+
+
+def read_file(parsed: ParsedCuda) -> CudaFile:
+    """Functions and constants of a file, outside of functions first."""
+    file = CudaFile(parsed)
+    definitions: list[Node] = []
+    stack = [parsed.tree.root_node]
+    while stack:
+        node = stack.pop()
+        if node.type == "function_definition":
+            definitions.append(node)
+            continue
+        _read_outer(node, file)
+        if node.type not in _NOT_ENTERED:
+            stack.extend(reversed(node.named_children))
+    for node in definitions:
+        function = _read_function(node, file)
+        if function is not None:
+            file.functions.append(function)
+    return file
+
+
+# --- below: what stands outside of functions
+
+_NOT_ENTERED = frozenset(("parameter_list", "template_parameter_list", "string_literal", "enumerator", "preproc_arg"))
+_DEFINE_INTEGER = re.compile(r"\(?\s*((?:0[xX][0-9a-fA-F]+|\d+)[uUlL]*)\s*\)?\s*(?://.*|/\*.*)?", re.DOTALL)
+
+
+def _read_outer(node: Node, file: CudaFile) -> None:
+    if node.type == "preproc_def":
+        name, value = node.child_by_field_name("name"), node.child_by_field_name("value")
+        match = None if value is None else _DEFINE_INTEGER.fullmatch(file.source(value).strip())
+        if name is not None and match is not None:
+            _add_constant(file, file.source(name), integer_literal(match[1]))
+    elif node.type == "enumerator":
+        name, value = node.child_by_field_name("name"), node.child_by_field_name("value")
+        if name is not None:
+            _add_constant(file, file.source(name), file.constant(value))
+    elif node.type == "declaration":
+        _read_outer_declaration(node, file)
+
+
+def _read_outer_declaration(node: Node, file: CudaFile) -> None:
+    is_constant = any(
+        child.type in ("type_qualifier", "constexpr") and file.source(child) in ("constexpr", "const")
+        for child in node.children
+    )
+    for child in node.named_children:
+        if child.type == "function_declarator":
+            name = child.child_by_field_name("declarator")
+            file.declared.add("" if name is None else file.source(name))
+        elif child.type == "init_declarator" and is_constant:
+            name, value = child.child_by_field_name("declarator"), child.child_by_field_name("value")
+            if name is not None and name.type == "identifier":
+                _add_constant(file, file.source(name), file.constant(value))
+
+
+def _add_constant(file: CudaFile, name: str, value: int | None) -> None:
+    """A name with two values (under `#if`) has none that we know."""
+    if name in file.constants and file.constants[name] != value:
+        value = None
+    if value is None:
+        file.constants.pop(name, None)
+    else:
+        file.constants[name] = value
+
+
+def _apply(operator: str, left: int, right: int) -> int | None:
+    if operator in ("/", "%"):
+        if right == 0:
+            return None
+        quotient = abs(left) // abs(right) * (1 if (left < 0) == (right < 0) else -1)
+        return quotient if operator == "/" else left - quotient * right
+    if operator in ("<<", ">>"):
+        if not 0 <= right < 64:
+            return None
+        return left << right if operator == "<<" else left >> right
+    return {"+": left + right, "-": left - right, "*": left * right}.get(operator)
+
+
+# --- one function
+
+_ARRAYS = frozenset(("array_declarator",))
+_POINTERS = frozenset(("pointer_declarator",))
+_LISTS = {
+    "call_expression": "calls",
+    "subscript_expression": "subscripts",
+    "assignment_expression": "assignments",
+    "update_expression": "updates",
+    "binary_expression": "binaries",
+    "conditional_expression": "conditionals",
+    "for_statement": "loops",
+    "while_statement": "loops",
+    "do_statement": "loops",
+    "for_range_loop": "loops",
+    "if_statement": "branches",
+    "switch_statement": "branches",
+    "return_statement": "returns",
+    "number_literal": "numbers",
+    "new_expression": "allocations",
+    "delete_expression": "allocations",
+    "sizeof_expression": "sizeofs",
+    "lambda_expression": "lambdas",
+}
+
+
+def _read_function(node: Node, file: CudaFile) -> Function | None:
+    declarator = _function_declarator(node)
+    body = node.child_by_field_name("body")
+    if declarator is None or body is None or body.type != "compound_statement":
+        return None
+    name = declarator.child_by_field_name("declarator") or declarator
+    specifiers = {child.type for child in node.children}
+    head = file.parsed.data[node.start_byte : body.start_byte]
+    parameters = list(_parameters(declarator, file))
+    function = Function(
+        file=file,
+        node=node,
+        name=file.source(name),
+        name_node=name,
+        body=body,
+        is_kernel="__global__" in specifiers or b"__global__" in head,
+        is_device="__device__" in specifiers or b"__device__" in head,
+        is_template_of_types=_has_type_parameter(node),
+        parameters=parameters,
+        variables={},
+    )
+    for parameter in parameters:
+        _declare(function, parameter)
+    _read_body(function)
+    return function
+
+
+def _function_declarator(node: Node) -> Node | None:
+    declarator = node.child_by_field_name("declarator")
+    for _ in range(MAX_DEPTH):
+        if declarator is None or declarator.type == "function_declarator":
+            return declarator
+        declarator = declarator.child_by_field_name("declarator") or next(
+            (child for child in declarator.named_children if child.type.endswith("declarator")), None
+        )
+    return None
+
+
+def _has_type_parameter(node: Node) -> bool:
+    parent = node.parent
+    if parent is None or parent.type != "template_declaration":
+        return False
+    parameters = parent.child_by_field_name("parameters")
+    kinds = () if parameters is None else tuple(child.type for child in parameters.named_children)
+    return any("type_parameter" in kind for kind in kinds)
+
+
+def _parameters(declarator: Node, file: CudaFile) -> Iterator[Variable]:
+    parameters = declarator.child_by_field_name("parameters")
+    for node in () if parameters is None else parameters.named_children:
+        if node.type in ("parameter_declaration", "optional_parameter_declaration"):
+            inner = node.child_by_field_name("declarator")
+            if inner is not None:
+                variable = _variable(node, inner, None, file)
+                if variable is not None:
+                    variable.is_pointer = variable.is_pointer or variable.is_array
+                    variable.is_array = False
+                    yield variable
+
+
+def _variable(declaration: Node, declarator: Node, value: Node | None, file: CudaFile) -> Variable | None:
+    """The variable that a declarator declares, None for functions and text that is not one."""
+    is_pointer = is_array = is_reference = False
+    sizes: list[Node | None] = []
+    node: Node | None = declarator
+    for _ in range(MAX_DEPTH):
+        if node is None or node.type == "identifier":
+            break
+        if node.type in _POINTERS:
+            is_pointer = True
+        elif node.type in _ARRAYS:
+            is_array = True
+            sizes.append(node.child_by_field_name("size"))
+        elif node.type == "reference_declarator":
+            is_reference = True
+        elif node.type == "function_declarator":
+            return None
+        node = node.child_by_field_name("declarator") or next(
+            (c for c in node.named_children if c.type.endswith("declarator") or c.type == "identifier"), None
+        )
+    if node is None or node.type != "identifier":
+        return None
+    type_text = file.parsed.data[declaration.start_byte : declarator.start_byte].decode("utf-8", errors="replace")
+    if declaration.type == "declaration":
+        type_text = file.parsed.data[declaration.start_byte : _first_declarator(declaration).start_byte].decode(
+            "utf-8", errors="replace"
+        )
+    return Variable(
+        name=file.source(node),
+        type_text=type_text.strip(),
+        declaration=declaration,
+        name_node=node,
+        is_pointer=is_pointer,
+        is_reference=is_reference,
+        is_array=is_array,
+        sizes=tuple(reversed(sizes)),
+        value=value,
+    )
+
+
+def _first_declarator(declaration: Node) -> Node:
+    return declaration.child_by_field_name("declarator") or declaration
+
+
+def _declare(function: Function, variable: Variable) -> None:
+    known = function.variables.get(variable.name)
+    if known is not None:
+        known.is_declared_again = True
+    else:
+        function.variables[variable.name] = variable
+
+
+def _read_body(function: Function) -> None:
+    stack = [function.body]
+    parents = function.parents
+    while stack:
+        node = stack.pop()
+        children = node.named_children
+        for child in children:
+            parents[child.id] = node
+        stack.extend(reversed(children))
+        list_name = _LISTS.get(node.type)
+        if list_name is not None:
+            getattr(function, list_name).append(node)
+        elif node.type == "declaration":
+            _read_declaration(function, node)
+    for write in (*function.assignments, *function.updates):
+        _read_write(function, write)
+
+
+def _read_declaration(function: Function, node: Node) -> None:
+    for child in node.children_by_field_name("declarator"):
+        value = None
+        declarator = child
+        if child.type == "init_declarator":
+            value = child.child_by_field_name("value")
+            declarator = child.child_by_field_name("declarator") or child
+        elif node.child_by_field_name("value") is not None:  # `if (int q = f())`
+            value = node.child_by_field_name("value")
+        if value is not None and value.type in ("argument_list", "initializer_list") and value.named_child_count == 1:
+            value = value.named_children[0]
+        variable = _variable(node, declarator, value, function.file)
+        if variable is not None:
+            _declare(function, variable)
+
+
+def _read_write(function: Function, write: Node) -> None:
+    target = write.child_by_field_name("left") or write.child_by_field_name("argument")
+    if target is not None and target.type == "identifier":
+        variable = function.variables.get(function.source(target))
+        if variable is not None:
+            variable.writes.append(write)

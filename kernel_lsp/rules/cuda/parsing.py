@@ -1,0 +1,96 @@
+"""CUDA text -> syntax tree with code-point positions; after an edit the old tree is reused."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from dataclasses import dataclass
+from functools import lru_cache
+
+import tree_sitter_cuda
+from tree_sitter import Language, Node, Parser, Tree
+
+from kernel_lsp.rules.finding import TextEdit, TextRange
+
+_UNKNOWN_ATTRIBUTES = re.compile(rb"\b__(?:cluster_dims|maxnreg|block_size|align)__\s*\([^()\n]*(?:\([^()\n]*\)[^()\n]*)*\)")
+"""Attributes that the grammar does not know. They are blanked, so that every position stays as it was."""
+_LINE_END = re.compile(rb"\r\n|\n|\r")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ParsedCuda:
+    """`data` is the UTF-8 that was parsed; `starts` are the offsets of its lines."""
+
+    text: str
+    data: bytes
+    tree: Tree
+    starts: tuple[int, ...]
+
+    def source(self, node: Node) -> str:
+        return self.data[node.start_byte : node.end_byte].decode("utf-8", errors="replace")
+
+    def range(self, node: Node) -> TextRange:
+        return self.span(node.start_byte, node.end_byte)
+
+    def span(self, start: int, end: int) -> TextRange:
+        """The range of the bytes ``[start, end)``."""
+        return TextRange(*self.position(start), *self.position(end))
+
+    def position(self, offset: int) -> tuple[int, int]:
+        """0-based line and code-point column of the byte at `offset`."""
+        line = bisect_right(self.starts, offset) - 1
+        before = self.data[self.starts[line] : offset]
+        return line, len(before) if before.isascii() else len(before.decode("utf-8", errors="replace"))
+
+    def replace(self, node: Node, new_text: str) -> TextEdit:
+        return TextEdit(self.range(node), new_text)
+
+    def insert(self, offset: int, new_text: str) -> TextEdit:
+        return TextEdit(self.span(offset, offset), new_text)
+
+
+def parse(text: str, previous: ParsedCuda | None = None) -> ParsedCuda:
+    """The tree of `text`, with the parts of `previous` that did not change. Never raises; faults are ERROR nodes."""
+    if previous is not None and previous.text == text:
+        return previous
+    data = text.encode("utf-8", errors="replace")
+    data = _UNKNOWN_ATTRIBUTES.sub(lambda match: b" " * len(match.group()), data)
+    tree = _parser().parse(data) if previous is None else _parser().parse(data, _edited(previous, data))
+    starts = (0, *(match.end() for match in _LINE_END.finditer(data)))
+    return ParsedCuda(text, data, tree, starts)
+
+
+# --- below: what changed between two texts
+
+
+@lru_cache(maxsize=1)
+def _parser() -> Parser:
+    return Parser(Language(tree_sitter_cuda.language()))
+
+
+def _edited(previous: ParsedCuda, data: bytes) -> Tree:
+    """A copy of the old tree that knows which bytes the new text replaces."""
+    old = previous.data
+    start = _common_prefix(old, data)
+    tail = _common_prefix(old[start:][::-1], data[start:][::-1])
+    old_end, new_end = len(old) - tail, len(data) - tail
+    tree = previous.tree.copy()
+    tree.edit(start, old_end, new_end, _point(old, start), _point(old, old_end), _point(data, new_end))
+    return tree
+
+
+def _common_prefix(first: bytes, second: bytes) -> int:
+    """How many bytes the two begin with in common: a binary search over slices, which compare fast."""
+    low, high = 0, min(len(first), len(second))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if first[low:middle] == second[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def _point(data: bytes, offset: int) -> tuple[int, int]:
+    """Row and byte column, as tree-sitter counts them: rows end with a line feed."""
+    return data.count(b"\n", 0, offset), offset - (data.rfind(b"\n", 0, offset) + 1)

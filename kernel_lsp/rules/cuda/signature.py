@@ -1,0 +1,281 @@
+"""KL240 to KL249: what a kernel declares, and calls that do not belong in one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tree_sitter import Node
+
+from kernel_lsp.rules.cuda.declare import HINT, INFORMATION, WARNING, declare, hit
+from kernel_lsp.rules.cuda.model import CudaFile as File
+from kernel_lsp.rules.cuda.model import Function, Variable
+from kernel_lsp.rules.finding import QuickFix
+from kernel_lsp.rules.rule import Hit
+
+_RESTRICT = ("__restrict__", "__restrict", "restrict")
+
+
+@declare(
+    "KL240",
+    "missing-restrict",
+    INFORMATION,
+    summary="Pointers of a kernel without `__restrict__`",
+    why="""
+    Without it the compiler must assume that a store through one pointer changes what another one reads: it loads
+    values again, and cannot use the read-only cache. Say `__restrict__` when the tensors do not overlap.
+    """,
+    bad="""
+    __global__ void add(const float* x, const float* y, float* out, int n) {
+        int i = blockIdx.x * blockDim.x + threadIdx.x;
+        if (i < n) out[i] = x[i] + y[i];
+    }
+    """,
+    good="""
+    __global__ void add(const float* __restrict__ x, const float* __restrict__ y, float* __restrict__ out, int n) {
+        int i = blockIdx.x * blockDim.x + threadIdx.x;
+        if (i < n) out[i] = x[i] + y[i];
+    }
+    """,
+)
+def missing_restrict(file: File) -> Iterator[Hit]:
+    for kernel in file.kernels:
+        pointers = [p for p in kernel.parameters if p.is_pointer and not p.is_reference]
+        bare = [p for p in pointers if not _is_restricted(file, p) and _has_star(file, p)]
+        writes = any(not p.is_const for p in pointers)
+        if bare and len(pointers) >= 2 and writes and not _aliases_on_purpose(kernel):
+            edits = tuple(file.parsed.insert(p.name_node.start_byte, _spaced_restrict(file, p)) for p in bare)
+            fix = QuickFix("Add `__restrict__` to all of them, if they do not overlap", edits, False)
+            names = ", ".join(p.name for p in bare)
+            yield hit(file, bare[0].declaration, f"the compiler must assume that these overlap: {names}", fix)
+
+
+@declare(
+    "KL241",
+    "missing-const",
+    HINT,
+    summary="A pointer that is only read is not `const`",
+    why="""
+    `const` documents that it is an input, lets the compiler refuse a store, and together with `__restrict__` lets it
+    use the read-only cache.
+    """,
+    bad="""
+    __global__ void copy(float* __restrict__ x, float* __restrict__ out, int n) {
+        int i = blockIdx.x * blockDim.x + threadIdx.x;
+        if (i < n) out[i] = x[i];
+    }
+    """,
+    good="""
+    __global__ void copy(const float* __restrict__ x, float* __restrict__ out, int n) {
+        int i = blockIdx.x * blockDim.x + threadIdx.x;
+        if (i < n) out[i] = x[i];
+    }
+    """,
+)
+def missing_const(file: File) -> Iterator[Hit]:
+    for kernel in file.kernels:
+        for parameter in kernel.parameters:
+            is_open = parameter.is_pointer and not parameter.is_reference and not parameter.is_const
+            if is_open and _is_only_read(kernel, parameter):
+                edit = file.parsed.insert(parameter.declaration.start_byte, "const ")
+                fixes = () if kernel.name in file.declared else (QuickFix("Make it `const`", (edit,), True),)
+                yield hit(file, parameter.declaration, f"`{parameter.name}` is only read: make it `const`", *fixes)
+
+
+@declare(
+    "KL242",
+    "unused-parameter",
+    HINT,
+    summary="A kernel does not use one of its parameters",
+    why="It is passed at each launch, and whoever reads the launch believes that it matters.",
+    bad="""
+    __global__ void zero(float* __restrict__ out, int n, float scale) {
+        int i = blockIdx.x * blockDim.x + threadIdx.x;
+        if (i < n) out[i] = 0.0f;
+    }
+    """,
+    good="""
+    __global__ void zero(float* __restrict__ out, int n) {
+        int i = blockIdx.x * blockDim.x + threadIdx.x;
+        if (i < n) out[i] = 0.0f;
+    }
+    """,
+)
+def unused_parameter(file: File) -> Iterator[Hit]:
+    for kernel in file.kernels:
+        used = kernel.names_in(kernel.body)
+        if kernel.node.has_error or not used:
+            continue
+        for parameter in kernel.parameters:
+            if parameter.name not in used and "maybe_unused" not in parameter.type_text:
+                yield hit(file, parameter.name_node, f"`{parameter.name}` is not used")
+
+
+@declare(
+    "KL243",
+    "printf-in-kernel",
+    INFORMATION,
+    summary="A kernel prints",
+    why="""
+    `printf` needs a stack frame, registers and a buffer that all threads share; it stays costly when its branch is not
+    taken. It is for debugging.
+    """,
+    bad="""
+    #include <cstdio>
+
+    __global__ void check(const float* __restrict__ x, int n) {
+        int i = blockIdx.x * blockDim.x + threadIdx.x;
+        if (i < n && x[i] != x[i]) printf("NaN at %d\\n", i);
+    }
+    """,
+    good="""
+    __global__ void check(const float* __restrict__ x, int* __restrict__ found, int n) {
+        int i = blockIdx.x * blockDim.x + threadIdx.x;
+        if (i < n && x[i] != x[i]) *found = i;
+    }
+    """,
+)
+def printf_in_kernel(file: File) -> Iterator[Hit]:
+    for function in file.device_code:
+        for call in function.calls:
+            if function.callee(call) in ("printf", "std::printf"):
+                yield hit(file, call, "printing from a kernel is for debugging: it costs registers and time")
+
+
+@declare(
+    "KL244",
+    "device-heap",
+    WARNING,
+    summary="A kernel allocates memory",
+    why="""
+    `malloc` and `new` in a kernel take memory from a heap of 8 MiB for all threads, under a lock, and the memory is
+    read like global memory. Use registers, shared memory, or a scratch tensor.
+    """,
+    bad="""
+    __global__ void sort(float* __restrict__ x, int n) {
+        float* copy = new float[n];
+        for (int i = 0; i < n; ++i) copy[i] = x[i];
+        for (int i = 0; i < n; ++i) x[i] = copy[n - 1 - i];
+        delete[] copy;
+    }
+    """,
+    good="""
+    __global__ void sort(float* __restrict__ x, float* __restrict__ copy, int n) {
+        for (int i = 0; i < n; ++i) copy[i] = x[i];
+        for (int i = 0; i < n; ++i) x[i] = copy[n - 1 - i];
+    }
+    """,
+)
+def device_heap(file: File) -> Iterator[Hit]:
+    for function in file.device_code:
+        news = [node for node in function.allocations if node.type == "new_expression" and not _is_placement(node)]
+        mallocs = [call for call in function.calls if function.callee(call) in ("malloc", "std::malloc")]
+        for node in (*news, *mallocs):
+            yield hit(file, node, "each thread takes memory from one small heap: use shared memory or scratch")
+
+
+@declare(
+    "KL245",
+    "sizeof-pointer",
+    WARNING,
+    summary="`sizeof` of a pointer is 8",
+    why="A pointer does not know how much it points to. Multiply the number of elements by `sizeof` of one.",
+    bad="""
+    #include <cstring>
+
+    void clear(float* x, int n) {
+        memset(x, 0, sizeof(x));
+    }
+    """,
+    good="""
+    #include <cstring>
+
+    void clear(float* x, int n) {
+        memset(x, 0, n * sizeof(float));
+    }
+    """,
+)
+def sizeof_pointer(file: File) -> Iterator[Hit]:
+    for function in file.functions:
+        for node in function.sizeofs:
+            value = node.child_by_field_name("value")
+            inner = value.named_children[0] if value is not None and value.named_children else value
+            variable = function.variable(inner)
+            if variable is not None and variable.is_pointer and not variable.is_array:
+                yield hit(file, node, f"this is the size of the pointer `{variable.name}`, not of what it points to")
+
+
+# --- below: pointers
+
+
+def _is_restricted(file: File, parameter: Variable) -> bool:
+    text = file.source(parameter.declaration)
+    return any(word in text for word in _RESTRICT)
+
+
+def _has_star(file: File, parameter: Variable) -> bool:
+    return "*" in file.source(parameter.declaration)
+
+
+def _spaced_restrict(file: File, parameter: Variable) -> str:
+    before = file.parsed.data[parameter.name_node.start_byte - 1 : parameter.name_node.start_byte]
+    return "__restrict__ " if before == b" " else " __restrict__ "
+
+
+def _aliases_on_purpose(kernel: Function) -> bool:
+    return "in place" in kernel.head or "alias" in kernel.head
+
+
+def _is_only_read(kernel: Function, parameter: Variable) -> bool:
+    """Whether each use is a subscript that is read, outside of casts, calls and pointer arithmetic."""
+    uses = _uses(kernel, parameter)
+    return bool(uses) and not parameter.is_declared_again and all(_is_read(kernel, use) for use in uses)
+
+
+def _uses(kernel: Function, parameter: Variable) -> list[Node]:
+    """Every mention of the name in the body."""
+    cache = kernel.caches.setdefault("identifiers", {})
+    if not cache:
+        stack = [kernel.body]
+        while stack:
+            node = stack.pop()
+            if node.type == "identifier":
+                cache.setdefault(kernel.source(node), []).append(node)
+            stack.extend(node.named_children)
+        cache.setdefault("", [])
+    return cache.get(parameter.name, [])
+
+
+def _is_read(kernel: Function, use: Node) -> bool:
+    subscript = kernel.parents.get(use.id)
+    if subscript is None or subscript.type != "subscript_expression":
+        return False
+    array = subscript.child_by_field_name("argument")
+    outer = kernel.parents.get(subscript.id)
+    if array is None or array.id != use.id or outer is None:
+        return False
+    if outer.type in ("pointer_expression", "field_expression", "subscript_expression", "update_expression"):
+        return False
+    left = outer.child_by_field_name("left") if outer.type == "assignment_expression" else None
+    is_argument = outer.type == "argument_list" and _is_unknown_call(kernel, kernel.parents.get(outer.id))
+    is_bound = outer.type == "init_declarator" and "&" in kernel.source(outer).split("=")[0]
+    return (left is None or left.id != subscript.id) and not is_argument and not is_bound
+
+
+def _is_unknown_call(kernel: Function, call: Node | None) -> bool:
+    """A call that might take the element by reference: one that this file does not define by value."""
+    if call is None or call.type != "call_expression":
+        return True
+    name = kernel.callee(call)
+    return not (name.startswith(("__", "static_cast", "make_")) or name in _VALUE_FUNCTIONS)
+
+
+_VALUE_FUNCTIONS = frozenset(
+    """
+    expf exp logf log sqrtf sqrt rsqrtf fmaxf fminf fabsf powf tanhf max min fmaf fma float int sinf cosf erff exp2f
+    log2f log1pf expm1f floorf ceilf roundf fdividef
+    """.split()
+)
+
+
+def _is_placement(node: Node) -> bool:
+    return node.child_by_field_name("placement") is not None

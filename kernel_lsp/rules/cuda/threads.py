@@ -1,0 +1,208 @@
+"""How values depend on the thread: which names do at all, and by how much an index grows from a thread to the next."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from enum import Enum
+
+from tree_sitter import Node
+
+from kernel_lsp.rules.cuda.model import MAX_DEPTH, Function, Variable
+
+THREAD_SOURCES = frozenset(("threadIdx", "thread_rank", "thread_index"))
+BLOCK_SOURCES = frozenset(("blockIdx", "block_rank", "group_index"))
+_PURE_FUNCTIONS = frozenset("min max abs fminf fmaxf int size_t unsigned float long __umulhi __mul24 fabsf".split())
+_CASTS = frozenset(("cast_expression", "parenthesized_expression"))
+_CAST_CALLS = frozenset(("static_cast", "int", "size_t", "unsigned", "long", "int64_t", "uint32_t", "float"))
+WARP = 32
+
+
+class Stride(Enum):
+    """An index that grows by something that the text does not say as a number."""
+
+    VARIABLE = "variable"
+    UNKNOWN = "unknown"
+
+
+Growth = int | Stride
+"""By how much a value grows from thread x to thread x + 1 of the same warp."""
+
+
+def thread_names(function: Function) -> frozenset[str]:
+    """The variables whose value differs between the threads of a block, for sure."""
+    return _dependent_names(function, "thread names", THREAD_SOURCES)
+
+
+def block_names(function: Function) -> frozenset[str]:
+    """The variables that depend on the block, for sure."""
+    return _dependent_names(function, "block names", BLOCK_SOURCES)
+
+
+def depends_on_thread(function: Function, node: Node | None) -> bool:
+    """Whether the value differs between threads for sure: what a call gives is not known, and counts as uniform."""
+    return _mentions(function, node, thread_names(function) | THREAD_SOURCES)
+
+
+def may_depend_on_thread(function: Function, node: Node | None) -> bool:
+    """Whether the value could differ between threads: everything that is reached from the thread index by any way."""
+    return not function.names_in(node).isdisjoint(_possible_names(function) | THREAD_SOURCES)
+
+
+def growth(function: Function, node: Node | None, depth: int = 0) -> Growth:
+    """By how much the value grows with `threadIdx.x`."""
+    if node is None or depth > MAX_DEPTH:
+        return Stride.UNKNOWN
+    cache = function.caches.setdefault("growth", {})
+    if node.id not in cache:
+        cache[node.id] = Stride.UNKNOWN  # for a name that is defined by itself
+        cache[node.id] = _growth(function, node, depth)
+    return cache[node.id]
+
+
+# --- below: names
+
+
+def _dependent_names(function: Function, key: str, sources: frozenset[str]) -> frozenset[str]:
+    cache = function.caches.setdefault(key, {})
+    if 0 not in cache:
+        found: set[str] = set()
+        for _ in range(2):  # a loop may carry a value to a line above
+            for variable in function.variables.values():
+                values = [variable.value, *(_written_value(write) for write in variable.writes)]
+                if any(_mentions(function, value, found | sources) for value in values):
+                    found.add(variable.name)
+        cache[0] = frozenset(found)
+    return cache[0]
+
+
+def _possible_names(function: Function) -> frozenset[str]:
+    cache = function.caches.setdefault("possible", {})
+    if 0 not in cache:
+        found: set[str] = set()
+        for _ in range(3):
+            for variable in function.variables.values():
+                values = [variable.value, *(_written_value(write) for write in variable.writes)]
+                used = frozenset().union(*(function.names_in(value) for value in values))
+                if not used.isdisjoint(found | THREAD_SOURCES):
+                    found.add(variable.name)
+        cache[0] = frozenset(found)
+    return cache[0]
+
+
+def _written_value(write: Node) -> Node | None:
+    return write.child_by_field_name("right")
+
+
+def _mentions(function: Function, node: Node | None, names: frozenset[str] | set[str]) -> bool:
+    if node is None or function.names_in(node).isdisjoint(names):
+        return False
+    return not any(_hides(function, call) for call in _calls_in(function, node))
+
+
+def _calls_in(function: Function, node: Node) -> list[Node]:
+    """The calls within the node; they are in the order of their starts."""
+    first = bisect_left(function.calls, node.start_byte, key=lambda call: call.start_byte)
+    last = bisect_left(function.calls, node.end_byte, key=lambda call: call.start_byte)
+    return function.calls[first:last]
+
+
+def _hides(function: Function, call: Node) -> bool:
+    """Whether the call may give all threads the same value: votes, shuffles and functions that we do not know."""
+    name = function.callee(call).rpartition("::")[2].rpartition(".")[2]
+    return name not in _PURE_FUNCTIONS and name not in THREAD_SOURCES and name != "static_cast"
+
+
+# --- growth
+
+
+def _growth(function: Function, node: Node, depth: int) -> Growth:
+    if node.type == "number_literal":
+        return 0
+    if node.type == "field_expression":
+        return _index_growth(function, node)
+    if node.type == "identifier":
+        return _variable_growth(function, node, depth)
+    if node.type in _CASTS:
+        inner = node.child_by_field_name("value") or (node.named_children[-1] if node.named_children else None)
+        return growth(function, inner, depth + 1)
+    if node.type == "call_expression":
+        arguments = function.arguments(node)
+        if function.callee(node) in _CAST_CALLS and len(arguments) == 1:
+            return growth(function, arguments[0], depth + 1)
+    if node.type == "binary_expression":
+        return _binary_growth(function, node, depth)
+    return _uniform_or_unknown(function, node)
+
+
+def _index_growth(function: Function, node: Node) -> Growth:
+    """`threadIdx.x` grows by one; y and z are taken as equal within a warp, as they are for blocks 32 wide."""
+    text = function.source(node).replace(" ", "")
+    if text == "threadIdx.x":
+        return 1
+    return 0 if text in ("threadIdx.y", "threadIdx.z") else _uniform_or_unknown(function, node)
+
+
+def _uniform_or_unknown(function: Function, node: Node) -> Growth:
+    return Stride.UNKNOWN if may_depend_on_thread(function, node) else 0
+
+
+def _variable_growth(function: Function, node: Node, depth: int) -> Growth:
+    variable = function.variable(node)
+    if variable is None:
+        return _uniform_or_unknown(function, node)
+    if variable.value is None:
+        return 0 if not variable.writes and not may_depend_on_thread(function, node) else Stride.UNKNOWN
+    if any(not _keeps_growth(function, write) for write in variable.writes):
+        return _uniform_or_unknown(function, node)
+    return growth(function, variable.value, depth + 1)
+
+
+def _keeps_growth(function: Function, write: Node) -> bool:
+    """``i += blockDim.x`` and ``i++`` move all threads alike."""
+    if write.type == "update_expression":
+        return True
+    return function.operator(write) in ("+=", "-=") and not may_depend_on_thread(
+        function, write.child_by_field_name("right")
+    )
+
+
+def _binary_growth(function: Function, node: Node, depth: int) -> Growth:
+    left_node, right_node = node.child_by_field_name("left"), node.child_by_field_name("right")
+    left, right = growth(function, left_node, depth + 1), growth(function, right_node, depth + 1)
+    operator = function.operator(node)
+    if left == 0 and right == 0:
+        return 0
+    if Stride.UNKNOWN in (left, right):
+        return Stride.UNKNOWN
+    if operator in ("+", "-"):
+        return _sum(left, right, operator)
+    if operator == "*" and 0 in (left, right):
+        factor = function.constant(right_node if right == 0 else left_node)
+        return _product(left if right == 0 else right, factor)
+    if operator == "<<" and right == 0:
+        shift = function.constant(right_node)
+        return _product(left, None if shift is None or not 0 <= shift < 32 else 1 << shift)
+    if operator in ("%", "&") and left == 1 and right == 0:
+        modulus = function.constant(right_node)
+        lanes = None if modulus is None else modulus + (operator == "&")
+        return 1 if lanes is not None and lanes > 0 and lanes % WARP == 0 else Stride.UNKNOWN
+    return Stride.UNKNOWN
+
+
+def _sum(left: Growth, right: Growth, operator: str) -> Growth:
+    if isinstance(left, int) and isinstance(right, int):
+        return left + right if operator == "+" else left - right
+    both = isinstance(left, Stride) and isinstance(right, Stride)
+    return Stride.UNKNOWN if both else Stride.VARIABLE
+
+
+def _product(value: Growth, factor: int | None) -> Growth:
+    if isinstance(value, Stride) or factor is None:
+        return Stride.VARIABLE
+    return value * factor
+
+
+def is_loop_variable(function: Function, variable: Variable) -> bool:
+    """Whether the variable is declared in the head of a `for`."""
+    parent = function.parents.get(variable.declaration.id)
+    return parent is not None and parent.type == "for_statement"

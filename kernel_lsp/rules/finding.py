@@ -1,0 +1,82 @@
+"""What a rule found, where, and what would fix it.
+
+Positions are 0-based lines and 0-based columns in Unicode code points; ends are exclusive. A line ends with ``\\n``,
+``\\r\\n`` or ``\\r``, as the Language Server Protocol counts. Whoever needs UTF-8 or UTF-16 columns converts them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kernel_lsp.core.finding import Severity
+
+SOURCE = "kernel-lsp"
+"""Who a finding of this room is from, as an editor shows it."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class TextRange:
+    """From the first character to one past the last."""
+
+    start_line: int
+    start_column: int
+    end_line: int
+    end_column: int
+
+
+@dataclass(frozen=True, slots=True)
+class TextEdit:
+    """Put `new_text` in place of what stands in `range`; an empty range inserts."""
+
+    range: TextRange
+    new_text: str
+
+
+@dataclass(frozen=True, slots=True)
+class QuickFix:
+    """Edits that belong together; none overlaps another.
+
+    `is_safe` says that the code means the same after it, up to rounding that the rule is about. A fix that is not safe
+    may be right, but only a person can know.
+    """
+
+    title: str
+    edits: tuple[TextEdit, ...]
+    is_safe: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RuleFinding:
+    """One place that a rule is about. `documentation` is the path of its page in the project with an anchor."""
+
+    code: str
+    name: str
+    severity: Severity
+    message: str
+    range: TextRange
+    documentation: str
+    fixes: tuple[QuickFix, ...] = ()
+
+
+def apply_fix(text: str, fix: QuickFix) -> str:
+    """`text` after the edits of `fix`, which was found in it."""
+    starts = line_starts(text)
+    for edit in sorted(fix.edits, key=lambda edit: edit.range, reverse=True):
+        start = starts[edit.range.start_line] + edit.range.start_column
+        end = starts[edit.range.end_line] + edit.range.end_column
+        text = text[:start] + edit.new_text + text[end:]
+    return text
+
+
+def line_starts(text: str) -> list[int]:
+    """The offset of each line's first character."""
+    starts = [0]
+    position = text.find("\r")
+    if position < 0:
+        while (position := text.find("\n", starts[-1])) >= 0:
+            starts.append(position + 1)
+        return starts
+    for position, character in enumerate(text):
+        if character == "\n" or (character == "\r" and text[position + 1 : position + 2] != "\n"):
+            starts.append(position + 1)
+    return starts

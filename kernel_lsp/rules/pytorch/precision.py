@@ -1,0 +1,530 @@
+"""KL130 to KL149: formulas that lose accuracy or overflow, and doubles that nobody asked for."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from kernel_lsp.rules.finding import QuickFix
+from kernel_lsp.rules.pytorch.declare import (
+    ERROR,
+    INFORMATION,
+    WARNING,
+    declare,
+    hit,
+    integer,
+    is_number,
+    rewrite,
+    unsafe_rewrite,
+)
+from kernel_lsp.rules.pytorch.scopes import Scope, keyword, same
+from kernel_lsp.rules.rule import Hit
+
+_DOUBLES = ("torch.float64", "torch.double", "numpy.float64", "numpy.double", "np.float64")
+_DOUBLE_ARRAYS = ("zeros", "ones", "full", "linspace", "random.rand", "random.randn", "random.normal", "random.uniform")
+
+
+@declare(
+    "KL130",
+    "float64-in-forward",
+    WARNING,
+    summary="A forward computes in double precision",
+    why="""
+    Consumer GPUs run double precision at 1/64 of the speed of single precision, data-centre ones at half of it or less,
+    and every tensor is twice as large. If the accuracy is needed, say so in a comment; otherwise use float32, or
+    accumulate in it.
+    """,
+    bad="""
+    import torch
+
+    def mean(x: torch.Tensor) -> torch.Tensor:
+        return x.double().mean(-1)
+    """,
+    good="""
+    import torch
+
+    def mean(x: torch.Tensor) -> torch.Tensor:
+        return x.float().mean(-1)
+    """,
+)
+def float64_in_forward(scope: Scope) -> Iterator[Hit]:
+    if not scope.is_forward:
+        return
+    for call in scope.calls:
+        is_method = isinstance(call.func, ast.Attribute) and call.func.attr == "double"
+        if is_method and scope.is_tensor(call.func.value):  # type: ignore[attr-defined]
+            yield hit(scope, call, "double precision: 2 to 64 times slower than float32")
+    for attribute in scope.attributes:
+        if scope.dotted(attribute) in _DOUBLES and not _is_compared(attribute, scope):
+            yield hit(scope, attribute, "double precision: 2 to 64 times slower than float32")
+
+
+@declare(
+    "KL131",
+    "float64-from-numpy",
+    WARNING,
+    summary="An array of NumPy, float64 by default, becomes a tensor",
+    why="""
+    `torch.from_numpy` keeps NumPy's float64. Everything that meets the tensor is then computed in double precision or
+    fails. Convert: `.float()`, or `dtype=np.float32` at the source.
+    """,
+    bad="""
+    import numpy as np
+    import torch
+
+    weights = torch.from_numpy(np.linspace(0, 1, 128))
+    """,
+    good="""
+    import numpy as np
+    import torch
+
+    weights = torch.from_numpy(np.linspace(0, 1, 128, dtype=np.float32))
+    """,
+)
+def float64_from_numpy(scope: Scope) -> Iterator[Hit]:
+    for call in scope.calls:
+        name = scope.dotted(call.func)
+        if name not in ("torch.from_numpy", "torch.tensor", "torch.as_tensor") or not call.args:
+            continue
+        if _is_double_array(call.args[0], scope) and keyword(call, "dtype") is None and not _is_converted(call, scope):
+            yield hit(scope, call, "this tensor is float64, as NumPy's default is: convert it to float32")
+
+
+@declare(
+    "KL132",
+    "log-of-softmax",
+    WARNING,
+    summary="`log(softmax(x))` gives -inf where `log_softmax` is exact",
+    why="""
+    Probabilities below 1e-38 are 0 in float32, and their logarithm is -inf, with NaN gradients. `log_softmax` computes
+    the same from the differences of `x`, in one kernel.
+    """,
+    bad="""
+    import torch
+
+    def log_probabilities(x: torch.Tensor) -> torch.Tensor:
+        return torch.log(torch.softmax(x, dim=-1))
+    """,
+    good="""
+    import torch
+
+    def log_probabilities(x: torch.Tensor) -> torch.Tensor:
+        return torch.log_softmax(x, dim=-1)
+    """,
+)
+def log_of_softmax(scope: Scope) -> Iterator[Hit]:
+    for call in scope.calls:
+        argument = _argument_of(call, "log", scope)
+        inner = None if argument is None else scope.definition(argument)
+        if isinstance(inner, ast.Call) and scope.function_name(inner) == "softmax":
+            fixes = [rewrite(scope, call, _renamed(inner, "log_softmax", scope))] if inner is argument else []
+            yield hit(scope, call, "-inf for small probabilities: use `log_softmax`", *fixes)
+
+
+@declare(
+    "KL133",
+    "softmax-without-maximum",
+    WARNING,
+    summary="A softmax written by hand overflows",
+    why="""
+    `exp(x)` is infinite in float32 from x = 89 on, and inf / inf is NaN. `torch.softmax` subtracts the maximum first,
+    and is one kernel instead of three.
+    """,
+    bad="""
+    import torch
+
+    def softmax(x: torch.Tensor) -> torch.Tensor:
+        e = torch.exp(x)
+        return e / e.sum(dim=-1, keepdim=True)
+    """,
+    good="""
+    import torch
+
+    def softmax(x: torch.Tensor) -> torch.Tensor:
+        e = torch.exp(x - x.amax(dim=-1, keepdim=True))
+        return e / e.sum(dim=-1, keepdim=True)
+    """,
+)
+def softmax_without_maximum(scope: Scope) -> Iterator[Hit]:
+    for node in scope.binaries:
+        if not isinstance(node.op, ast.Div) or scope.function_name(scope.definition(node.right)) != "sum":
+            continue
+        total = scope.definition(node.right)
+        summed = scope.operand(total)  # type: ignore[arg-type]
+        if summed is None or not same(summed, node.left):
+            continue
+        exponential = scope.definition(node.left)
+        argument = _argument_of(exponential, "exp", scope)
+        if argument is not None and not _is_shifted(argument, scope):
+            fixes = _softmax_fix(node, argument, total, scope)
+            yield hit(scope, node, "overflows for x > 88: use `torch.softmax`", *fixes)
+
+
+@declare(
+    "KL134",
+    "log-of-one-plus",
+    WARNING,
+    summary="`log(1 + x)` loses small `x`",
+    why="""
+    1 + x is 1 in float32 for |x| below 6e-8, and the result 0. `torch.log1p(x)` keeps full accuracy.
+    `log(1 + exp(x))` also overflows: `softplus` does not.
+    """,
+    bad="""
+    import torch
+
+    def entropy_term(x: torch.Tensor) -> torch.Tensor:
+        return torch.log(1 + x)
+    """,
+    good="""
+    import torch
+
+    def entropy_term(x: torch.Tensor) -> torch.Tensor:
+        return torch.log1p(x)
+    """,
+)
+def log_of_one_plus(scope: Scope) -> Iterator[Hit]:
+    for call in scope.calls:
+        argument = _argument_of(call, "log", scope)
+        if not isinstance(argument, ast.BinOp) or not isinstance(argument.op, ast.Add) or len(call.args) > 1:
+            continue
+        other = argument.right if is_number(argument.left, 1) else argument.left
+        if not (is_number(argument.left, 1) or is_number(argument.right, 1)) or not scope.is_tensor(other):
+            continue
+        inner = _argument_of(other, "exp", scope)
+        if inner is None:
+            text = f"{scope.names.spelled('torch.log1p')}({scope.module.source(other)})"
+            yield hit(scope, call, "small values are lost in `1 + x`: use `log1p`", rewrite(scope, call, text))
+        else:
+            text = f"{scope.names.spelled('torch.nn.functional.softplus')}({scope.module.source(inner)})"
+            yield hit(scope, call, "overflows for x > 88: use `softplus`", rewrite(scope, call, text))
+
+
+@declare(
+    "KL135",
+    "exp-minus-one",
+    WARNING,
+    summary="`exp(x) - 1` loses small `x`",
+    why="For small x, exp(x) is 1 + x rounded, and the difference has few right digits. `torch.expm1(x)` has all.",
+    bad="""
+    import torch
+
+    def elu_part(x: torch.Tensor) -> torch.Tensor:
+        return torch.exp(x) - 1
+    """,
+    good="""
+    import torch
+
+    def elu_part(x: torch.Tensor) -> torch.Tensor:
+        return torch.expm1(x)
+    """,
+)
+def exp_minus_one(scope: Scope) -> Iterator[Hit]:
+    for node in scope.binaries:
+        if isinstance(node.op, ast.Sub) and is_number(node.right, 1):
+            argument = _argument_of(node.left, "exp", scope)
+            if argument is not None:
+                text = f"{scope.names.spelled('torch.expm1')}({scope.module.source(argument)})"
+                yield hit(scope, node, "digits cancel for small x: use `expm1`", rewrite(scope, node, text))
+
+
+@declare(
+    "KL136",
+    "root-of-square",
+    WARNING,
+    summary="`sqrt(x ** 2)` is `abs(x)`, but overflows and has no gradient at 0",
+    why="""
+    The square overflows from 1.8e19 on and is 0 below 1e-23 in float32; the gradient at 0 is NaN. `torch.abs` is exact.
+    """,
+    bad="""
+    import torch
+
+    def magnitude(x: torch.Tensor) -> torch.Tensor:
+        return torch.sqrt(x ** 2)
+    """,
+    good="""
+    import torch
+
+    def magnitude(x: torch.Tensor) -> torch.Tensor:
+        return torch.abs(x)
+    """,
+)
+def root_of_square(scope: Scope) -> Iterator[Hit]:
+    for call in scope.calls:
+        squared = _squared(_argument_of(call, "sqrt", scope), scope)
+        if squared is not None:
+            text = f"{scope.names.spelled('torch.abs')}({scope.module.source(squared)})"
+            yield hit(scope, call, "this is `abs`, without its range", unsafe_rewrite(scope, call, text))
+
+
+@declare(
+    "KL137",
+    "log-of-sigmoid",
+    WARNING,
+    summary="`log(sigmoid(x))` gives -inf where `logsigmoid` is exact",
+    why="`sigmoid` is 0 in float32 below x = -104, and its logarithm -inf. `logsigmoid` stays exact.",
+    bad="""
+    import torch
+
+    def loss(x: torch.Tensor) -> torch.Tensor:
+        return -torch.log(torch.sigmoid(x)).mean()
+    """,
+    good="""
+    import torch
+
+    def loss(x: torch.Tensor) -> torch.Tensor:
+        return -torch.nn.functional.logsigmoid(x).mean()
+    """,
+)
+def log_of_sigmoid(scope: Scope) -> Iterator[Hit]:
+    for call in scope.calls:
+        argument = _argument_of(call, "log", scope)
+        inner = None if argument is None else _argument_of(scope.definition(argument), "sigmoid", scope)
+        if inner is None:
+            continue
+        text = f"{scope.names.spelled('torch.nn.functional.logsigmoid')}({scope.module.source(inner)})"
+        fixes = [rewrite(scope, call, text)] if isinstance(argument, ast.Call) else []
+        yield hit(scope, call, "-inf for very negative x: use `logsigmoid`", *fixes)
+
+
+@declare(
+    "KL138",
+    "log-of-sum-of-exp",
+    WARNING,
+    summary="`log(sum(exp(x)))` overflows where `logsumexp` does not",
+    why="`exp(x)` is infinite in float32 from x = 89 on. `torch.logsumexp` subtracts the maximum first.",
+    bad="""
+    import torch
+
+    def energy(x: torch.Tensor) -> torch.Tensor:
+        return torch.log(torch.exp(x).sum(dim=-1))
+    """,
+    good="""
+    import torch
+
+    def energy(x: torch.Tensor) -> torch.Tensor:
+        return torch.logsumexp(x, dim=-1)
+    """,
+)
+def log_of_sum_of_exp(scope: Scope) -> Iterator[Hit]:
+    for call in scope.calls:
+        total = _argument_of(call, "log", scope)
+        if not isinstance(total, ast.Call) or scope.function_name(total) != "sum":
+            continue
+        summed = scope.operand(total)
+        argument = None if summed is None else _argument_of(summed, "exp", scope)
+        if argument is None or _is_shifted(argument, scope):
+            continue
+        rest = [*scope.arguments(total), *(k.value for k in total.keywords)]
+        fixes = []
+        if rest and len(rest) <= 2 and all(k.arg in ("dim", "keepdim") for k in total.keywords):
+            arguments = [scope.module.source(argument), *(scope.module.source(n) for n in scope.arguments(total))]
+            arguments += [f"{k.arg}={scope.module.source(k.value)}" for k in total.keywords]
+            fixes = [rewrite(scope, call, f"{scope.names.spelled('torch.logsumexp')}({', '.join(arguments)})")]
+        yield hit(scope, call, "overflows for x > 88: use `torch.logsumexp`", *fixes)
+
+
+@declare(
+    "KL139",
+    "compared-with-nan",
+    ERROR,
+    summary="A comparison with NaN is always false",
+    why="NaN is not equal to anything, itself included. Ask with `torch.isnan`.",
+    bad="""
+    import torch
+
+    def clean(x: torch.Tensor) -> torch.Tensor:
+        return torch.where(x == float("nan"), 0.0, x)
+    """,
+    good="""
+    import torch
+
+    def clean(x: torch.Tensor) -> torch.Tensor:
+        return torch.where(torch.isnan(x), 0.0, x)
+    """,
+)
+def compared_with_nan(scope: Scope) -> Iterator[Hit]:
+    for compare in scope.compares:
+        if len(compare.ops) != 1 or not scope.is_tensor(compare.left):
+            continue
+        if isinstance(compare.ops[0], ast.Eq | ast.NotEq) and _is_nan(compare.comparators[0], scope):
+            sign = "~" if isinstance(compare.ops[0], ast.NotEq) else ""
+            text = f"{sign}{scope.names.spelled('torch.isnan')}({scope.module.source(compare.left)})"
+            fix = QuickFix("Use `torch.isnan`", (scope.module.replace(compare, text),), False)
+            yield hit(scope, compare, "nothing equals NaN: use `torch.isnan`", fix)
+
+
+@declare(
+    "KL140",
+    "loss-of-activated",
+    WARNING,
+    summary="A loss that activates its input gets one that is activated already",
+    why="""
+    `cross_entropy` takes logits: after a `softmax` it normalizes twice and trains badly. `binary_cross_entropy` after a
+    `sigmoid` saturates; `binary_cross_entropy_with_logits` does both in one, without losing digits.
+    """,
+    bad="""
+    import torch
+    from torch.nn import functional as F
+
+    def loss(x: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
+        return F.cross_entropy(torch.softmax(x, dim=-1), label)
+    """,
+    good="""
+    import torch
+    from torch.nn import functional as F
+
+    def loss(x: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
+        return F.cross_entropy(x, label)
+    """,
+)
+def loss_of_activated(scope: Scope) -> Iterator[Hit]:
+    for call in scope.calls:
+        name = scope.function_name(call)
+        if name not in ("cross_entropy", "binary_cross_entropy", "binary_cross_entropy_with_logits") or not call.args:
+            continue
+        activated = scope.function_name(scope.definition(call.args[0]))
+        if name == "cross_entropy" and activated in ("softmax", "log_softmax"):
+            yield hit(scope, call, f"`cross_entropy` takes logits, and gets the result of `{activated}`")
+        elif name == "binary_cross_entropy" and activated == "sigmoid":
+            yield hit(scope, call, "use `binary_cross_entropy_with_logits` on what `sigmoid` takes")
+        elif name == "binary_cross_entropy_with_logits" and activated == "sigmoid":
+            yield hit(scope, call, f"`{name}` takes logits, and gets the result of `sigmoid`")
+
+
+@declare(
+    "KL141",
+    "variance-by-difference",
+    INFORMATION,
+    summary="`mean(x²) - mean(x)²` cancels",
+    why="""
+    Both terms are large and nearly equal when the mean is far from 0; the difference can even be negative, and its root
+    NaN. `torch.var` (or Welford's method in a kernel) has no such loss.
+    """,
+    bad="""
+    import torch
+
+    def variance(x: torch.Tensor) -> torch.Tensor:
+        return (x ** 2).mean(-1) - x.mean(-1) ** 2
+    """,
+    good="""
+    import torch
+
+    def variance(x: torch.Tensor) -> torch.Tensor:
+        return x.var(-1, correction=0)
+    """,
+)
+def variance_by_difference(scope: Scope) -> Iterator[Hit]:
+    for node in scope.binaries:
+        if not isinstance(node.op, ast.Sub):
+            continue
+        mean_of_square = scope.definition(node.left)
+        square_of_mean = _squared(scope.definition(node.right), scope)
+        if square_of_mean is None or scope.function_name(mean_of_square) != "mean":
+            continue
+        first = _squared(scope.operand(mean_of_square), scope)  # type: ignore[arg-type]
+        mean = scope.definition(square_of_mean)
+        second = scope.operand(mean) if isinstance(mean, ast.Call) and scope.function_name(mean) == "mean" else None
+        if first is not None and second is not None and same(first, second):
+            yield hit(scope, node, "digits cancel when the mean is large: use `torch.var`")
+
+
+# --- below: what the rules ask
+
+
+def _argument_of(node: ast.expr | None, function: str, scope: Scope) -> ast.expr | None:
+    """What a call of `function` (of torch, of its functions or as a method) is applied to; None for other nodes."""
+    if not isinstance(node, ast.Call) or scope.function_name(node) != function:
+        return None
+    return scope.operand(node)
+
+
+def _renamed(call: ast.Call, name: str, scope: Scope) -> str:
+    """The call's text with its function's last name replaced."""
+    module = scope.module
+    function = call.func
+    if isinstance(function, ast.Attribute):
+        head = f"{module.source(function.value)}.{name}"
+    else:
+        head = scope.names.spelled(f"{scope.dotted(function).rpartition('.')[0]}.{name}")
+    arguments = [module.source(argument) for argument in call.args]
+    arguments += [f"{k.arg}={module.source(k.value)}" if k.arg else f"**{module.source(k.value)}" for k in call.keywords]
+    return f"{head}({', '.join(arguments)})"
+
+
+def _is_compared(attribute: ast.Attribute, scope: Scope) -> bool:
+    """``x.dtype == torch.float64`` asks; it does not compute."""
+    return any(isinstance(parent, ast.Compare) for parent in scope.around(attribute))
+
+
+def _is_double_array(node: ast.expr, scope: Scope) -> bool:
+    if not isinstance(node, ast.Call):
+        return False
+    name = scope.dotted(node.func).removeprefix("numpy.").removeprefix("np.")
+    is_array = name in _DOUBLE_ARRAYS and scope.dotted(node.func) != name
+    return is_array and keyword(node, "dtype") is None
+
+
+def _is_converted(call: ast.Call, scope: Scope) -> bool:
+    return isinstance(scope.parents.get(id(call)), ast.Attribute)
+
+
+def _is_shifted(argument: ast.expr, scope: Scope) -> bool:
+    """Whether the exponent has something subtracted, as the maximum is, or is bounded above."""
+    argument = scope.definition(argument)
+    if isinstance(argument, ast.BinOp):
+        is_shift = isinstance(argument.op, ast.Sub)
+        return is_shift or _is_shifted(argument.left, scope) or _is_shifted(argument.right, scope)
+    if isinstance(argument, ast.UnaryOp):
+        return True
+    return scope.function_name(argument) in ("clamp", "clamp_max", "sub", "minimum", "log_softmax", "neg", "abs")
+
+
+def _softmax_fix(node: ast.BinOp, argument: ast.expr, total: ast.expr, scope: Scope) -> tuple[QuickFix, ...]:
+    """``torch.softmax(x, dim=d)``, where the sum keeps one literal dim."""
+    if not isinstance(total, ast.Call) or not _is_true(keyword(total, "keepdim")):
+        return ()
+    dims = [keyword(total, "dim"), *scope.arguments(total)[:1]]
+    dim = next((integer(node) for node in dims if node is not None), None)
+    if dim is None or not _keeps_its_value(argument, scope):
+        return ()
+    text = f"{scope.names.spelled('torch.softmax')}({scope.module.source(argument)}, dim={dim})"
+    return (rewrite(scope, node, text),)
+
+
+def _keeps_its_value(node: ast.expr, scope: Scope) -> bool:
+    """Whether no name in the expression is assigned more than once: it means the same further down."""
+    names = {name.id for name in ast.walk(node) if isinstance(name, ast.Name)}
+    parameters = {argument.arg for argument in getattr(scope.node, "args", _NO_ARGUMENTS).args}
+    return all(len(scope.assigned.get(name, ())) + (name in parameters) <= 1 for name in names)
+
+
+_NO_ARGUMENTS = ast.arguments(posonlyargs=[], args=[], kwonlyargs=[], kw_defaults=[], defaults=[])
+
+
+def _is_true(node: ast.expr | None) -> bool:
+    """Whether the node is the literal True."""
+    return isinstance(node, ast.Constant) and node.value is True
+
+
+def _squared(node: ast.expr | None, scope: Scope) -> ast.expr | None:
+    """x of ``x ** 2``, ``x * x``, ``x.pow(2)``, ``x.square()``."""
+    if node is None:
+        return None
+    match node:
+        case ast.BinOp(left=left, op=ast.Pow(), right=right) if is_number(right, 2) and scope.is_tensor(left):
+            return left
+        case ast.BinOp(left=left, op=ast.Mult(), right=right) if same(left, right) and scope.is_tensor(left):
+            return left
+        case ast.Call() if scope.function_name(node) == "square":
+            return scope.operand(node)
+        case ast.Call() if scope.function_name(node) == "pow":
+            arguments = scope.arguments(node)
+            return scope.operand(node) if len(arguments) == 1 and is_number(arguments[0], 2) else None
+    return None
+
+
+def _is_nan(node: ast.expr, scope: Scope) -> bool:
+    match node:
+        case ast.Call(func=ast.Name(id="float"), args=[ast.Constant(value=str(text))]):
+            return text.strip().lower() == "nan"
+    return scope.dotted(node) in ("math.nan", "numpy.nan", "np.nan", "torch.nan")

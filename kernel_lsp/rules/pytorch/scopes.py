@@ -1,0 +1,560 @@
+"""One function (or the top level) of a PyTorch file: which of its expressions are tensors, and its nodes by type.
+
+Inference goes once through the statements in the order of the text. It is meant to be silent when in doubt: a name is a
+tensor by annotation, by a use that only tensors have, or by what is assigned to it.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from kernel_lsp.rules.pytorch.kinds import (
+    ARRAY_LIKE_NAMES,
+    EXTREMA,
+    MULTIPLE_OUTPUT_MODULES,
+    NOT_TENSOR_FUNCTIONS,
+    NOT_TENSOR_METHODS,
+    TENSOR_ATTRIBUTES,
+    TENSOR_KINDS,
+    TENSOR_NAMESPACES,
+    TENSOR_ONLY_METHODS,
+    TENSORS_FUNCTIONS,
+    Kind,
+)
+from kernel_lsp.rules.pytorch.names import ModuleClass, Names
+from kernel_lsp.rules.pytorch.parsing import ParsedModule
+
+FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
+_NOT_HOT = ("__", "test", "train", "eval", "main", "bench", "plot", "save", "load", "collate", "preprocess", "log_", "get_")
+"""Starts of names of functions that a model does not call at each step."""
+_TRAINING_METHODS = frozenset(("backward", "zero_grad"))
+
+
+@dataclass(slots=True, eq=False)
+class Scope:
+    """`is_forward` says that the code runs at each step of a model: the rules about synchronization look there."""
+
+    module: ParsedModule
+    names: Names
+    node: FunctionNode | ast.Module
+    owner: ModuleClass | None
+    is_forward: bool = False
+    kinds: dict[int, Kind] = field(default_factory=dict)
+    parents: dict[int, ast.AST] = field(default_factory=dict)
+    calls: list[ast.Call] = field(default_factory=list)
+    binaries: list[ast.BinOp] = field(default_factory=list)
+    subscripts: list[ast.Subscript] = field(default_factory=list)
+    compares: list[ast.Compare] = field(default_factory=list)
+    attributes: list[ast.Attribute] = field(default_factory=list)
+    tests: list[ast.expr] = field(default_factory=list)
+    """Conditions that Python decides: of `if`, `while`, `assert`, `x if c else y`, `and`, `or`, `not`."""
+    loops: list[ast.For | ast.AsyncFor | ast.While] = field(default_factory=list)
+    statements: list[ast.stmt] = field(default_factory=list)
+    assigned: dict[str, list[ast.expr]] = field(default_factory=dict)
+    """The values that plain assignments give each name."""
+    dotted_names: dict[int, str] = field(default_factory=dict)
+    function_names: dict[int, str] = field(default_factory=dict)
+
+    def is_tensor(self, node: ast.AST) -> bool:
+        return self.kinds.get(id(node)) in TENSOR_KINDS
+
+    def kind(self, node: ast.AST) -> Kind:
+        return self.kinds.get(id(node), Kind.OTHER)
+
+    def dotted(self, node: ast.expr) -> str:
+        name = self.dotted_names.get(id(node))
+        if name is None:
+            name = self.dotted_names[id(node)] = self.names.dotted(node)
+        return name
+
+    def function_name(self, node: ast.expr) -> str:
+        """``softmax`` for a call of `torch.softmax`, `F.softmax` or a tensor's method `softmax`, else ""."""
+        if not isinstance(node, ast.Call):
+            return ""
+        name = self.function_names.get(id(node))
+        if name is None:
+            name = self.function_names[id(node)] = self.read_function_name(node)
+        return name
+
+    def read_function_name(self, node: ast.Call) -> str:
+        dotted = self.dotted(node.func)
+        if dotted.startswith("torch."):
+            name = dotted.rpartition(".")[2]
+            return name if dotted == f"torch.{name}" or dotted.startswith(TENSOR_NAMESPACES) else ""
+        if isinstance(node.func, ast.Attribute) and self.is_tensor(node.func.value):
+            return node.func.attr
+        return ""
+
+    def operand(self, node: ast.Call) -> ast.expr | None:
+        """The tensor that a call is about: the object of a method, the first argument of a function."""
+        if isinstance(node.func, ast.Attribute) and not self.dotted(node.func).startswith("torch."):
+            return node.func.value
+        return node.args[0] if node.args else None
+
+    def arguments(self, node: ast.Call) -> list[ast.expr]:
+        """The positional arguments behind the operand."""
+        is_method = isinstance(node.func, ast.Attribute) and not self.dotted(node.func).startswith("torch.")
+        return node.args if is_method else node.args[1:]
+
+    def around(self, node: ast.AST) -> Iterator[ast.AST]:
+        """The nodes around `node`, from the inside out."""
+        while (parent := self.parents.get(id(node))) is not None:
+            yield parent
+            node = parent
+
+    def loop_around(self, node: ast.AST) -> ast.For | ast.AsyncFor | ast.While | None:
+        """The innermost loop whose body holds the node."""
+        child = node
+        for parent in self.around(node):
+            if isinstance(parent, ast.For | ast.AsyncFor) and child is not parent.iter:
+                return parent
+            if isinstance(parent, ast.While):
+                return parent
+            child = parent
+        return None
+
+    def definition(self, node: ast.expr) -> ast.expr:
+        """The one value that a name is assigned in this scope, or the node itself."""
+        if isinstance(node, ast.Name):
+            values = self.assigned.get(node.id, ())
+            if len(values) == 1:
+                return values[0]
+        return node
+
+
+def keyword(node: ast.Call, name: str) -> ast.expr | None:
+    return next((k.value for k in node.keywords if k.arg == name), None)
+
+
+def same(first: ast.AST, second: ast.AST) -> bool:
+    """Whether two nodes are the same code."""
+    return type(first) is type(second) and ast.dump(first) == ast.dump(second)
+
+
+def read_scopes(module: ParsedModule, names: Names) -> list[Scope]:
+    """The top level and every function, at any depth."""
+    scopes: list[Scope] = []
+    waiting: list[tuple[FunctionNode | ast.Module, ModuleClass | None]] = [(module.tree, None)]
+    while waiting:
+        node, owner = waiting.pop()
+        scope = Scope(module, names, node, owner)
+        reader = _Reader(scope)
+        try:
+            reader.read()
+        except RecursionError:  # code nested beyond the stack: nothing is said about this function
+            continue
+        scope.is_forward = _is_forward(scope, reader)
+        scopes.append(scope)
+        waiting += reader.inner
+    return scopes
+
+
+# --- below: is it a forward?
+
+
+def _is_forward(scope: Scope, reader: _Reader) -> bool:
+    node = scope.node
+    if isinstance(node, ast.Module):
+        return False
+    if scope.owner is not None:
+        return node.name in scope.owner.forward_methods
+    if _has_pragma(scope.module, node):
+        return True
+    if node.name.startswith(_NOT_HOT) or node.name.endswith("_loop") or not reader.has_tensor_parameter:
+        return False
+    if any(isinstance(c.func, ast.Attribute) and c.func.attr in _TRAINING_METHODS for c in scope.calls):
+        return False
+    return reader.returns_tensor or scope.names.is_tensor_annotation(node.returns)
+
+
+def _has_pragma(module: ParsedModule, node: FunctionNode) -> bool:
+    """Whether a comment ``# kernel-lsp: x=f32[...]`` stands above the function."""
+    first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
+    return first >= 2 and module.lines[first - 2].lstrip().startswith("# kernel-lsp:")
+
+
+# --- reading one scope
+
+
+class _Reader:
+    """Goes through one scope and fills it. `inner` are the functions found in it, to be read on their own."""
+
+    def __init__(self, scope: Scope) -> None:
+        self.scope = scope
+        self.names = scope.names
+        self.kinds = scope.kinds
+        self.parents = scope.parents
+        self.values: dict[str, Kind] = {}
+        self.inner: list[tuple[FunctionNode | ast.Module, ModuleClass | None]] = []
+        self.has_tensor_parameter = False
+        self.returns_tensor = False
+
+    def read(self) -> None:
+        node = self.scope.node
+        if not isinstance(node, ast.Module):
+            self.read_parameters(node)
+        self.read_block(node.body, node)
+
+    def read_parameters(self, node: FunctionNode) -> None:
+        arguments = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
+        unclear: set[str] = set()
+        for argument in arguments:
+            if argument.annotation is None:
+                unclear.add(argument.arg)
+            elif self.names.is_tensor_annotation(argument.annotation):
+                self.values[argument.arg] = Kind.TENSOR
+        unclear -= {"self", "cls", "ctx"}
+        if unclear:
+            in_forward = self.scope.owner is not None and node.name in self.scope.owner.forward_methods
+            for name in self.used_as_tensors(node, unclear, in_forward):
+                self.values[name] = Kind.TENSOR
+        self.has_tensor_parameter = bool(self.values)
+
+    def used_as_tensors(self, node: FunctionNode, unclear: set[str], in_forward: bool) -> set[str]:
+        evidence = TENSOR_ONLY_METHODS | ARRAY_LIKE_NAMES if in_forward else TENSOR_ONLY_METHODS
+        found: set[str] = set()
+        for used in ast.walk(node):
+            match used:
+                case ast.Attribute(value=ast.Name(id=name), attr=attribute) if name in unclear:
+                    if attribute in evidence:
+                        found.add(name)
+                case ast.Call(func=function, args=[ast.Name(id=name), *_]) if name in unclear:
+                    if self.call_kind_by_name(function) is Kind.TENSOR:
+                        found.add(name)
+        return found
+
+    def call_kind_by_name(self, function: ast.expr) -> Kind:
+        if isinstance(function, ast.Attribute) and isinstance(function.value, ast.Name) and function.value.id == "self":
+            return self.submodule_kind(function.attr)
+        dotted = self.names.dotted(function)
+        head, _, name = dotted.rpartition(".")
+        if head == "torch" and name not in NOT_TENSOR_FUNCTIONS and not name.startswith(("_", "is_")):
+            return Kind.TENSOR if name[:1].islower() else Kind.OTHER
+        return Kind.TENSOR if dotted.startswith(TENSOR_NAMESPACES) else Kind.OTHER
+
+    def submodule_kind(self, attribute: str) -> Kind:
+        owner = self.scope.owner
+        constructor = "" if owner is None else owner.submodules.get(attribute, "")
+        if constructor in self.names.classes:
+            return Kind.TENSOR if self.names.classes[constructor].returns_tensor else Kind.OTHER
+        if not constructor.startswith("torch.nn."):
+            return Kind.OTHER
+        name = constructor.rpartition(".")[2]
+        return Kind.TENSORS if name in MULTIPLE_OUTPUT_MODULES else Kind.TENSOR
+
+    # statements
+
+    def read_block(self, body: list[ast.stmt], parent: ast.AST) -> None:
+        for statement in body:
+            self.parents[id(statement)] = parent
+            self.scope.statements.append(statement)
+            reader = _STATEMENTS.get(type(statement))
+            if reader is not None:
+                reader(self, statement)
+            else:
+                self.read_parts(statement)
+
+    def read_parts(self, node: ast.AST) -> None:
+        """Any node without a reader of its own: its expressions, then its blocks."""
+        for name in node._fields:
+            value = getattr(node, name, None)
+            if isinstance(value, ast.expr):
+                self.value(value, node)
+            elif isinstance(value, list) and value:
+                if isinstance(value[0], ast.stmt):
+                    self.read_block(value, node)
+                else:
+                    self.read_items(value, node)
+
+    def read_items(self, items: list[ast.AST], parent: ast.AST) -> None:
+        for item in items:
+            if isinstance(item, ast.expr):
+                self.value(item, parent)
+            elif isinstance(item, ast.AST):
+                self.parents[id(item)] = parent
+                self.read_parts(item)
+
+    def read_function(self, node: FunctionNode) -> None:
+        self.inner.append((node, None))
+        for decorator in node.decorator_list:
+            self.value(decorator, node)
+
+    def read_class(self, node: ast.ClassDef) -> None:
+        known = self.names.classes.get(node.name)
+        owner = known if known is not None and known.node is node else None
+        for child in node.body:
+            self.parents[id(child)] = node
+            if isinstance(child, FunctionNode):
+                self.inner.append((child, owner))
+
+    def read_assign(self, node: ast.Assign) -> None:
+        kind = self.value(node.value, node)
+        for target in node.targets:
+            self.assign(target, kind, node.value, node)
+
+    def read_annotated(self, node: ast.AnnAssign) -> None:
+        kind = Kind.TENSOR if self.names.is_tensor_annotation(node.annotation) else Kind.OTHER
+        if node.value is not None:
+            found = self.value(node.value, node)
+            kind = found if kind is Kind.OTHER else kind
+            self.assign(node.target, kind, node.value, node)
+
+    def read_augmented(self, node: ast.AugAssign) -> None:
+        kind = self.value(node.value, node)
+        target = self.value(node.target, node)
+        if isinstance(node.target, ast.Name):
+            self.scope.assigned.setdefault(node.target.id, []).append(node.value)
+            if kind in TENSOR_KINDS and target not in TENSOR_KINDS and target is not Kind.TENSORS:
+                self.values[node.target.id] = Kind.TENSOR
+
+    def read_for(self, node: ast.For | ast.AsyncFor) -> None:
+        self.scope.loops.append(node)
+        self.read_target(node.target, node.iter, self.value(node.iter, node), node)
+        self.read_block(node.body, node)
+        self.read_block(node.orelse, node)
+
+    def read_while(self, node: ast.While) -> None:
+        self.scope.loops.append(node)
+        self.test(node.test, node)
+        self.read_block(node.body, node)
+        self.read_block(node.orelse, node)
+
+    def read_if(self, node: ast.If) -> None:
+        self.test(node.test, node)
+        self.read_block(node.body, node)
+        self.read_block(node.orelse, node)
+
+    def read_assert(self, node: ast.Assert) -> None:
+        self.test(node.test, node)
+        if node.msg is not None:
+            self.value(node.msg, node)
+
+    def read_return(self, node: ast.Return) -> None:
+        if node.value is not None:
+            kind = self.value(node.value, node)
+            self.returns_tensor |= kind in TENSOR_KINDS or kind is Kind.TENSORS
+
+    def read_target(self, target: ast.expr, source: ast.expr, kind: Kind, parent: ast.AST) -> None:
+        """The names that a loop or comprehension binds."""
+        match source, target:
+            case ast.Call(func=ast.Name(id="enumerate"), args=[inner, *_]), ast.Tuple(elts=[_, last]):
+                self.assign(last, self.item_kind(self.scope.kind(inner)), source, parent)
+            case ast.Call(func=ast.Name(id="zip"), args=parts), ast.Tuple(elts=targets) if len(parts) == len(targets):
+                for part, name in zip(parts, targets, strict=True):
+                    self.assign(name, self.item_kind(self.scope.kind(part)), source, parent)
+            case _:
+                self.assign(target, self.item_kind(kind), source, parent)
+
+    @staticmethod
+    def item_kind(kind: Kind) -> Kind:
+        if kind is Kind.TENSORS:
+            return Kind.TENSOR
+        return kind if kind in TENSOR_KINDS else Kind.OTHER
+
+    def assign(self, target: ast.expr, kind: Kind, value: ast.expr, parent: ast.AST) -> None:
+        self.parents[id(target)] = parent
+        if isinstance(target, ast.Name):
+            self.values[target.id] = kind
+            self.kinds[id(target)] = kind
+            self.scope.assigned.setdefault(target.id, []).append(value)
+        elif isinstance(target, ast.Tuple | ast.List):
+            item = {Kind.SIZES: Kind.SIZE}.get(kind, self.item_kind(kind))
+            parts = value.elts if isinstance(value, ast.Tuple) and len(value.elts) == len(target.elts) else []
+            for index, name in enumerate(target.elts):
+                part = parts[index] if parts else value
+                self.assign(name, self.scope.kind(part) if parts else item, part, target)
+        elif isinstance(target, ast.Starred):
+            self.assign(target.value, Kind.OTHER, value, target)
+        else:
+            self.value(target, parent)
+
+    def test(self, node: ast.expr, parent: ast.AST) -> None:
+        """A condition: what Python asks for its truth."""
+        if isinstance(node, ast.BoolOp):
+            self.parents[id(node)] = parent
+            for value in node.values:
+                self.test(value, node)
+        elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+            self.parents[id(node)] = parent
+            self.test(node.operand, node)
+        else:
+            self.value(node, parent)
+            self.scope.tests.append(node)
+
+    # expressions
+
+    def value(self, node: ast.expr, parent: ast.AST) -> Kind:
+        self.parents[id(node)] = parent
+        reader = _EXPRESSIONS.get(type(node))
+        if reader is None:
+            self.read_parts(node)
+            return Kind.OTHER
+        kind = reader(self, node)
+        if kind is not Kind.OTHER:
+            self.kinds[id(node)] = kind
+        return kind
+
+    def read_constant(self, node: ast.Constant) -> Kind:
+        return Kind.OTHER
+
+    def read_name(self, node: ast.Name) -> Kind:
+        return self.values.get(node.id, Kind.OTHER)
+
+    def read_attribute(self, node: ast.Attribute) -> Kind:
+        self.scope.attributes.append(node)
+        base = self.value(node.value, node)
+        if base in TENSOR_KINDS:
+            if node.attr == "shape":
+                return Kind.SIZES
+            return Kind.TENSOR if node.attr in TENSOR_ATTRIBUTES else Kind.OTHER
+        if base is Kind.TENSORS:
+            return Kind.TENSOR if node.attr in ("values", "indices") else Kind.OTHER
+        owner = self.scope.owner
+        if owner is not None and isinstance(node.value, ast.Name) and node.value.id == "self":
+            return Kind.TENSOR if node.attr in owner.tensor_attributes else Kind.OTHER
+        return Kind.OTHER
+
+    def read_subscript(self, node: ast.Subscript) -> Kind:
+        self.scope.subscripts.append(node)
+        base = self.value(node.value, node)
+        self.value(node.slice, node)
+        if base is Kind.SIZES:
+            return Kind.SIZES if isinstance(node.slice, ast.Slice) else Kind.SIZE
+        if base is Kind.TENSORS:
+            return Kind.TENSORS if isinstance(node.slice, ast.Slice) else Kind.TENSOR
+        return Kind.TENSOR if base in TENSOR_KINDS else Kind.OTHER
+
+    def read_call(self, node: ast.Call) -> Kind:
+        self.scope.calls.append(node)
+        self.value(node.func, node)
+        for argument in node.args:
+            self.value(argument, node)
+        for named in node.keywords:
+            self.parents[id(named)] = node
+            self.value(named.value, named)
+        return self.call_kind(node)
+
+    def call_kind(self, node: ast.Call) -> Kind:
+        function = node.func
+        if isinstance(function, ast.Name):
+            if function.id == "len":
+                return Kind.SIZE if node.args and self.scope.is_tensor(node.args[0]) else Kind.OTHER
+            if function.id in self.names.tensor_functions:
+                return Kind.TENSOR
+        elif isinstance(function, ast.Attribute) and self.scope.is_tensor(function.value):
+            return self.method_kind(function.attr, node)
+        kind = self.call_kind_by_name(function)
+        if kind is not Kind.TENSOR:
+            return kind
+        name = self.names.dotted(function).rpartition(".")[2]
+        if name in TENSORS_FUNCTIONS or (name in EXTREMA and len(node.args) + len(node.keywords) > 1):
+            return Kind.TENSORS if name not in ("max", "min") or not self.is_pairwise(node) else Kind.TENSOR
+        return Kind.TENSOR
+
+    def is_pairwise(self, node: ast.Call) -> bool:
+        """`torch.max(a, b)` of two tensors."""
+        return len(node.args) == 2 and self.scope.is_tensor(node.args[1])
+
+    def method_kind(self, method: str, node: ast.Call) -> Kind:
+        if method == "size":
+            return Kind.SIZE if node.args else Kind.SIZES
+        if method == "numel":
+            return Kind.SIZE
+        if method in NOT_TENSOR_METHODS:
+            return Kind.OTHER
+        if method in TENSORS_FUNCTIONS or (method in EXTREMA and (node.args or node.keywords)):
+            return Kind.TENSORS
+        return Kind.TENSOR
+
+    def read_binary(self, node: ast.BinOp) -> Kind:
+        self.scope.binaries.append(node)
+        left, right = self.value(node.left, node), self.value(node.right, node)
+        if left is Kind.MASK and right is Kind.MASK:
+            return Kind.MASK
+        if left in TENSOR_KINDS or right in TENSOR_KINDS:
+            return Kind.TENSOR
+        return Kind.SIZE if Kind.SIZE in (left, right) else Kind.OTHER
+
+    def read_unary(self, node: ast.UnaryOp) -> Kind:
+        if isinstance(node.op, ast.Not):
+            self.test(node.operand, node)
+            return Kind.OTHER
+        return self.value(node.operand, node)
+
+    def read_compare(self, node: ast.Compare) -> Kind:
+        self.scope.compares.append(node)
+        kinds = [self.value(node.left, node), *(self.value(other, node) for other in node.comparators)]
+        if not TENSOR_KINDS.isdisjoint(kinds) and all(isinstance(op, _COMPARISONS) for op in node.ops):
+            others = (node.left, *node.comparators)
+            return Kind.OTHER if any(_is_text_or_none(other) for other in others) else Kind.MASK
+        return Kind.OTHER
+
+    def read_bool(self, node: ast.BoolOp) -> Kind:
+        for value in node.values[:-1]:
+            self.test(value, node)
+        return self.value(node.values[-1], node)
+
+    def read_conditional(self, node: ast.IfExp) -> Kind:
+        self.test(node.test, node)
+        kinds = (self.value(node.body, node), self.value(node.orelse, node))
+        return Kind.TENSOR if not TENSOR_KINDS.isdisjoint(kinds) else Kind.OTHER
+
+    def read_named(self, node: ast.NamedExpr) -> Kind:
+        kind = self.value(node.value, node)
+        self.assign(node.target, kind, node.value, node)
+        return kind
+
+    def read_sequence(self, node: ast.List | ast.Tuple) -> Kind:
+        kinds = [self.value(element, node) for element in node.elts]
+        return Kind.TENSORS if kinds and TENSOR_KINDS.issuperset(kinds) else Kind.OTHER
+
+    def read_comprehension(self, node: ast.ListComp | ast.GeneratorExp | ast.SetComp) -> Kind:
+        for generator in node.generators:
+            self.parents[id(generator)] = node
+            self.read_target(generator.target, generator.iter, self.value(generator.iter, generator), generator)
+            for condition in generator.ifs:
+                self.test(condition, generator)
+        return Kind.TENSORS if self.value(node.elt, node) in TENSOR_KINDS else Kind.OTHER
+
+
+_COMPARISONS = (ast.Eq, ast.NotEq, ast.Lt, ast.LtE, ast.Gt, ast.GtE)
+
+
+def _is_text_or_none(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and (node.value is None or isinstance(node.value, str))
+
+
+_STATEMENTS = {
+    ast.FunctionDef: _Reader.read_function,
+    ast.AsyncFunctionDef: _Reader.read_function,
+    ast.ClassDef: _Reader.read_class,
+    ast.Assign: _Reader.read_assign,
+    ast.AnnAssign: _Reader.read_annotated,
+    ast.AugAssign: _Reader.read_augmented,
+    ast.For: _Reader.read_for,
+    ast.AsyncFor: _Reader.read_for,
+    ast.While: _Reader.read_while,
+    ast.If: _Reader.read_if,
+    ast.Assert: _Reader.read_assert,
+    ast.Return: _Reader.read_return,
+}
+_EXPRESSIONS = {
+    ast.Constant: _Reader.read_constant,
+    ast.Name: _Reader.read_name,
+    ast.Attribute: _Reader.read_attribute,
+    ast.Subscript: _Reader.read_subscript,
+    ast.Call: _Reader.read_call,
+    ast.BinOp: _Reader.read_binary,
+    ast.UnaryOp: _Reader.read_unary,
+    ast.Compare: _Reader.read_compare,
+    ast.BoolOp: _Reader.read_bool,
+    ast.IfExp: _Reader.read_conditional,
+    ast.NamedExpr: _Reader.read_named,
+    ast.List: _Reader.read_sequence,
+    ast.Tuple: _Reader.read_sequence,
+    ast.ListComp: _Reader.read_comprehension,
+    ast.GeneratorExp: _Reader.read_comprehension,
+    ast.SetComp: _Reader.read_comprehension,
+}

@@ -1,0 +1,414 @@
+"""KL101 to KL109: what makes the CPU wait for the GPU."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from kernel_lsp.rules.pytorch.declare import HINT, INFORMATION, WARNING, declare, hit
+from kernel_lsp.rules.pytorch.kinds import Kind
+from kernel_lsp.rules.pytorch.scopes import Scope, keyword
+from kernel_lsp.rules.rule import Hit
+
+_TO_HOST_METHODS = ("item", "tolist", "numpy", "cpu")
+_TO_SCALAR = ("float", "int", "bool", "complex")
+_DYNAMIC_FUNCTIONS = ("nonzero", "argwhere", "masked_select", "unique", "unique_consecutive", "bincount")
+
+
+@declare(
+    "KL101",
+    "host-sync",
+    WARNING,
+    summary="A tensor is read back to the CPU in a forward",
+    why="""
+    `.item()`, `.tolist()`, `.numpy()` and `.cpu()` wait until the GPU has done everything before them, and then the GPU
+    waits for the CPU. `torch.compile` and CUDA graphs break there. Keep the value in a tensor; read it outside.
+    """,
+    bad="""
+    import torch
+
+    def normalize(x: torch.Tensor) -> torch.Tensor:
+        scale = x.abs().max().item()
+        return x / scale
+    """,
+    good="""
+    import torch
+
+    def normalize(x: torch.Tensor) -> torch.Tensor:
+        scale = x.abs().max()
+        return x / scale
+    """,
+)
+def host_sync(scope: Scope) -> Iterator[Hit]:
+    if not scope.is_forward:
+        return
+    for call in scope.calls:
+        name = _to_host(call, scope)
+        if name:
+            yield hit(scope, call, f"`{name}` waits for the GPU at each forward: keep the value in a tensor")
+
+
+@declare(
+    "KL102",
+    "tensor-branch",
+    WARNING,
+    summary="Python branches on the value of a tensor in a forward",
+    why="""
+    `if`, `while`, `assert`, `and`, `or`, `not` and `x if c else y` need a Python bool, so the CPU waits for the GPU,
+    and `torch.compile` breaks its graph. Compute both sides and choose with `torch.where`, or decide on a shape or a
+    flag.
+    """,
+    bad="""
+    import torch
+
+    def positive_part(x: torch.Tensor) -> torch.Tensor:
+        if x.sum() > 0:
+            return x
+        return torch.zeros_like(x)
+    """,
+    good="""
+    import torch
+
+    def positive_part(x: torch.Tensor) -> torch.Tensor:
+        if x.shape[0] == 0:
+            return x
+        return torch.where(x.sum() > 0, x, torch.zeros_like(x))
+    """,
+)
+def tensor_branch(scope: Scope) -> Iterator[Hit]:
+    if not scope.is_forward:
+        return
+    for test in scope.tests:
+        if scope.is_tensor(test) and not _is_maybe_none(test, scope):
+            yield hit(scope, test, "Python asks for the value of a tensor here: use `torch.where`, or a shape or flag")
+
+
+@declare(
+    "KL103",
+    "tensor-to-scalar",
+    WARNING,
+    summary="`float()`, `int()` or `bool()` of a tensor in a forward",
+    why="The same wait as `.item()`, in a quieter form. Keep the value in a tensor.",
+    bad="""
+    import torch
+    from torch import nn
+
+    class Scale(nn.Module):
+        def forward(self, x):
+            return x * float(x.abs().mean())
+    """,
+    good="""
+    import torch
+    from torch import nn
+
+    class Scale(nn.Module):
+        def forward(self, x):
+            n_rows = int(x.shape[0])
+            return x * x.abs().mean() / n_rows
+    """,
+)
+def tensor_to_scalar(scope: Scope) -> Iterator[Hit]:
+    if not scope.is_forward:
+        return
+    for call in scope.calls:
+        name = _scalar_conversion(call, scope)
+        if name:
+            yield hit(scope, call, f"`{name}()` of a tensor waits for the GPU at each forward: keep the tensor")
+
+
+@declare(
+    "KL104",
+    "print-tensor",
+    WARNING,
+    summary="A tensor is printed in a forward",
+    why="Printing copies the tensor to the CPU at each call. Print its shape, or print outside of the forward.",
+    bad="""
+    import torch
+    from torch import nn
+
+    class Block(nn.Module):
+        def forward(self, x):
+            print("activations", x.mean())
+            return torch.relu(x)
+    """,
+    good="""
+    import torch
+    from torch import nn
+
+    class Block(nn.Module):
+        def forward(self, x):
+            print("activations", x.shape)
+            return torch.relu(x)
+    """,
+)
+def print_tensor(scope: Scope) -> Iterator[Hit]:
+    if not scope.is_forward:
+        return
+    for call in scope.calls:
+        if isinstance(call.func, ast.Name) and call.func.id == "print":
+            if any(scope.is_tensor(part) for argument in call.args for part in _printed(argument)):
+                yield hit(scope, call, "printing a tensor copies it to the CPU at each forward")
+
+
+@declare(
+    "KL105",
+    "sync-in-loop",
+    INFORMATION,
+    summary="A tensor is read back to the CPU in each round of a loop",
+    why="""
+    Outside a forward one `.item()` is fine, but in a loop it stops the CPU from running ahead of the GPU at each step.
+    Sum up in a tensor, and read it once behind the loop or every so many steps.
+    """,
+    bad="""
+    import torch
+
+    def mean_loss(model, batches):
+        total = 0.0
+        for batch, label in batches:
+            loss = torch.nn.functional.cross_entropy(model(batch), label)
+            total += loss.item()
+        return total
+    """,
+    good="""
+    import torch
+
+    def mean_loss(model, batches):
+        total = torch.zeros((), device="cuda")
+        for step, (batch, label) in enumerate(batches):
+            loss = torch.nn.functional.cross_entropy(model(batch), label)
+            total += loss.detach()
+            if step % 100 == 0:
+                print(loss.item())
+        return total.item()
+    """,
+)
+def sync_in_loop(scope: Scope) -> Iterator[Hit]:
+    if scope.is_forward:
+        return
+    for call in scope.calls:
+        name = _to_host(call, scope) or _scalar_conversion(call, scope)
+        loop = scope.loop_around(call) if name else None
+        if loop is not None and not _is_occasional(call, loop, scope):
+            yield hit(scope, call, f"`{name}` waits for the GPU in each round of this loop: read the value after it")
+
+
+@declare(
+    "KL106",
+    "data-dependent-shape",
+    INFORMATION,
+    summary="The size of a result depends on values, so the CPU must wait for it",
+    why="""
+    A boolean mask as an index, `nonzero`, `masked_select`, `unique` and `torch.where` with one argument give as many
+    elements as the data says: the CPU waits for the count, and `torch.compile` breaks its graph. Keep the full shape
+    and mask with `torch.where` or `masked_fill`.
+    """,
+    bad="""
+    import torch
+
+    def sum_of_positive(x: torch.Tensor) -> torch.Tensor:
+        return x[x > 0].sum()
+    """,
+    good="""
+    import torch
+
+    def sum_of_positive(x: torch.Tensor) -> torch.Tensor:
+        return x.masked_fill(x <= 0, 0.0).sum()
+    """,
+)
+def data_dependent_shape(scope: Scope) -> Iterator[Hit]:
+    if not scope.is_forward:
+        return
+    for subscript in scope.subscripts:
+        if isinstance(subscript.ctx, ast.Load) and scope.kind(subscript.slice) is Kind.MASK:
+            if scope.is_tensor(subscript.value):
+                message = "a boolean mask as an index makes the CPU wait for the count: mask with `torch.where`"
+                yield hit(scope, subscript, message)
+    for call in scope.calls:
+        name = scope.function_name(call)
+        if name in _DYNAMIC_FUNCTIONS or (name == "where" and len(call.args) == 1 and not call.keywords):
+            if not (name == "bincount" and keyword(call, "minlength")):
+                yield hit(scope, call, f"the size of what `{name}` gives depends on values: the CPU waits for it")
+
+
+@declare(
+    "KL107",
+    "loop-over-tensor",
+    WARNING,
+    summary="A Python loop over a dimension of a tensor",
+    why="""
+    Each round launches its own small kernels, at several microseconds each, and an unrolled graph grows with the size.
+    Write the loop as one operation over the dimension (broadcasting, `einsum`, `cumsum`, `scatter`, `vmap`).
+    """,
+    bad="""
+    import torch
+
+    def scale_rows(x: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+        out = torch.empty_like(x)
+        for i in range(x.shape[0]):
+            out[i] = x[i] * scale[i]
+        return out
+    """,
+    good="""
+    import torch
+
+    def scale_rows(x: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+        return x * scale[:, None]
+    """,
+)
+def loop_over_tensor(scope: Scope) -> Iterator[Hit]:
+    if not scope.is_forward:
+        return
+    for loop in scope.loops:
+        if isinstance(loop, ast.For) and (_iterates_tensor(loop.iter, scope) or _counts_size(loop, scope)):
+            message = "this loop launches kernels for each index of a dimension: use one operation over all of it"
+            yield hit(scope, loop.iter, message)
+
+
+@declare(
+    "KL108",
+    "device-synchronize",
+    WARNING,
+    summary="`torch.cuda.synchronize` or `empty_cache` in a forward",
+    why="""
+    `synchronize` waits for all work of the GPU, `empty_cache` gives memory back that the next call must ask the driver
+    for again, and waits as well. Both belong around measurements, never into a model.
+    """,
+    bad="""
+    import torch
+    from torch import nn
+
+    class Block(nn.Module):
+        def forward(self, x):
+            y = torch.relu(x)
+            torch.cuda.empty_cache()
+            return y
+    """,
+    good="""
+    import torch
+    from torch import nn
+
+    class Block(nn.Module):
+        def forward(self, x):
+            return torch.relu(x)
+
+    def measure(model, x):
+        model(x)
+        torch.cuda.synchronize()
+    """,
+)
+def device_synchronize(scope: Scope) -> Iterator[Hit]:
+    if not scope.is_forward:
+        return
+    for call in scope.calls:
+        dotted = scope.dotted(call.func)
+        if dotted in ("torch.cuda.synchronize", "torch.cuda.empty_cache", "torch.accelerator.synchronize"):
+            yield hit(scope, call, f"`{dotted}` stalls the GPU at each forward")
+
+
+@declare(
+    "KL109",
+    "membership-of-tensor",
+    HINT,
+    summary="`in` asks a tensor for a member in a forward",
+    why="`value in tensor` compares every element and waits for the answer. Use `(tensor == value).any()` as a tensor.",
+    bad="""
+    import torch
+
+    def mark(x: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+        return x * (3 in ids)
+    """,
+    good="""
+    import torch
+
+    def mark(x: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+        return x * (ids == 3).any()
+    """,
+)
+def membership_of_tensor(scope: Scope) -> Iterator[Hit]:
+    if not scope.is_forward:
+        return
+    for compare in scope.compares:
+        if isinstance(compare.ops[0], ast.In | ast.NotIn) and scope.is_tensor(compare.comparators[0]):
+            yield hit(scope, compare, "`in` waits for the GPU: compare and reduce with `any` instead")
+
+
+# --- below: what the rules ask
+
+
+def _is_maybe_none(test: ast.expr, scope: Scope) -> bool:
+    """A parameter or attribute: its truth is often asked to know whether it is there."""
+    return isinstance(test, ast.Attribute) or (isinstance(test, ast.Name) and test.id not in scope.assigned)
+
+
+def _to_host(call: ast.Call, scope: Scope) -> str:
+    """``.item()`` and the like, "" for other calls."""
+    function = call.func
+    if not isinstance(function, ast.Attribute) or not scope.is_tensor(function.value):
+        return ""
+    if function.attr in _TO_HOST_METHODS:
+        return "" if _is_host_already(function.value, scope) else f".{function.attr}()"
+    targets = [*call.args, keyword(call, "device")]
+    is_cpu = any(isinstance(target, ast.Constant) and target.value == "cpu" for target in targets)
+    return '.to("cpu")' if function.attr == "to" and is_cpu else ""
+
+
+def _is_host_already(node: ast.expr, scope: Scope) -> bool:
+    """Whether the chain before has a `.cpu()`, which was reported on its own: `x.detach().cpu().numpy()`."""
+    while isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        device = keyword(node, "device")
+        if node.func.attr == "cpu" or (isinstance(device, ast.Constant) and device.value == "cpu"):
+            return True
+        node = node.func.value
+    return False
+
+
+def _scalar_conversion(call: ast.Call, scope: Scope) -> str:
+    is_conversion = isinstance(call.func, ast.Name) and call.func.id in _TO_SCALAR and len(call.args) == 1
+    return call.func.id if is_conversion and scope.is_tensor(call.args[0]) else ""  # type: ignore[attr-defined]
+
+
+def _printed(argument: ast.expr) -> list[ast.expr]:
+    if isinstance(argument, ast.JoinedStr):
+        return [part.value for part in argument.values if isinstance(part, ast.FormattedValue)]
+    return [argument]
+
+
+def _is_occasional(call: ast.Call, loop: ast.stmt, scope: Scope) -> bool:
+    """Whether a condition with `%` (every so many steps) or a `break` guards the call."""
+    for parent in scope.around(call):
+        if parent is loop:
+            return False
+        if isinstance(parent, ast.If):
+            is_periodic = any(isinstance(n, ast.BinOp) and isinstance(n.op, ast.Mod) for n in ast.walk(parent.test))
+            if is_periodic or any(isinstance(n, ast.Break | ast.Return | ast.Raise) for n in parent.body):
+                return True
+    return False
+
+
+def _iterates_tensor(iterated: ast.expr, scope: Scope) -> bool:
+    match iterated:
+        case ast.Call(func=ast.Name(id="enumerate" | "zip" | "reversed"), args=arguments):
+            return any(_iterates_tensor(argument, scope) for argument in arguments)
+    return scope.is_tensor(iterated)
+
+
+def _counts_size(loop: ast.For, scope: Scope) -> bool:
+    """``for i in range(x.shape[0])`` with ``y[i]`` of a tensor in the body."""
+    match loop.iter, loop.target:
+        case ast.Call(func=ast.Name(id="range"), args=arguments), ast.Name(id=index):
+            pass
+        case _:
+            return False
+    if not any(scope.kind(argument) is Kind.SIZE for argument in arguments):
+        return False
+    return any(
+        scope.is_tensor(subscript.value) and _indexes_with(subscript.slice, index)
+        for statement in loop.body
+        for subscript in ast.walk(statement)
+        if isinstance(subscript, ast.Subscript)
+    )
+
+
+def _indexes_with(node: ast.expr, name: str) -> bool:
+    parts = node.elts if isinstance(node, ast.Tuple) else [node]
+    return any(isinstance(part, ast.Name) and part.id == name for part in parts)

@@ -1,0 +1,383 @@
+"""KL150 to KL169: what PyTorch offers, and is used otherwise."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from kernel_lsp.rules.finding import QuickFix, TextEdit
+from kernel_lsp.rules.pytorch.declare import ERROR, HINT, INFORMATION, WARNING, declare, hit, rewrite, unsafe_rewrite
+from kernel_lsp.rules.pytorch.scopes import Scope
+from kernel_lsp.rules.rule import Hit
+
+_NO_GRADIENT = ("no_grad", "inference_mode", "set_grad_enabled")
+_RENAMED = {
+    "torch.ger": "torch.outer",
+}
+"""Old names that take the same arguments under the new one."""
+_REPLACED = {
+    "torch.autograd.Variable": "a tensor; `requires_grad_()` where it needs a gradient",
+    "torch.symeig": "`torch.linalg.eigh`",
+    "torch.eig": "`torch.linalg.eig`",
+    "torch.qr": "`torch.linalg.qr`",
+    "torch.svd": "`torch.linalg.svd`, which gives the transposed V",
+    "torch.cholesky": "`torch.linalg.cholesky`",
+    "torch.lstsq": "`torch.linalg.lstsq`",
+    "torch.norm": "`torch.linalg.vector_norm` or `torch.linalg.matrix_norm`",
+    "torch.range": "`torch.arange`, whose end is exclusive",
+    "torch.cuda.amp.autocast": '`torch.amp.autocast("cuda")`',
+    "torch.cuda.amp.GradScaler": '`torch.amp.GradScaler("cuda")`',
+    "torch.nn.functional.upsample": "`torch.nn.functional.interpolate`",
+    "torch.nn.functional.upsample_bilinear": "`torch.nn.functional.interpolate`",
+    "torch.set_default_tensor_type": "`torch.set_default_dtype` and `torch.set_default_device`",
+}
+_TENSOR_CONSTRUCTORS = ("Tensor", "FloatTensor", "DoubleTensor", "HalfTensor", "LongTensor", "IntTensor", "ByteTensor")
+
+
+@declare(
+    "KL150",
+    "missing-no-grad",
+    INFORMATION,
+    summary="A model in evaluation mode runs with gradients recorded",
+    why="""
+    `model.eval()` changes dropout and batch norm; it does not turn autograd off. Without `torch.inference_mode()` or
+    `torch.no_grad()` every activation is kept for a backward that never comes.
+    """,
+    bad="""
+    import torch
+
+    def predict(model, x):
+        model.eval()
+        return model(x)
+    """,
+    good="""
+    import torch
+
+    def predict(model, x):
+        model.eval()
+        with torch.inference_mode():
+            return model(x)
+    """,
+)
+def missing_no_grad(scope: Scope) -> Iterator[Hit]:
+    if _turns_gradients_off(scope) or any(_is_method(call, "backward") for call in scope.calls):
+        return
+    evaluated = {ast.dump(call.func.value) for call in scope.calls if _is_bare_eval(call)}  # type: ignore[attr-defined]
+    seen: set[str] = set()
+    for call in scope.calls if evaluated else ():
+        model = ast.dump(call.func) if isinstance(call.func, ast.Name | ast.Attribute) else ""
+        if model in evaluated and model not in seen and call.args:
+            seen.add(model)
+            yield hit(scope, call, "activations are kept for a backward: use `with torch.inference_mode():`")
+
+
+@declare(
+    "KL151",
+    "data-attribute",
+    INFORMATION,
+    summary="`.data` hides a tensor from autograd",
+    why="""
+    Writing through `.data` changes values that a backward may still need, without the check that would find it.
+    `.detach()` shares the memory and keeps the check; `with torch.no_grad():` is for updates.
+    """,
+    bad="""
+    import torch
+
+    def update(weight: torch.Tensor, gradient: torch.Tensor) -> None:
+        weight.data.sub_(0.1 * gradient)
+    """,
+    good="""
+    import torch
+
+    def update(weight: torch.Tensor, gradient: torch.Tensor) -> None:
+        with torch.no_grad():
+            weight.sub_(0.1 * gradient)
+    """,
+)
+def data_attribute(scope: Scope) -> Iterator[Hit]:
+    for attribute in scope.attributes:
+        if attribute.attr == "data" and scope.is_tensor(attribute.value):
+            place = scope.module.after(attribute.value, attribute)
+            fixes = ()
+            if isinstance(attribute.ctx, ast.Load):
+                fixes = (QuickFix("Use `.detach()`", (TextEdit(place, ".detach()"),), False),)
+            yield hit(scope, attribute, "autograd does not see what happens through `.data`", *fixes)
+
+
+@declare(
+    "KL152",
+    "deprecated",
+    WARNING,
+    summary="A function that PyTorch has deprecated or removed",
+    why="It warns, or is gone in the current version. The message names what took its place.",
+    bad="""
+    import torch
+
+    def outer(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return torch.ger(a, b)
+    """,
+    good="""
+    import torch
+
+    def outer(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return torch.outer(a, b)
+    """,
+)
+def deprecated(scope: Scope) -> Iterator[Hit]:
+    for call in scope.calls:
+        dotted = scope.dotted(call.func)
+        if dotted in _RENAMED:
+            new_name = scope.names.spelled(_RENAMED[dotted])
+            yield hit(scope, call.func, f"deprecated: use `{_RENAMED[dotted]}`", rewrite(scope, call.func, new_name))
+        elif dotted in _REPLACED:
+            yield hit(scope, call.func, f"deprecated: use {_REPLACED[dotted]}")
+
+
+@declare(
+    "KL153",
+    "old-constructor",
+    INFORMATION,
+    summary="`torch.Tensor(...)` and `torch.FloatTensor(...)`",
+    why="""
+    `torch.Tensor(3)` is three uninitialized numbers and `torch.Tensor([3])` is one 3. `torch.tensor`, `torch.empty` and
+    their `dtype=` and `device=` say which is meant.
+    """,
+    bad="""
+    import torch
+
+    scale = torch.FloatTensor([1.0, 2.0])
+    """,
+    good="""
+    import torch
+
+    scale = torch.tensor([1.0, 2.0], dtype=torch.float32)
+    """,
+)
+def old_constructor(scope: Scope) -> Iterator[Hit]:
+    for call in scope.calls:
+        dotted = scope.dotted(call.func).replace("torch.cuda.", "torch.", 1)
+        if dotted.removeprefix("torch.") in _TENSOR_CONSTRUCTORS and dotted.startswith("torch."):
+            yield hit(scope, call, "say what is meant: `torch.tensor(values)` or `torch.empty(size)`")
+
+
+@declare(
+    "KL154",
+    "missing-super-init",
+    ERROR,
+    summary="A module's `__init__` does not call `super().__init__()`",
+    why="Without it the first module or parameter that is assigned raises AttributeError.",
+    bad="""
+    import torch
+    from torch import nn
+
+    class Block(nn.Module):
+        def __init__(self):
+            self.linear = nn.Linear(4, 4)
+    """,
+    good="""
+    import torch
+    from torch import nn
+
+    class Block(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(4, 4)
+    """,
+)
+def missing_super_init(scope: Scope) -> Iterator[Hit]:
+    if not _is_init(scope) or _calls_base_init(scope):
+        return
+    for statement in scope.statements:
+        match statement:
+            case ast.Assign(
+                targets=[ast.Attribute(value=ast.Name(id="self"))], value=ast.Call(func=function) as value
+            ) if scope.dotted(function).startswith("torch.nn."):
+                yield hit(scope, value, "`super().__init__()` must come first: this line raises AttributeError")
+                return
+
+
+@declare(
+    "KL155",
+    "modules-in-list",
+    WARNING,
+    summary="Modules in a plain Python list are not part of the module",
+    why="""
+    `parameters()`, `.to()`, `state_dict()` and `train()` do not see them: they are not trained, moved or saved. Use
+    `nn.ModuleList` or `nn.ModuleDict`.
+    """,
+    bad="""
+    import torch
+    from torch import nn
+
+    class Stack(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layers = [nn.Linear(4, 4) for _ in range(3)]
+    """,
+    good="""
+    import torch
+    from torch import nn
+
+    class Stack(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layers = nn.ModuleList([nn.Linear(4, 4) for _ in range(3)])
+    """,
+)
+def modules_in_list(scope: Scope) -> Iterator[Hit]:
+    if not _is_init(scope):
+        return
+    for statement in scope.statements:
+        match statement:
+            case ast.Assign(
+                targets=[ast.Attribute(value=ast.Name(id="self"), attr=name)], value=(ast.List() | ast.ListComp()) as made
+            ) if _holds_modules(made, scope) and not _is_wrapped_later(name, scope):
+                module_list = scope.names.spelled("torch.nn.ModuleList")
+                text = f"{module_list}({scope.module.source(made)})"
+                message = "the model does not see modules in a list: use `nn.ModuleList`"
+                yield hit(scope, made, message, unsafe_rewrite(scope, made, text))
+
+
+@declare(
+    "KL156",
+    "direct-forward",
+    HINT,
+    summary="`module.forward(x)` instead of `module(x)`",
+    why="Calling `forward` skips the hooks of the module: those of profilers, quantization and parallel wrappers too.",
+    bad="""
+    import torch
+    from torch import nn
+
+    class Block(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(4, 4)
+
+        def forward(self, x):
+            return self.linear.forward(x)
+    """,
+    good="""
+    import torch
+    from torch import nn
+
+    class Block(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(4, 4)
+
+        def forward(self, x):
+            return self.linear(x)
+    """,
+)
+def direct_forward(scope: Scope) -> Iterator[Hit]:
+    for call in scope.calls:
+        match call.func:
+            case ast.Attribute(
+                value=ast.Attribute(value=ast.Name(id="self"), attr=name) as module, attr="forward"
+            ) as function if scope.owner is not None and name in scope.owner.submodules:
+                place = scope.module.after(module, function)
+                fix = QuickFix("Call the module", (TextEdit(place, ""),), False)
+                yield hit(scope, function, "this skips the module's hooks: call the module itself", fix)
+
+
+@declare(
+    "KL157",
+    "kept-graph",
+    WARNING,
+    summary="A running sum of losses keeps every graph alive",
+    why="""
+    `total += loss` keeps the graph of each round until `total` is gone: memory grows with every step. Add
+    `loss.detach()`.
+    """,
+    bad="""
+    import torch
+
+    def run(model, batches, optimizer):
+        total = 0.0
+        for x, y in batches:
+            loss = torch.nn.functional.mse_loss(model(x), y)
+            loss.backward()
+            optimizer.step()
+            total += loss
+        return total
+    """,
+    good="""
+    import torch
+
+    def run(model, batches, optimizer):
+        total = 0.0
+        for x, y in batches:
+            loss = torch.nn.functional.mse_loss(model(x), y)
+            loss.backward()
+            optimizer.step()
+            total += loss.detach()
+        return total
+    """,
+)
+def kept_graph(scope: Scope) -> Iterator[Hit]:
+    differentiated = {ast.dump(c.func.value): c for c in scope.calls if _is_method(c, "backward")}  # type: ignore[attr-defined]
+    for statement in scope.statements:
+        if isinstance(statement, ast.AugAssign) and isinstance(statement.op, ast.Add):
+            loss = statement.value
+            backward = differentiated.get(ast.dump(loss)) if isinstance(loss, ast.Name) else None
+            loop = scope.loop_around(statement)
+            if backward is not None and loop is not None and scope.loop_around(backward) is loop:
+                source = scope.module.source(loss)
+                fix = rewrite(scope, loss, f"{source}.detach()")
+                yield hit(scope, statement, f"`{source}` keeps its graph alive: add `{source}.detach()`", fix)
+
+
+# --- below: what the rules ask
+
+
+def _turns_gradients_off(scope: Scope) -> bool:
+    decorators = getattr(scope.node, "decorator_list", [])
+    called = [*decorators, *scope.calls]
+    functions = [node.func if isinstance(node, ast.Call) else node for node in called]
+    return any(scope.dotted(node).rpartition(".")[2] in _NO_GRADIENT for node in functions)
+
+
+def _is_method(call: ast.Call, name: str) -> bool:
+    return isinstance(call.func, ast.Attribute) and call.func.attr == name
+
+
+def _is_bare_eval(call: ast.Call) -> bool:
+    """``model.eval()`` of a name or an attribute."""
+    if not _is_method(call, "eval") or call.args or call.keywords:
+        return False
+    return isinstance(call.func.value, ast.Name | ast.Attribute)  # type: ignore[attr-defined]
+
+
+def _is_init(scope: Scope) -> bool:
+    return scope.owner is not None and getattr(scope.node, "name", "") == "__init__"
+
+
+def _calls_base_init(scope: Scope) -> bool:
+    """`super().__init__()` or `nn.Module.__init__(self)`; a class of the file in between is not followed."""
+    owner = scope.owner
+    if owner is None or any(scope.dotted(base) != "torch.nn.Module" for base in owner.node.bases):
+        return True
+    return any(_is_method(call, "__init__") for call in scope.calls)
+
+
+def _holds_modules(made: ast.expr, scope: Scope) -> bool:
+    elements = [made.elt] if isinstance(made, ast.ListComp) else made.elts  # type: ignore[attr-defined]
+    return bool(elements) and all(_is_module_call(element, scope) for element in elements)
+
+
+def _is_module_call(node: ast.expr, scope: Scope) -> bool:
+    if not isinstance(node, ast.Call):
+        return False
+    dotted = scope.dotted(node.func)
+    is_layer = dotted.startswith("torch.nn.") and dotted.count(".") == 2 and dotted.rpartition(".")[2] != "Parameter"
+    return dotted in scope.names.classes or (is_layer and dotted.rpartition(".")[2][:1].isupper())
+
+
+def _is_wrapped_later(name: str, scope: Scope) -> bool:
+    """``nn.Sequential(*self.layers)`` or the like below registers them."""
+    return any(
+        isinstance(node, ast.Attribute) and node.attr == name
+        for call in scope.calls
+        for argument in call.args
+        for node in [argument.value if isinstance(argument, ast.Starred) else argument]
+    )
