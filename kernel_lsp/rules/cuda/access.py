@@ -222,7 +222,8 @@ def same_address_atomic(file: File) -> Iterator[Hit]:
                 continue
             address = arguments[0]
             names = {name for name in function.names_in(address) if name in function.variables}
-            is_one = bool(names) and all(function.variables[name] in function.parameters for name in names)
+            variables = [variable for name in names for variable in function.named(name)]
+            is_one = bool(names) and all(variable in function.parameters for variable in variables)
             has_fixed_index = address.type == "identifier" or "[0]" in function.source(address).replace(" ", "")
             if is_one and has_fixed_index and not _is_for_few_threads(function, call):
                 yield hit(file, call, "every thread waits for this one address: reduce in the block first")
@@ -252,7 +253,7 @@ def same_address_atomic(file: File) -> Iterator[Hit]:
 )
 def index_overflow(file: File) -> Iterator[Hit]:
     for function in file.device_code:
-        for variable in function.variables.values():
+        for variable in function.all_variables():
             if variable.value is None or not variable.is_wide_integer:
                 continue
             text = function.source(variable.value)
@@ -366,9 +367,8 @@ def _changed_in(function: Function, loop: Node) -> frozenset[str]:
         start, end = loop.start_byte, loop.end_byte
         cache[loop.id] = frozenset(
             variable.name
-            for variable in function.variables.values()
+            for variable in function.all_variables()
             if start <= variable.declaration.start_byte < end
-            or variable.is_declared_again
             or any(start <= write.start_byte < end for write in variable.writes)
         )
     return cache[loop.id]
@@ -412,11 +412,10 @@ def _is_narrow_index_product(function: Function, product: Node) -> bool:
         return False
     known = THREAD_SOURCES | BLOCK_SOURCES | {"blockDim", "gridDim", "x", "y", "z"}
     for name in names - known:
-        variable = function.variables.get(name)
-        if variable is None:
-            if name not in function.file.constants:
-                return False
-        elif not variable.is_integer or variable.is_wide_integer:
+        variables = function.named(name)
+        if not variables and name not in function.file.constants:
+            return False
+        if any(not variable.is_integer or variable.is_wide_integer for variable in variables):
             return False
     return True
 

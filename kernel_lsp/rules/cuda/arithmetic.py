@@ -383,8 +383,7 @@ def _in_loop_body(function: Function, node: Node) -> bool:
     if loop is None or body is None or not body.start_byte <= node.start_byte < body.end_byte:
         return False
     for name in function.names_in(node):
-        variable = function.variables.get(name)
-        if variable is not None:
+        for variable in function.named(name):
             starts = [variable.declaration.start_byte, *(write.start_byte for write in variable.writes)]
             if any(loop.start_byte <= start < loop.end_byte for start in starts):
                 return True

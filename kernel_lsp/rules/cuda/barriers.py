@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from tree_sitter import Node
@@ -21,6 +22,7 @@ from kernel_lsp.rules.cuda.threads import (
 from kernel_lsp.rules.finding import QuickFix, TextEdit
 from kernel_lsp.rules.rule import Hit
 
+_ROUNDING = re.compile(r"blockDim|[Rr]ound|[Cc]eil|\bBLOCK")
 _FULL_MASK = 0xFFFFFFFF
 _LEGACY = ("__shfl", "__shfl_up", "__shfl_down", "__shfl_xor", "__any", "__all", "__ballot")
 _SHUFFLES = ("__shfl_sync", "__shfl_up_sync", "__shfl_down_sync", "__shfl_xor_sync")
@@ -179,7 +181,8 @@ def legacy_shuffle(file: File) -> Iterator[Hit]:
         for call in function.calls:
             name = function.callee(call)
             arguments = function.arguments(call)
-            if name in _LEGACY and name not in file.declared and arguments:
+            is_called = name in _LEGACY and name not in file.declared and arguments
+            if is_called and not _is_conditionally_compiled(call):
                 is_safe = not any(parent.type == "if_statement" for parent in function.around(call))
                 edits = (
                     file.parsed.replace(call.child_by_field_name("function") or call, f"{name}_sync"),
@@ -434,7 +437,26 @@ def _conditions_around(function: Function, node: Node) -> Iterator[Node]:
 
 
 def _divergent_condition(function: Function, node: Node) -> Node | None:
-    return next((c for c in _conditions_around(function, node) if depends_on_thread(function, c)), None)
+    conditions = (c for c in _conditions_around(function, node) if depends_on_thread(function, c))
+    return next((c for c in conditions if not _has_rounded_limit(function, c)), None)
+
+
+def _has_rounded_limit(function: Function, condition: Node) -> bool:
+    """``i < limit`` with a limit that is rounded up to whole blocks: then all threads do the same rounds."""
+    right = condition.child_by_field_name("right")
+    variable = function.variable(right)
+    value = "" if variable is None or variable.value is None else function.source(variable.value)
+    return _ROUNDING.search(value) is not None
+
+
+def _is_conditionally_compiled(node: Node) -> bool:
+    """Whether an `#if` holds the node: code for other compilers or older hardware."""
+    parent = node.parent
+    while parent is not None:
+        if parent.type.startswith(("preproc_if", "preproc_el")) and parent.parent is not None:
+            return True
+        parent = parent.parent
+    return False
 
 
 def _splits_warp(function: Function, condition: Node) -> bool:
@@ -488,7 +510,7 @@ def _launches_one_warp(function: Function) -> bool:
 
 def _read_without_barrier(function: Function, write: Node, array: Variable) -> Node | None:
     """A read of another element in the statements that follow the write, before anything that could order them."""
-    statement = function.parents.get(write.id)
+    statement = function.parent(write)
     if statement is None or statement.type != "expression_statement":
         return None
     written = function.source(write.child_by_field_name("left") or write)
@@ -523,12 +545,12 @@ def _subscripts_within(function: Function, node: Node) -> list[Node]:
 
 
 def _is_outermost(function: Function, subscript: Node) -> bool:
-    parent = function.parents.get(subscript.id)
+    parent = function.parent(subscript)
     return parent is None or parent.type != "subscript_expression"
 
 
 def _is_written(function: Function, subscript: Node) -> bool:
-    parent = function.parents.get(subscript.id)
+    parent = function.parent(subscript)
     left = None if parent is None else parent.child_by_field_name("left")
     is_target = left is not None and left.id == subscript.id and parent is not None
     return is_target and parent is not None and parent.type == "assignment_expression" and function.operator(parent) == "="
@@ -542,7 +564,7 @@ def _unprotected_write(function: Function, loop: Node) -> Node | None:
     barriers = [c for c in _calls_within(function, body) if not _is_harmless(function, c)]
     if len(barriers) != 1 or not is_barrier(function, barriers[0]) or function.loop_around(barriers[0]) != loop:
         return None
-    changing = {v.name for v in function.variables.values() if any(_is_inside(write, loop) for write in v.writes)}
+    changing = {v.name for v in function.all_variables() if any(_is_inside(write, loop) for write in v.writes)}
     for write in function.assignments:
         array = _shared_target(function, write) if _is_inside(write, body) else None
         left = write.child_by_field_name("left")
@@ -569,7 +591,7 @@ def _is_reduction_step(function: Function, write: Node) -> bool:
     array = function.variable(left.child_by_field_name("argument"))
     same_array = array is function.variable(right.child_by_field_name("argument"))
     is_volatile = array is not None and "volatile" in array.words
-    parent = function.parents.get(write.id)
+    parent = function.parent(write)
     is_statement = parent is not None and parent.type == "expression_statement"
     return is_volatile and same_array and is_statement and function.operator(write) == "+="
 

@@ -47,7 +47,7 @@ _LAUNCH_CHECKS = ("GetLastError", "PeekAtLastError", "CHECK", "check", "Check", 
 def unchecked_call(file: File) -> Iterator[Hit]:
     for function in file.host_code:
         for call in function.calls:
-            parent = function.parents.get(call.id)
+            parent = function.parent(call)
             is_dropped = parent is not None and parent.type == "expression_statement"
             if is_dropped and function.callee(call) in _CHECKED_CALLS:
                 yield hit(file, call, f"the result of `{function.callee(call)}` is dropped: check it")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 
 from tree_sitter import Node
 
@@ -149,7 +150,7 @@ def partial_warp(file: File) -> Iterator[Hit]:
 )
 def shared_too_large(file: File) -> Iterator[Hit]:
     for function in file.device_code:
-        arrays = [v for v in function.variables.values() if v.is_shared and "extern" not in v.words]
+        arrays = [v for v in function.all_variables() if v.is_shared and "extern" not in v.words]
         total = sum(_bytes(function, v.sizes, v.element) for v in arrays)
         if arrays and total > MAX_STATIC_SHARED_BYTES:
             message = f"{total:,} bytes of static shared memory: the limit is {MAX_STATIC_SHARED_BYTES:,}"
@@ -237,7 +238,7 @@ def missing_launch_bounds(file: File) -> Iterator[Hit]:
     for function in file.kernels:
         sizes = [_product(launch.block) for launch in launches if launch.kernel == function.name and launch.block]
         largest = max(sizes, default=0)
-        if MANY_THREADS < largest <= MAX_THREADS_PER_BLOCK and "__launch_bounds__" not in function.head:
+        if MANY_THREADS < largest <= MAX_THREADS_PER_BLOCK and not _has_launch_bounds(function):
             edit = file.parsed.insert(function.name_node.start_byte, f"__launch_bounds__({largest}) ")
             fix = QuickFix(f"Add `__launch_bounds__({largest})`", (edit,), False)
             message = f"launched with {largest} threads per block: say `__launch_bounds__({largest})`"
@@ -438,7 +439,13 @@ def _bytes(function: Function, sizes: tuple[Node | None, ...], element: str) -> 
 
 
 def _has_dynamic_shared(function: Function) -> bool:
-    return any(v.is_shared and "extern" in v.words for v in function.variables.values())
+    return any(v.is_shared and "extern" in v.words for v in function.all_variables())
+
+
+def _has_launch_bounds(function: Function) -> bool:
+    """Also through a macro, such as the ones of ATen, that may stand in front of what parses as the function."""
+    start = max(function.node.start_byte - 200, 0)
+    return b"launch_bounds" in function.file.parsed.data[start : function.body.start_byte].lower()
 
 
 def _launch_bound(function: Function) -> int | None:
@@ -463,10 +470,23 @@ _NO_PLAN = _Plan(None, ())
 def _read_plan(file: File) -> _Plan:
     """The plan with all that its parser and its checks say; nothing for a file without one."""
     if file.plan is None:
-        file.plan = _parse_and_check(file.parsed.text) if PLAN_MARK in file.parsed.text else _NO_PLAN
+        file.plan = _parse_and_check(_without_bodies(file)) if PLAN_MARK in file.parsed.text else _NO_PLAN
     return file.plan  # type: ignore[return-value]
 
 
+def _without_bodies(file: File) -> str:
+    """The text with empty function bodies, every line where it was: all that a plan can disagree with. An edit in a
+    body does not change it, so that the answer is kept."""
+    data, parts, end = file.parsed.data, [], 0
+    for function in file.functions:
+        if function.body.start_byte >= end:
+            body = data[function.body.start_byte : function.body.end_byte]
+            parts += [data[end : function.body.start_byte], b"{", b"\n" * body.count(b"\n"), b"}"]
+            end = function.body.end_byte
+    return b"".join((*parts, data[end:])).decode("utf-8", errors="replace")
+
+
+@lru_cache(maxsize=64)
 def _parse_and_check(text: str) -> _Plan:
     parsed = parse_plan(text)
     findings = tuple(finding for finding in parsed.findings if finding.code != PlanCode.NO_PLAN)

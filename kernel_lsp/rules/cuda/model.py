@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
 
-from tree_sitter import Node
+from tree_sitter import Node, Query, QueryCursor
 
-from kernel_lsp.rules.cuda.parsing import ParsedCuda
+from kernel_lsp.rules.cuda.parsing import ParsedCuda, language
 
 
 LOOPS = frozenset(("for_statement", "while_statement", "do_statement", "for_range_loop"))
-_IDENTIFIER = re.compile(r"[A-Za-z_]\w*")
+_IDENTIFIER = re.compile(r"(?<![\w.])(?<!->)[A-Za-z_]\w*|(?<=\.)(?:thread_rank|thread_index|block_rank|group_index)\b")
+"""Names in an expression without its fields, but with the methods of cooperative groups that name a thread."""
 _INTEGER = re.compile(r"(?:0[xX][0-9a-fA-F']+|[0-9][0-9']*)[uUlL]*")
 MAX_CONSTANT = 1 << 63
 MAX_DEPTH = 60
@@ -49,7 +52,8 @@ class Variable:
     value: Node | None = None
     writes: list[Node] = field(default_factory=list)
     """Assignments and updates of the variable itself."""
-    is_declared_again: bool = False
+    scope: tuple[int, int] = (0, 0)
+    """The bytes in which the name means this variable, if nothing inside declares it again."""
 
     @property
     def words(self) -> frozenset[str]:
@@ -97,7 +101,7 @@ class Function:
     is_device: bool
     is_template_of_types: bool
     parameters: list[Variable]
-    variables: dict[str, Variable]
+    variables: dict[str, list[Variable]]
     calls: list[Node] = field(default_factory=list)
     subscripts: list[Node] = field(default_factory=list)
     assignments: list[Node] = field(default_factory=list)
@@ -111,7 +115,6 @@ class Function:
     allocations: list[Node] = field(default_factory=list)
     sizeofs: list[Node] = field(default_factory=list)
     lambdas: list[Node] = field(default_factory=list)
-    parents: dict[int, Node] = field(default_factory=dict)
     caches: dict[str, dict] = field(default_factory=dict)
 
     @property
@@ -129,8 +132,13 @@ class Function:
 
     def callee(self, call: Node) -> str:
         """The name that a call names, without template arguments."""
-        function = call.child_by_field_name("function")
-        return "" if function is None else self.source(function).split("<", 1)[0].strip()
+        cache = self.caches.setdefault("callees", {})
+        name = cache.get(call.id)
+        if name is None:
+            function = call.child_by_field_name("function")
+            name = "" if function is None else self.source(function).split("<", 1)[0].strip()
+            cache[call.id] = name
+        return name
 
     def arguments(self, call: Node) -> list[Node]:
         arguments = call.child_by_field_name("arguments")
@@ -138,9 +146,18 @@ class Function:
 
     def around(self, node: Node) -> Iterator[Node]:
         """The nodes around `node` within the body, from the inside out."""
-        while (parent := self.parents.get(node.id)) is not None:
+        while (parent := self.parent(node)) is not None:
             yield parent
             node = parent
+
+    def parent(self, node: Node | None) -> Node | None:
+        """The node around `node`, None for the body itself."""
+        if node is None or node.id == self.body.id:
+            return None
+        cache = self.caches.setdefault("parents", {})
+        if node.id not in cache:
+            cache[node.id] = node.parent
+        return cache[node.id]
 
     def loop_around(self, node: Node) -> Node | None:
         return next((parent for parent in self.around(node) if parent.type in LOOPS), None)
@@ -156,11 +173,21 @@ class Function:
         return names
 
     def variable(self, node: Node | None) -> Variable | None:
-        """The one variable that a name stands for; None when the name is declared twice or unknown."""
+        """The variable that a name stands for where it is; None for other nodes and names from outside."""
         if node is None or node.type != "identifier":
             return None
-        variable = self.variables.get(self.source(node))
-        return None if variable is None or variable.is_declared_again else variable
+        at = node.start_byte
+        known = self.named(self.source(node))
+        visible = [variable for variable in known if variable.scope[0] <= at < variable.scope[1]]
+        return max(visible, key=lambda variable: variable.scope[0], default=None)
+
+    def named(self, name: str) -> list[Variable]:
+        """Every variable with this name, parameters first."""
+        return self.variables.get(name, [])
+
+    def all_variables(self) -> Iterator[Variable]:
+        for variables in self.variables.values():
+            yield from variables
 
     def conditions(self) -> Iterator[Node]:
         """What `if`, loops, `?:`, `&&` and `||` decide on."""
@@ -260,43 +287,48 @@ def type_bytes(type_text: str) -> int | None:
 
 
 def read_file(parsed: ParsedCuda) -> CudaFile:
-    """Functions and constants of a file, outside of functions first."""
+    """Functions and constants of a file."""
     file = CudaFile(parsed)
-    definitions: list[Node] = []
-    stack = [parsed.tree.root_node]
-    while stack:
-        node = stack.pop()
-        if node.type == "function_definition":
-            definitions.append(node)
-            continue
-        _read_outer(node, file)
-        if node.type not in _NOT_ENTERED:
-            stack.extend(reversed(node.named_children))
-    for node in definitions:
-        function = _read_function(node, file)
-        if function is not None:
-            file.functions.append(function)
+    captured = QueryCursor(_query()).captures(parsed.tree.root_node)
+    read = [_read_function(node, file) for node in captured.get("function", ())]
+    file.functions = [function for function in read if function is not None]
+    starts = [function.body.start_byte for function in file.functions]
+    for name in ("define", "enumerator"):
+        for node in captured.get(name, ()):
+            _read_named_value(node, file)
+    for node in captured.get("declaration", ()):
+        owner = _owner(node, file.functions, starts)
+        if owner is None:
+            _read_outer_declaration(node, file)
+        else:
+            _read_declaration(owner, node)
+    for name in _QUERIES:
+        for node in captured.get(name, ()):
+            owner = _owner(node, file.functions, starts)
+            if owner is not None:
+                getattr(owner, name).append(node)
+    for function in file.functions:
+        for write in (*function.assignments, *function.updates):
+            _read_write(function, write)
     return file
 
 
 # --- below: what stands outside of functions
 
-_NOT_ENTERED = frozenset(("parameter_list", "template_parameter_list", "string_literal", "enumerator", "preproc_arg"))
 _DEFINE_INTEGER = re.compile(r"\(?\s*((?:0[xX][0-9a-fA-F]+|\d+)[uUlL]*)\s*\)?\s*(?://.*|/\*.*)?", re.DOTALL)
 
 
-def _read_outer(node: Node, file: CudaFile) -> None:
-    if node.type == "preproc_def":
-        name, value = node.child_by_field_name("name"), node.child_by_field_name("value")
-        match = None if value is None else _DEFINE_INTEGER.fullmatch(file.source(value).strip())
-        if name is not None and match is not None:
-            _add_constant(file, file.source(name), integer_literal(match[1]))
-    elif node.type == "enumerator":
-        name, value = node.child_by_field_name("name"), node.child_by_field_name("value")
-        if name is not None:
-            _add_constant(file, file.source(name), file.constant(value))
-    elif node.type == "declaration":
-        _read_outer_declaration(node, file)
+def _read_named_value(node: Node, file: CudaFile) -> None:
+    """A `#define` of an integer, or an enumerator with a value."""
+    name, value = node.child_by_field_name("name"), node.child_by_field_name("value")
+    if name is None or value is None:
+        return
+    if node.type == "enumerator":
+        _add_constant(file, file.source(name), file.constant(value))
+        return
+    match = _DEFINE_INTEGER.fullmatch(file.source(value).strip())
+    if match is not None:
+        _add_constant(file, file.source(name), integer_literal(match[1]))
 
 
 def _read_outer_declaration(node: Node, file: CudaFile) -> None:
@@ -341,26 +373,49 @@ def _apply(operator: str, left: int, right: int) -> int | None:
 
 _ARRAYS = frozenset(("array_declarator",))
 _POINTERS = frozenset(("pointer_declarator",))
-_LISTS = {
-    "call_expression": "calls",
-    "subscript_expression": "subscripts",
-    "assignment_expression": "assignments",
-    "update_expression": "updates",
-    "binary_expression": "binaries",
-    "conditional_expression": "conditionals",
-    "for_statement": "loops",
-    "while_statement": "loops",
-    "do_statement": "loops",
-    "for_range_loop": "loops",
-    "if_statement": "branches",
-    "switch_statement": "branches",
-    "return_statement": "returns",
-    "number_literal": "numbers",
-    "new_expression": "allocations",
-    "delete_expression": "allocations",
-    "sizeof_expression": "sizeofs",
-    "lambda_expression": "lambdas",
+_QUERIES = {
+    "calls": ("call_expression",),
+    "subscripts": ("subscript_expression",),
+    "assignments": ("assignment_expression",),
+    "updates": ("update_expression",),
+    "binaries": ("binary_expression",),
+    "conditionals": ("conditional_expression",),
+    "loops": tuple(sorted(LOOPS)),
+    "branches": ("if_statement", "switch_statement"),
+    "returns": ("return_statement",),
+    "numbers": ("number_literal",),
+    "allocations": ("new_expression", "delete_expression"),
+    "sizeofs": ("sizeof_expression",),
+    "lambdas": ("lambda_expression",),
 }
+"""The lists of a function with the types of their nodes. One query finds them all, much faster than a walk here."""
+_OTHER_QUERIES = {
+    "function": ("function_definition",),
+    "declaration": ("declaration",),
+    "define": ("preproc_def",),
+    "enumerator": ("enumerator",),
+}
+
+
+@lru_cache(maxsize=1)
+def _query() -> Query:
+    patterns = [
+        f"({node_type}) @{name}" for name, types in {**_QUERIES, **_OTHER_QUERIES}.items() for node_type in types
+    ]
+    return Query(language(), "\n".join(patterns))
+
+
+def _owner(node: Node, functions: list[Function], starts: list[int]) -> Function | None:
+    """The innermost function whose body holds the node."""
+    at = node.start_byte
+    index = bisect_right(starts, at) - 1
+    while index >= 0:
+        if at < functions[index].body.end_byte:
+            return functions[index]
+        index -= 1
+        if index < 0 or functions[index].body.end_byte <= starts[index + 1]:
+            return None
+    return None
 
 
 def _read_function(node: Node, file: CudaFile) -> Function | None:
@@ -385,8 +440,8 @@ def _read_function(node: Node, file: CudaFile) -> Function | None:
         variables={},
     )
     for parameter in parameters:
+        parameter.scope = (body.start_byte, body.end_byte)
         _declare(function, parameter)
-    _read_body(function)
     return function
 
 
@@ -468,29 +523,7 @@ def _first_declarator(declaration: Node) -> Node:
 
 
 def _declare(function: Function, variable: Variable) -> None:
-    known = function.variables.get(variable.name)
-    if known is not None:
-        known.is_declared_again = True
-    else:
-        function.variables[variable.name] = variable
-
-
-def _read_body(function: Function) -> None:
-    stack = [function.body]
-    parents = function.parents
-    while stack:
-        node = stack.pop()
-        children = node.named_children
-        for child in children:
-            parents[child.id] = node
-        stack.extend(reversed(children))
-        list_name = _LISTS.get(node.type)
-        if list_name is not None:
-            getattr(function, list_name).append(node)
-        elif node.type == "declaration":
-            _read_declaration(function, node)
-    for write in (*function.assignments, *function.updates):
-        _read_write(function, write)
+    function.variables.setdefault(variable.name, []).append(variable)
 
 
 def _read_declaration(function: Function, node: Node) -> None:
@@ -506,12 +539,16 @@ def _read_declaration(function: Function, node: Node) -> None:
             value = value.named_children[0]
         variable = _variable(node, declarator, value, function.file)
         if variable is not None:
+            block = function.parent(node)
+            if block is not None and block.type == "condition_clause":
+                block = function.parent(block)
+            end = function.body.end_byte if block is None else block.end_byte
+            variable.scope = (variable.name_node.start_byte, end)
             _declare(function, variable)
 
 
 def _read_write(function: Function, write: Node) -> None:
     target = write.child_by_field_name("left") or write.child_by_field_name("argument")
-    if target is not None and target.type == "identifier":
-        variable = function.variables.get(function.source(target))
-        if variable is not None:
-            variable.writes.append(write)
+    variable = function.variable(target)
+    if variable is not None:
+        variable.writes.append(write)

@@ -60,12 +60,18 @@ def parse(text: str, previous: ParsedCuda | None = None) -> ParsedCuda:
     return ParsedCuda(text, data, tree, starts)
 
 
+@lru_cache(maxsize=1)
+def language() -> Language:
+    """The grammar."""
+    return Language(tree_sitter_cuda.language())
+
+
 # --- below: what changed between two texts
 
 
 @lru_cache(maxsize=1)
 def _parser() -> Parser:
-    return Parser(Language(tree_sitter_cuda.language()))
+    return Parser(language())
 
 
 def _edited(previous: ParsedCuda, data: bytes) -> Tree:

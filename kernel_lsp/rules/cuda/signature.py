@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from tree_sitter import Node
@@ -228,35 +229,34 @@ def _aliases_on_purpose(kernel: Function) -> bool:
 def _is_only_read(kernel: Function, parameter: Variable) -> bool:
     """Whether each use is a subscript that is read, outside of casts, calls and pointer arithmetic."""
     uses = _uses(kernel, parameter)
-    return bool(uses) and not parameter.is_declared_again and all(_is_read(kernel, use) for use in uses)
+    return bool(uses) and len(kernel.named(parameter.name)) == 1 and all(_is_read(kernel, use) for use in uses)
 
 
 def _uses(kernel: Function, parameter: Variable) -> list[Node]:
-    """Every mention of the name in the body."""
-    cache = kernel.caches.setdefault("identifiers", {})
-    if not cache:
-        stack = [kernel.body]
-        while stack:
-            node = stack.pop()
-            if node.type == "identifier":
-                cache.setdefault(kernel.source(node), []).append(node)
-            stack.extend(node.named_children)
-        cache.setdefault("", [])
-    return cache.get(parameter.name, [])
+    """Every mention of the name in the body, comments and strings left out."""
+    start, root = kernel.body.start_byte, kernel.file.parsed.tree.root_node
+    body = kernel.file.parsed.data[start : kernel.body.end_byte]
+    name = re.escape(parameter.name.encode())
+    places = [start + match.start() for match in re.finditer(rb"(?<![\w.])" + name + rb"\b", body)]
+    nodes = [root.descendant_for_byte_range(place, place + len(parameter.name.encode())) for place in places]
+    return [node for node in nodes if node is not None and node.type not in _TEXT_NODES]
+
+
+_TEXT_NODES = frozenset(("comment", "string_content", "string_literal", "raw_string_content"))
 
 
 def _is_read(kernel: Function, use: Node) -> bool:
-    subscript = kernel.parents.get(use.id)
+    subscript = kernel.parent(use)
     if subscript is None or subscript.type != "subscript_expression":
         return False
     array = subscript.child_by_field_name("argument")
-    outer = kernel.parents.get(subscript.id)
+    outer = kernel.parent(subscript)
     if array is None or array.id != use.id or outer is None:
         return False
     if outer.type in ("pointer_expression", "field_expression", "subscript_expression", "update_expression"):
         return False
     left = outer.child_by_field_name("left") if outer.type == "assignment_expression" else None
-    is_argument = outer.type == "argument_list" and _is_unknown_call(kernel, kernel.parents.get(outer.id))
+    is_argument = outer.type == "argument_list" and _is_unknown_call(kernel, kernel.parent(outer))
     is_bound = outer.type == "init_declarator" and "&" in kernel.source(outer).split("=")[0]
     return (left is None or left.id != subscript.id) and not is_argument and not is_bound
 

@@ -63,14 +63,14 @@ def growth(function: Function, node: Node | None, depth: int = 0) -> Growth:
 
 
 def _dependent_names(function: Function, key: str, sources: frozenset[str]) -> frozenset[str]:
+    """A name that several variables share counts when all of them depend on the sources."""
     cache = function.caches.setdefault(key, {})
     if 0 not in cache:
         found: set[str] = set()
         for _ in range(2):  # a loop may carry a value to a line above
-            for variable in function.variables.values():
-                values = [variable.value, *(_written_value(write) for write in variable.writes)]
-                if any(_mentions(function, value, found | sources) for value in values):
-                    found.add(variable.name)
+            for name, variables in function.variables.items():
+                if all(_is_made_of(function, variable, found | sources) for variable in variables):
+                    found.add(name)
         cache[0] = frozenset(found)
     return cache[0]
 
@@ -80,17 +80,21 @@ def _possible_names(function: Function) -> frozenset[str]:
     if 0 not in cache:
         found: set[str] = set()
         for _ in range(3):
-            for variable in function.variables.values():
-                values = [variable.value, *(_written_value(write) for write in variable.writes)]
-                used = frozenset().union(*(function.names_in(value) for value in values))
+            for variable in function.all_variables():
+                used = frozenset().union(*(function.names_in(value) for value in _values(variable)))
                 if not used.isdisjoint(found | THREAD_SOURCES):
                     found.add(variable.name)
         cache[0] = frozenset(found)
     return cache[0]
 
 
-def _written_value(write: Node) -> Node | None:
-    return write.child_by_field_name("right")
+def _is_made_of(function: Function, variable: Variable, names: frozenset[str]) -> bool:
+    return any(_mentions(function, value, names) for value in _values(variable))
+
+
+def _values(variable: Variable) -> list[Node | None]:
+    """What the variable starts with and is set to."""
+    return [variable.value, *(write.child_by_field_name("right") for write in variable.writes)]
 
 
 def _mentions(function: Function, node: Node | None, names: frozenset[str] | set[str]) -> bool:
@@ -204,5 +208,5 @@ def _product(value: Growth, factor: int | None) -> Growth:
 
 def is_loop_variable(function: Function, variable: Variable) -> bool:
     """Whether the variable is declared in the head of a `for`."""
-    parent = function.parents.get(variable.declaration.id)
+    parent = function.parent(variable.declaration)
     return parent is not None and parent.type == "for_statement"
