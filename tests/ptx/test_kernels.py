@@ -42,7 +42,8 @@ def check(executor, kernel, expected, *, tolerance=0.0, name="out", **launch):
 def test_a_vector_add_covers_a_ragged_tail(cuda):
     x, y = normal(1000), normal(1000)
     executor = cuda(
-        f'extern "C" __global__ void add(const float* x, const float* y, float* out, int n) {{ {GUARD} out[i] = x[i] + y[i]; }}'
+        f'extern "C" __global__ void add(const float* x, const float* y, float* out, int n) {{ '
+        f"{GUARD} out[i] = x[i] + y[i]; }}"
     )
     check(
         executor,
@@ -60,7 +61,8 @@ def test_half_arithmetic_rounds_once(cuda):
     x, y = normal(256, dtype="float16"), normal(256, dtype="float16")
     executor = cuda(
         "#include <cuda_fp16.h>\n"
-        'extern "C" __global__ void mul(const __half* x, const __half* y, __half* out) { int i = threadIdx.x; out[i] = __hmul(x[i], y[i]); }'
+        'extern "C" __global__ void mul(const __half* x, const __half* y, __half* out) { '
+        "int i = threadIdx.x; out[i] = __hmul(x[i], y[i]); }"
     )
     check(executor, "mul", x * y, block=256, inputs={"x": x, "y": y}, outputs={"out": np.zeros(256, "f2")})
 
@@ -80,7 +82,8 @@ def test_float_to_bfloat_and_back(cuda):
     x = np.concatenate([normal(252) * 1e3, np.float32([np.inf, -np.inf, 3.3e38, 1e-40])])
     executor = cuda(
         "#include <cuda_bf16.h>\n"
-        'extern "C" __global__ void narrow(const float* x, __nv_bfloat16* out) { out[threadIdx.x] = __float2bfloat16(x[threadIdx.x]); }'
+        'extern "C" __global__ void narrow(const float* x, __nv_bfloat16* out) { '
+        "out[threadIdx.x] = __float2bfloat16(x[threadIdx.x]); }"
     )
     check(executor, "narrow", to_bf16(x), block=256, inputs={"x": x}, outputs={"out": np.zeros(256, "u2")})
 
@@ -245,7 +248,8 @@ def test_compare_and_swap_builds_a_float_maximum(cuda):
 extern "C" __global__ void top(const float* x, int* out) {
   int old = *out, assumed;
   float v = x[blockIdx.x * blockDim.x + threadIdx.x];
-  do { assumed = old; old = atomicCAS(out, assumed, __float_as_int(fmaxf(v, __int_as_float(assumed)))); } while (old != assumed);
+  do { assumed = old; old = atomicCAS(out, assumed, __float_as_int(fmaxf(v, __int_as_float(assumed))));
+      } while (old != assumed);
 }""")
     ran = executor.run("top", grid=4, block=128, inputs={"x": x}, outputs={"out": np.zeros(1, "i4")}, fills={"out": 0})
     assert ran.findings == []
@@ -255,7 +259,8 @@ extern "C" __global__ void top(const float* x, int* out) {
 def test_half_atomics(cuda):
     executor = cuda(
         "#include <cuda_fp16.h>\n#include <cuda_bf16.h>\n"
-        'extern "C" __global__ void add(__half2* h, __nv_bfloat16* b) { atomicAdd(h, __floats2half2_rn(1.f, 2.f)); atomicAdd(b, __float2bfloat16(0.5f)); }'
+        'extern "C" __global__ void add(__half2* h, __nv_bfloat16* b) { '
+        "atomicAdd(h, __floats2half2_rn(1.f, 2.f)); atomicAdd(b, __float2bfloat16(0.5f)); }"
     )
     ran = executor.run("add", outputs={"h": np.zeros(2, "f2"), "b": np.zeros(2, "u2")}, fills={"h": 0, "b": 0})
     assert ran.findings == []
@@ -268,9 +273,11 @@ def test_the_last_block_sees_what_the_others_wrote(cuda):
 __device__ unsigned arrived = 0;
 extern "C" __global__ void finish(int* partial, int* out) {
   __shared__ bool last;
-  if (threadIdx.x == 0) { partial[blockIdx.x] = blockIdx.x + 1; __threadfence(); last = atomicAdd(&arrived, 1) == gridDim.x - 1; }
+  if (threadIdx.x == 0) { partial[blockIdx.x] = blockIdx.x + 1; __threadfence();
+      last = atomicAdd(&arrived, 1) == gridDim.x - 1; }
   __syncthreads();
-  if (last && threadIdx.x == 0) { int s = 0; for (int i = 0; i < gridDim.x; i++) s += ((volatile int*)partial)[i]; *out = s; }
+  if (last && threadIdx.x == 0) { int s = 0; for (int i = 0; i < gridDim.x;
+      i++) s += ((volatile int*)partial)[i]; *out = s; }
 }""")
     buffers = {
         "scratch": {"partial": np.zeros(20, "i4")},
@@ -295,7 +302,7 @@ extern "C" __global__ void wait(int* flag, int* out) {
         scratch={"flag": np.ones(1, "i4")},
         outputs={"out": np.zeros(192, "i4")},
         fills={"flag": 0},
-        arguments=("flag", "out"), arguments=("flag", "out"),
+        arguments=("flag", "out"),
     )
     assert ran.findings == []
     assert (ran.arrays["out"] == 7).all()
@@ -315,7 +322,7 @@ extern "C" __global__ void guarded(int* lock, int* out) {
         scratch={"lock": np.ones(1, "i4")},
         outputs={"out": np.ones(1, "i4")},
         fills={"lock": 0, "out": 0},
-        arguments=("lock", "out"), arguments=("lock", "out"),
+        arguments=("lock", "out"),
     )
     assert ran.arrays["out"][0] == 128
 
@@ -356,8 +363,10 @@ extern "C" __global__ void call(float* out, int shift) {
 
 def test_a_device_function_with_a_barrier(cuda):
     executor = cuda("""
-__device__ __noinline__ int swap(int* s, int v) { s[threadIdx.x] = v; __syncthreads(); int r = s[threadIdx.x ^ 33]; __syncthreads(); return r; }
-extern "C" __global__ void twice(int* out) { __shared__ int s[64]; out[threadIdx.x] = swap(s, swap(s, threadIdx.x) + 100); }
+__device__ __noinline__ int swap(int* s, int v) { s[threadIdx.x] = v; __syncthreads();
+    int r = s[threadIdx.x ^ 33]; __syncthreads(); return r; }
+extern "C" __global__ void twice(int* out) { __shared__ int s[64];
+    out[threadIdx.x] = swap(s, swap(s, threadIdx.x) + 100); }
 """)
     check(executor, "twice", np.arange(64) + 100, block=64, outputs={"out": np.zeros(64, "i4")})
 
@@ -393,7 +402,8 @@ extern "C" __global__ void mix(float* out, int k) {
 
 def test_scalars_of_every_type(cuda):
     executor = cuda("""
-extern "C" __global__ void all(double* out, bool b, unsigned char c, short s, long long l, float f, double d, size_t z) {
+extern "C" __global__ void all(double* out, bool b, unsigned char c, short s, long long l, float f, double d,
+                               size_t z) {
   out[0] = b; out[1] = c; out[2] = s; out[3] = l; out[4] = f; out[5] = d; out[6] = z;
 }""")
     arguments = (
@@ -430,7 +440,8 @@ extern "C" __global__ void where(int* out) {
 def test_float4_loads_and_stores(cuda):
     x = normal(1024)
     executor = cuda(
-        'extern "C" __global__ void copy(const float4* x, float4* out) { float4 v = x[threadIdx.x]; v.y *= 2; out[threadIdx.x] = v; }'
+        'extern "C" __global__ void copy(const float4* x, float4* out) { float4 v = x[threadIdx.x]; '
+        "v.y *= 2; out[threadIdx.x] = v; }"
     )
     expected = x.copy()
     expected[1::4] *= 2
@@ -472,7 +483,8 @@ def test_functions_of_the_math_library(cuda, expression):
     function, tolerance = MATH[expression]
     x = np.concatenate([normal(1000), np.float32([0.5, -0.5, 3, -3, 1e-3, 20, -20, 7])])
     executor = cuda(
-        f'extern "C" __global__ void f(const float* in, float* out, int n) {{ {GUARD} float x = in[i]; out[i] = {expression}; }}'
+        f'extern "C" __global__ void f(const float* in, float* out, int n) {{ {GUARD} float x = in[i]; '
+        f"out[i] = {expression}; }}"
     )
     ran = executor.run(
         "f", grid=8, block=128, inputs={"in": x}, outputs={"out": np.zeros_like(x)}, arguments=("in", "out", x.size)
@@ -493,7 +505,8 @@ def test_integer_division_and_remainder(cuda, kind):
     a = RNG.integers(limits.min, limits.max, 256, dtype=dtype)
     b = np.concatenate([RNG.integers(1, 100, 128, dtype=dtype), RNG.integers(1, limits.max, 128, dtype=dtype)])
     executor = cuda(
-        f'extern "C" __global__ void f(const {kind}* a, const {kind}* b, {kind}* q, {kind}* r) {{ int i = threadIdx.x; q[i] = a[i] / b[i]; r[i] = a[i] % b[i]; }}'
+        f'extern "C" __global__ void f(const {kind}* a, const {kind}* b, {kind}* q, {kind}* r) {{ '
+        "int i = threadIdx.x; q[i] = a[i] / b[i]; r[i] = a[i] % b[i]; }"
     )
     ran = executor.run(
         "f", block=256, inputs={"a": a, "b": b}, outputs={"q": np.zeros(256, dtype), "r": np.zeros(256, dtype)}
@@ -513,7 +526,8 @@ def test_integer_division_and_remainder(cuda, kind):
 def test_double_arithmetic_is_ieee(cuda):
     a, b, c = normal(64, dtype="f8"), normal(64, dtype="f8"), normal(64, dtype="f8")
     executor = cuda(
-        'extern "C" __global__ void f(const double* a, const double* b, const double* c, double* out) { int i = threadIdx.x; out[i] = __dadd_rn(__dmul_rn(a[i], b[i]), c[i]) / sqrt(fabs(b[i])); }'
+        'extern "C" __global__ void f(const double* a, const double* b, const double* c, double* out) { '
+        "int i = threadIdx.x; out[i] = __dadd_rn(__dmul_rn(a[i], b[i]), c[i]) / sqrt(fabs(b[i])); }"
     )
     check(
         executor,
@@ -529,7 +543,8 @@ def test_a_switch_and_a_long_loop(cuda):
     executor = cuda("""
 extern "C" __global__ void collatz(int* out) {
   unsigned v = threadIdx.x + 1; int n = 0;
-  while (v != 1) { switch (v % 4) { case 0: v /= 4; n += 2; break; case 2: v /= 2; n++; break; default: v = 3 * v + 1; n++; } }
+  while (v != 1) { switch (v % 4) { case 0: v /= 4; n += 2; break; case 2: v /= 2; n++; break;
+      default: v = 3 * v + 1; n++; } }
   out[threadIdx.x] = n;
 }""")
 
