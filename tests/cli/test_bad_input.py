@@ -1,0 +1,133 @@
+"""Bad input gets one clear error that names the place and the next step; nothing is written, nothing hangs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.cli.commands import SCALE, run, write
+
+BAD_FILES = {
+    "syntax error": ("def f(x):\n    return x +\n", "model.py::f", "model.py:2"),
+    "missing symbol": (SCALE, "model.py::scales", "scale"),
+    "raises on import": (
+        "raise RuntimeError('no licence')\n# kernel-lsp: x=f32[4]\ndef f(x):\n    return x\n",
+        "model.py::f",
+        "no licence",
+    ),
+    "exits on import": (
+        "import os\nos._exit(3)\n# kernel-lsp: x=f32[4]\ndef f(x):\n    return x\n",
+        "model.py::f",
+        "exit code 3",
+    ),
+    "hangs on import": (
+        "import time\ntime.sleep(600)\n# kernel-lsp: x=f32[4]\ndef f(x):\n    return x\n",
+        "model.py::f",
+        "did not finish",
+    ),
+    "no shapes": ("import torch\ndef f(x, weight):\n    return x * weight\n", "model.py::f", "# kernel-lsp: x=f32["),
+    "data-dependent control flow": (
+        "import torch\n# kernel-lsp: x=f32[64]\ndef f(x):\n    if x.sum() > 0:\n        return x\n    return -x\n",
+        "model.py::f",
+        "model.py:4",
+    ),
+    "complex dtype": (
+        "import torch\n# kernel-lsp: x=f32[64]\ndef f(x):\n    return torch.fft.fft(x)\n",
+        "model.py::f",
+        "complex",
+    ),
+    "output is no tensor": (
+        "import torch\n# kernel-lsp: x=f32[64]\ndef f(x):\n    return 'text'\n",
+        "model.py::f",
+        "tensor",
+    ),
+    "unsupported op": (
+        "import torch\n# kernel-lsp: x=f32[8, 8]\ndef f(x):\n    return torch.linalg.qr(x)[0]\n",
+        "model.py::f",
+        "model.py:4",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BAD_FILES)
+def test_a_bad_file_is_refused_with_place_and_next_step(tmp_path: Path, name: str) -> None:
+    text, target, says = BAD_FILES[name]
+    write(tmp_path, text)
+    deadline_s = "10" if name == "hangs on import" else "120"
+    ran = run(tmp_path, "optimize", target, "--device", "cpu", KERNEL_LSP_CAPTURE_DEADLINE_S=deadline_s)
+    assert ran.status == 2, ran.stdout + ran.stderr
+    assert "Traceback" not in ran.stderr
+    assert "error:" in ran.stderr
+    assert says in ran.stderr
+    assert sorted(path.name for path in tmp_path.iterdir() if path.name not in ("cache", "__pycache__")) == ["model.py"]
+
+
+def _refused(tmp_path: Path, *arguments: str, **settings: str) -> str:
+    ran = run(tmp_path, *arguments, **settings)
+    assert ran.status == 2, ran.stdout + ran.stderr
+    assert "Traceback" not in ran.stderr
+    return ran.stderr
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    assert "nowhere.py" in _refused(tmp_path, "optimize", "nowhere.py::f")
+
+
+def test_an_interpreter_without_torch_is_told_what_to_install(tmp_path: Path) -> None:
+    write(tmp_path, SCALE)
+    said = _refused(tmp_path, "optimize", "model.py::scale", "--python", "/usr/bin/python3")
+    assert "pip install torch" in said
+
+
+def test_a_wrong_interpreter_is_named(tmp_path: Path) -> None:
+    write(tmp_path, SCALE)
+    assert "/bin/false" in _refused(tmp_path, "optimize", "model.py::scale", "--python", "/bin/false")
+
+
+def test_an_unknown_gpu_gets_no_number_but_the_names_known(tmp_path: Path) -> None:
+    write(tmp_path, SCALE)
+    assert "H200" in _refused(tmp_path, "estimate", "model.py::scale", "--gpu", "RTX 9999")
+
+
+def test_cuda_without_a_gpu_is_refused(tmp_path: Path) -> None:
+    write(tmp_path, SCALE)
+    assert "--device cpu" in _refused(tmp_path, "optimize", "model.py::scale", "--device", "cuda")
+
+
+def test_no_compiler_says_how_to_get_one(tmp_path: Path) -> None:
+    write(tmp_path, SCALE)
+    nothing = str(tmp_path / "nothing")
+    said = _refused(tmp_path, "optimize", "model.py::scale", "--device", "cpu", KERNEL_LSP_CUDA_DIRECTORY=nothing)
+    assert "next:" in said
+
+
+def test_an_output_folder_that_is_a_file_is_refused(tmp_path: Path) -> None:
+    write(tmp_path, SCALE)
+    (tmp_path / "out").write_text("a file")
+    assert "out" in _refused(tmp_path, "optimize", "model.py::scale", "--device", "cpu", "--out", "out")
+
+
+def test_a_file_of_the_users_is_never_overwritten(tmp_path: Path) -> None:
+    write(tmp_path, SCALE)
+    (tmp_path / "kernels").mkdir()
+    mine = write(tmp_path / "kernels", "my own work", "scale.py")
+    _refused(tmp_path, "optimize", "model.py::scale", "--device", "cpu")
+    assert mine.read_text() == "my own work"
+
+
+def test_a_kernel_without_a_plan_fails_check_at_its_line(tmp_path: Path) -> None:
+    write(tmp_path, "__global__ void f(float* x) { x[0] = 1.0f; }\n", "f.cu")
+    ran = run(tmp_path, "check", "f.cu")
+    assert ran.status == 1
+    assert "f.cu:1" in ran.stdout
+
+
+def test_a_kernel_without_a_task_says_what_to_add(tmp_path: Path) -> None:
+    plan = "// kernel-lsp: 1\n// op: f(x: f32[N]) -> (y: f32[N])\n// launch: f<<<1, 32>>>(x, y)\n"
+    write(tmp_path, plan + "__global__ void f(const float* x, float* y) { y[0] = x[0]; }\n", "f.cu")
+    assert "// task:" in _refused(tmp_path, "check", "f.cu")
+
+
+def test_an_unknown_run_is_refused(tmp_path: Path) -> None:
+    assert "no run" in _refused(tmp_path, "optimize", "--resume", "never")

@@ -1,0 +1,158 @@
+"""`kernel-lsp optimize`, from the outside."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from kernel_lsp.evolve.archive import Archive, workspace_lock
+from tests.cli.commands import SCALE, Ran, command, environment, run, write
+
+QUICK = ("--device", "cpu", "--generations", "2", "--proposals", "3")
+
+
+@pytest.fixture(scope="module")
+def optimized(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Ran]:
+    folder = tmp_path_factory.mktemp("optimized")
+    write(folder, SCALE)
+    return folder, run(folder, "optimize", "model.py::scale", "--json", *QUICK)
+
+
+def test_it_ends_with_a_verified_kernel_and_status_0(optimized: tuple[Path, Ran]) -> None:
+    _, ran = optimized
+    assert ran.status == 0, ran.stderr
+    assert ran.json["candidate_id"] is not None
+    assert ran.json["n_correct"] >= 1
+
+
+def test_stdout_holds_one_json_object_and_nothing_else(optimized: tuple[Path, Ran]) -> None:
+    _, ran = optimized
+    assert ran.stdout.count("\n") == 1
+    assert ran.json["schema_version"] == 1
+
+
+def test_the_two_files_are_beside_the_source_in_kernels(optimized: tuple[Path, Ran]) -> None:
+    folder, ran = optimized
+    assert sorted(Path(file).name for file in ran.json["files"]) == ["scale.cu", "scale.py"]
+    text = (folder / "kernels" / "scale.cu").read_text()
+    assert "// task: ../model.py::scale" in text
+
+
+def test_every_number_says_its_kind_gpu_shapes_dtypes_and_date(optimized: tuple[Path, Ran]) -> None:
+    _, ran = optimized
+    for comparison in ran.json["comparisons"].values():
+        for number in (comparison["ours"], comparison["baseline"]):
+            assert number["kind"] == "estimated"
+            assert number["gpu"] == "H200"
+            assert number["low_us"] <= number["time_us"] <= number["high_us"]
+            assert number["shapes"]
+            assert number["dtypes"]
+            assert number["date"]
+
+
+def test_the_written_kernel_passes_check_through_its_own_task_line(optimized: tuple[Path, Ran]) -> None:
+    folder, _ = optimized
+    ran = run(folder, "check", "kernels/scale.cu", "--device", "cpu", "--json")
+    assert ran.status == 0, ran.stdout + ran.stderr
+    assert ran.json["outcome"]["kind"] == "correct"
+
+
+def test_a_kernel_that_someone_broke_fails_check_with_status_1(optimized: tuple[Path, Ran]) -> None:
+    folder, _ = optimized
+    kernel = folder / "kernels" / "scale.cu"
+    broken = folder / "kernels" / "broken.cu"
+    broken.write_text(kernel.read_text().replace("1.0f", "1.001f"))
+    assert broken.read_text() != kernel.read_text()
+    ran = run(folder, "check", str(broken), "--device", "cpu", "--json")
+    assert ran.status == 1, ran.stderr
+    assert ran.json["outcome"]["kind"] == "mismatch"
+
+
+def test_a_finished_run_resumes_to_the_same_end_without_evaluating_again(optimized: tuple[Path, Ran]) -> None:
+    folder, first = optimized
+    again = run(folder, "optimize", "--resume", "last", "--json")
+    assert again.status == 0, again.stderr
+    assert again.json["candidate_id"] == first.json["candidate_id"]
+    assert again.json["reason"] == first.json["reason"]
+
+
+def _killed_after(folder: Path, seconds: float, signal_number: int) -> subprocess.Popen[str]:
+    process = subprocess.Popen(
+        command("optimize", "model.py::scale", *QUICK),
+        cwd=folder,
+        env=environment(folder),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    time.sleep(seconds)
+    process.send_signal(signal_number)
+    return process
+
+
+@pytest.mark.parametrize("seconds", [0.2, 6.0, 9.0])
+def test_a_killed_run_resumes_and_loses_and_repeats_nothing(
+    tmp_path: Path, seconds: float, optimized: tuple[Path, Ran]
+) -> None:
+    write(tmp_path, SCALE)
+    _killed_after(tmp_path, seconds, signal.SIGKILL).communicate()
+    if not (tmp_path / ".kernel-lsp" / "archive.sqlite3").exists():
+        return  # killed before there was a run: nothing to resume, nothing lost
+    with Archive(tmp_path) as archive:
+        before = archive.verdicts("last" if not archive.runs() else archive.run("last").run_id)
+    resumed = run(tmp_path, "optimize", "--resume", "last", "--json")
+    assert resumed.status == 0, resumed.stderr
+    assert resumed.json["candidate_id"] == optimized[1].json["candidate_id"]
+    with Archive(tmp_path) as archive:
+        after = archive.verdicts(archive.run("last").run_id)
+    assert after[: len(before)] == before
+    keys = [(verdict.candidate_id, verdict.depth) for verdict in after]
+    assert len(keys) == len(set(keys))
+
+
+def test_ctrl_c_ends_with_130_and_says_how_to_resume(tmp_path: Path) -> None:
+    write(tmp_path, SCALE)
+    process = subprocess.Popen(
+        command("optimize", "model.py::scale", "--device", "cpu", "--generations", "50", "--proposals", "50"),
+        cwd=tmp_path,
+        env=environment(tmp_path),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stderr is not None
+    for line in process.stderr:
+        if line.startswith("generation"):
+            break
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=30)
+    assert process.returncode == 130, said
+    assert "--resume" in said
+    assert "Traceback" not in said
+
+
+def test_a_second_run_in_the_workspace_is_refused_and_told_why(tmp_path: Path) -> None:
+    write(tmp_path, SCALE)
+    with workspace_lock(tmp_path):
+        ran = run(tmp_path, "optimize", "model.py::scale", *QUICK)
+    assert ran.status == 2
+    assert "another run holds this workspace" in ran.stderr
+
+
+def test_a_run_whose_code_changed_does_not_resume(tmp_path: Path, optimized: tuple[Path, Ran]) -> None:
+    write(tmp_path, SCALE)
+    run(tmp_path, "optimize", "model.py::scale", "--device", "cpu", "--generations", "1", "--proposals", "1")
+    write(tmp_path, SCALE.replace("+ 1.0", "+ 2.0"))
+    ran = run(tmp_path, "optimize", "--resume", "last")
+    assert ran.status == 2
+    assert "the code has changed" in ran.stderr
+
+
+def test_json_goes_on_one_line_even_when_nothing_was_found(tmp_path: Path) -> None:
+    ran = run(tmp_path, "doctor", "--json")
+    assert json.loads(ran.stdout)["checks"]
