@@ -148,6 +148,19 @@ def fuse(
     return _Fuser(tensors, outputs, definitions, sizes).run()
 
 
+def live_tensors(outputs: Sequence[Tensor], definitions: Mapping[Tensor, Definition]) -> list[Tensor]:
+    """Every tensor that the outputs need, in the order of definition."""
+    found: set[Tensor] = set()
+    pending = list(outputs)
+    while pending:
+        tensor = pending.pop()
+        if tensor not in found:
+            found.add(tensor)
+            scalars = _scalars_of(definitions.get(tensor, tensor.definition))
+            pending.extend(access.tensor for access in accesses(*scalars))
+    return sorted(found, key=lambda tensor: tensor.serial)
+
+
 # --- below: how
 
 
@@ -179,7 +192,7 @@ class _Fuser:
         self._needs: dict[Tensor, frozenset[Tensor]] = {}
         self._local: frozenset[Tensor] = frozenset()
         self._n_variables = 0
-        self.live = self._find_live()
+        self.live = live_tensors(outputs, self.definitions)
         self.consumers = self._find_consumers()
         self.forced = self._find_forced()
         self.pending = [tensor for tensor in self.live if self._is_root(tensor)]
@@ -193,16 +206,6 @@ class _Fuser:
         return FusedGraph(tuple(self._with_stored(group, stored) for group in groups), stored, self.hints)
 
     # --- what there is
-
-    def _find_live(self) -> list[Tensor]:
-        found: set[Tensor] = set()
-        pending = list(self.outputs)
-        while pending:
-            tensor = pending.pop()
-            if tensor not in found:
-                found.add(tensor)
-                pending.extend(self._reads(tensor))
-        return sorted(found, key=lambda tensor: tensor.serial)
 
     def _reads(self, tensor: Tensor) -> list[Tensor]:
         scalars = _scalars_of(self.definitions[tensor])

@@ -346,6 +346,12 @@ class Sizes:
             self._expansions[symbol] = exact
         return self._derived[exact.digest]
 
+    def copy(self) -> Sizes:
+        """One that may derive more sizes without this one knowing."""
+        other = Sizes(self._minimums)
+        other._derived, other._expansions = dict(self._derived), dict(self._expansions)
+        return other
+
     def expanded(self, index: Index) -> Index:
         """The index over the task's own dims. Equal sizes have equal expansions."""
         total = ZERO

@@ -25,10 +25,9 @@ from kernel_lsp.generate.index import Index, to_expression
 from kernel_lsp.generate.knobs import Choices
 from kernel_lsp.generate.lowering.table import LoweredGraph
 from kernel_lsp.generate.names import NamePool
-from kernel_lsp.generate.scalar import Access
 from kernel_lsp.generate.structure import Structure, structure_of
 from kernel_lsp.generate.templates import GroupRenderer, RenderedGroup
-from kernel_lsp.generate.tensor import Buffer, Tensor
+from kernel_lsp.generate.tensor import Tensor
 
 MAX_INT_ELEMENTS = 1 << 30
 """Tensors up to this size are indexed with int: twice as many elements still cannot overflow it."""
@@ -65,12 +64,13 @@ class OperationBuilder:
 class _OperationRenderer:
     def __init__(self, builder: OperationBuilder, name: str, lowered: LoweredGraph) -> None:
         self.builder, self.name, self.lowered = builder, name, lowered
-        self.results = self._results()
-        structure = structure_of(lowered, self.results, builder.choices, builder.captured, builder.n_multiprocessors, name)
-        self.structure: Structure = structure
-        self.fused: FusedGraph = fuse(
-            structure.tensors, [*self.results.values()], structure.definitions, lowered.builder.sizes
+        self.results = {output.name: output.tensor for output in lowered.outputs}
+        sizes = lowered.sizes.copy()
+        self.structure: Structure = structure_of(
+            lowered, builder.choices, self._captured, sizes, builder.n_multiprocessors, name
         )
+        outputs = list(self.results.values())
+        self.fused: FusedGraph = fuse(self.structure.tensors, outputs, self.structure.definitions, sizes)
         self.scalars = self._scalars()
         self.names = self._tensor_names()
         self.index_type = self._index_type()
@@ -93,20 +93,6 @@ class _OperationRenderer:
         return RenderedOperation(plan, kernels, (), all(group.is_valid for group in groups))
 
     # --- tensors and their names
-
-    def _results(self) -> dict[str, Tensor]:
-        """Every result as a tensor of its own: an input or a repeated result is copied."""
-        results: dict[str, Tensor] = {}
-        for output in self.lowered.outputs:
-            tensor = output.tensor
-            if isinstance(tensor.definition, Buffer) or tensor in results.values():
-                source = tensor
-                copy = self.lowered.builder.pointwise(
-                    tensor.dtype, tensor.shape, lambda index, source=source: Access(source, index), name=output.name
-                )
-                tensor = copy
-            results[output.name] = tensor
-        return results
 
     def _scalars(self) -> tuple[TaskScalar, ...]:
         return tuple(argument for argument in self.builder.task.arguments if isinstance(argument, TaskScalar))

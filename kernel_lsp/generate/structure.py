@@ -2,12 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
+from kernel_lsp.core.dtype import DType
+from kernel_lsp.core.expression import Constant as ConstantExpression
+from kernel_lsp.core.expression import call
+from kernel_lsp.generate.fuse import live_tensors, pattern_of, unravel_safe
+from kernel_lsp.generate.index import Index, Sizes, Variable, as_index, product, to_expression
 from kernel_lsp.generate.knobs import Choices
 from kernel_lsp.generate.lowering.table import LoweredGraph
-from kernel_lsp.generate.tensor import Definition, Tensor
+from kernel_lsp.generate.names import NamePool
+from kernel_lsp.generate.scalar import Access, Constant, Loop, Scalar, compare, guarded, index_value
+from kernel_lsp.generate.tensor import Definition, Pointwise, Reduction, Tensor
+
+MIN_SPLIT_COLUMNS = 8192
+"""A row shorter than this is one block's work: a second launch would cost more than it wins."""
+MIN_SPLIT_LENGTH = 2048
+MAX_SPLIT = 512
+MAX_DIRECT_TERMS = 64
+"""A sum of at most so many products is done by one thread: staging its factors would cost as much."""
+MAX_ROW_OUTPUTS = 1 << 15
+"""Sums of products with at most so many results are done by a warp each: tiles would not fill the GPU."""
+SPLITTABLE = ("sum", "prod", "max", "min", "any", "all")
+ContractionChoice = str
 
 
 @dataclass(frozen=True)
@@ -20,11 +38,171 @@ class Structure:
 
 def structure_of(
     lowered: LoweredGraph,
-    results: Mapping[str, Tensor],
     choices: Choices,
-    captured: Mapping[str, int],
+    captured: Callable[[Index], int],
+    sizes: Sizes,
     n_multiprocessors: int,
     operation: str,
 ) -> Structure:
     """The structure that the schedule asks for."""
-    return Structure(tuple(lowered.builder.tensors), {})
+    planner = _Planner(choices, captured, sizes, n_multiprocessors, operation)
+    outputs = [output.tensor for output in lowered.outputs]
+    for tensor in live_tensors(outputs, {}):
+        definition = tensor.definition
+        if isinstance(definition, Reduction) and definition.contraction is not None:
+            planner.plan_contraction(tensor, definition)
+        elif isinstance(definition, Reduction):
+            planner.plan_reduction(tensor, definition)
+    return Structure((*lowered.tensors, *planner.new_tensors), planner.definitions)
+
+
+def identity_scalar(kind: str, dtype: DType) -> Scalar:
+    """The value that changes nothing in a reduction."""
+    if kind in ("sum", "any"):
+        return Constant(False if dtype == DType.BOOL else 0, dtype)
+    if kind in ("prod", "all"):
+        return Constant(True if dtype == DType.BOOL else 1, dtype)
+    if dtype.is_floating:
+        return Constant(float("-inf" if kind == "max" else "inf"), dtype)
+    bits = 8 * dtype.itemsize
+    if dtype in (DType.U8, DType.BOOL):
+        return Constant(0 if kind == "max" else (1 if dtype == DType.BOOL else 255), dtype)
+    return Constant(-(1 << (bits - 1)) if kind == "max" else (1 << (bits - 1)) - 1, dtype)
+
+
+# --- below: one decision at a time
+
+
+@dataclass
+class _Planner:
+    choices: Choices
+    captured: Callable[[Index], int]
+    sizes: Sizes
+    n_multiprocessors: int
+    operation: str
+    definitions: dict[Tensor, Definition] = field(default_factory=dict)
+    new_tensors: list[Tensor] = field(default_factory=list)
+    names: NamePool = field(default_factory=NamePool)
+
+    def plan_contraction(self, tensor: Tensor, definition: Reduction) -> None:
+        """`direct`: one thread per result; `rows`: a warp or block per result; `tiled`: through shared memory."""
+        options = self._contraction_options(tensor, definition)
+        name = f"{self.operation}.{self.names.take(tensor.name)}.contraction"
+        chosen = self.choices.pick(name, options, self._default_contraction(tensor, definition), "how it is computed")
+        if chosen == "direct":
+            loop = Loop("sum", definition.reduced, tensor.dtype, definition.body)
+            self.definitions[tensor] = Pointwise(definition.variables, loop)
+        elif chosen == "rows":
+            plain = Reduction("sum", definition.variables, definition.reduced, definition.domain, definition.body)
+            self.definitions[tensor] = plain
+            self.plan_reduction(tensor, plain)
+
+    def _contraction_options(self, tensor: Tensor, definition: Reduction) -> list[str]:
+        return ["direct", "rows", "tiled"]
+
+    def _default_contraction(self, tensor: Tensor, definition: Reduction) -> str:
+        contraction = definition.contraction
+        assert contraction is not None
+        n_terms = self._size(product(variable.extent for variable in definition.reduced))
+        n_results = self._size(tensor.n_elements)
+        n_columns = self._size(product(tensor.shape[axis] for axis in contraction.column_axes))
+        n_rows = self._size(product(tensor.shape[axis] for axis in contraction.row_axes))
+        if n_terms <= MAX_DIRECT_TERMS or min(n_columns, n_rows) <= 2:
+            return "rows" if n_terms > 4 * MAX_DIRECT_TERMS and n_results <= MAX_ROW_OUTPUTS else "direct"
+        if n_results <= MAX_ROW_OUTPUTS and n_terms >= 128:
+            return "rows"
+        return "tiled"
+
+    def plan_reduction(self, tensor: Tensor, definition: Reduction) -> None:
+        """Long rows of which there are few are split over blocks, whose results are combined by a second kernel."""
+        if definition.kind not in SPLITTABLE:
+            return
+        default = self._default_split(definition)
+        n_columns = self._size(product(variable.extent for variable in definition.reduced))
+        if n_columns < MIN_SPLIT_COLUMNS // 4:
+            return
+        values = sorted({1, max(1, default // 2), default, min(MAX_SPLIT, 2 * default), 8, 64})
+        name = f"{self.operation}.{self.names.take(tensor.name)}.split"
+        split = self.choices.pick_int(name, values, default, "blocks that share a row")
+        if split > 1:
+            self._split(tensor, definition, split)
+
+    def _default_split(self, definition: Reduction) -> int:
+        pattern = pattern_of(definition)
+        n_rows = self._size(product(extent for kind, extent in pattern if kind == "o"))
+        n_columns = self._size(product(extent for kind, extent in pattern if kind == "r"))
+        if not n_rows or n_columns < MIN_SPLIT_COLUMNS // 4:
+            return 1
+        if pattern[-1][0] == "r":
+            if n_columns < MIN_SPLIT_COLUMNS or n_rows >= self.n_multiprocessors:
+                return 1
+            wanted = min(4 * self.n_multiprocessors // n_rows, n_columns // MIN_SPLIT_LENGTH)
+        else:
+            wanted = min(self.n_multiprocessors * 64 // n_rows, n_columns // 256)
+        return _power_of_two(wanted)
+
+    def _size(self, size: Index) -> int:
+        return self.captured(size)
+
+    def _split(self, tensor: Tensor, definition: Reduction, split: int) -> None:
+        """Replace the reduction by one over parts of its rows and one over the parts."""
+        columns = product(variable.extent for variable in definition.reduced)
+        part = Variable("part", -2 * tensor.serial - 2, as_index(split))
+        length = self._part_length(columns, split)
+        within = Variable("within", -2 * tensor.serial - 3, length)
+        flat = as_index(part) * length + as_index(within)
+        extents = [variable.extent for variable in definition.reduced]
+        replacements = dict(zip(definition.reduced, unravel_safe(flat, extents), strict=True))
+        body = definition.body.substitute(replacements)
+        if (length * split) != columns:
+            inside = compare("lt", index_value(flat), index_value(columns))
+            body = guarded(inside, body, identity_scalar(definition.kind, body.dtype))
+        domain, variables = _split_domain(definition, part, within)
+        partial = Tensor(
+            f"{tensor.name}_parts",
+            tensor.serial - 1,
+            tensor.dtype,
+            tuple(variable.extent for variable in variables),
+            Reduction(definition.kind, variables, (within,), domain, body),
+            tensor.source,
+        )
+        self.new_tensors.append(partial)
+        self.definitions[tensor] = Reduction(
+            definition.kind,
+            definition.variables,
+            (part,),
+            variables,
+            Access(partial, [as_index(0) if v.extent.constant == 1 else as_index(v) for v in variables]),
+        )
+
+    def _part_length(self, columns: Index, split: int) -> Index:
+        if columns.constant is not None:
+            return as_index(-(-columns.constant // split))
+        exact = (columns + (split - 1)) // split
+        expression = call("ceil_div", to_expression(columns), ConstantExpression(split))
+        return as_index(self.sizes.derived(exact, expression, "part_length"))
+
+
+def _split_domain(
+    definition: Reduction, part: Variable, within: Variable
+) -> tuple[tuple[Variable, ...], tuple[Variable, ...]]:
+    """The order in memory of the split reduction, and its outer variables. The parts take the place of the columns."""
+    kept: list[Variable] = [variable for variable in definition.domain if variable not in definition.reduced]
+    place = len(kept)
+    sized = [variable for variable in definition.domain if variable.extent.constant != 1]
+    if sized[-1] not in definition.reduced:
+        first = next(variable for variable in sized if variable in definition.reduced)
+        place = sum(variable not in definition.reduced for variable in definition.domain[: definition.domain.index(first)])
+    domain = (*kept[:place], part, within, *kept[place:])
+    return domain, (*kept[:place], part, *kept[place:])
+
+
+def _power_of_two(value: int) -> int:
+    """The largest one up to `value`, within bounds."""
+    result = 1
+    while result * 2 <= min(value, MAX_SPLIT):
+        result *= 2
+    return result
+
+
+_ = Sequence

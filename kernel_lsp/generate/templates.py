@@ -5,13 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
+from kernel_lsp.core.expression import Constant
 from kernel_lsp.core.plan import Fill, LibraryStep
+from kernel_lsp.errors import TargetError
 from kernel_lsp.generate.codegen.elementwise import ElementwiseSchedule, render_elementwise
 from kernel_lsp.generate.codegen.kernel import RenderedKernel
+from kernel_lsp.generate.codegen.matmul import TileSchedule, is_valid_tile_schedule, render_contraction
 from kernel_lsp.generate.codegen.packs import MAX_PACK_BYTES
 from kernel_lsp.generate.codegen.rows import COLUMN_WIDTH, RowSchedule, is_valid_row_schedule, render_rows
+from kernel_lsp.generate.codegen.scan import ScanSchedule, render_scan
+from kernel_lsp.generate.codegen.scatter import ATOMIC_TYPES, render_scatter
 from kernel_lsp.generate.codegen.writer import KernelWriter
-from kernel_lsp.generate.fuse import ElementwiseGroup, Group, RowGroup
+from kernel_lsp.generate.fuse import (
+    ContractionGroup,
+    ElementwiseGroup,
+    Group,
+    RowGroup,
+    ScanGroup,
+    ScatterGroup,
+)
 from kernel_lsp.generate.index import Index, divides
 from kernel_lsp.generate.knobs import Choices
 from kernel_lsp.generate.scalar import Loop, accesses, nodes
@@ -49,7 +61,78 @@ class GroupRenderer:
                 return self._elementwise(group, name)
             case RowGroup():
                 return self._rows(group, name)
-        raise NotImplementedError(type(group).__name__)
+            case ContractionGroup():
+                return self._contraction(group, name)
+            case ScanGroup():
+                return self._scan(group, name)
+            case ScatterGroup():
+                return self._scatter(group, name)
+
+    # --- contractions, scans, scatters
+
+    def _contraction(self, group: ContractionGroup, name: str) -> RenderedGroup:
+        kernel = self.new_kernel(name)
+        pick = self.choices.pick_int
+        default = self._default_tiles(group)
+        schedule = TileSchedule(
+            pick(f"{kernel.name}.tile_m", (16, 32, 64, 128), default.tile_m, "rows of a block's tile"),
+            pick(f"{kernel.name}.tile_n", (16, 32, 64, 128), default.tile_n, "columns of a block's tile"),
+            pick(f"{kernel.name}.tile_k", (8, 16, 32), default.tile_k, "products per step through shared memory"),
+            pick(f"{kernel.name}.thread_m", (1, 2, 4, 8), default.thread_m, "rows per thread"),
+            pick(f"{kernel.name}.thread_n", (1, 2, 4, 8), default.thread_n, "columns per thread"),
+        )
+        is_valid = is_valid_tile_schedule(schedule, group.tensor.dtype)
+        used = schedule if is_valid else default
+        comment = (
+            f"Each block computes a {used.tile_m} x {used.tile_n} tile of {group.tensor.name} in shared memory, "
+            f"{used.tile_k} products at a time; each thread keeps {used.thread_m} x {used.thread_n} sums in registers."
+        )
+        return RenderedGroup((render_contraction(kernel, group, used, comment),), is_valid=is_valid)
+
+    def _default_tiles(self, group: ContractionGroup) -> TileSchedule:
+        n_rows, n_columns = self.captured(group.m.extent), self.captured(group.n.extent)
+        n_batch = max(1, self.captured(group.batch.extent))
+        for tile_m, tile_n, thread in ((128, 128, 8), (64, 64, 4), (32, 32, 2)):
+            n_blocks = -(-n_rows // tile_m) * -(-n_columns // tile_n) * n_batch
+            if n_blocks >= self.n_multiprocessors and n_rows >= tile_m and n_columns >= tile_n:
+                return TileSchedule(tile_m, tile_n, 16, thread, thread)
+        if n_columns <= 16 < n_rows:
+            return TileSchedule(64, 16, 16, 4, 2)
+        if n_rows <= 16 < n_columns:
+            return TileSchedule(16, 64, 16, 2, 4)
+        return TileSchedule(32, 32, 16, 2, 2)
+
+    def _scan(self, group: ScanGroup, name: str) -> RenderedGroup:
+        kernel = self.new_kernel(name)
+        is_serial = not group.is_column_contiguous
+        default = 256 if not is_serial else 64
+        threads = self.choices.pick_int(f"{kernel.name}.threads", (64, 128, 256, 512), default, "threads per block")
+        who = "One thread per row; neighbouring threads walk neighbouring rows" if is_serial else "One block per row"
+        comment = f"{who}. Sums are kept in double: an f32 running sum loses a digit every few thousand elements."
+        if not group.scalar.dtype.is_floating:
+            comment = f"{who}."
+        return RenderedGroup((render_scan(kernel, group, ScanSchedule(threads, is_serial), comment),))
+
+    def _scatter(self, group: ScatterGroup, name: str) -> RenderedGroup:
+        fills: tuple[Fill, ...] = ()
+        kernels: list[RenderedKernel] = []
+        if group.kind == "sum" and group.tensor.dtype not in ATOMIC_TYPES:
+            raise TargetError(
+                f"the generator cannot add {group.tensor.dtype} values at indices: there is no atomic addition for it",
+                file=group.tensor.source.file if group.tensor.source else None,
+                line=group.tensor.source.line if group.tensor.source else None,
+                next_step="convert to f32 or i32 before adding",
+            )
+        if group.base is None:
+            fills = (Fill(self.tensor_names[group.tensor], Constant(0)),)
+        else:
+            kernels += self._elementwise(group.base, f"{name}_base").kernels
+        kernel = self.new_kernel(name)
+        threads = self.choices.pick_int(f"{kernel.name}.threads", (64, 128, 256, 512), 256, "threads per block")
+        how = "adds it atomically, for several may meet" if group.kind == "sum" else "writes it"
+        comment = f"One thread per update finds its place and {how}."
+        kernels.append(render_scatter(kernel, group, threads, comment))
+        return RenderedGroup(tuple(kernels), fills)
 
     # --- elementwise
 

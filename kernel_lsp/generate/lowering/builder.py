@@ -39,7 +39,8 @@ class Builder:
 
     def tensor(self, name: str, dtype: DType, shape: Shape, definition: Definition) -> Tensor:
         source = self._node.source if self._node else None
-        made = Tensor(name, len(self.tensors), dtype, tuple(shape), definition, source)
+        # Even numbers: a reduction that is split puts its first half just before itself.
+        made = Tensor(name, 2 * len(self.tensors), dtype, tuple(shape), definition, source)
         self.tensors.append(made)
         return made
 
@@ -60,12 +61,27 @@ class Builder:
         name: str = "",
     ) -> Tensor:
         """`body` over `source_shape`, combined over `axes`; the result has the other axes, in order."""
+        if all(source_shape[axis].constant == 1 for axis in axes):
+            return self._trivial_reduction(kind, dtype, source_shape, axes, body, name)
         domain = self.variables(source_shape, prefix="r")
         kept = tuple(variable for axis, variable in enumerate(domain) if axis not in axes)
         reduced = tuple(variable for axis, variable in enumerate(domain) if axis in axes)
         definition = Reduction(kind, kept, reduced, domain, body(positions(domain)))
         shape = tuple(size for axis, size in enumerate(source_shape) if axis not in axes)
         return self.tensor(name or self.result_name(), dtype, shape, definition)
+
+    def _trivial_reduction(
+        self, kind: str, dtype: DType, source_shape: Shape, axes: Sequence[int], body: Body, name: str
+    ) -> Tensor:
+        """One element combined is itself, and its position is 0."""
+        shape = tuple(size for axis, size in enumerate(source_shape) if axis not in axes)
+
+        def element(index: tuple[Index, ...]) -> Scalar:
+            rest = iter(index)
+            full = tuple(ZERO if axis in axes else next(rest) for axis in range(len(source_shape)))
+            return Constant(0, DType.I64) if kind in ("argmax", "argmin") else body(full)
+
+        return self.pointwise(dtype, shape, element, name=name)
 
     def contraction(
         self,
@@ -74,6 +90,8 @@ class Builder:
         reduced_shape: Shape,
         factors: Callable[[tuple[Index, ...], tuple[Index, ...]], tuple[Scalar, Scalar]],
         axes: tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]],
+        *,
+        name: str = "",
     ) -> Tensor:
         """Sum of products over `reduced_shape`. `axes` are the (batch, row, column) axes of the result."""
         variables = self.variables(shape)
@@ -82,7 +100,7 @@ class Builder:
         body = multiply(left, right, accumulation_dtype(dtype))
         contraction = Contraction(left, right, *axes)
         definition = Reduction("sum", variables, reduced, (*variables, *reduced), body, contraction)
-        return self.tensor(self.result_name(), dtype, shape, definition)
+        return self.tensor(name or self.result_name(), dtype, shape, definition)
 
     def variables(self, shape: Sequence[Index], prefix: str = "i") -> tuple[Variable, ...]:
         """A fresh index variable per dim."""

@@ -1,1 +1,311 @@
-"""To come."""
+"""Sums of products: matrix products, convolutions, and the gradients of convolutions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from kernel_lsp.core.dtype import DType
+from kernel_lsp.generate.index import ONE, ZERO, Index, as_index, divide_exactly
+from kernel_lsp.generate.lowering.builder import Call, Shape, accumulation_dtype, read
+from kernel_lsp.generate.lowering.pointwise import op
+from kernel_lsp.generate.lowering.table import lowers
+from kernel_lsp.generate.scalar import (
+    Access,
+    Constant,
+    Scalar,
+    both,
+    cast,
+    compare,
+    guarded,
+    in_range,
+    index_value,
+)
+from kernel_lsp.generate.tensor import Tensor
+
+Factors = Callable[[tuple[Index, ...], tuple[Index, ...]], tuple[Scalar, Scalar]]
+
+
+def contract(
+    call: Call,
+    shape: Shape,
+    reduced_shape: Shape,
+    factors: Factors,
+    axes: tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]],
+    *,
+    name: str = "",
+) -> Tensor:
+    """A sum of products in the accumulation type of the call's first result."""
+    return call.builder.contraction(accumulation_dtype(call.dtype()), shape, reduced_shape, factors, axes, name=name)
+
+
+def converted(call: Call, tensor: Tensor, item: int = 0) -> Tensor:
+    """The tensor in the dtype of a result."""
+    dtype = call.dtype(item)
+    if tensor.dtype == dtype:
+        return tensor
+    return call.builder.pointwise(dtype, tensor.shape, lambda index: Access(tensor, index), name=tensor.name)
+
+
+# --- matrix products
+
+
+def matrix_product(call: Call, left: Tensor, right: Tensor) -> Tensor:
+    """(..., M, K) x (..., K, N) with equal leading dims."""
+    n_batch = len(left.shape) - 2
+    batch = tuple(range(n_batch))
+    shape = (*left.shape[:-1], right.shape[-1])
+
+    def factors(index: tuple[Index, ...], k: tuple[Index, ...]) -> tuple[Scalar, Scalar]:
+        return (
+            Access(left, (*index[:n_batch], index[n_batch], k[0])),
+            Access(right, (*index[:n_batch], k[0], index[n_batch + 1])),
+        )
+
+    return contract(call, shape, (left.shape[-1],), factors, (batch, (n_batch,), (n_batch + 1,)))
+
+
+@lowers("mm", "bmm")
+def _matmul(call: Call) -> Tensor:
+    return converted(call, matrix_product(call, call.tensor(0), call.tensor(1, "mat2")))
+
+
+@lowers("addmm", "baddbmm")
+def _addmm(call: Call) -> Tensor:
+    """beta * self + alpha * (mat1 @ mat2)."""
+    bias, left, right = call.tensor(0), call.tensor(1, "mat1"), call.tensor(2, "mat2")
+    return _scaled_sum(call, bias, matrix_product(call, left, right))
+
+
+def _scaled_sum(call: Call, bias: Tensor, total: Tensor) -> Tensor:
+    beta = call.scalar(len(call.node.arguments), "beta", total.dtype, 1)
+    alpha = call.scalar(len(call.node.arguments), "alpha", total.dtype, 1)
+
+    def body(index: tuple[Index, ...]) -> Scalar:
+        scaled = op("mul", Access(total, index), alpha)
+        return op("add", scaled, op("mul", cast(read(bias, index), total.dtype), beta))
+
+    return call.builder.pointwise(call.dtype(), call.shape(), body)
+
+
+@lowers("addmv")
+def _addmv(call: Call) -> Tensor:
+    return _scaled_sum(call, call.tensor(0), _matrix_vector(call, call.tensor(1, "mat"), call.tensor(2, "vec")))
+
+
+@lowers("mv")
+def _mv(call: Call) -> Tensor:
+    return converted(call, _matrix_vector(call, call.tensor(0), call.tensor(1, "vec")))
+
+
+def _matrix_vector(call: Call, matrix: Tensor, vector: Tensor) -> Tensor:
+    dtype = accumulation_dtype(call.dtype())
+
+    def body(index: tuple[Index, ...]) -> Scalar:
+        return op("mul", cast(Access(matrix, index), dtype), cast(Access(vector, index[1:]), dtype))
+
+    return call.builder.reduction("sum", dtype, matrix.shape, (1,), body)
+
+
+@lowers("dot", "vdot")
+def _dot(call: Call) -> Tensor:
+    left, right = call.tensor(0), call.tensor(1, "tensor")
+    dtype = accumulation_dtype(call.dtype())
+
+    def body(index: tuple[Index, ...]) -> Scalar:
+        return op("mul", cast(Access(left, index), dtype), cast(Access(right, index), dtype))
+
+    return converted(call, call.builder.reduction("sum", dtype, left.shape, (0,), body))
+
+
+@lowers("linear")
+def _linear(call: Call) -> Tensor:
+    source, weight, bias = call.tensor(0, "input"), call.tensor(1, "weight"), call.optional_tensor(2, "bias")
+    n_outer = len(source.shape) - 1
+
+    def factors(index: tuple[Index, ...], k: tuple[Index, ...]) -> tuple[Scalar, Scalar]:
+        return Access(source, (*index[:n_outer], k[0])), Access(weight, (index[n_outer], k[0]))
+
+    total = contract(call, call.shape(), (source.shape[-1],), factors, ((), tuple(range(n_outer)), (n_outer,)))
+    return _with_bias(call, total, bias, n_outer)
+
+
+@lowers("matmul")
+def _general_matmul(call: Call) -> Tensor:
+    left, right = call.tensor(0), call.tensor(1, "other")
+    if len(left.shape) < 2 or len(left.shape) != len(right.shape):
+        call.fail("its operands have different numbers of dims")
+    return converted(call, matrix_product(call, left, right))
+
+
+def _with_bias(call: Call, total: Tensor, bias: Tensor | None, axis: int) -> Tensor:
+    if bias is None:
+        return converted(call, total)
+
+    def body(index: tuple[Index, ...]) -> Scalar:
+        return op("add", Access(total, index), cast(Access(bias, (index[axis],)), total.dtype))
+
+    return call.builder.pointwise(call.dtype(), total.shape, body)
+
+
+# --- convolutions
+
+
+@dataclass(frozen=True)
+class _Convolution:
+    """The geometry of one convolution. Shapes are (N, C, spatial); all lists have one entry per spatial dim."""
+
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    dilation: tuple[int, ...]
+    groups: int
+
+    @classmethod
+    def of(cls, call: Call, n_spatial: int, first: int) -> _Convolution:
+        """From the arguments ``stride, padding, dilation, transposed, output_padding, groups`` at `first`."""
+        return cls(
+            call.spatial(first, "stride", n_spatial, 1),
+            call.spatial(first + 1, "padding", n_spatial, 0),
+            call.spatial(first + 2, "dilation", n_spatial, 1),
+            call.integer(first + 5, "groups", 1),
+        )
+
+    def source_position(self, out: Sequence[Index], kernel: Sequence[Index]) -> list[Index]:
+        """Which input position an output position reads at a place of the kernel; it may lie outside."""
+        return [
+            position * stride + tap * dilation - padding
+            for position, tap, stride, padding, dilation in zip(
+                out, kernel, self.stride, self.padding, self.dilation, strict=True
+            )
+        ]
+
+    def target_position(self, source: Sequence[Index], kernel: Sequence[Index]) -> tuple[list[Index], Scalar]:
+        """Which output position reads an input position at a place of the kernel, and whether there is one, apart from
+        its upper bound."""
+        positions: list[Index] = []
+        exists: Scalar = Constant(True, DType.BOOL)
+        for position, tap, stride, padding, dilation in zip(
+            source, kernel, self.stride, self.padding, self.dilation, strict=True
+        ):
+            shifted = position + padding - tap * dilation
+            if stride > 1:
+                exists = both(exists, compare("eq", index_value(shifted % stride), index_value(ZERO)))
+            positions.append(shifted // stride if stride > 1 else shifted)
+        return positions, exists
+
+
+def guarded_access(tensor: Tensor, index: Sequence[Index], n_spatial: int, exists: Scalar | None = None) -> Scalar:
+    """An element, or 0 where its spatial position lies outside."""
+    inside: Scalar = Constant(True, DType.BOOL) if exists is None else exists
+    for position, size in zip(index[-n_spatial:], tensor.shape[-n_spatial:], strict=True):
+        inside = both(inside, in_range(position, size))
+    return guarded(inside, Access(tensor, index), cast(Constant(0, DType.I64), tensor.dtype))
+
+
+@lowers("convolution")
+def _convolution(call: Call) -> Tensor:
+    source, weight, bias = call.tensor(0, "input"), call.tensor(1, "weight"), call.optional_tensor(2, "bias")
+    geometry = _Convolution.of(call, len(source.shape) - 2, 3)
+    if bool(call.raw(6, "transposed")):
+        total = transposed_convolution(call, source, weight, geometry, call.shape()[2:])
+    else:
+        total = plain_convolution(call, source, weight, geometry, call.shape()[2:])
+    return _with_bias(call, total, bias, 1)
+
+
+def plain_convolution(call: Call, source: Tensor, weight: Tensor, geometry: _Convolution, spatial: Shape) -> Tensor:
+    """Over (N, groups, C_out / groups, spatial), as a view of (N, C_out, spatial)."""
+    n_spatial, groups = len(spatial), geometry.groups
+    per_group = weight.shape[1]
+    out_per_group = _divided(call, weight.shape[0], groups)
+    shape = (source.shape[0], as_index(groups), out_per_group, *spatial)
+
+    def factors(index: tuple[Index, ...], k: tuple[Index, ...]) -> tuple[Scalar, Scalar]:
+        at = geometry.source_position(index[3:], k[1:])
+        pixel = guarded_access(source, (index[0], index[1] * per_group + k[0], *at), n_spatial)
+        return pixel, Access(weight, (index[1] * out_per_group + index[2], *k))
+
+    axes = ((1,), (0, *range(3, 3 + n_spatial)), (2,))
+    total = contract(call, shape, weight.shape[1:], factors, axes)
+    return call.builder.reshaped(total, (source.shape[0], weight.shape[0], *spatial))
+
+
+def transposed_convolution(
+    call: Call, source: Tensor, weight: Tensor, geometry: _Convolution, spatial: Shape, *, name: str = ""
+) -> Tensor:
+    """In gather form: every output position sums the input positions that reach it. The weight is (C_in, C_out / groups,
+    kernel)."""
+    n_spatial, groups = len(spatial), geometry.groups
+    out_per_group = weight.shape[1]
+    in_per_group = _divided(call, weight.shape[0], groups)
+    shape = (source.shape[0], as_index(groups), out_per_group, *spatial)
+
+    def factors(index: tuple[Index, ...], k: tuple[Index, ...]) -> tuple[Scalar, Scalar]:
+        at, exists = geometry.target_position(index[3:], k[1:])
+        channel = index[1] * in_per_group + k[0]
+        pixel = guarded_access(source, (index[0], channel, *at), n_spatial, exists)
+        return pixel, Access(weight, (channel, index[2], *k[1:]))
+
+    axes = ((1,), (0, *range(3, 3 + n_spatial)), (2,))
+    total = contract(call, shape, (in_per_group, *weight.shape[2:]), factors, axes, name=name)
+    return call.builder.reshaped(total, (source.shape[0], out_per_group * groups, *spatial))
+
+
+@lowers("convolution_backward")
+def _convolution_backward(call: Call) -> tuple[Tensor | None, ...]:
+    grad, source, weight = call.tensor(0, "grad_output"), call.tensor(1, "input"), call.tensor(2, "weight")
+    n_spatial = len(source.shape) - 2
+    geometry = _Convolution.of(call, n_spatial, 4)
+    wanted = call.raw(10, "output_mask")
+    is_transposed = bool(call.raw(7, "transposed"))
+    results: list[Tensor | None] = [None, None, None]
+    if wanted[0] and is_transposed:
+        # The gradient of a transposed convolution is the plain one with the same weight.
+        results[0] = plain_convolution(call, grad, weight, geometry, source.shape[2:])
+    elif wanted[0]:
+        results[0] = transposed_convolution(call, grad, weight, geometry, source.shape[2:], name="grad_input")
+    if wanted[1]:
+        pixels, positions = (grad, source) if is_transposed else (source, grad)
+        results[1] = _weight_gradient(call, pixels, positions, weight, geometry)
+    if wanted[2]:
+        results[2] = _bias_gradient(call, grad)
+    return tuple(
+        tensor if tensor is None else converted(call, tensor, item) for item, tensor in enumerate(results)
+    )
+
+
+def _weight_gradient(call: Call, pixels: Tensor, positions: Tensor, weight: Tensor, geometry: _Convolution) -> Tensor:
+    """For every weight the sum over (N, spatial) of what it multiplied. `positions` slides over `pixels`."""
+    n_spatial, groups = len(pixels.shape) - 2, geometry.groups
+    per_group = _divided(call, pixels.shape[1], groups)
+    rows_per_group = _divided(call, weight.shape[0], groups)
+    shape = (as_index(groups), rows_per_group, *weight.shape[1:])
+
+    def factors(index: tuple[Index, ...], k: tuple[Index, ...]) -> tuple[Scalar, Scalar]:
+        at = geometry.source_position(k[1:], index[3:])
+        pixel = guarded_access(pixels, (k[0], index[0] * per_group + index[2], *at), n_spatial)
+        return Access(positions, (k[0], index[0] * rows_per_group + index[1], *k[1:])), pixel
+
+    axes = ((0,), (1,), tuple(range(2, 3 + n_spatial)))
+    total = contract(call, shape, (positions.shape[0], *positions.shape[2:]), factors, axes, name="grad_weight")
+    return call.builder.reshaped(total, weight.shape)
+
+
+def _bias_gradient(call: Call, grad: Tensor) -> Tensor:
+    dtype = accumulation_dtype(grad.dtype)
+    axes = (0, *range(2, len(grad.shape)))
+    return call.builder.reduction(
+        "sum", dtype, grad.shape, axes, lambda index: cast(Access(grad, index), dtype), name="grad_bias"
+    )
+
+
+def _divided(call: Call, size: Index, groups: int) -> Index:
+    if groups == 1:
+        return size
+    quotient = divide_exactly(size, as_index(groups))
+    if quotient is None:
+        call.fail("its channels do not divide by its groups")
+    return quotient
+
+
+_ = ONE

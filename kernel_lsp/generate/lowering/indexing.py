@@ -1,1 +1,277 @@
-"""To come."""
+"""Reads and writes at indices that are values: gather, embedding, index, scatter."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kernel_lsp.core.dtype import DType
+from kernel_lsp.generate.index import Index, as_index
+from kernel_lsp.generate.lowering.builder import Call, accumulation_dtype, positions, read
+from kernel_lsp.generate.lowering.contraction import converted
+from kernel_lsp.generate.lowering.pointwise import op
+from kernel_lsp.generate.lowering.table import lowers
+from kernel_lsp.generate.scalar import (
+    Access,
+    Constant,
+    Scalar,
+    as_position,
+    cast,
+    compare,
+    guarded,
+    index_value,
+    integer,
+    select,
+)
+from kernel_lsp.generate.tensor import Scatter, Tensor
+
+
+@lowers("gather")
+def _gather(call: Call) -> Tensor:
+    source, index_tensor = call.tensor(0), call.tensor(2, "index")
+    if not source.shape:
+        return call.builder.pointwise(call.dtype(), call.shape(), lambda index: Access(source, ()))
+    axis = call.axis(1, "dim", len(source.shape))
+
+    def to_source(index: tuple[Index, ...]) -> list[Index]:
+        return [*index[:axis], position_of(Access(index_tensor, index)), *index[axis + 1 :]]
+
+    return call.builder.view(source, call.shape(), to_source)
+
+
+def position_of(scalar: Scalar) -> Index:
+    """An integer value as an index."""
+    return as_position(cast(scalar, DType.I64))
+
+
+@lowers("index_select")
+def _index_select(call: Call) -> Tensor:
+    source, indices = call.tensor(0), call.tensor(2, "index")
+    axis = call.axis(1, "dim", max(len(source.shape), 1))
+
+    def to_source(index: tuple[Index, ...]) -> list[Index]:
+        at = (index[axis],) if indices.shape else ()
+        return [*index[:axis], position_of(Access(indices, at)), *index[axis + 1 :]]
+
+    return call.builder.view(source, call.shape(), to_source)
+
+
+@lowers("embedding")
+def _embedding(call: Call) -> Tensor:
+    weight, indices = call.tensor(0, "weight"), call.tensor(1, "indices")
+
+    def to_source(index: tuple[Index, ...]) -> list[Index]:
+        return [position_of(Access(indices, index[:-1])), index[-1]]
+
+    return call.builder.view(weight, call.shape(), to_source)
+
+
+@lowers("index", "_unsafe_index")
+def _index(call: Call) -> Tensor:
+    """``source[i, :, j]`` with integer tensors that broadcast; a negative index counts from the end."""
+    source = call.tensor(0)
+    given = call.tensors(1, "indices")
+    to_source = advanced_index(call, source, given)
+    return call.builder.view(source, call.shape(), to_source)
+
+
+def advanced_index(call: Call, source: Tensor, given: Sequence[Tensor | None]):  # type: ignore[no-untyped-def]
+    """The map from an index of the result to one of the source, as NumPy's advanced indexing has it."""
+    used = [axis for axis, tensor in enumerate(given) if tensor is not None]
+    if any(tensor.dtype in (DType.BOOL, DType.U8) for tensor in given if tensor is not None):
+        call.fail("it selects by a mask, so that its size depends on values")
+    n_broadcast = max(len(tensor.shape) for tensor in given if tensor is not None)
+    is_adjacent = used == list(range(used[0], used[-1] + 1))
+    start = used[0] if is_adjacent else 0
+
+    def to_source(index: tuple[Index, ...]) -> list[Index]:
+        broadcast = index[start : start + n_broadcast]
+        rest = iter((*index[:start], *index[start + n_broadcast :]))
+        result = []
+        for axis in range(len(source.shape)):
+            tensor = given[axis] if axis < len(given) else None
+            result.append(next(rest) if tensor is None else _wrapped(read(tensor, broadcast), source.shape[axis]))
+        return result
+
+    return to_source
+
+
+def _wrapped(scalar: Scalar, size: Index) -> Index:
+    """A position that may count from the end."""
+    value = cast(scalar, DType.I64)
+    is_negative = compare("lt", value, integer(0))
+    return as_position(select(is_negative, op("add", value, index_value(size)), value))
+
+
+# --- scatter
+
+
+@lowers("scatter", "scatter_add", "scatter_reduce")
+def _scatter(call: Call) -> Tensor:
+    base, index_tensor = call.tensor(0), call.tensor(2, "index")
+    rank = len(base.shape)
+    axis = call.axis(1, "dim", max(rank, 1))
+    name = call.node.op.split(".")[1]
+    overload = call.node.op.rsplit(".", 1)[-1]
+    if name == "scatter_reduce" or overload in ("reduce", "value_reduce"):
+        call.fail("scatter with a reduction is not implemented; scatter_add is")
+    value = _scatter_value(call, overload)
+    if index_tensor.shape and index_tensor.shape[axis].constant == 1 and name == "scatter" and _covers(
+        call, base, index_tensor, axis
+    ):
+        return _one_hot(call, base, index_tensor, axis, value)
+    return _general_scatter(call, base, index_tensor, axis, value, "sum" if name == "scatter_add" else "set")
+
+
+def _scatter_value(call: Call, overload: str):  # type: ignore[no-untyped-def]
+    """What is written, as a function of the update's index."""
+    if overload.startswith("value"):
+        constant = call.scalar(3, "value", call.dtype())
+        return lambda index: constant
+    source = call.tensor(3, "src")
+    return lambda index: Access(source, index)
+
+
+def _covers(call: Call, base: Tensor, index_tensor: Tensor, axis: int) -> bool:
+    """Whether the updates reach every row, so that each element of the result looks at exactly one."""
+    pairs = [(b, i) for a, (b, i) in enumerate(zip(base.shape, index_tensor.shape, strict=True)) if a != axis]
+    return all(call.builder.same_size(left, right) for left, right in pairs)
+
+
+def _one_hot(call: Call, base: Tensor, index_tensor: Tensor, axis: int, value) -> Tensor:  # type: ignore[no-untyped-def]
+    """Each row is written at one place: every element asks whether it is that place."""
+
+    def element(index: tuple[Index, ...]) -> Scalar:
+        at = (*index[:axis], as_index(0), *index[axis + 1 :])
+        is_here = compare("eq", cast(Access(index_tensor, at), DType.I64), index_value(index[axis]))
+        return guarded(is_here, cast(value(at), base.dtype), Access(base, index))
+
+    return call.builder.pointwise(call.dtype(), call.shape(), element)
+
+
+def _general_scatter(
+    call: Call, base: Tensor, index_tensor: Tensor, axis: int, value, kind: str  # type: ignore[no-untyped-def]
+) -> Tensor:
+    variables = call.builder.variables(index_tensor.shape)
+    index = positions(variables)
+    where = (*index[:axis], position_of(Access(index_tensor, index)), *index[axis + 1 :])
+    return scattered(call, base, where, variables, value(index), kind)
+
+
+def scattered(call: Call, base: Tensor | None, where, variables, body: Scalar, kind: str, mask=None, item: int = 0):  # type: ignore[no-untyped-def]
+    """A copy of `base` (zeros for none) with updates, in the accumulation type when they add."""
+    dtype = accumulation_dtype(call.dtype(item)) if kind == "sum" else call.dtype(item)
+    shape = call.shape(item)
+    base_variables = call.builder.variables(shape)
+    base_body = None if base is None else cast(Access(base, positions(base_variables)), dtype)
+    definition = Scatter(kind, base_body, base_variables, tuple(variables), tuple(where), cast(body, dtype), mask)
+    return converted(call, call.builder.tensor(call.builder.result_name(), dtype, shape, definition), item)
+
+
+@lowers("embedding_dense_backward")
+def _embedding_backward(call: Call) -> Tensor:
+    """Adds each token's gradient to its row of the table; the padding token's is left out."""
+    grad, indices = call.tensor(0, "grad_output"), call.tensor(1, "indices")
+    padding = call.integer(3, "padding_idx", -1)
+    if call.raw(4, "scale_grad_by_freq", False):
+        call.fail("scale_grad_by_freq is not implemented")
+    variables = call.builder.variables(grad.shape)
+    index = positions(variables)
+    token = cast(Access(indices, index[:-1]), DType.I64)
+    mask = compare("ne", token, integer(padding)) if padding >= 0 else None
+    return scattered(call, None, (position_of(token), index[-1]), variables, Access(grad, index), "sum", mask)
+
+
+@lowers("index_add")
+def _index_add(call: Call) -> Tensor:
+    base, indices, source = call.tensor(0), call.tensor(2, "index"), call.tensor(3, "source")
+    axis = call.axis(1, "dim", len(base.shape))
+    alpha = call.scalar(4, "alpha", base.dtype, 1)
+    variables = call.builder.variables(source.shape)
+    index = positions(variables)
+    where = (*index[:axis], position_of(Access(indices, (index[axis],))), *index[axis + 1 :])
+    return scattered(call, base, where, variables, op("mul", Access(source, index), alpha), "sum")
+
+
+@lowers("index_put", "_unsafe_index_put")
+def _index_put(call: Call) -> Tensor:
+    base, given, values = call.tensor(0), call.tensors(1, "indices"), call.tensor(2, "values")
+    accumulate = bool(call.raw(3, "accumulate", False))
+    to_base = advanced_index(call, base, given)
+    shape = _update_shape(call, base, given)
+    variables = call.builder.variables(shape)
+    index = positions(variables)
+    return scattered(call, base, to_base(index), variables, read(values, index), "sum" if accumulate else "set")
+
+
+def _update_shape(call: Call, base: Tensor, given: Sequence[Tensor | None]) -> tuple[Index, ...]:
+    used = [axis for axis, tensor in enumerate(given) if tensor is not None]
+    tensors = [tensor for tensor in given if tensor is not None]
+    rank = max(len(tensor.shape) for tensor in tensors)
+    broadcast = [as_index(1)] * rank
+    for tensor in tensors:
+        for axis, size in enumerate(tensor.shape):
+            if size.constant != 1:
+                broadcast[rank - len(tensor.shape) + axis] = size
+    rest = [size for axis, size in enumerate(base.shape) if axis not in used]
+    start = used[0] if used == list(range(used[0], used[-1] + 1)) else 0
+    return (*rest[:start], *broadcast, *rest[start:])
+
+
+# --- losses that the graph keeps whole
+
+
+@lowers("nll_loss_forward", "nll_loss2d_forward")
+def _nll_loss(call: Call) -> tuple[Tensor, ...]:
+    """(loss, total weight). Targets equal to ignore_index count for nothing."""
+    source, target, weight = call.tensor(0), call.tensor(1, "target"), call.optional_tensor(2, "weight")
+    reduction, ignored = call.integer(3, "reduction"), call.integer(4, "ignore_index")
+    dtype = accumulation_dtype(source.dtype)
+    zero = Constant(0.0, dtype)
+
+    def label(index: Sequence[Index]) -> tuple[Scalar, Scalar]:
+        value = cast(Access(target, index), DType.I64)
+        return value, compare("ne", value, integer(ignored))
+
+    def class_weight(index: Sequence[Index]) -> Scalar:
+        value, is_counted = label(index)
+        one: Scalar = Constant(1.0, dtype) if weight is None else cast(Access(weight, (position_of(value),)), dtype)
+        return guarded(is_counted, one, zero)
+
+    def loss(index: tuple[Index, ...]) -> Scalar:
+        value, is_counted = label(index)
+        at = (*index[:1], position_of(value), *index[1:]) if len(source.shape) > 1 else (position_of(value),)
+        term = op("neg", op("mul", cast(Access(source, at), dtype), class_weight(index)))
+        return guarded(is_counted, term, zero)
+
+    axes = tuple(range(len(target.shape)))
+    total_weight = call.builder.reduction("sum", dtype, target.shape, axes, class_weight, name="total_weight")
+    if reduction == 0:
+        return call.builder.pointwise(call.dtype(0), call.shape(0), loss), converted(call, total_weight, 1)
+    total = call.builder.reduction("sum", dtype, target.shape, axes, loss, name="loss")
+    if reduction == 1:
+        mean = lambda index: op("div", Access(total, ()), Access(total_weight, ()))  # noqa: E731
+        total = call.builder.pointwise(dtype, (), mean)
+    return converted(call, total, 0), converted(call, total_weight, 1)
+
+
+@lowers("nll_loss_backward", "nll_loss2d_backward")
+def _nll_loss_backward(call: Call) -> Tensor:
+    grad, source, target = call.tensor(0, "grad_output"), call.tensor(1), call.tensor(2, "target")
+    weight, total_weight = call.optional_tensor(3, "weight"), call.tensor(6, "total_weight")
+    reduction, ignored = call.integer(4, "reduction"), call.integer(5, "ignore_index")
+    dtype = accumulation_dtype(source.dtype)
+    class_axis = 1 if len(source.shape) > 1 else 0
+
+    def body(index: tuple[Index, ...]) -> Scalar:
+        at = (*index[:class_axis], *index[class_axis + 1 :])[: len(target.shape)]
+        label = cast(Access(target, at), DType.I64)
+        upstream = cast(read(grad, at) if reduction == 0 else Access(grad, ()), dtype)
+        if weight is not None:
+            upstream = op("mul", upstream, cast(Access(weight, (index[class_axis],)), dtype))
+        if reduction == 1:
+            upstream = op("div", upstream, cast(Access(total_weight, ()), dtype))
+        is_label = compare("eq", label, index_value(index[class_axis]))
+        counted = op("logical_and", is_label, compare("ne", label, integer(ignored)))
+        return select(counted, op("neg", upstream), Constant(0.0, dtype))
+
+    return call.builder.pointwise(call.dtype(), source.shape, body)

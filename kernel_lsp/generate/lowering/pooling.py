@@ -1,1 +1,358 @@
-"""To come."""
+"""Pooling and upsampling: small windows that one thread walks alone, and their gradients in gather form."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kernel_lsp.core.dtype import DType
+from kernel_lsp.generate.index import ZERO, Index, Variable, as_index, divide_exactly, product, ravel
+from kernel_lsp.generate.lowering.builder import Call, Shape, accumulation_dtype, positions
+from kernel_lsp.generate.lowering.contraction import converted
+from kernel_lsp.generate.lowering.pointwise import number, op
+from kernel_lsp.generate.lowering.table import lowers
+from kernel_lsp.generate.scalar import (
+    Access,
+    Constant,
+    Loop,
+    Scalar,
+    both,
+    cast,
+    compare,
+    guarded,
+    in_range,
+    index_value,
+    integer,
+    operation,
+    select,
+)
+from kernel_lsp.generate.tensor import Tensor
+
+
+@dataclass(frozen=True)
+class _Window:
+    """One entry per spatial dim."""
+
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    dilation: tuple[int, ...]
+
+    @classmethod
+    def of(cls, call: Call, n_spatial: int, first: int, *, has_dilation: bool) -> _Window:
+        """From ``kernel_size, stride, padding`` and perhaps ``dilation`` at `first`."""
+        size = call.spatial(first, "kernel_size", n_spatial, 1)
+        stride = call.spatial(first + 1, "stride", n_spatial, 0)
+        return cls(
+            size,
+            size if not any(stride) else stride,
+            call.spatial(first + 2, "padding", n_spatial, 0),
+            call.spatial(first + 3, "dilation", n_spatial, 1) if has_dilation else (1,) * n_spatial,
+        )
+
+    def at(self, out: Sequence[Index], tap: Sequence[Index]) -> list[Index]:
+        """The input position of a tap; it may lie outside."""
+        return [
+            position * stride - padding + offset * dilation
+            for position, offset, stride, padding, dilation in zip(
+                out, tap, self.stride, self.padding, self.dilation, strict=True
+            )
+        ]
+
+
+def _n_spatial(call: Call) -> int:
+    """From the operator's name: ``avg_pool2d`` has two."""
+    return next(int(letter) for letter in call.node.op if letter in "123")
+
+
+def _taps(call: Call, size: Sequence[int]) -> tuple[Variable, ...]:
+    return call.builder.variables([as_index(extent) for extent in size], prefix="k")
+
+
+def _inside(at: Sequence[Index], spatial: Shape) -> Scalar:
+    inside: Scalar = Constant(True, DType.BOOL)
+    for position, extent in zip(at, spatial, strict=True):
+        inside = both(inside, in_range(position, extent))
+    return inside
+
+
+# --- maxima
+
+
+@lowers("max_pool1d", "max_pool2d", "max_pool3d", "max_pool2d_with_indices", "max_pool3d_with_indices")
+@lowers("max_pool1d_with_indices")
+def _max_pool(call: Call) -> Tensor | tuple[Tensor, ...]:
+    n_spatial = _n_spatial(call)
+    window = _Window.of(call, n_spatial, 1, has_dilation=True)
+    source = call.tensor(0)
+    out = _window_extreme(call, source, window, 0)
+    if "with_indices" not in call.node.op:
+        return out
+    return out, _window_argument(call, source, window)
+
+
+def _window_extreme(call: Call, source: Tensor, window: _Window, item: int) -> Tensor:
+    """The largest element of each window; what lies outside never wins."""
+    n_spatial = len(window.size)
+    spatial = source.shape[-n_spatial:]
+    taps = _taps(call, window.size)
+    lowest = _lowest(source.dtype)
+
+    def body(index: tuple[Index, ...]) -> Scalar:
+        at = window.at(index[-n_spatial:], positions(taps))
+        value = guarded(_inside(at, spatial), Access(source, (*index[:-n_spatial], *at)), lowest)
+        return Loop("max", taps, source.dtype, value)
+
+    return call.builder.pointwise(call.dtype(item), call.shape(item), body)
+
+
+def _window_argument(call: Call, source: Tensor, window: _Window) -> Tensor:
+    """Where that element is, as a flat position in the input's spatial dims; the first of equal ones."""
+    n_spatial = len(window.size)
+    spatial = source.shape[-n_spatial:]
+    taps = _taps(call, window.size)
+
+    def body(index: tuple[Index, ...]) -> Scalar:
+        at = window.at(index[-n_spatial:], positions(taps))
+        inside = _inside(at, spatial)
+        value = guarded(inside, Access(source, (*index[:-n_spatial], *at)), _lowest(source.dtype))
+        # Outside there is no candidate: -1 never comes before another.
+        position = select(inside, index_value(ravel(at, spatial)), integer(-1))
+        return Loop("argmax", taps, DType.I64, value, position)
+
+    return call.builder.pointwise(DType.I64, call.shape(1), body, name="indices")
+
+
+def _lowest(dtype: DType) -> Scalar:
+    if dtype.is_floating:
+        return Constant(float("-inf"), dtype)
+    return Constant(0 if dtype == DType.U8 else -(1 << (8 * dtype.itemsize - 1)), dtype)
+
+
+@lowers("max_pool2d_with_indices_backward", "max_pool3d_with_indices_backward", "max_pool1d_with_indices_backward")
+def _max_pool_backward(call: Call) -> Tensor:
+    """Every input position sums the gradients of the windows that chose it."""
+    n_spatial = _n_spatial(call)
+    grad, source = call.tensor(0, "grad_output"), call.tensor(1)
+    window = _Window.of(call, n_spatial, 2, has_dilation=True)
+    indices = call.tensor(len(call.node.arguments) - 1, "indices")
+    if "indices" in call.node.keywords:
+        indices = call.tensor(99, "indices")
+    spatial = source.shape[-n_spatial:]
+    reach = _reach(window)
+    taps = _taps(call, reach)
+    dtype = accumulation_dtype(grad.dtype)
+
+    def body(index: tuple[Index, ...]) -> Scalar:
+        inner = index[-n_spatial:]
+        out, inside = _reaching_windows(window, inner, positions(taps), grad.shape[-n_spatial:])
+        at = (*index[:-n_spatial], *out)
+        chosen = guarded(inside, Access(indices, at), integer(-1))
+        is_chosen = compare("eq", chosen, index_value(ravel(inner, spatial)))
+        value = guarded(both(inside, is_chosen), cast(Access(grad, at), dtype), number(0, Constant(0.0, dtype)))
+        return Loop("sum", taps, dtype, value)
+
+    return call.builder.pointwise(call.dtype(), source.shape, body)
+
+
+def _reach(window: _Window) -> tuple[int, ...]:
+    """How many windows can hold one position, per dim."""
+    return tuple(
+        -(-((size - 1) * dilation + 1) // stride)
+        for size, dilation, stride in zip(window.size, window.dilation, window.stride, strict=True)
+    )
+
+
+def _reaching_windows(
+    window: _Window, inner: Sequence[Index], tap: Sequence[Index], out_shape: Shape
+) -> tuple[list[Index], Scalar]:
+    """The `tap`-th window before the last that starts at or before a position, and whether it exists."""
+    out: list[Index] = []
+    inside: Scalar = Constant(True, DType.BOOL)
+    for position, offset, stride, padding, extent in zip(
+        inner, tap, window.stride, window.padding, out_shape, strict=True
+    ):
+        start = (position + padding) // stride - offset
+        inside = both(inside, in_range(start, extent))
+        out.append(start)
+    return out, inside
+
+
+# --- averages
+
+
+@lowers("avg_pool1d", "avg_pool2d", "avg_pool3d")
+def _average_pool(call: Call) -> Tensor:
+    n_spatial = _n_spatial(call)
+    source = call.tensor(0)
+    window = _Window.of(call, n_spatial, 1, has_dilation=False)
+    divisor = _Divisor.of(call, 5, window, source.shape[-n_spatial:])
+    dtype = accumulation_dtype(source.dtype)
+    taps = _taps(call, window.size)
+
+    def body(index: tuple[Index, ...]) -> Scalar:
+        at = window.at(index[-n_spatial:], positions(taps))
+        value = cast(Access(source, (*index[:-n_spatial], *at)), dtype)
+        zero = number(0, value)
+        total = Loop("sum", taps, dtype, guarded(_inside(at, source.shape[-n_spatial:]), value, zero))
+        return op("div", total, divisor.at(index[-n_spatial:], dtype))
+
+    return call.builder.pointwise(call.dtype(), call.shape(), body)
+
+
+@dataclass(frozen=True)
+class _Divisor:
+    """What an average divides by."""
+
+    window: _Window
+    spatial: Shape
+    counts_padding: bool
+    override: int | None
+
+    @classmethod
+    def of(cls, call: Call, first: int, window: _Window, spatial: Shape) -> _Divisor:
+        """From ``count_include_pad, divisor_override`` at `first`."""
+        counts = call.raw(first, "count_include_pad", True)
+        override = call.optional_number(first + 1, "divisor_override")
+        uses_ceil = bool(call.raw(first - 1, "ceil_mode", False))
+        if uses_ceil and counts and override is None and any(window.padding):
+            call.fail("ceil_mode with padding that counts is not implemented")
+        # Without padding, a window that ceil_mode lets hang over the edge counts just what is inside.
+        return cls(window, spatial, bool(counts) and not uses_ceil, None if override is None else int(override))
+
+    def at(self, out: Sequence[Index], dtype: DType) -> Scalar:
+        size = product(as_index(extent) for extent in self.window.size)
+        if self.override is not None:
+            return Constant(float(self.override), dtype)
+        if self.counts_padding:
+            return Constant(float(size.constant or 1), dtype)
+        count: Scalar = integer(1)
+        for position, extent, size_, stride, padding in zip(
+            out, self.spatial, self.window.size, self.window.stride, self.window.padding, strict=True
+        ):
+            count = op("mul", count, _overlap(position * stride - padding, size_, extent))
+        return cast(count, dtype)
+
+
+def _overlap(start: Index, size: int, extent: Index) -> Scalar:
+    """How many of [start, start + size) lie in [0, extent)."""
+    low = op("maximum", index_value(start), integer(0))
+    high = op("minimum", index_value(start + size), index_value(extent))
+    return op("sub", high, low)
+
+
+@lowers("avg_pool1d_backward", "avg_pool2d_backward", "avg_pool3d_backward")
+def _average_pool_backward(call: Call) -> Tensor:
+    """Every input position sums its share of the windows that hold it."""
+    n_spatial = _n_spatial(call)
+    grad, source = call.tensor(0, "grad_output"), call.tensor(1)
+    window = _Window.of(call, n_spatial, 2, has_dilation=False)
+    divisor = _Divisor.of(call, 6, window, source.shape[-n_spatial:])
+    taps = _taps(call, _reach(window))
+    dtype = accumulation_dtype(grad.dtype)
+
+    def body(index: tuple[Index, ...]) -> Scalar:
+        inner = index[-n_spatial:]
+        out, inside = _reaching_windows(window, inner, positions(taps), grad.shape[-n_spatial:])
+        for position, start, size, stride, padding in zip(
+            inner, out, window.size, window.stride, window.padding, strict=True
+        ):
+            inside = both(inside, in_range(position - (start * stride - padding), as_index(size)))
+        share = op("div", cast(Access(grad, (*index[:-n_spatial], *out)), dtype), divisor.at(out, dtype))
+        return Loop("sum", taps, dtype, guarded(inside, share, number(0, share)))
+
+    return call.builder.pointwise(call.dtype(), source.shape, body)
+
+
+# --- adaptive: windows are equal where the sizes divide, else each output has its own
+
+
+@lowers("_adaptive_avg_pool2d", "_adaptive_avg_pool3d", "adaptive_avg_pool1d", "adaptive_avg_pool2d")
+@lowers("adaptive_avg_pool3d")
+def _adaptive_average_pool(call: Call) -> Tensor:
+    n_spatial = _n_spatial(call)
+    source, shape = call.tensor(0), call.shape()
+    spatial, out = source.shape[-n_spatial:], shape[-n_spatial:]
+    dtype = accumulation_dtype(source.dtype)
+    if all(size.constant == 1 for size in out):
+        return _global_average(call, source, n_spatial)
+    window = _uniform_window(call, spatial, out)
+    taps = call.builder.variables(window, prefix="k")
+
+    def body(index: tuple[Index, ...]) -> Scalar:
+        pairs = zip(index[-n_spatial:], window, positions(taps), strict=True)
+        at = [position * size + tap for position, size, tap in pairs]
+        total = Loop("sum", taps, dtype, cast(Access(source, (*index[:-n_spatial], *at)), dtype))
+        return op("div", total, cast(index_value(product(window)), dtype))
+
+    return call.builder.pointwise(call.dtype(), shape, body)
+
+
+def _global_average(call: Call, source: Tensor, n_spatial: int) -> Tensor:
+    from kernel_lsp.generate.lowering.reduction import mean_over
+
+    axes = tuple(range(len(source.shape) - n_spatial, len(source.shape)))
+    mean = mean_over(call.builder, source, axes)
+    return converted(call, call.builder.reshaped(mean, call.shape()))
+
+
+def _uniform_window(call: Call, spatial: Shape, out: Shape) -> tuple[Index, ...]:
+    window = []
+    for size, wanted in zip(spatial, out, strict=True):
+        quotient = divide_exactly(size, wanted)
+        if quotient is None:
+            call.fail("its output size does not divide its input size")
+        window.append(quotient)
+    return tuple(window)
+
+
+@lowers("_adaptive_avg_pool2d_backward", "_adaptive_avg_pool3d_backward")
+def _adaptive_average_pool_backward(call: Call) -> Tensor:
+    n_spatial = _n_spatial(call)
+    grad, source = call.tensor(0, "grad_output"), call.tensor(1)
+    window = _uniform_window(call, source.shape[-n_spatial:], grad.shape[-n_spatial:])
+    dtype = accumulation_dtype(grad.dtype)
+
+    def body(index: tuple[Index, ...]) -> Scalar:
+        at = [position // size for position, size in zip(index[-n_spatial:], window, strict=True)]
+        value = cast(Access(grad, (*index[:-n_spatial], *at)), dtype)
+        return op("div", value, cast(index_value(product(window)), dtype))
+
+    return call.builder.pointwise(call.dtype(), source.shape, body)
+
+
+@lowers("adaptive_max_pool1d", "adaptive_max_pool2d", "adaptive_max_pool3d")
+def _adaptive_max_pool(call: Call) -> tuple[Tensor, ...]:
+    n_spatial = _n_spatial(call)
+    source = call.tensor(0)
+    sizes = _uniform_window(call, source.shape[-n_spatial:], call.shape()[-n_spatial:])
+    if any(size.constant is None for size in sizes):
+        call.fail("its window must have a fixed size")
+    extents = tuple(size.constant or 1 for size in sizes)
+    window = _Window(extents, extents, (0,) * n_spatial, (1,) * n_spatial)
+    return _window_extreme(call, source, window, 0), _window_argument(call, source, window)
+
+
+# --- upsampling
+
+
+@lowers("upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d")
+def _upsample_nearest(call: Call) -> Tensor:
+    """Whole-number factors; ATen takes floor(out * in / out_size), which they make exact."""
+    n_spatial = _n_spatial(call)
+    source, shape = call.tensor(0), call.shape()
+    factors = []
+    for size, wanted in zip(source.shape[-n_spatial:], shape[-n_spatial:], strict=True):
+        factor = divide_exactly(wanted, size)
+        if factor is None or factor.constant is None:
+            call.fail("it scales by a factor that is not whole")
+        factors.append(factor)
+
+    def to_source(index: tuple[Index, ...]) -> list[Index]:
+        inner = [position // factor for position, factor in zip(index[-n_spatial:], factors, strict=True)]
+        return [*index[:-n_spatial], *inner]
+
+    return call.builder.view(source, shape, to_source)
+
+
+_ = (ZERO, operation)

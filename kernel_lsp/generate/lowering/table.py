@@ -11,7 +11,8 @@ from kernel_lsp.core.task import Graph, GraphNode, TensorType
 from kernel_lsp.generate.index import Sizes
 from kernel_lsp.generate.lowering.builder import Builder, Call, Rule, Shape
 from kernel_lsp.generate.names import identifier
-from kernel_lsp.generate.tensor import Tensor
+from kernel_lsp.generate.scalar import Access
+from kernel_lsp.generate.tensor import Buffer, Tensor
 
 RULES: dict[str, Rule] = {}
 """By operator without its overload, e.g. ``aten.add``, or with it where overloads differ, e.g. ``aten.max.dim``."""
@@ -43,7 +44,7 @@ class LoweredGraph:
     inputs: dict[str, Tensor]
     tensors: tuple[Tensor, ...]
     outputs: tuple[LoweredOutput, ...]
-    builder: Builder
+    sizes: Sizes
 
 
 def lower_graph(graph: Graph, sizes: Sizes) -> LoweredGraph:
@@ -58,12 +59,13 @@ def lower_graph(graph: Graph, sizes: Sizes) -> LoweredGraph:
     for node in graph.nodes:
         builder.at_node(node)
         values[node.name] = _lower_node(node, builder, values)
-    outputs = tuple(
-        LoweredOutput(identifier(output.name), tensor)
-        for output in graph.outputs
-        if output.node is not None and (tensor := values[output.node][output.item or 0]) is not None
-    )
-    return LoweredGraph(inputs, tuple(builder.tensors), outputs, builder)
+    outputs: list[LoweredOutput] = []
+    for output in graph.outputs:
+        tensor = None if output.node is None else values[output.node][output.item or 0]
+        if tensor is not None:
+            taken = [entry.tensor for entry in outputs]
+            outputs.append(LoweredOutput(identifier(output.name), _own(tensor, taken, builder, output.name)))
+    return LoweredGraph(inputs, tuple(builder.tensors), tuple(outputs), sizes)
 
 
 @lru_cache(maxsize=1)
@@ -85,6 +87,13 @@ def _lower_node(
         call.fail("there is no rule for it")
     result = rule(call)
     return result if isinstance(result, tuple) else (result,)
+
+
+def _own(tensor: Tensor, taken: list[Tensor], builder: Builder, name: str) -> Tensor:
+    """The tensor, or a copy of it where it is an input or another result already."""
+    if not isinstance(tensor.definition, Buffer) and tensor not in taken:
+        return tensor
+    return builder.pointwise(tensor.dtype, tensor.shape, lambda index: Access(tensor, index), name=identifier(name))
 
 
 def _shape(type_: TensorType, sizes: Sizes) -> Shape:

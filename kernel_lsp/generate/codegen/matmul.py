@@ -1,0 +1,184 @@
+"""Sums of products through shared memory: each block computes a tile of the result, each thread a small part of it.
+
+The factors are arbitrary reads of (batch, m, k) and (batch, k, n), so one template does matrix products, convolutions
+as implicit matrix products, and their gradients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kernel_lsp.core.dtype import DType
+from kernel_lsp.core.expression import Expression
+from kernel_lsp.generate.codegen.elementwise import write_stores
+from kernel_lsp.generate.codegen.kernel import RenderedKernel, blocks_of, rendered
+from kernel_lsp.generate.codegen.operators import COMPUTE_TYPE, Text
+from kernel_lsp.generate.codegen.writer import KernelWriter, Scope
+from kernel_lsp.generate.fuse import ContractionGroup
+from kernel_lsp.generate.index import ONE, Index, Variable, as_index, coefficient, ravel, to_expression
+from kernel_lsp.generate.scalar import Access, Scalar, accesses
+
+MAX_GRID_Z = 65535
+
+
+@dataclass(frozen=True)
+class TileSchedule:
+    """A block computes `tile_m` x `tile_n` results, `tile_k` products at a time; a thread `thread_m` x `thread_n`."""
+
+    tile_m: int
+    tile_n: int
+    tile_k: int
+    thread_m: int
+    thread_n: int
+
+    @property
+    def n_threads(self) -> int:
+        return (self.tile_m // self.thread_m) * (self.tile_n // self.thread_n)
+
+
+def is_valid_tile_schedule(schedule: TileSchedule, dtype: DType) -> bool:
+    """Whether a block holds it: whole warps, and two tiles within 48 KiB of shared memory."""
+    if schedule.tile_m % schedule.thread_m or schedule.tile_n % schedule.thread_n:
+        return False
+    n_shared_bytes = schedule.tile_k * (schedule.tile_m + schedule.tile_n + 2) * max(4, dtype.itemsize)
+    return 32 <= schedule.n_threads <= 1024 and schedule.n_threads % 32 == 0 and n_shared_bytes <= 48 << 10
+
+
+def render_contraction(
+    kernel: KernelWriter, group: ContractionGroup, schedule: TileSchedule, comment: str
+) -> RenderedKernel:
+    """The kernel of a contraction."""
+    return _TileRenderer(kernel, group, schedule).render(comment)
+
+
+# --- below: one kernel
+
+
+class _TileRenderer:
+    def __init__(self, kernel: KernelWriter, group: ContractionGroup, schedule: TileSchedule) -> None:
+        self.kernel, self.group, self.schedule = kernel, group, schedule
+        self.scope = Scope(kernel)
+        self.type = COMPUTE_TYPE[group.tensor.dtype]
+        self.n_rows = kernel.size("M", group.m.extent)
+        self.n_columns = kernel.size("N", group.n.extent)
+        self.n_terms = kernel.size("K", group.k.extent)
+        self.has_batch = group.batch.extent.constant != 1
+
+    def render(self, comment: str) -> RenderedKernel:
+        self._declare()
+        self._main_loop()
+        self._write_results()
+        schedule = self.schedule
+        grid = [blocks_of(self.group.m.extent, schedule.tile_m), blocks_of(self.group.n.extent, schedule.tile_n)]
+        conditions: list[Expression] = []
+        if self.has_batch:
+            grid.append(to_expression(self.group.batch.extent))
+            conditions += _grid_condition(self.group.batch.extent)
+        return rendered(self.kernel, comment, self.scope.lines, grid, (schedule.n_threads,), conditions)
+
+    def _declare(self) -> None:
+        scope, schedule = self.scope, self.schedule
+        for name in ("m0", "n0", "k0", "left", "right", "sum", "e", "m", "n", "k", "i", "j", "row", "col"):
+            scope.names.take(name)
+        scope.line(f"constexpr int TM = {schedule.tile_m}, TN = {schedule.tile_n}, TK = {schedule.tile_k};")
+        scope.line(f"__shared__ {self.type} left[TK][TM + 1];   // the extra column keeps banks apart")
+        scope.line(f"__shared__ {self.type} right[TK][TN + 1];")
+        scope.line("const int m0 = blockIdx.x * TM, n0 = blockIdx.y * TN;")
+        if self.has_batch:
+            name = scope.names.take("batch")
+            scope.line(f"const int {name} = blockIdx.z;")
+            scope.define(self.group.batch, name)
+        n_columns = schedule.tile_n // schedule.thread_n
+        scope.line(f"const int row = threadIdx.x / {n_columns} * {schedule.thread_m};")
+        scope.line(f"const int col = threadIdx.x % {n_columns} * {schedule.thread_n};")
+        scope.line(f"{self.type} sum[{schedule.thread_m}][{schedule.thread_n}] = {{}};")
+
+    def _main_loop(self) -> None:
+        loop = self.scope.open(f"for (int k0 = 0; k0 < {self.n_terms}; k0 += TK)")
+        self._load(loop, "left", self.group.left, self.group.m, "m", "TM", self.n_rows)
+        self._load(loop, "right", self.group.right, self.group.n, "n", "TN", self.n_columns)
+        loop.line("__syncthreads();")
+        self._multiply(loop)
+        loop.line("__syncthreads();")
+        loop.close()
+
+    def _load(
+        self, scope: Scope, tile: str, factor: Scalar, along: Variable, name: str, size: str, limit: str
+    ) -> None:
+        """Fill a tile. Neighbouring threads follow whatever the memory has next to each other."""
+        inner = scope.open(f"for (int e = threadIdx.x; e < TK * {size}; e += {self.schedule.n_threads})")
+        if self._runs_along(factor, self.group.k):
+            inner.line(f"const int k = k0 + e % TK, {name} = {name}0 + e / TK;")
+        else:
+            inner.line(f"const int k = k0 + e / {size}, {name} = {name}0 + e % {size};")
+        inner.define(self.group.k, "k")
+        inner.define(along, name)
+        inner.line(f"{self.type} value = 0;")
+        inner.names.take("value")
+        guard = inner.open(f"if ({name} < {limit} && k < {self.n_terms})")
+        text = guard.value(factor)
+        guard.line(f"value = {text.text};")
+        guard.close()
+        inner.line(f"{tile}[k - k0][{name} - {name}0] = value;")
+        inner.close()
+
+    def _runs_along(self, factor: Scalar, variable: Variable) -> bool:
+        """Whether neighbours in memory are neighbours along `variable`."""
+        for access in accesses(factor):
+            flat = ravel(access.index, access.tensor.shape)
+            if variable in flat.variables:
+                step = coefficient(flat, variable)
+                if step is not None:
+                    return step == ONE
+                return _innermost(flat) == variable
+        return True
+
+    def _multiply(self, scope: Scope) -> None:
+        schedule = self.schedule
+        scope.line("#pragma unroll")
+        inner = scope.open("for (int k = 0; k < TK; ++k)")
+        inner.line(f"{self.type} a[{schedule.thread_m}], b[{schedule.thread_n}];")
+        inner.line("#pragma unroll")
+        inner.line(f"for (int i = 0; i < {schedule.thread_m}; ++i) a[i] = left[k][row + i];")
+        inner.line("#pragma unroll")
+        inner.line(f"for (int j = 0; j < {schedule.thread_n}; ++j) b[j] = right[k][col + j];")
+        inner.line("#pragma unroll")
+        rows = inner.open(f"for (int i = 0; i < {schedule.thread_m}; ++i)")
+        rows.line("#pragma unroll")
+        rows.line(f"for (int j = 0; j < {schedule.thread_n}; ++j) sum[i][j] += a[i] * b[j];")
+        rows.close()
+        inner.close()
+
+    def _write_results(self) -> None:
+        schedule, scope = self.schedule, self.scope
+        scope.line("#pragma unroll")
+        rows = scope.open(f"for (int i = 0; i < {schedule.thread_m}; ++i)")
+        rows.line("#pragma unroll")
+        columns = rows.open(f"for (int j = 0; j < {schedule.thread_n}; ++j)")
+        columns.line("const int m = m0 + row + i, n = n0 + col + j;")
+        columns.line(f"if (m >= {self.n_rows} || n >= {self.n_columns}) continue;")
+        columns.define(self.group.m, "m")
+        columns.define(self.group.n, "n")
+        columns.bind(Access(self.group.tensor, self.group.at), Text("sum[i][j]", 20))
+        write_stores(columns, self.group.stores)
+        columns.close()
+        rows.close()
+
+
+def _innermost(flat: Index) -> Variable | None:
+    """The variable of the term with the smallest step."""
+    direct = [monomial for monomial, factor in flat.terms if len(monomial) == 1 and abs(factor) == 1]
+    variables = [variable for monomial in direct for variable in monomial[0].variables]
+    return variables[0] if variables else None
+
+
+def _grid_condition(size: Index) -> list[Expression]:
+    from kernel_lsp.core.expression import Binary, Constant
+
+    if size.constant is not None:
+        return []
+    return [Binary("<=", to_expression(size), Constant(MAX_GRID_Z))]
+
+
+_ = (Sequence, as_index)
