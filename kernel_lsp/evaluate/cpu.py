@@ -105,13 +105,13 @@ class CpuDevice:
         self, executor: PtxExecutor, built: Built, bound: BoundOperation, case: Case, limits: Limits
     ) -> Profile | Crashed | TimedOut | Unsupported | Skipped:
         """Count what a few blocks of each launch do. Values are not judged: later launches read scratch that earlier
-        ones wrote only in part, so scratch counts as initialised."""
+        ones wrote only in part, so everything counts as initialised, with zeros."""
         files = await self._store.get(case)
         if isinstance(files, NoCase):
             return Skipped(files.reason)
         run = _Run(self._new_directory(), bound, files)
         try:
-            run.write_tensors()
+            run.write_zeros()
             launches = [step for step in bound.steps if isinstance(step, BoundLaunch)]
             options = RunOptions(
                 sample=BlockSample(n_blocks=N_PROFILED_BLOCKS, seed=case.seed),
@@ -142,7 +142,7 @@ class CpuDevice:
             return Skipped(files.reason)
         run = _Run(self._new_directory(), bound, files)
         try:
-            run.write_tensors()
+            run.write_poison()
             reports = await self._run_segments(executor, built, run, case, sample, limits)
             if not isinstance(reports, list):
                 return reports
@@ -213,10 +213,17 @@ class _Run:
     def path(self, tensor: BoundTensor) -> Path:
         return self._inputs[tensor.name] if tensor.role == "input" else self._directory / f"{tensor.name}.bin"
 
-    def write_tensors(self) -> None:
-        for tensor in self.bound.tensors:
-            if tensor.role != "input":
-                write_poison(self.path(tensor), tensor.n_bytes)
+    def write_poison(self) -> None:
+        for tensor in self._own():
+            write_poison(self.path(tensor), tensor.n_bytes)
+
+    def write_zeros(self) -> None:
+        for tensor in self._own():
+            with self.path(tensor).open("wb") as file:
+                file.truncate(tensor.n_bytes)
+
+    def _own(self) -> Iterator[BoundTensor]:
+        return (tensor for tensor in self.bound.tensors if tensor.role != "input")
 
     def buffers(self, initialised: set[str]) -> list[BufferFile]:
         return [
@@ -226,6 +233,7 @@ class _Run:
                 n_bytes=tensor.n_bytes,
                 role=tensor.role,
                 description=f"{tensor.dtype}[{', '.join(map(str, tensor.shape))}]",
+                is_initialised=tensor.name in initialised,
             )
             for tensor in self.bound.tensors
         ]
