@@ -51,6 +51,14 @@ _SPACE = re.compile(r"\s+")
 
 def parse(text: str) -> Module:
     """The module that `text` spells. Raises UnsupportedPtxError for what it cannot read."""
+    try:
+        return _parse(text)
+    except (ValueError, IndexError, AttributeError, TypeError) as error:
+        # The readers below expect what compilers print; text that is something else fails in them in many ways.
+        raise UnsupportedPtxError(f"text that is not the PTX of a compiler ({error})") from None
+
+
+def _parse(text: str) -> Module:
     text = _COMMENT.sub("", text)
     texts = {}
     for section in _SECTION.finditer(text):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -22,18 +23,22 @@ def session() -> Session:
 
 @pytest.fixture(scope="session")
 def compile_cuda() -> Iterator[CompileCuda]:
-    """Compiles a text with NVRTC, in one process for all tests."""
+    """Compiles a text with NVRTC, in one process for all tests. Its event loop has a thread: a test may have one."""
     loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, daemon=True)
+    thread.start()
     compiler = Compiler(find_toolchain())
 
     def compile_text(text: str, *names: str) -> Built:
         request = BuildRequest(text=text, file_name=CUDA_FILE, name_expressions=names)
-        built = loop.run_until_complete(compiler.compile(request))
+        built = asyncio.run_coroutine_threadsafe(compiler.compile(request), loop).result()
         assert isinstance(built, Built), built
         return built
 
     yield compile_text
-    loop.run_until_complete(compiler.__aexit__(None, None, None))
+    asyncio.run_coroutine_threadsafe(compiler.__aexit__(None, None, None), loop).result()
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join()
     loop.close()
 
 
