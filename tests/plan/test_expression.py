@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from kernel_lsp.core.expression import (
@@ -161,7 +161,7 @@ def test_floats_are_not_regrouped() -> None:
     check_simplified("n / 3 * 2 * 3", "n / 3 * 2 * 3")
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(any_trees)
 def test_printing_and_parsing_again_gives_the_same_tree(tree: Expression) -> None:
     once = parse(str(tree))
@@ -169,13 +169,13 @@ def test_printing_and_parsing_again_gives_the_same_tree(tree: Expression) -> Non
     assert free_names(once) == free_names(tree)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(integer_trees)
 def test_a_tree_of_integers_is_printed_exactly(tree: Expression) -> None:
     assert parse(str(tree)) == tree
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(integer_trees, st.tuples(*[st.integers(-40, 200)] * len(NAMES)))
 def test_simplifying_keeps_the_value_for_all_integers(tree: Expression, sizes: tuple[int, ...]) -> None:
     values = dict(zip(NAMES, sizes, strict=True))
@@ -186,7 +186,7 @@ def test_simplifying_keeps_the_value_for_all_integers(tree: Expression, sizes: t
     assert evaluate(simplify(tree), values) == expected
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     st.lists(st.tuples(st.sampled_from("+-"), leaves, leaves), min_size=1, max_size=5),
     st.one_of(st.sampled_from((2, 32, 64)).map(Constant), st.just(Name("T"))),
@@ -207,7 +207,7 @@ def test_splitting_index_sums_keeps_quotient_and_remainder(
         )
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.text(alphabet="ab01.e+-*/%<>=!(), andornotminceil_div\t", max_size=80) | st.text(max_size=200))
 def test_any_text_gives_an_expression_or_a_located_error(text: str) -> None:
     assert 0 <= fault_column(text) <= len(text)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kernel_lsp.core.plan import KernelParameter, KernelSignature, Span
@@ -160,7 +160,7 @@ def test_line_ranges_go_from_the_template_to_the_closing_brace() -> None:
     assert kernel_line_ranges(text) == (KernelLines("a", 2, 5), KernelLines("c", 7, 7))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.text(max_size=200) | st.text(alphabet='__global__ void k(){}<>,*& \n;:=const template int"', max_size=200))
 def test_any_text_is_read(text: str) -> None:
     for signature in kernel_signatures(text):

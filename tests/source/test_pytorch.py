@@ -15,6 +15,8 @@ from kernel_lsp.errors import TargetError
 from kernel_lsp.source.pytorch import TargetLocation, list_targets, read_target
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
+IGNORED_CHECKS = (HealthCheck.function_scoped_fixture, HealthCheck.too_slow)
+"""Every example overwrites the same file; and a machine under load is slow."""
 HELPERS_WITHOUT_PRAGMA = ("rotate_half", "RMSNorm")
 """Parts of examples that are no example themselves; `rms_norm.py::RMSNorm` is read by the examples' own tests."""
 
@@ -506,7 +508,7 @@ def test_every_example_is_read() -> None:
                 assert read_target(f"{path.name}::{location.symbol}", EXAMPLES).line == location.line
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=300, deadline=None, suppress_health_check=IGNORED_CHECKS)
 @given(pragma=st.text(alphabet="x=f32[4,] <in(0)B:i64'\"init *-.e", max_size=60) | st.text(max_size=60))
 def test_any_pragma_gives_inputs_or_a_located_error(tmp_path: Path, pragma: str) -> None:
     text = f"# kernel-lsp: {pragma.encode('utf-8', 'ignore').decode()}\ndef f(x): pass\n"
@@ -530,7 +532,7 @@ def fault(path: Path) -> tuple[str | None, int | None, str]:
 PYTHON_CHARACTERS = "def f(x):\n class A.pass#=[]'\"\\\r\f"
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=200, deadline=None, suppress_health_check=IGNORED_CHECKS)
 @given(
     data=st.binary(max_size=80) | st.text(alphabet="def f(x):\n class A.pass#=[]'\"\\\r\f", max_size=80).map(str.encode)
 )
