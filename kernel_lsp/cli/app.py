@@ -49,7 +49,7 @@ def optimize(
 
     Exit status: 0 a verified kernel was written, 1 none was found, 2 it could not run, 130 interrupted (resumable).
     """
-    from kernel_lsp.cli import optimize as command
+    import kernel_lsp.cli.optimize as command
 
     overrides = {
         "device": device,
@@ -78,7 +78,7 @@ def check(
 
     Exit status: 0 correct, 1 wrong or unsafe, 2 it could not be checked.
     """
-    from kernel_lsp.cli import check as command
+    import kernel_lsp.cli.check as command
 
     raise typer.Exit(command.main(kernel, task, {"device": device, "target_gpu": gpu, "python": python}, as_json))
 
@@ -91,7 +91,7 @@ def estimate(
     as_json: Json = False,
 ) -> None:
     """Predict the time on a GPU, with its interval. An estimate, never a measurement."""
-    from kernel_lsp.cli import estimate as command
+    import kernel_lsp.cli.estimate as command
 
     raise typer.Exit(command.main(target, {"target_gpu": gpu, "python": python}, as_json))
 
@@ -108,7 +108,7 @@ def bench(
     as_json: Json = False,
 ) -> None:
     """Optimize several tasks and print one table. Exit status: 0 every task ended verified, 1 otherwise."""
-    from kernel_lsp.cli import bench as command
+    import kernel_lsp.cli.bench as command
 
     overrides = {
         "device": device,
@@ -123,7 +123,7 @@ def bench(
 @app.command()
 def doctor(python: Python = None, as_json: Json = False) -> None:
     """Say what was found, what it enables, and how to fix the rest."""
-    from kernel_lsp.cli import doctor as command
+    import kernel_lsp.cli.doctor as command
 
     raise typer.Exit(command.main({"python": python}, as_json))
 

@@ -47,7 +47,7 @@ def main(tasks: Sequence[str], backward: bool, overrides: Mapping[str, Any], as_
 
 
 async def _bench(tasks: Sequence[str], backward: bool, overrides: Mapping[str, Any], as_json: bool) -> int:
-    entries = []
+    entries: list[BenchEntry] = []
     for target, with_backward in _suite(tasks, backward):
         console.stderr.print(f"{len(entries) + 1}: {target}", markup=False)
         entries.append(await _run(target, with_backward, overrides))

@@ -24,6 +24,8 @@ from kernel_lsp.core.verdict import Verdict
 from kernel_lsp.evolve.archive import Archive
 from kernel_lsp.evolve.search import SchedulableProgram, Schedule, Scored, propose
 
+Depth = Literal["screen", "full"]
+
 N_VERIFICATION_ATTEMPTS = 6
 """Full checks before a run gives up: candidates share their structure, so what fails six of them fails the rest."""
 
@@ -33,7 +35,7 @@ class Evaluator(Protocol):
 
     n_slots: int
 
-    async def evaluate(self, candidate: Candidate, depth: str) -> Verdict:
+    async def evaluate(self, candidate: Candidate, depth: Depth) -> Verdict:
         """The verdict; never an exception for what a candidate does."""
         ...
 
@@ -131,7 +133,7 @@ class Search:
     async def _screen(self, candidate: Candidate) -> tuple[Verdict, Event]:
         return await self._evaluate(candidate, "screen")
 
-    async def _evaluate(self, candidate: Candidate, depth: str) -> tuple[Verdict, Event]:
+    async def _evaluate(self, candidate: Candidate, depth: Depth) -> tuple[Verdict, Event]:
         """The verdict from the archive, or a new one, committed before anyone hears of it."""
         known = self._archive.verdict(self._run_id, candidate.id, depth)
         if known is not None:
