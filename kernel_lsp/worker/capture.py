@@ -191,12 +191,14 @@ class _Attempt:
         self._source, self._callee, self._inputs = source, callee, inputs
         self._wrapper, self._dynamic, self._notes = wrapper, dynamic, notes
         self._place = (source["file"], source["line"])
+        self._dims_of: dict[sympy.Symbol, set[Dim]] = {}
 
     def run(self, with_backward: bool) -> Captured:
         program = self._export()
         if is_random(program.functional.graph) and getattr(self._callee.owner, "training", False):
             raise _StillRandom
         constants = self._constants(program)
+        self._dims_of.clear()
         pool = NamePool()
         arguments = self._arguments(program, constants, pool)
         symbols, sizes = self._symbols(program, arguments, pool)
@@ -209,7 +211,7 @@ class _Attempt:
                 backward = self._backward(program, arguments, forward)
                 backward_text = self._backward_text(backward, symbols, arguments, constants, output_names, program)
         except Inexpressible as problem:
-            raise self._must_fix(problem.symbols, program, f"the size {problem} cannot be kept symbolic") from None
+            raise self._must_fix(problem.symbols, str(problem)) from None
         bounds = self._bounds(program, symbols, sizes)
         used = forward.used | (backward_text.used if backward_text else set())
         kept = _kept(arguments, used, program)
@@ -230,7 +232,7 @@ class _Attempt:
             forward_text=forward,
             backward_text=backward_text,
             constants=constants,
-            notes=[*self._notes, *unused, *self._mutation_notes(program)],
+            notes=[*self._notes, *unused, *_lifted_notes(kept), *self._mutation_notes(program)],
         )
 
     def _export(self) -> Program:
@@ -309,6 +311,7 @@ class _Attempt:
                         compound.add((argument.placeholder.index, dim))
                     else:
                         sizes.setdefault(symbol, leaves[argument.placeholder.index].shape[dim])
+                        self._dims_of.setdefault(symbol, set()).add((argument.placeholder.index, dim))
         if compound:
             raise _MustFix(frozenset(compound), [])
         return table, sizes
@@ -331,6 +334,13 @@ class _Attempt:
     # --- backward
 
     def _backward(self, program: Program, arguments: list[Argument], forward: GraphText) -> BackwardProgram:
+        if program.has_no_grad_region:
+            raise TargetFailure(
+                "a part of the target runs under torch.no_grad(), which a captured backward cannot tell",
+                file=self._place[0],
+                line=self._place[1],
+                next_step="use .detach() there instead, or run it without --backward",
+            )
         wanted = [a.position for a in arguments if a.name in forward.used and _takes_gradient(a, program)]
         try:
             with without_cuda():
@@ -380,19 +390,18 @@ class _Attempt:
         shape_env = shape_env_of(program.fake_inputs)
         if shape_env is None or not sizes:
             return {}
+        # Differentiating can fix a size, or make two equal, that the forward left free.
+        bound = frozenset(symbol for symbol in sizes if shape_env.replace(symbol) != symbol)
+        if bound:
+            raise self._must_fix(bound, "its backward needs the size")
         found = assumptions(shape_env, symbols, sizes)
         if found.fixed:
             reason = "; ".join(dict.fromkeys(found.fixed.values()))
-            raise self._must_fix(frozenset(found.fixed), program, f"the code needs {reason}")
+            raise self._must_fix(frozenset(found.fixed), f"the code needs {reason}")
         return found.bounds
 
-    def _must_fix(self, fixed: frozenset[sympy.Symbol], program: Program, reason: str) -> _MustFix:
-        dims: set[Dim] = set()
-        for placeholder, value in zip(program.placeholders, program.fake_inputs):
-            for dim, size in enumerate(value.shape):
-                expression = getattr(getattr(size, "node", None), "expr", None)
-                if placeholder.role == "input" and expression is not None and expression.free_symbols & fixed:
-                    dims.add((placeholder.index, dim))
+    def _must_fix(self, fixed: frozenset[sympy.Symbol], reason: str) -> _MustFix:
+        dims: set[Dim] = set().union(*(self._dims_of.get(symbol, set()) for symbol in fixed))
         leaves = self._inputs.tensors
         where = ", ".join(f"{leaves[i].name}.shape[{d}] = {leaves[i].shape[d]}" for i, d in sorted(dims))
         return _MustFix(frozenset(dims), [f"fixed at the captured size: {where or 'every dim'} ({reason})"])
@@ -419,6 +428,19 @@ def _kept(arguments: Sequence[Argument], used: set[str], program: Program) -> li
             kept.append(argument)
             known |= symbols
     return kept
+
+
+def is_lifted(argument: Argument) -> bool:
+    """Whether it is a tensor that the code makes from numbers, and no attribute of a module."""
+    return argument.placeholder.role == "constant" and argument.placeholder.qualified_name.startswith("lifted_tensor")
+
+
+def _lifted_notes(arguments: Sequence[Argument]) -> list[str]:
+    return [
+        f"the code makes a constant tensor of shape {list(a.placeholder.value.shape)}: it is the argument '{a.name}'"
+        for a in arguments
+        if is_lifted(a)
+    ]
 
 
 def _takes_gradient(argument: Argument, program: Program) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import zlib
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,9 +19,9 @@ from .families import FAMILIES, SPECIAL_VALUES, buffer_values, integers, near_ow
 from .files import write_tensor
 from .index_bounds import index_limits
 from .machine import without_cuda
-from .program import OWNER, quiet
+from .program import quiet, user_outputs
 from .task import DEFAULT_INTEGER_RANGE, evaluate_size
-from .trial import input_shapes, seeded
+from .trial import call_original, input_shapes, seeded
 
 GIVEN = "given"
 MOSTLY = 0.5
@@ -205,10 +204,10 @@ def _native(
     try:
         if not is_backward:
             with torch.no_grad():
-                return _call_user(captured, case.inputs, case.state), ""
+                return call_original(captured, case.inputs, case.state), ""
         inputs = [_leaf(tensor) for tensor in case.inputs]
         state = {node: _leaf(tensor) for node, tensor in case.state.items()}
-        outputs = _call_user(captured, inputs, state)
+        outputs = call_original(captured, inputs, state)
         leaves = [inputs[p.index] if p.role == "input" else state[p.node] for p in captured.program.placeholders]
         return _differentiate(captured, outputs, leaves, case.gradients), ""
     except (RuntimeError, NotImplementedError) as error:
@@ -219,17 +218,6 @@ def _native(
         return [result.to(dtype) for result, dtype in zip(expected, dtypes)], note
     except Exception as error:  # as in _expected
         raise _refused(captured, error) from None
-
-
-def _call_user(
-    captured: Captured, inputs: Sequence[torch.Tensor], state: dict[str, torch.Tensor]
-) -> list[torch.Tensor]:
-    owner_state = {
-        f"{OWNER}.{p.qualified_name}": state[p.node]
-        for p in captured.program.placeholders
-        if p.role in ("parameter", "buffer")
-    }
-    return list(torch.func.functional_call(captured.wrapper, owner_state, tuple(inputs)))
 
 
 def _leaf(tensor: torch.Tensor) -> torch.Tensor:
@@ -300,8 +288,6 @@ def _result_dtypes(captured: Captured, is_backward: bool) -> list[torch.dtype]:
 
 
 def _declared_outputs(captured: Captured) -> list[torch.dtype]:
-    from .program import user_outputs
-
     return [node.meta["val"].dtype for node in user_outputs(captured.program.functional)]
 
 

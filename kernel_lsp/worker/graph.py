@@ -26,6 +26,8 @@ IDENTITIES = frozenset(
         "aten.clone.default",
     )
 )
+SAME_WHEN_SHAPE_IS = frozenset(("aten.view.default", "aten._unsafe_view.default", "aten.expand.default"))
+"""Identities where the result has the argument's shape."""
 DROPPED_KEYWORDS = frozenset(("device", "layout", "pin_memory", "memory_format", "non_blocking", "copy"))
 RANDOM_OPS = frozenset(
     "bernoulli native_dropout rand rand_like randn randn_like randint randint_like randperm normal uniform multinomial "
@@ -35,6 +37,9 @@ RANDOM_OPS = frozenset(
 DATA_DEPENDENT_OPS = frozenset(
     "_local_scalar_dense item nonzero masked_select unique unique2 _unique2 bincount".split()
 )
+
+FULL_END = (1 << 63) - 1
+"""How ATen spells the end of a slice that has none."""
 
 
 @dataclass(frozen=True)
@@ -111,8 +116,8 @@ class GraphReader:
         if node.target is operator.getitem:
             source, item = node.args
             self._values[node.name] = Value(self._values[source.name].node, item)
-        elif op in IDENTITIES or self._is_same_cast(node, op):
-            self._values[node.name] = self._values[node.args[0].name]
+        elif self._same_as(node, op) is not None:
+            self._pass_through(node, self._same_as(node, op), user_name)
         elif not self._is_skipped(node):
             self._nodes.append(self._node(node, op, user_name))
             self._values[node.name] = Value(node.name)
@@ -137,10 +142,31 @@ class GraphReader:
             "module_path": _module_path(node),
         }
 
-    def _is_same_cast(self, node: Any, op: str) -> bool:
-        if op not in ("aten._to_copy.default", "aten.to.dtype"):
-            return False
-        return node.meta["val"].dtype == node.args[0].meta["val"].dtype
+    def _same_as(self, node: Any, op: str) -> Any:
+        """The argument that a node only hands on; None when it computes something."""
+        if op in IDENTITIES:
+            return node.args[0]
+        if op in ("aten._to_copy.default", "aten.to.dtype"):
+            return node.args[0] if node.meta["val"].dtype == node.args[0].meta["val"].dtype else None
+        if op in SAME_WHEN_SHAPE_IS:
+            return node.args[0] if self._has_shape_of(node, node.args[0]) else None
+        if op == "aten.copy.default":
+            is_same = node.args[1].meta["val"].dtype == node.meta["val"].dtype
+            return node.args[1] if is_same and self._has_shape_of(node, node.args[1]) else None
+        if op in ("aten.slice.Tensor", "aten.slice_scatter.default"):
+            first_bound = 2 if op == "aten.slice.Tensor" else 3
+            return node.args[first_bound - 2] if _is_full_slice(node.args[first_bound:]) else None
+        return None
+
+    def _has_shape_of(self, node: Any, other: Any) -> bool:
+        return self._symbols.shape(node.meta["val"].shape) == self._symbols.shape(other.meta["val"].shape)
+
+    def _pass_through(self, node: Any, same: Any, user_name: str | None) -> None:
+        """`node` stands for the same value as `same`, which gets the user's name for it when it has none."""
+        value = self._values[node.name] = self._values[same.name]
+        made = next((entry for entry in reversed(self._nodes) if entry["name"] == value.node), None)
+        if made is not None and made["user_name"] is None and value.item is None:
+            made["user_name"] = user_name
 
     def _types(self, node: Any) -> list[dict[str, Any] | None]:
         value = node.meta["val"]
@@ -263,6 +289,13 @@ def _module_path(node: Any) -> str | None:
     prefix = f"{OWNER}."
     inner = [path[len(prefix) :] for path in paths if path.startswith(prefix)]
     return inner[-1] if inner else None
+
+
+def _is_full_slice(bounds: Sequence[Any]) -> bool:
+    """Whether (start, end, step) takes the whole dim."""
+    given = list(bounds)
+    start, end, step = given + [0, FULL_END, 1][len(given) :]
+    return start in (0, None) and end == FULL_END and step == 1
 
 
 def _full_node(name: str, value: torch.Tensor) -> dict[str, Any]:

@@ -72,16 +72,16 @@ def resolve(loaded: LoadedFile, source: dict[str, Any]) -> Callee:
     """The function, module or bound method that a target names, its module constructed. Raises TargetFailure."""
     kind, symbol = source["kind"], source["symbol"]
     if kind == "kernelbench":
-        return _from_module(build_object(loaded, source, symbol or KERNELBENCH_CLASS))
+        return _from_module(loaded, source, build_object(loaded, source, symbol or KERNELBENCH_CLASS))
     found = find_symbol(loaded, symbol, source["line"])
     if kind == "method":
         owner_name, method = symbol.rsplit(".", 1)
         owner = build_object(loaded, source, owner_name)
         return Callee(getattr(owner, method), owner if _is_module(owner) else None)
     if _is_module(found):
-        return _from_module(found)
+        return _from_module(loaded, source, found)
     if isinstance(found, type):
-        return _from_module(build_object(loaded, source, symbol))
+        return _from_module(loaded, source, build_object(loaded, source, symbol))
     if not callable(found):
         raise TargetFailure(
             f"'{symbol}' is a {type(found).__name__}, not a function or an nn.Module",
@@ -105,7 +105,9 @@ def build_object(loaded: LoadedFile, source: dict[str, Any], class_name: str) ->
             f"constructing {class_name}",
             loaded.file,
             line=source["line"],
-            next_step=f"say how to construct it above the class: `# kernel-lsp: init: {_init_example(found)}`",
+            next_step="check what get_init_inputs() returns"
+            if source.get("has_get_init_inputs")
+            else f"say how to construct it above the class: `# kernel-lsp: init: {_init_example(found)}`",
         ) from None
 
 
@@ -178,7 +180,14 @@ def _is_module(value: Any) -> bool:
     return isinstance(value, torch.nn.Module)
 
 
-def _from_module(module: Any) -> Callee:
+def _from_module(loaded: LoadedFile, source: dict[str, Any], module: Any) -> Callee:
+    if not callable(module):
+        raise TargetFailure(
+            f"{type(module).__name__} is not an nn.Module, and cannot be called",
+            file=loaded.file,
+            line=source["line"],
+            next_step="derive it from torch.nn.Module, or name one of its methods",
+        )
     return Callee(module, module if _is_module(module) else None)
 
 

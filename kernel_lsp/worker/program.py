@@ -91,6 +91,7 @@ class Program:
     placeholders: list[Placeholder]
     n_outputs: int
     mutated_buffers: list[str]
+    has_no_grad_region: bool
 
     @property
     def fake_inputs(self) -> list[Any]:
@@ -105,9 +106,9 @@ def export_program(wrapper: Wrapper, inputs: CallInputs, dynamic: frozenset[Dim]
         {dim: torch.export.Dim.AUTO for dim in range(tensor.dim()) if (position, dim) in dynamic} or None
         for position, tensor in enumerate(tensors)
     )
-    with quiet(), _user_frames():
+    with quiet(), _user_frames(), eagerly():
         exported = torch.export.export(wrapper, tensors, dynamic_shapes=(shapes,) if dynamic else None, strict=False)
-        functional = exported.run_decompositions({}) if _has_mutation(exported) else exported
+        functional = exported.run_decompositions({}) if _needs_rewriting(exported) else exported
         core = exported.run_decompositions()
     kinds = [spec.kind.name for spec in functional.graph_signature.output_specs]
     if "USER_INPUT_MUTATION" in kinds:
@@ -117,7 +118,8 @@ def export_program(wrapper: Wrapper, inputs: CallInputs, dynamic: frozenset[Dim]
         core,
         _placeholders(functional),
         kinds.count("USER_OUTPUT"),
-        [str(s.target) for s in functional.graph_signature.output_specs if s.kind.name == "BUFFER_MUTATION"],
+        [_own(str(s.target)) for s in functional.graph_signature.output_specs if s.kind.name == "BUFFER_MUTATION"],
+        _has_no_grad_region(exported),
     )
 
 
@@ -151,6 +153,14 @@ def _user_frames() -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def eagerly() -> Iterator[None]:
+    """`torch.compile` inside the user's code does nothing for a while."""
+    stance = getattr(torch.compiler, "set_stance", None)
+    with stance("force_eager") if stance is not None else contextlib.nullcontext():
+        yield
+
+
+@contextlib.contextmanager
 def quiet() -> Iterator[None]:
     """Torch's warnings and logs of what it tried are not the user's concern: failures are reported as answers."""
     previous = logging.root.manager.disable
@@ -173,11 +183,16 @@ def user_outputs(exported: Any) -> list[Any]:
 # --- below: reading the export
 
 
-def _has_mutation(exported: Any) -> bool:
+def _needs_rewriting(exported: Any) -> bool:
+    """Whether the graph changes tensors in place, or holds regions under autocast or no_grad as graphs of their own."""
     return any(
-        node.op == "call_function" and getattr(getattr(node.target, "_schema", None), "is_mutable", False)
+        node.op == "get_attr" or getattr(getattr(node.target, "_schema", None), "is_mutable", False)
         for node in exported.graph.nodes
     )
+
+
+def _has_no_grad_region(exported: Any) -> bool:
+    return any("set_grad_enabled" in str(node.target) for node in exported.graph.nodes if node.op == "call_function")
 
 
 def _placeholders(exported: Any) -> list[Placeholder]:

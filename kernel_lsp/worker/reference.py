@@ -13,7 +13,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from .graph import IDENTITIES
+from .graph import FULL_END, IDENTITIES
 from .names import NamePool
 from .program import DROPPED_OPS
 from .source_lines import SourceLines
@@ -24,7 +24,8 @@ INFIX = {"add": ("+", 1), "sub": ("-", 1), "mul": ("*", 2), "div": ("/", 2), "ma
 COMPARE = {"gt": ">", "lt": "<", "ge": ">=", "le": "<=", "eq": "==", "ne": "!="}
 ATOM = 3
 METHODS = frozenset(
-    "view reshape expand transpose permute flatten unsqueeze squeeze contiguous repeat mean sum pow".split()
+    "view reshape expand transpose permute flatten unsqueeze squeeze contiguous repeat mean sum pow amax amin "
+    "expand_as view_as".split()
 )
 """Printed as ``x.name(...)``; their tensor methods take ATen's arguments in ATen's order."""
 FUNCTIONAL = frozenset(
@@ -32,6 +33,9 @@ FUNCTIONAL = frozenset(
     "scaled_dot_product_attention avg_pool2d adaptive_avg_pool2d max_pool2d conv1d conv2d conv3d".split()
 )
 """Printed as ``F.name(...)``: same arguments, same order."""
+REDUCTIONS = frozenset(("mean", "sum", "amax", "amin"))
+INDEXING = frozenset(("slice", "select", "index"))
+FULL_END_TEXT = str(FULL_END)
 CAST_OPS = frozenset(("aten.to.dtype", "aten._to_copy.default", "aten.to.dtype_layout"))
 MAX_INLINE_CHARACTERS = 70
 INDENT = "    "
@@ -74,15 +78,16 @@ class ReferencePrinter:
         graph: torch.fx.Graph,
         arguments: Sequence[ReferenceArgument],
         constants: dict[str, torch.Tensor],
-        results: Sequence[Any],
+        results: dict[str, Any],
     ) -> str:
         """The text of ``def <name>_reference(...)``."""
         self._take_arguments(graph, arguments, constants)
         nodes = [node for node in graph.nodes if node.op == "call_function" and not self._is_size(node)]
+        result_names = {result.name: result_name for result_name, result in results.items()}
         user_names = self._sources.user_names([n for n in nodes if str(n.target) not in DROPPED_OPS])
         for node in nodes:
-            self._statement(node, user_names.get(node.name), node in results)
-        returned = ", ".join(self._texts[result.name].code for result in results)
+            self._statement(node, user_names.get(node.name), result_names.get(node.name))
+        returned = ", ".join(self._texts[result.name].code for result in results.values())
         return "\n".join(
             [
                 f"def {name}_reference({self._signature(arguments)}):",
@@ -141,7 +146,7 @@ class ReferencePrinter:
 
     # --- statements
 
-    def _statement(self, node: Any, user_name: str | None, is_result: bool) -> None:
+    def _statement(self, node: Any, user_name: str | None, result_name: str | None) -> None:
         if str(node.target) in DROPPED_OPS:
             return
         text = self._expression(node)
@@ -150,13 +155,13 @@ class ReferencePrinter:
         short = len(text.code) <= MAX_INLINE_CHARACTERS
         named = user_name is not None and not multiple
         is_access = node.target is operator.getitem
-        if is_access or (once and short and not named and not is_result and not multiple):
+        if is_access or (once and short and not named and result_name is None and not multiple):
             self._texts[node.name] = text
             return
         if text.code.isidentifier():
             self._texts[node.name] = text
             return
-        variable = self._pool.take(user_name if named and user_name else _plain_name(node, is_result))
+        variable = self._pool.take((user_name if named else result_name) or result_name or node.name)
         self._lines.append(f"{INDENT}{variable} = {text.code}")
         self._texts[node.name] = Text(variable)
 
@@ -164,7 +169,7 @@ class ReferencePrinter:
         if node.target is operator.getitem:
             return Text(f"{self._texts[node.args[0].name].code}[{node.args[1]}]")
         op = str(node.target)
-        if op in IDENTITIES and op != "aten.clone.default":
+        if op in IDENTITIES and op != "aten.detach.default":
             return self._texts[node.args[0].name]
         if op in CAST_OPS:
             return self._cast(node)
@@ -183,8 +188,12 @@ class ReferencePrinter:
             return Text(f"{arguments[0].within(precedence)} {sign} {arguments[1].within(precedence + 1)}", precedence)
         if base == "neg":
             return Text(f"-{arguments[0].within(ATOM)}", 2)
+        if base in INDEXING:
+            return _indexed(base, arguments, node.args)
         if base == "cross_entropy_loss" and len(arguments) == 2 and not node.kwargs:
             return Text(f"F.cross_entropy({arguments[0].code}, {arguments[1].code})")
+        if base in REDUCTIONS and len(arguments) > 1 and not node.kwargs:
+            return Text(f"{arguments[0].within(ATOM)}.{base}({_reduced_dims(node.args[1:])})")
         if base in METHODS and node.args and isinstance(node.args[0], torch.fx.Node):
             rest = self._arguments(node.args[1:], node.kwargs)
             return Text(f"{arguments[0].within(ATOM)}.{base}({rest})")
@@ -240,8 +249,31 @@ class ReferencePrinter:
 # --- below: small readings
 
 
-def _plain_name(node: Any, is_result: bool) -> str:
-    return "out" if is_result else node.name
+def _reduced_dims(arguments: Sequence[Any]) -> str:
+    """``-1, keepdim=True`` for ``[-1], True``."""
+    dims = list(arguments[0])
+    text = repr(dims[0] if len(dims) == 1 else dims)
+    return f"{text}, keepdim=True" if len(arguments) > 1 and arguments[1] else text
+
+
+def _indexed(base: str, texts: Sequence[Text], arguments: Sequence[Any]) -> Text | None:
+    """``x[:, 1:-1]``, ``x[:, 0]`` and ``x[indices]``."""
+    value = texts[0].within(ATOM)
+    if base == "index":
+        entries = [entry.strip() for entry in texts[1].code[1:-1].split(", ")] if len(arguments[1]) == 1 else []
+        return Text(f"{value}[{entries[0]}]") if entries and entries[0] != "None" else None
+    dim = arguments[1] if len(arguments) > 1 else 0
+    if not isinstance(dim, int) or dim < 0:
+        return None
+    if base == "slice" and _slice_text(texts[2:]) == ":":
+        return texts[0]
+    return Text(f"{value}[{':, ' * dim}{_slice_text(texts[2:]) if base == 'slice' else texts[2].code}]")
+
+
+def _slice_text(bounds: Sequence[Text]) -> str:
+    start, end, step = (*(bound.code for bound in bounds), *("0", FULL_END_TEXT, "1")[len(bounds) :])
+    text = f"{'' if start in ('0', 'None') else start}:{'' if end == FULL_END_TEXT else end}"
+    return text if step == "1" else f"{text}:{step}"
 
 
 def _casts_to_variable_dtype(sources: SourceLines, node: Any) -> bool:

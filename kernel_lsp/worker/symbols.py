@@ -21,7 +21,7 @@ class Inexpressible(Exception):
     """A size that our expression text cannot state. `symbols` are those that must become fixed."""
 
     def __init__(self, expression: sympy.Basic) -> None:
-        super().__init__(f"cannot state the size {expression}")
+        super().__init__(f"{expression} is no sum, product, quotient, minimum or maximum of sizes")
         self.symbols = frozenset(expression.free_symbols)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import sympy
 import torch
 
-from .capture import Argument, Captured
+from .capture import Argument, Captured, is_lifted
 from .dtypes import PLAN_NAMES
 from .index_bounds import index_limits
 from .inputs import ScalarLeaf, TensorLeaf
@@ -105,7 +105,7 @@ def _tensor(captured: Captured, argument: Argument, leaf: TensorLeaf | None, lim
         "name": argument.name,
         "type": tensor_type(captured, argument),
         "role": "buffer" if role == "constant" else role,
-        "qualified_name": None if role == "input" else argument.placeholder.qualified_name,
+        "qualified_name": None if role == "input" or is_lifted(argument) else argument.placeholder.qualified_name,
         "requires_grad": requires_grad,
         "integer_range": integer_range(captured, argument, leaf, limits),
     }
@@ -187,7 +187,8 @@ def _print_reference(captured: Captured, name: str, plain: bool) -> str:
     shapes = {a.name: captured.symbols.shape(_fake(captured, a).shape) for a in captured.arguments}
     printer = ReferencePrinter(captured.symbols, shapes, plain=plain)
     functional = captured.program.functional
-    return printer.print(name, functional.graph, arguments, captured.constants, user_outputs(functional))
+    results = dict(zip(captured.output_names, user_outputs(functional)))
+    return printer.print(name, functional.graph, arguments, captured.constants, results)
 
 
 def _fake(captured: Captured, argument: Argument) -> Any:

@@ -11,7 +11,7 @@ import torch
 
 from .capture import Captured
 from .machine import without_cuda
-from .program import quiet, user_outputs
+from .program import OWNER, eagerly, quiet, user_outputs
 
 SMALL_SIZE = 6
 MAX_TRIAL_ELEMENTS = 1 << 22
@@ -65,8 +65,18 @@ def agrees_at(captured: Captured, wanted: dict[sympy.Symbol, int], reference: Fu
 
 def run_original(captured: Captured, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """The user's own code, in its own dtypes."""
-    with without_cuda():
-        return list(captured.wrapper(*inputs))
+    return call_original(captured, inputs, {p.node: p.value for p in captured.program.placeholders})
+
+
+def call_original(captured: Captured, inputs: Sequence[torch.Tensor], state: dict[str, Any]) -> list[torch.Tensor]:
+    """The user's code with the given parameters and buffers, by placeholder; it may change copies of the buffers."""
+    owner_state = {
+        f"{OWNER}.{p.qualified_name}": state[p.node].clone() if p.role == "buffer" else state[p.node]
+        for p in captured.program.placeholders
+        if p.role in ("parameter", "buffer")
+    }
+    with without_cuda(), eagerly():
+        return list(torch.func.functional_call(captured.wrapper, owner_state, tuple(inputs)))
 
 
 def run_graph(captured: Captured, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
