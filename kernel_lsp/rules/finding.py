@@ -6,7 +6,7 @@ Positions are 0-based lines and 0-based columns in Unicode code points; ends are
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kernel_lsp.core.finding import Severity
 
@@ -68,6 +68,17 @@ def apply_fix(text: str, fix: QuickFix) -> str:
     return text
 
 
+def shifted_range(place: TextRange, n_lines: int) -> TextRange:
+    """The range `n_lines` further down."""
+    return TextRange(place.start_line + n_lines, place.start_column, place.end_line + n_lines, place.end_column)
+
+
+def shifted_finding(finding: RuleFinding, n_lines: int) -> RuleFinding:
+    """The finding with its fixes `n_lines` further down."""
+    fixes = tuple(_shifted_fix(fix, n_lines) for fix in finding.fixes)
+    return replace(finding, range=shifted_range(finding.range, n_lines), fixes=fixes)
+
+
 def line_starts(text: str) -> list[int]:
     """The offset of each line's first character."""
     starts = [0]
@@ -80,3 +91,8 @@ def line_starts(text: str) -> list[int]:
         if character == "\n" or (character == "\r" and text[position + 1 : position + 2] != "\n"):
             starts.append(position + 1)
     return starts
+
+
+def _shifted_fix(fix: QuickFix, n_lines: int) -> QuickFix:
+    edits = tuple(TextEdit(shifted_range(edit.range, n_lines), edit.new_text) for edit in fix.edits)
+    return QuickFix(fix.title, edits, fix.is_safe)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from tree_sitter import Node
@@ -27,6 +28,7 @@ BANK_BYTES = 4
 """Shared memory has 32 banks of 4 bytes (CUDA C++ Programming Guide, compute capability 5.x and later)."""
 _ATOMICS = ("atomicAdd", "atomicSub", "atomicMax", "atomicMin", "atomicOr", "atomicAnd", "atomicXor", "atomicInc")
 _WIDE_CASTS = ("size_t", "long long", "int64_t", "uint64_t", "ptrdiff_t", "long")
+_WIDE_LITERAL = re.compile(r"\b\d[\d'a-fA-FxX]*[uU]?[lL]")
 _INDEX_SOURCES = ("blockIdx", "gridDim")
 
 
@@ -54,21 +56,23 @@ _INDEX_SOURCES = ("blockIdx", "gridDim")
     }
     """,
 )
-def strided_access(file: File) -> Iterator[Hit]:
-    for function in file.kernels:
-        reported: set[str] = set()
-        for subscript in function.subscripts:
-            array = _global_array(function, subscript)
-            indices = subscript.child_by_field_name("indices")
-            if array is None or indices is None or indices.named_child_count != 1:
-                continue
-            step = growth(function, indices.named_children[0])
-            is_far = step is Stride.VARIABLE or (isinstance(step, int) and abs(step) > MAX_NEIGHBOUR_STRIDE)
-            text = function.source(subscript)
-            if is_far and text not in reported:
-                reported.add(text)
-                distance = "a variable stride" if isinstance(step, Stride) else f"{abs(step)} elements"
-                yield hit(file, subscript, f"neighbouring threads are {distance} apart: up to 32 sectors per warp")
+def strided_access(function: Function) -> Iterator[Hit]:
+    if not function.is_kernel:
+        return
+    file = function.file
+    reported: set[str] = set()
+    for subscript in function.subscripts:
+        array = _global_array(function, subscript)
+        indices = subscript.child_by_field_name("indices")
+        if array is None or indices is None or indices.named_child_count != 1:
+            continue
+        step = growth(function, indices.named_children[0])
+        is_far = step is Stride.VARIABLE or (isinstance(step, int) and abs(step) > MAX_NEIGHBOUR_STRIDE)
+        text = function.source(subscript)
+        if is_far and text not in reported:
+            reported.add(text)
+            distance = "a variable stride" if isinstance(step, Stride) else f"{abs(step)} elements"
+            yield hit(file, subscript, f"neighbouring threads are {distance} apart: up to 32 sectors per warp")
 
 
 @declare(
@@ -97,20 +101,22 @@ def strided_access(file: File) -> Iterator[Hit]:
     }
     """,
 )
-def bank_conflict(file: File) -> Iterator[Hit]:
-    for function in file.device_code:
-        reported: set[str] = set()
-        for subscript in function.subscripts:
-            row = subscript.child_by_field_name("argument")
-            if row is None or row.type != "subscript_expression":
-                continue
-            tile = function.variable(row.child_by_field_name("argument"))
-            if tile is None or tile.name in reported or not _has_full_rows(function, tile):
-                continue
-            if growth(function, _index(row)) == 1 and growth(function, _index(subscript)) == 0:
-                reported.add(tile.name)
-                message = "the 32 threads of a warp read one bank, one after the other: pad the row by one element"
-                yield hit(file, subscript, message, *_padding_fix(function, tile))
+def bank_conflict(function: Function) -> Iterator[Hit]:
+    if not function.is_on_device:
+        return
+    file = function.file
+    reported: set[str] = set()
+    for subscript in function.subscripts:
+        row = subscript.child_by_field_name("argument")
+        if row is None or row.type != "subscript_expression":
+            continue
+        tile = function.variable(row.child_by_field_name("argument"))
+        if tile is None or tile.name in reported or not _has_full_rows(function, tile):
+            continue
+        if growth(function, _index(row)) == 1 and growth(function, _index(subscript)) == 0:
+            reported.add(tile.name)
+            message = "the 32 threads of a warp read one bank, one after the other: pad the row by one element"
+            yield hit(file, subscript, message, *_padding_fix(function, tile))
 
 
 @declare(
@@ -120,7 +126,7 @@ def bank_conflict(file: File) -> Iterator[Hit]:
     summary="A local array with an index that is not known when compiling",
     why="""
     Registers cannot be indexed: such an array lies in local memory, which is device memory behind the caches. Loops
-    with constant bounds are unrolled and keep it in registers. ptxas has the last word: see its spill and stack figures.
+    with constant bounds are unrolled and keep it in registers. ptxas has the last word: see its stack figure.
     """,
     bad="""
     __global__ void pick(const float* __restrict__ x, float* __restrict__ out, const int* __restrict__ which) {
@@ -141,17 +147,19 @@ def bank_conflict(file: File) -> Iterator[Hit]:
     }
     """,
 )
-def dynamic_local_array(file: File) -> Iterator[Hit]:
-    for function in file.device_code:
-        reported: set[str] = set()
-        for subscript in function.subscripts:
-            array = function.variable(subscript.child_by_field_name("argument"))
-            if array is None or not array.is_array or array.name in reported or not _is_in_registers(array):
-                continue
-            index = function.variable(_index(subscript))
-            if index is not None and _is_runtime_value(function, index):
-                reported.add(array.name)
-                yield hit(file, subscript, f"`{array.name}` is indexed at run time: it goes to local memory")
+def dynamic_local_array(function: Function) -> Iterator[Hit]:
+    if not function.is_on_device:
+        return
+    file = function.file
+    reported: set[str] = set()
+    for subscript in function.subscripts:
+        array = function.variable(subscript.child_by_field_name("argument"))
+        if array is None or not array.is_array or array.name in reported or not _is_in_registers(array):
+            continue
+        index = function.variable(_index(subscript))
+        if index is not None and _is_runtime_value(function, index):
+            reported.add(array.name)
+            yield hit(file, subscript, f"`{array.name}` is indexed at run time: it goes to local memory")
 
 
 @declare(
@@ -160,8 +168,8 @@ def dynamic_local_array(file: File) -> Iterator[Hit]:
     WARNING,
     summary="A loop accumulates into an element of global memory",
     why="""
-    The element is read and written in every round: the compiler may not keep it in a register when another pointer could
-    reach it, and each addition waits for memory. Sum up in a local variable and store once.
+    The element is read and written in every round: the compiler may not keep it in a register when another pointer
+    could reach it, and each addition waits for memory. Sum up in a local variable and store once.
     """,
     bad="""
     __global__ void sum_rows(const float* __restrict__ x, float* __restrict__ out, int d) {
@@ -178,16 +186,21 @@ def dynamic_local_array(file: File) -> Iterator[Hit]:
     }
     """,
 )
-def accumulate_in_memory(file: File) -> Iterator[Hit]:
-    for function in file.kernels:
-        for write in function.assignments:
-            left = write.child_by_field_name("left")
-            loop = function.loop_around(write)
-            if left is None or loop is None or function.operator(write) not in ("+=", "-=", "*="):
-                continue
-            array = _global_array(function, left)
-            if array is not None and function.names_in(_index(left)).isdisjoint(_changed_in(function, loop)):
-                yield hit(file, write, "this element is read and written in every round: sum in a local variable")
+def accumulate_in_memory(function: Function) -> Iterator[Hit]:
+    if not function.is_kernel:
+        return
+    file = function.file
+    for write in function.assignments:
+        left = write.child_by_field_name("left")
+        if left is None or function.operator(write) not in ("+=", "-=", "*="):
+            continue
+        array, loop = _global_array(function, left), function.loop_around(write)
+        if (
+            array is not None
+            and loop is not None
+            and function.names_in(_index(left)).isdisjoint(_changed_in(function, loop))
+        ):
+            yield hit(file, write, "this element is read and written in every round: sum in a local variable")
 
 
 @declare(
@@ -214,19 +227,21 @@ def accumulate_in_memory(file: File) -> Iterator[Hit]:
     }
     """,
 )
-def same_address_atomic(file: File) -> Iterator[Hit]:
-    for function in file.kernels:
-        for call in function.calls:
-            arguments = function.arguments(call)
-            if function.callee(call) not in _ATOMICS or not arguments:
-                continue
-            address = arguments[0]
-            names = {name for name in function.names_in(address) if name in function.variables}
-            variables = [variable for name in names for variable in function.named(name)]
-            is_one = bool(names) and all(variable in function.parameters for variable in variables)
-            has_fixed_index = address.type == "identifier" or "[0]" in function.source(address).replace(" ", "")
-            if is_one and has_fixed_index and not _is_for_few_threads(function, call):
-                yield hit(file, call, "every thread waits for this one address: reduce in the block first")
+def same_address_atomic(function: Function) -> Iterator[Hit]:
+    if not function.is_kernel:
+        return
+    file = function.file
+    for call in function.calls:
+        arguments = function.arguments(call)
+        if function.callee(call) not in _ATOMICS or not arguments:
+            continue
+        address = arguments[0]
+        names = {name for name in function.names_in(address) if name in function.variables}
+        variables = [variable for name in names for variable in function.named(name)]
+        is_one = bool(names) and all(variable in function.parameters for variable in variables)
+        has_fixed_index = address.type == "identifier" or "[0]" in function.source(address).replace(" ", "")
+        if is_one and has_fixed_index and not _is_for_few_threads(function, call):
+            yield hit(file, call, "every thread waits for this one address: reduce in the block first")
 
 
 @declare(
@@ -251,20 +266,22 @@ def same_address_atomic(file: File) -> Iterator[Hit]:
     }
     """,
 )
-def index_overflow(file: File) -> Iterator[Hit]:
-    for function in file.device_code:
-        for variable in function.all_variables():
-            if variable.value is None or not variable.is_wide_integer:
-                continue
-            text = function.source(variable.value)
-            if any(cast in text for cast in _WIDE_CASTS):
-                continue
-            product = _narrow_product(function, variable.value)
-            left = None if product is None else product.child_by_field_name("left")
-            if product is not None and left is not None:
-                wide = variable.element
-                fix = rewrite(file, left, f"static_cast<{wide}>({function.source(left)})")
-                yield hit(file, product, "this product wraps at 2^32 before it is widened", fix)
+def index_overflow(function: Function) -> Iterator[Hit]:
+    if not function.is_on_device:
+        return
+    file = function.file
+    for variable in function.all_variables():
+        if variable.value is None or not variable.is_wide_integer:
+            continue
+        text = function.source(variable.value)
+        if any(cast in text for cast in _WIDE_CASTS) or _WIDE_LITERAL.search(text):
+            continue
+        product = _narrow_product(function, variable.value)
+        left = None if product is None else product.child_by_field_name("left")
+        if product is not None and left is not None:
+            wide = variable.element
+            fix = rewrite(file, left, f"static_cast<{wide}>({function.source(left)})")
+            yield hit(file, product, "this product wraps at 2^32 before it is widened", fix)
 
 
 @declare(
@@ -284,21 +301,23 @@ def index_overflow(file: File) -> Iterator[Hit]:
     }
     """,
 )
-def narrow_loop_index(file: File) -> Iterator[Hit]:
-    for function in file.device_code:
-        for loop in function.loops:
-            condition = loop.child_by_field_name("condition")
-            if loop.type != "for_statement" or condition is None or condition.type != "binary_expression":
-                continue
-            index = function.variable(condition.child_by_field_name("left"))
-            size = function.variable(condition.child_by_field_name("right"))
-            if index is None or size is None or function.operator(condition) not in ("<", "<="):
-                continue
-            is_narrow = index.is_integer and not index.is_wide_integer and is_loop_variable(function, index)
-            if is_narrow and size.is_wide_integer:
-                type_node = index.declaration.child_by_field_name("type")
-                fixes = () if type_node is None else (_retyped(file, type_node, size.element),)
-                yield hit(file, condition, f"`{index.name}` has 32 bits and `{size.name}` 64", *fixes)
+def narrow_loop_index(function: Function) -> Iterator[Hit]:
+    if not function.is_on_device:
+        return
+    file = function.file
+    for loop in function.loops:
+        condition = loop.child_by_field_name("condition")
+        if loop.type != "for_statement" or condition is None or condition.type != "binary_expression":
+            continue
+        index = function.variable(condition.child_by_field_name("left"))
+        size = function.variable(condition.child_by_field_name("right"))
+        if index is None or size is None or function.operator(condition) not in ("<", "<="):
+            continue
+        is_narrow = index.is_integer and not index.is_wide_integer and is_loop_variable(function, index)
+        if is_narrow and size.is_wide_integer:
+            type_node = index.declaration.child_by_field_name("type")
+            fixes = () if type_node is None else (_retyped(file, type_node, size.element),)
+            yield hit(file, condition, f"`{index.name}` has 32 bits and `{size.name}` 64", *fixes)
 
 
 # --- below: arrays and indices
@@ -336,9 +355,7 @@ def _padding_fix(function: Function, tile: Variable) -> tuple[QuickFix, ...]:
         new_text = str((function.constant(size) or 0) + 1)
         edit = function.file.parsed.replace(size, new_text)
     n_uses = function.source(function.body).count(tile.name)
-    n_subscripts = sum(
-        function.variable(s.child_by_field_name("argument")) is tile for s in function.subscripts
-    )
+    n_subscripts = sum(function.variable(s.child_by_field_name("argument")) is tile for s in function.subscripts)
     return (QuickFix(f"Pad the row to `[{new_text}]`", (edit,), n_uses == n_subscripts + 1),)
 
 
@@ -353,7 +370,7 @@ def _is_runtime_value(function: Function, index: Variable) -> bool:
         return False
     if index in function.parameters:
         return function.is_kernel
-    if index.value is None or index.is_const and function.constant(index.value) is not None:
+    if index.value is None or (index.is_const and function.constant(index.value) is not None):
         return False
     value = index.value
     is_loaded = value.type == "subscript_expression" and _global_array(function, value) is not None
@@ -423,5 +440,3 @@ def _is_narrow_index_product(function: Function, product: Node) -> bool:
 def _retyped(file: File, type_node: Node, new_type: str) -> QuickFix:
     edit = file.parsed.replace(type_node, new_type)
     return QuickFix(f"Count in `{new_type}`", (edit,), True)
-
-

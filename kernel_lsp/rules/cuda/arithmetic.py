@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from tree_sitter import Node
 
 from kernel_lsp.rules.cuda.declare import HINT, INFORMATION, WARNING, declare, hit, rewrite
-from kernel_lsp.rules.cuda.model import CudaFile as File
 from kernel_lsp.rules.cuda.model import Function
 from kernel_lsp.rules.finding import QuickFix
 from kernel_lsp.rules.rule import Hit
+from kernel_lsp.rules.words import words
 
 _DOUBLE_LITERAL = re.compile(r"(?:\d[\d']*\.[\d']*|\.\d[\d']*|\d[\d']*(?=[eE]))(?:[eE][+-]?\d+)?")
 _SINGLE_LITERAL = re.compile(r"((?:\d[\d']*\.[\d']*|\.\d[\d']*|\d[\d']*(?=[eE]))(?:[eE][+-]?\d+)?)[fF]")
@@ -19,11 +19,11 @@ MAX_FLOAT = 3.4028235e38
 MIN_NORMAL_FLOAT = 1.1754944e-38
 _FLOAT_WORDS = re.compile(r"\b(?:float[234]?|half2?|__half2?|__nv_bfloat162?)\b")
 _DOUBLE_WORDS = re.compile(r"\bdouble[234]?\b")
-_DOUBLE_FUNCTIONS = frozenset(
+_DOUBLE_FUNCTIONS = words(
     """
-    exp exp2 expm1 log log2 log10 log1p sqrt rsqrt cbrt pow sin cos tan sinh cosh tanh erf erfc fabs floor ceil round
-    fmod atan atan2 hypot fma fmax fmin copysign
-    """.split()
+    exp exp2 expm1 log log2 log10 log1p sqrt rsqrt cbrt pow sin cos tan sinh cosh tanh erf erfc fabs floor
+    ceil round fmod atan atan2 hypot fma fmax fmin copysign
+    """
 )
 _RENAMED = {"max": "fmaxf", "min": "fminf", "abs": "fabsf"}
 _FAST_FUNCTIONS = {
@@ -55,13 +55,15 @@ _HALF_TYPES = frozenset(("half", "__half", "__nv_bfloat16", "nv_bfloat16"))
     }
     """,
 )
-def double_literal(file: File) -> Iterator[Hit]:
-    for function in _float_functions(file):
-        for number in function.numbers:
-            text = function.source(number)
-            if _DOUBLE_LITERAL.fullmatch(text) and _promotes(function, number):
-                fixes = (rewrite(file, number, f"{text}f"),) if _fits_float(text) else ()
-                yield hit(file, number, f"`{text}` is a double: the arithmetic around it is too", *fixes)
+def double_literal(function: Function) -> Iterator[Hit]:
+    if not _is_float_code(function):
+        return
+    file = function.file
+    for number in function.numbers:
+        text = function.source(number)
+        if _DOUBLE_LITERAL.fullmatch(text) and _promotes(function, number):
+            fixes = (rewrite(file, number, f"{text}f"),) if _fits_float(text) else ()
+            yield hit(file, number, f"`{text}` is a double: the arithmetic around it is too", *fixes)
 
 
 @declare(
@@ -86,16 +88,18 @@ def double_literal(file: File) -> Iterator[Hit]:
     }
     """,
 )
-def double_function(file: File) -> Iterator[Hit]:
-    for function in _float_functions(file):
-        for call in function.calls:
-            name = function.callee(call).removeprefix("std::")
-            if name not in _DOUBLE_FUNCTIONS and name not in _RENAMED:
-                continue
-            literals = [a for a in function.arguments(call) if _is_double_literal(function, a)]
-            if literals and len(literals) < len(function.arguments(call)):
-                new_name = _RENAMED.get(name, f"{name}f")
-                yield hit(file, call, f"this is `{name}` of doubles", *_float_call_fix(function, call, new_name, literals))
+def double_function(function: Function) -> Iterator[Hit]:
+    if not _is_float_code(function):
+        return
+    file = function.file
+    for call in function.calls:
+        name = function.callee(call).removeprefix("std::")
+        if name not in _DOUBLE_FUNCTIONS and name not in _RENAMED:
+            continue
+        literals = [a for a in function.arguments(call) if _is_double_literal(function, a)]
+        if literals and len(literals) < len(function.arguments(call)):
+            new_name = _RENAMED.get(name, f"{name}f")
+            yield hit(file, call, f"this is `{name}` of doubles", *_float_call_fix(function, call, new_name, literals))
 
 
 @declare(
@@ -118,20 +122,22 @@ def double_function(file: File) -> Iterator[Hit]:
     }
     """,
 )
-def power_by_constant(file: File) -> Iterator[Hit]:
-    for function in file.device_code:
-        for call in function.calls:
-            arguments = function.arguments(call)
-            if function.callee(call).removeprefix("std::") not in ("powf", "pow", "__powf") or len(arguments) != 2:
-                continue
-            exponent = _small_exponent(function.source(arguments[1]))
-            if exponent is None or _DOUBLE_LITERAL.fullmatch(function.source(arguments[1])):
-                continue
-            fixes = ()
-            if arguments[0].type == "identifier":
-                product = " * ".join([function.source(arguments[0])] * exponent)
-                fixes = (rewrite(file, call, f"({product})"),)
-            yield hit(file, call, f"a product of {exponent} factors is one instruction each", *fixes)
+def power_by_constant(function: Function) -> Iterator[Hit]:
+    if not function.is_on_device:
+        return
+    file = function.file
+    for call in function.calls:
+        arguments = function.arguments(call)
+        if function.callee(call).removeprefix("std::") not in ("powf", "pow", "__powf") or len(arguments) != 2:
+            continue
+        exponent = _small_exponent(function.source(arguments[1]))
+        if exponent is None or _DOUBLE_LITERAL.fullmatch(function.source(arguments[1])):
+            continue
+        fixes: tuple[QuickFix, ...] = ()
+        if arguments[0].type == "identifier":
+            product = " * ".join([function.source(arguments[0])] * exponent)
+            fixes = (rewrite(file, call, f"({product})"),)
+        yield hit(file, call, f"a product of {exponent} factors is one instruction each", *fixes)
 
 
 @declare(
@@ -158,18 +164,20 @@ def power_by_constant(file: File) -> Iterator[Hit]:
     }
     """,
 )
-def division_by_constant(file: File) -> Iterator[Hit]:
-    for function in file.device_code:
-        for node in function.binaries:
-            right = node.child_by_field_name("right")
-            left = node.child_by_field_name("left")
-            if right is None or left is None or function.operator(node) != "/" or left.type == "number_literal":
-                continue
-            match = _SINGLE_LITERAL.fullmatch(function.source(right))
-            if match and not _is_power_of_two(float(match[1].replace("'", ""))) and function.loop_around(node):
-                text = f"{function.source(left)} * (1.0f / {function.source(right)})"
-                fix = QuickFix("Multiply by the reciprocal", (file.parsed.replace(node, text),), False)
-                yield hit(file, node, "a division in each round: multiply by the reciprocal", fix)
+def division_by_constant(function: Function) -> Iterator[Hit]:
+    if not function.is_on_device:
+        return
+    file = function.file
+    for node in function.binaries:
+        right = node.child_by_field_name("right")
+        left = node.child_by_field_name("left")
+        if right is None or left is None or function.operator(node) != "/" or left.type == "number_literal":
+            continue
+        match = _SINGLE_LITERAL.fullmatch(function.source(right))
+        if match and not _is_power_of_two(float(match[1].replace("'", ""))) and function.loop_around(node):
+            text = f"{function.source(left)} * (1.0f / {function.source(right)})"
+            fix = QuickFix("Multiply by the reciprocal", (file.parsed.replace(node, text),), False)
+            yield hit(file, node, "a division in each round: multiply by the reciprocal", fix)
 
 
 @declare(
@@ -193,13 +201,15 @@ def division_by_constant(file: File) -> Iterator[Hit]:
     }
     """,
 )
-def fast_math(file: File) -> Iterator[Hit]:
-    for function in file.device_code:
-        for call in function.calls:
-            exact = _FAST_FUNCTIONS.get(function.callee(call))
-            if exact is not None:
-                name = function.callee(call)
-                yield hit(file, call, f"`{name}` is less exact than {exact if ' ' in exact else f'`{exact}`'}")
+def fast_math(function: Function) -> Iterator[Hit]:
+    if not function.is_on_device:
+        return
+    file = function.file
+    for call in function.calls:
+        exact = _FAST_FUNCTIONS.get(function.callee(call))
+        if exact is not None:
+            name = function.callee(call)
+            yield hit(file, call, f"`{name}` is less exact than {exact if ' ' in exact else f'`{exact}`'}")
 
 
 @declare(
@@ -223,19 +233,21 @@ def fast_math(file: File) -> Iterator[Hit]:
     }
     """,
 )
-def division_in_loop(file: File) -> Iterator[Hit]:
-    for function in file.device_code:
-        for node in function.binaries:
-            operator = function.operator(node)
-            if operator not in ("/", "%"):
-                continue
-            divisor = function.variable(node.child_by_field_name("right"))
-            dividend = function.variable(node.child_by_field_name("left"))
-            if divisor is None or not divisor.is_integer or function.constant(divisor.name_node) is not None:
-                continue
-            are_integers = operator == "%" or (dividend is not None and dividend.is_integer)
-            if are_integers and not _is_declared_constant(function, divisor.value) and _in_loop_body(function, node):
-                yield hit(file, node, f"`{operator}` by a variable takes 20 instructions and more, in each round")
+def division_in_loop(function: Function) -> Iterator[Hit]:
+    if not function.is_on_device:
+        return
+    file = function.file
+    for node in function.binaries:
+        operator = function.operator(node)
+        if operator not in ("/", "%"):
+            continue
+        divisor = function.variable(node.child_by_field_name("right"))
+        dividend = function.variable(node.child_by_field_name("left"))
+        if divisor is None or not divisor.is_integer or function.constant(divisor.name_node) is not None:
+            continue
+        are_integers = operator == "%" or (dividend is not None and dividend.is_integer)
+        if are_integers and not _is_declared_constant(function, divisor.value) and _in_loop_body(function, node):
+            yield hit(file, node, f"`{operator}` by a variable takes 20 instructions and more, in each round")
 
 
 @declare(
@@ -266,28 +278,28 @@ def division_in_loop(file: File) -> Iterator[Hit]:
     }
     """,
 )
-def half_accumulator(file: File) -> Iterator[Hit]:
-    for function in file.device_code:
-        for write in function.assignments:
-            variable = function.variable(write.child_by_field_name("left"))
-            if variable is None or variable.element not in _HALF_TYPES or variable.is_pointer:
-                continue
-            loop = function.loop_around(write)
-            is_outer = loop is not None and variable.declaration.start_byte < loop.start_byte
-            if is_outer and _adds_to_itself(function, write, variable.name):
-                yield hit(file, write, f"`{variable.name}` loses what it adds as it grows: accumulate in float")
+def half_accumulator(function: Function) -> Iterator[Hit]:
+    if not function.is_on_device:
+        return
+    file = function.file
+    for write in function.assignments:
+        variable = function.variable(write.child_by_field_name("left"))
+        if variable is None or variable.element not in _HALF_TYPES or variable.is_pointer:
+            continue
+        loop = function.loop_around(write)
+        is_outer = loop is not None and variable.declaration.start_byte < loop.start_byte
+        if is_outer and _adds_to_itself(function, write, variable.name):
+            yield hit(file, write, f"`{variable.name}` loses what it adds as it grows: accumulate in float")
 
 
 # --- below: doubles among floats
 
 
-def _float_functions(file: File) -> Iterator[Function]:
+def _is_float_code(function: Function) -> bool:
     """Device code that speaks of floats, never of doubles, and is no template over types."""
-    for function in file.device_code:
-        if function.numbers and not function.is_template_of_types:
-            text = function.text
-            if _FLOAT_WORDS.search(text) and not _DOUBLE_WORDS.search(text):
-                yield function
+    if not function.is_on_device or not function.numbers or function.is_template_of_types:
+        return False
+    return bool(_FLOAT_WORDS.search(function.text)) and not _DOUBLE_WORDS.search(function.text)
 
 
 def _promotes(function: Function, number: Node) -> bool:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from itertools import pairwise
 
 from tree_sitter import Node
 
 from kernel_lsp.rules.cuda.declare import ERROR, WARNING, declare, hit, is_barrier
-from kernel_lsp.rules.cuda.model import LOOPS, Function, Variable
-from kernel_lsp.rules.cuda.model import CudaFile as File
+from kernel_lsp.rules.cuda.model import CONDITIONAL_COMPILATION, LOOPS, Function, Variable
 from kernel_lsp.rules.cuda.threads import (
     BLOCK_SOURCES,
     THREAD_SOURCES,
@@ -21,19 +21,21 @@ from kernel_lsp.rules.cuda.threads import (
 )
 from kernel_lsp.rules.finding import QuickFix, TextEdit
 from kernel_lsp.rules.rule import Hit
+from kernel_lsp.rules.words import words
 
 _ROUNDING = re.compile(r"blockDim|[Rr]ound|[Cc]eil|\bBLOCK")
 _FULL_MASK = 0xFFFFFFFF
 _LEGACY = ("__shfl", "__shfl_up", "__shfl_down", "__shfl_xor", "__any", "__all", "__ballot")
 _SHUFFLES = ("__shfl_sync", "__shfl_up_sync", "__shfl_down_sync", "__shfl_xor_sync")
 _VOTES = ("__any_sync", "__all_sync", "__ballot_sync")
+_BRANCHES = ("if_statement", "switch_statement", "conditional_expression")
 _ORDERING = ("__syncwarp", "__threadfence_block", "__threadfence")
-_HARMLESS_CALLS = frozenset(
+_HARMLESS_CALLS = words(
     """
-    min max fminf fmaxf expf exp logf log sqrtf sqrt rsqrtf fabsf abs float int static_cast reinterpret_cast __ldg
-    make_float2 make_float4 make_int2 make_int4 __float2half __half2float __float2bfloat16 __bfloat162float powf tanhf
-    fmaf fma __expf __fdividef size_t unsigned
-    """.split()
+    min max fminf fmaxf expf exp logf log sqrtf sqrt rsqrtf fabsf abs float int static_cast reinterpret_cast
+    __ldg make_float2 make_float4 make_int2 make_int4 __float2half __half2float __float2bfloat16
+    __bfloat162float powf tanhf fmaf fma __expf __fdividef size_t unsigned
+    """
 )
 """Calls that are no barrier for sure. Behind any other one nothing is said about shared memory."""
 
@@ -62,13 +64,13 @@ _HARMLESS_CALLS = frozenset(
     }
     """,
 )
-def missing_bound_check(file: File) -> Iterator[Hit]:
-    for kernel in file.kernels:
-        if _plan_promises_divisibility(file):
-            return
-        access = next((node for node in kernel.subscripts if _is_global_access(kernel, node)), None)
-        if access is not None and not _has_any_check(kernel):
-            yield hit(file, access, "nothing checks this index against the size", *_bound_fix(kernel, access))
+def missing_bound_check(kernel: Function) -> Iterator[Hit]:
+    if not kernel.is_kernel or kernel.file.promises_divisibility:
+        return
+    file = kernel.file
+    access = next((node for node in kernel.subscripts if _is_global_access(kernel, node)), None)
+    if access is not None and not _has_any_check(kernel):
+        yield hit(file, access, "nothing checks this index against the size", *_bound_fix(kernel, access))
 
 
 @declare(
@@ -103,14 +105,16 @@ def missing_bound_check(file: File) -> Iterator[Hit]:
     }
     """,
 )
-def divergent_barrier(file: File) -> Iterator[Hit]:
-    for function in file.device_code:
-        for call in function.calls:
-            if is_barrier(function, call):
-                condition = _divergent_condition(function, call)
-                if condition is not None:
-                    text = _shortened(function.source(condition))
-                    yield hit(file, call, f"not all threads of the block come here: `{text}` differs between them")
+def divergent_barrier(function: Function) -> Iterator[Hit]:
+    if not function.is_on_device:
+        return
+    file = function.file
+    for call in function.calls:
+        if is_barrier(function, call):
+            condition = _divergent_condition(function, call)
+            if condition is not None:
+                text = _shortened(function.source(condition))
+                yield hit(file, call, f"not all threads of the block come here: `{text}` differs between them")
 
 
 @declare(
@@ -142,16 +146,17 @@ def divergent_barrier(file: File) -> Iterator[Hit]:
     }
     """,
 )
-def barrier_after_return(file: File) -> Iterator[Hit]:
-    for kernel in file.kernels:
-        early = [node for node in kernel.returns if _divergent_condition(kernel, node) is not None]
-        if not early:
-            continue
-        for call in kernel.calls:
-            if is_barrier(kernel, call) and call.start_byte > early[0].end_byte:
-                line = file.parsed.range(early[0]).start_line + 1
-                yield hit(file, call, f"threads that returned in line {line} never reach this barrier")
-                break
+def barrier_after_return(kernel: Function) -> Iterator[Hit]:
+    if not kernel.is_kernel:
+        return
+    file = kernel.file
+    early = [node for node in kernel.returns if _divergent_condition(kernel, node) is not None]
+    if not early:
+        return
+    for call in kernel.calls:
+        if is_barrier(kernel, call) and call.start_byte > early[0].end_byte:
+            yield hit(file, call, "threads that took the `return` above never reach this barrier")
+            break
 
 
 @declare(
@@ -176,20 +181,22 @@ def barrier_after_return(file: File) -> Iterator[Hit]:
     }
     """,
 )
-def legacy_shuffle(file: File) -> Iterator[Hit]:
-    for function in file.device_code:
-        for call in function.calls:
-            name = function.callee(call)
-            arguments = function.arguments(call)
-            is_called = name in _LEGACY and name not in file.declared and arguments
-            if is_called and not _is_conditionally_compiled(call):
-                is_safe = not any(parent.type == "if_statement" for parent in function.around(call))
-                edits = (
-                    file.parsed.replace(call.child_by_field_name("function") or call, f"{name}_sync"),
-                    file.parsed.insert(arguments[0].start_byte, "0xffffffffu, "),
-                )
-                fix = QuickFix(f"Use `{name}_sync` with all lanes", edits, is_safe)
-                yield hit(file, call, f"`{name}` no longer exists: use `{name}_sync` with a mask", fix)
+def legacy_shuffle(function: Function) -> Iterator[Hit]:
+    if not function.is_on_device:
+        return
+    file = function.file
+    for call in function.calls:
+        name = function.callee(call)
+        arguments = function.arguments(call)
+        is_called = name in _LEGACY and name not in file.declared and arguments
+        if is_called and not _is_conditionally_compiled(function, call):
+            is_safe = not any(parent.type == "if_statement" for parent in function.around(call))
+            edits = (
+                file.parsed.replace(call.child_by_field_name("function") or call, f"{name}_sync"),
+                file.parsed.insert(arguments[0].start_byte, "0xffffffffu, "),
+            )
+            fix = QuickFix(f"Use `{name}_sync` with all lanes", edits, is_safe)
+            yield hit(file, call, f"`{name}` no longer exists: use `{name}_sync` with a mask", fix)
 
 
 @declare(
@@ -214,18 +221,20 @@ def legacy_shuffle(file: File) -> Iterator[Hit]:
     }
     """,
 )
-def partial_mask(file: File) -> Iterator[Hit]:
-    for function in file.device_code:
-        for call in function.calls:
-            arguments = function.arguments(call)
-            if function.callee(call) not in (*_SHUFFLES, *_VOTES) or not arguments:
-                continue
-            mask = arguments[0]
-            value = function.constant(mask)
-            if mask.type == "call_expression" and function.callee(mask) == "__activemask":
-                yield hit(file, mask, "`__activemask()` is what happens to be active, not what should take part")
-            elif value is not None and value & _FULL_MASK != _FULL_MASK:
-                yield hit(file, mask, f"lanes outside of {value:#x} must not reach this call")
+def partial_mask(function: Function) -> Iterator[Hit]:
+    if not function.is_on_device:
+        return
+    file = function.file
+    for call in function.calls:
+        arguments = function.arguments(call)
+        if function.callee(call) not in (*_SHUFFLES, *_VOTES) or not arguments:
+            continue
+        mask = arguments[0]
+        value = function.constant(mask)
+        if mask.type == "call_expression" and function.callee(mask) == "__activemask":
+            yield hit(file, mask, "`__activemask()` is what happens to be active, not what should take part")
+        elif value is not None and value & _FULL_MASK != _FULL_MASK:
+            yield hit(file, mask, f"lanes outside of {value:#x} must not reach this call")
 
 
 @declare(
@@ -253,13 +262,17 @@ def partial_mask(file: File) -> Iterator[Hit]:
     }
     """,
 )
-def divergent_shuffle(file: File) -> Iterator[Hit]:
-    for function in file.device_code:
-        for call in function.calls:
-            arguments = function.arguments(call)
-            if function.callee(call) in _SHUFFLES and arguments and function.constant(arguments[0]) == _FULL_MASK:
-                if any(_splits_warp(function, condition) for condition in _conditions_around(function, call)):
-                    yield hit(file, call, "some lanes of the mask do not come here: shuffle before the branch")
+def divergent_shuffle(function: Function) -> Iterator[Hit]:
+    if not function.is_on_device:
+        return
+    file = function.file
+    for call in function.calls:
+        arguments = function.arguments(call)
+        if function.callee(call) not in _SHUFFLES or not arguments:
+            continue
+        is_full = function.constant(arguments[0]) == _FULL_MASK
+        if is_full and any(_splits_warp(function, condition) for condition in _conditions_around(function, call)):
+            yield hit(file, call, "some lanes of the mask do not come here: shuffle before the branch")
 
 
 @declare(
@@ -289,15 +302,16 @@ def divergent_shuffle(file: File) -> Iterator[Hit]:
     }
     """,
 )
-def missing_barrier(file: File) -> Iterator[Hit]:
-    for function in file.kernels:
-        for write in function.assignments:
-            array = _shared_target(function, write)
-            if array is not None and not _launches_one_warp(function):
-                read = _read_without_barrier(function, write, array)
-                if read is not None:
-                    line = file.parsed.range(write).start_line + 1
-                    yield hit(file, read, f"another thread writes this in line {line}: `__syncthreads()` is missing")
+def missing_barrier(function: Function) -> Iterator[Hit]:
+    if not function.is_kernel:
+        return
+    file = function.file
+    for write in function.assignments:
+        array = _shared_target(function, write)
+        if array is not None and not _launches_one_warp(function):
+            read = _read_without_barrier(function, write, array)
+            if read is not None:
+                yield hit(file, read, "another thread writes this element above: `__syncthreads()` is missing")
 
 
 @declare(
@@ -336,12 +350,14 @@ def missing_barrier(file: File) -> Iterator[Hit]:
     }
     """,
 )
-def missing_barrier_in_loop(file: File) -> Iterator[Hit]:
-    for function in file.kernels:
-        for loop in function.loops:
-            write = _unprotected_write(function, loop)
-            if write is not None:
-                yield hit(file, write, "in the next round this overwrites what others may still read: add a barrier")
+def missing_barrier_in_loop(function: Function) -> Iterator[Hit]:
+    if not function.is_kernel:
+        return
+    file = function.file
+    for loop in function.loops:
+        write = _unprotected_write(function, loop)
+        if write is not None:
+            yield hit(file, write, "in the next round this overwrites what others may still read: add a barrier")
 
 
 @declare(
@@ -368,22 +384,19 @@ def missing_barrier_in_loop(file: File) -> Iterator[Hit]:
     }
     """,
 )
-def warp_synchronous(file: File) -> Iterator[Hit]:
-    for function in file.device_code:
-        steps = [write for write in function.assignments if _is_reduction_step(function, write)]
-        for first, second in zip(steps, steps[1:], strict=False):
-            are_next = first.parent is not None and first.parent.next_named_sibling == second.parent
-            if are_next:
-                yield hit(file, second, "nothing orders this after the line above in other lanes: add `__syncwarp()`")
-                break
+def warp_synchronous(function: Function) -> Iterator[Hit]:
+    if not function.is_on_device:
+        return
+    file = function.file
+    steps = [write for write in function.assignments if _is_reduction_step(function, write)]
+    for first, second in pairwise(steps):
+        are_next = first.parent is not None and first.parent.next_named_sibling == second.parent
+        if are_next:
+            yield hit(file, second, "nothing orders this after the line above in other lanes: add `__syncwarp()`")
+            break
 
 
 # --- below: bounds
-
-
-def _plan_promises_divisibility(file: File) -> bool:
-    head = file.parsed.text[:5000]
-    return any("where:" in line and "%" in line for line in head.splitlines() if line.lstrip().startswith("//"))
 
 
 def _is_global_access(kernel: Function, subscript: Node) -> bool:
@@ -430,7 +443,9 @@ def _conditions_around(function: Function, node: Node) -> Iterator[Node]:
     child = node
     for parent in function.around(node):
         condition = parent.child_by_field_name("condition")
-        is_branch = parent.type in ("if_statement", "switch_statement", "conditional_expression") or parent.type in LOOPS
+        is_branch = (
+            parent.type in ("if_statement", "switch_statement", "conditional_expression") or parent.type in LOOPS
+        )
         if is_branch and condition is not None and condition.id != child.id:
             yield condition
         child = parent
@@ -449,14 +464,10 @@ def _has_rounded_limit(function: Function, condition: Node) -> bool:
     return _ROUNDING.search(value) is not None
 
 
-def _is_conditionally_compiled(node: Node) -> bool:
+def _is_conditionally_compiled(function: Function, node: Node) -> bool:
     """Whether an `#if` holds the node: code for other compilers or older hardware."""
-    parent = node.parent
-    while parent is not None:
-        if parent.type.startswith(("preproc_if", "preproc_el")) and parent.parent is not None:
-            return True
-        parent = parent.parent
-    return False
+    is_inside = any(parent.type.startswith(CONDITIONAL_COMPILATION) for parent in function.around(node))
+    return is_inside or function.is_conditionally_compiled
 
 
 def _splits_warp(function: Function, condition: Node) -> bool:
@@ -553,7 +564,9 @@ def _is_written(function: Function, subscript: Node) -> bool:
     parent = function.parent(subscript)
     left = None if parent is None else parent.child_by_field_name("left")
     is_target = left is not None and left.id == subscript.id and parent is not None
-    return is_target and parent is not None and parent.type == "assignment_expression" and function.operator(parent) == "="
+    return (
+        is_target and parent is not None and parent.type == "assignment_expression" and function.operator(parent) == "="
+    )
 
 
 def _unprotected_write(function: Function, loop: Node) -> Node | None:
@@ -586,14 +599,16 @@ def _is_inside(node: Node, outer: Node) -> bool:
 def _is_reduction_step(function: Function, write: Node) -> bool:
     """``data[t] += data[t + 16]`` of a volatile pointer or array."""
     left, right = write.child_by_field_name("left"), write.child_by_field_name("right")
-    if left is None or right is None or left.type != "subscript_expression" or right.type != "subscript_expression":
+    if function.operator(write) != "+=" or left is None or right is None:
+        return False
+    if left.type != "subscript_expression" or right.type != "subscript_expression":
         return False
     array = function.variable(left.child_by_field_name("argument"))
     same_array = array is function.variable(right.child_by_field_name("argument"))
     is_volatile = array is not None and "volatile" in array.words
     parent = function.parent(write)
     is_statement = parent is not None and parent.type == "expression_statement"
-    return is_volatile and same_array and is_statement and function.operator(write) == "+="
+    return is_volatile and same_array and is_statement
 
 
 def _shortened(text: str, limit: int = 40) -> str:

@@ -1,19 +1,24 @@
-"""Runs every rule over a CUDA file."""
+"""Runs every rule over a CUDA file. What was found in a function is kept until its text changes."""
 
 from __future__ import annotations
 
 import re
+from collections import OrderedDict
 
 from kernel_lsp.rules.cuda import access, arithmetic, barriers, host, launches, signature
-from kernel_lsp.rules.cuda.model import read_file
+from kernel_lsp.rules.cuda.facts import FileFacts, FunctionFacts, function_facts, read_plan, text_in_front
+from kernel_lsp.rules.cuda.model import CudaFile, Definition, read_function, read_outline
 from kernel_lsp.rules.cuda.parsing import ParsedCuda, parse
 from kernel_lsp.rules.finding import RuleFinding
 from kernel_lsp.rules.rule import checks_in
 
-CHECKS = checks_in(barriers, access, arithmetic, launches, signature, host)
-RULES = tuple(check.rule for check in CHECKS)
+FUNCTION_CHECKS = checks_in(barriers, access, arithmetic, signature, host)
+FILE_CHECKS = checks_in(launches)
+RULES = tuple(sorted((check.rule for check in (*FUNCTION_CHECKS, *FILE_CHECKS)), key=lambda rule: rule.code))
 MAX_FINDINGS = 500
 """Of one file: an editor shows no more of use."""
+MAX_KEPT_FUNCTIONS = 4096
+"""Of all files together; some hundred bytes each."""
 
 
 def check(text: str, *, tree: ParsedCuda | None = None) -> tuple[RuleFinding, ...]:
@@ -24,10 +29,52 @@ def check(text: str, *, tree: ParsedCuda | None = None) -> tuple[RuleFinding, ..
     ends in ``// NOLINT`` or ``// NOLINT(KL205)`` is left out, all of it or that code.
     """
     parsed = tree if tree is not None and tree.text == text else parse(text)
-    file = read_file(parsed)
-    found = {finding: None for check in CHECKS for finding in check.findings(file)}
+    outline = read_outline(parsed)
+    functions = tuple(facts for d in outline.definitions for facts in _facts(d, outline))
+    file = FileFacts(functions, read_plan(outline), "cudaFuncSetAttribute" in text)
+    found = {finding: None for function in functions for finding in function.findings}
+    found |= {finding: None for check in FILE_CHECKS for finding in check.findings(file)}
     kept = [finding for finding in found if not _is_silenced(finding, parsed)]
     return tuple(sorted(kept, key=lambda finding: (finding.range, finding.code))[:MAX_FINDINGS])
+
+
+# --- below: functions that were seen before
+
+_kept: OrderedDict[tuple, tuple[FunctionFacts, ...]] = OrderedDict()
+"""By all that the rules about one function look at; the ranges count from its first line."""
+
+
+def _facts(definition: Definition, file: CudaFile) -> tuple[FunctionFacts, ...]:
+    """The facts of a definition, none when it has no readable body."""
+    first_line = file.parsed.position(definition.outer.start_byte)[0]
+    key = _key(definition, file)
+    facts = _kept.get(key)
+    if facts is None:
+        facts = tuple(facts.shifted(-first_line) for facts in _fresh_facts(definition, file))
+        _kept[key] = facts
+        if len(_kept) > MAX_KEPT_FUNCTIONS:
+            _kept.popitem(last=False)
+    return tuple(f.shifted(first_line) for f in facts)
+
+
+def _key(definition: Definition, file: CudaFile) -> tuple:
+    outer, parsed = definition.outer, file.parsed
+    return (
+        parsed.data[outer.start_byte : outer.end_byte],
+        parsed.position(outer.start_byte)[1],
+        outer.has_error,
+        definition.is_conditionally_compiled,
+        b"launch_bounds" in text_in_front(file, definition.node, definition.node.start_byte).lower(),
+        file.promises_divisibility,
+        file.context,
+    )
+
+
+def _fresh_facts(definition: Definition, file: CudaFile) -> tuple[FunctionFacts, ...]:
+    function = read_function(definition, file)
+    if function is None:
+        return ()
+    return (function_facts(function, tuple(f for check in FUNCTION_CHECKS for f in check.findings(function))),)
 
 
 _NOLINT = re.compile(rb"//.*\bNOLINT\b(?:\((?P<codes>[^)]*)\))?")

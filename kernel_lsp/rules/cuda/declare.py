@@ -17,6 +17,11 @@ BARRIERS = frozenset(
 )
 
 
+def is_launch(call: Node) -> bool:
+    """Whether the call is a ``kernel<<<grid, block>>>(...)``."""
+    return any(child.type == "kernel_call_syntax" for child in call.named_children)
+
+
 def hit(file: CudaFile, node: Node, message: str, *fixes: QuickFix) -> Hit:
     return Hit(file.parsed.range(node), message, fixes)
 

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 
 from tree_sitter import Node
 
-from kernel_lsp.rules.cuda.declare import INFORMATION, declare, hit
-from kernel_lsp.rules.cuda.model import CudaFile as File
+from kernel_lsp.rules.cuda.declare import INFORMATION, declare, hit, is_launch
 from kernel_lsp.rules.cuda.model import Function
 from kernel_lsp.rules.rule import Hit
 
@@ -44,13 +43,15 @@ _LAUNCH_CHECKS = ("GetLastError", "PeekAtLastError", "CHECK", "check", "Check", 
     }
     """,
 )
-def unchecked_call(file: File) -> Iterator[Hit]:
-    for function in file.host_code:
-        for call in function.calls:
-            parent = function.parent(call)
-            is_dropped = parent is not None and parent.type == "expression_statement"
-            if is_dropped and function.callee(call) in _CHECKED_CALLS:
-                yield hit(file, call, f"the result of `{function.callee(call)}` is dropped: check it")
+def unchecked_call(function: Function) -> Iterator[Hit]:
+    if function.is_on_device:
+        return
+    file = function.file
+    for call in function.calls:
+        parent = function.parent(call)
+        is_dropped = parent is not None and parent.type == "expression_statement"
+        if is_dropped and function.callee(call) in _CHECKED_CALLS:
+            yield hit(file, call, f"the result of `{function.callee(call)}` is dropped: check it")
 
 
 @declare(
@@ -78,14 +79,16 @@ def unchecked_call(file: File) -> Iterator[Hit]:
     }
     """,
 )
-def unchecked_launch(file: File) -> Iterator[Hit]:
-    for function in file.host_code:
-        launches = [call for call in function.calls if is_launch(call)]
-        if not launches:
-            continue
-        behind = function.file.parsed.data[launches[-1].end_byte : function.node.end_byte].decode(errors="replace")
-        if not any(check in behind for check in _LAUNCH_CHECKS):
-            yield hit(file, launches[-1], "nothing asks whether this launch worked: call `cudaGetLastError()`")
+def unchecked_launch(function: Function) -> Iterator[Hit]:
+    if function.is_on_device:
+        return
+    file = function.file
+    launches = [call for call in function.calls if is_launch(call)]
+    if not launches:
+        return
+    behind = function.file.parsed.data[launches[-1].end_byte : function.node.end_byte].decode(errors="replace")
+    if not any(check in behind for check in _LAUNCH_CHECKS):
+        yield hit(file, launches[-1], "nothing asks whether this launch worked: call `cudaGetLastError()`")
 
 
 @declare(
@@ -120,11 +123,13 @@ def unchecked_launch(file: File) -> Iterator[Hit]:
     }
     """,
 )
-def sync_in_loop(file: File) -> Iterator[Hit]:
-    for function in file.host_code:
-        for call in function.calls:
-            if function.callee(call) in _WAITS and function.loop_around(call) is not None:
-                yield hit(file, call, "the host waits in each round: wait once behind the loop")
+def sync_in_loop(function: Function) -> Iterator[Hit]:
+    if function.is_on_device:
+        return
+    file = function.file
+    for call in function.calls:
+        if function.callee(call) in _WAITS and function.loop_around(call) is not None:
+            yield hit(file, call, "the host waits in each round: wait once behind the loop")
 
 
 @declare(
@@ -157,16 +162,16 @@ def sync_in_loop(file: File) -> Iterator[Hit]:
     }
     """,
 )
-def allocation_in_loop(file: File) -> Iterator[Hit]:
-    for function in file.host_code:
-        for call in function.calls:
-            if function.callee(call) in _ALLOCATIONS and _is_in_counting_loop(function, call):
-                yield hit(file, call, f"`{function.callee(call)}` in each round may wait for the device: allocate once")
+def allocation_in_loop(function: Function) -> Iterator[Hit]:
+    if function.is_on_device:
+        return
+    file = function.file
+    for call in function.calls:
+        if function.callee(call) in _ALLOCATIONS and _is_in_counting_loop(function, call):
+            yield hit(file, call, f"`{function.callee(call)}` in each round may wait for the device: allocate once")
 
 
-def is_launch(call: Node) -> bool:
-    """Whether the call is a ``kernel<<<grid, block>>>(...)``."""
-    return any(child.type == "kernel_call_syntax" for child in call.named_children)
+# --- below: what the rules ask
 
 
 def _is_in_counting_loop(function: Function, call: Node) -> bool:

@@ -3,35 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from functools import lru_cache
 
-from tree_sitter import Node
-
-from kernel_lsp.core.expression import Constant, Expression, free_names
-from kernel_lsp.core.finding import Finding
-from kernel_lsp.core.finding import Severity as FindingSeverity
-from kernel_lsp.core.plan import Fill, Launch, LaunchPlan, LibraryArgument, Operation, Span, Step
-from kernel_lsp.plan import checking as plan_checking
+from kernel_lsp.core.expression import Expression, free_names
+from kernel_lsp.core.plan import Fill, Launch, LibraryArgument, Operation, ScalarParameter, Step
 from kernel_lsp.plan.codes import PlanCode
-from kernel_lsp.plan.parser import parse as parse_plan
-from kernel_lsp.rules.cuda.declare import ERROR, HINT, INFORMATION, declare, hit
-from kernel_lsp.rules.cuda.host import is_launch
-from kernel_lsp.rules.cuda.model import CudaFile as File
-from kernel_lsp.rules.cuda.model import Function, type_bytes
-from kernel_lsp.rules.finding import QuickFix, TextRange
+from kernel_lsp.rules.cuda.declare import ERROR, HINT, INFORMATION, declare
+from kernel_lsp.rules.cuda.facts import Block, CheckedPlan, FileFacts
+from kernel_lsp.rules.finding import QuickFix, TextEdit, TextRange
 from kernel_lsp.rules.rule import Hit
-from kernel_lsp.source.cuda import kernel_signatures
 
 MAX_THREADS_PER_BLOCK = 1024
 MAX_THREADS_Z = 64
 MAX_STATIC_SHARED_BYTES = 48 * 1024
 MAX_SHARED_BYTES = 227 * 1024
-"""Of one block on compute capability 9.0, the most of all GPUs (CUDA C++ Programming Guide, technical specifications)."""
+"""Of one block on compute capability 9.0, the most of all (CUDA C++ Programming Guide, technical specifications)."""
 WARP = 32
 MANY_THREADS = 512
 """Above it a kernel may have at most 64 registers per thread (65,536 per multiprocessor), or the launch fails."""
-PLAN_MARK = "kernel-lsp:"
 _DISAGREEMENTS = frozenset(
     (
         PlanCode.UNKNOWN_KERNEL,
@@ -75,16 +63,16 @@ _DISAGREEMENTS = frozenset(
     }
     """,
 )
-def block_too_large(file: File) -> Iterator[Hit]:
-    for launch in _launches(file):
+def block_too_large(file: FileFacts) -> Iterator[Hit]:
+    for launch in file.launches:
         block = launch.block
         if block is not None and (_product(block) > MAX_THREADS_PER_BLOCK or block[2] > MAX_THREADS_Z):
             size = " x ".join(map(str, block)) if block[1:] != (1, 1) else str(block[0])
             yield Hit(launch.range, f"a block of {size} threads: the limits are 1024, and 64 along z")
-    for function in file.kernels:
-        bound = _launch_bound(function)
-        if bound is not None and bound > MAX_THREADS_PER_BLOCK:
-            yield hit(file, function.name_node, f"`__launch_bounds__({bound})`: a block has at most 1024 threads")
+    for kernel in file.kernels:
+        if kernel.launch_bound > MAX_THREADS_PER_BLOCK:
+            message = f"`__launch_bounds__({kernel.launch_bound})`: a block has at most 1024 threads"
+            yield Hit(kernel.name_range, message)
 
 
 @declare(
@@ -116,8 +104,8 @@ def block_too_large(file: File) -> Iterator[Hit]:
     }
     """,
 )
-def partial_warp(file: File) -> Iterator[Hit]:
-    for launch in _launches(file):
+def partial_warp(file: FileFacts) -> Iterator[Hit]:
+    for launch in file.launches:
         n_threads = 0 if launch.block is None else _product(launch.block)
         if WARP < n_threads <= MAX_THREADS_PER_BLOCK and n_threads % WARP:
             yield Hit(launch.range, f"{n_threads} threads: the last warp of each block has {-n_threads % WARP} idle")
@@ -148,16 +136,14 @@ def partial_warp(file: File) -> Iterator[Hit]:
     }
     """,
 )
-def shared_too_large(file: File) -> Iterator[Hit]:
-    for function in file.device_code:
-        arrays = [v for v in function.all_variables() if v.is_shared and "extern" not in v.words]
-        total = sum(_bytes(function, v.sizes, v.element) for v in arrays)
-        if arrays and total > MAX_STATIC_SHARED_BYTES:
-            message = f"{total:,} bytes of static shared memory: the limit is {MAX_STATIC_SHARED_BYTES:,}"
-            yield hit(file, arrays[-1].name_node, message)
-    for launch in _launches(file):
+def shared_too_large(file: FileFacts) -> Iterator[Hit]:
+    for function in file.functions:
+        if function.static_shared_bytes > MAX_STATIC_SHARED_BYTES:
+            n_bytes = function.static_shared_bytes
+            yield Hit(function.shared_range, f"{n_bytes:,} bytes of static shared memory: the limit is 49,152")
+    for launch in file.launches:
         limit = MAX_SHARED_BYTES
-        if not launch.is_planned and "cudaFuncSetAttribute" not in file.parsed.text:
+        if not launch.is_planned and not file.sets_attributes:
             limit = MAX_STATIC_SHARED_BYTES
         if launch.shared_bytes is not None and launch.shared_bytes > limit:
             yield Hit(launch.range, f"{launch.shared_bytes:,} bytes of shared memory: the limit is {limit:,} here")
@@ -194,9 +180,9 @@ def shared_too_large(file: File) -> Iterator[Hit]:
     }
     """,
 )
-def dynamic_shared_unset(file: File) -> Iterator[Hit]:
-    dynamic = {function.name for function in file.kernels if _has_dynamic_shared(function)}
-    for launch in _launches(file):
+def dynamic_shared_unset(file: FileFacts) -> Iterator[Hit]:
+    dynamic = {kernel.name for kernel in file.kernels if kernel.has_dynamic_shared}
+    for launch in file.launches:
         if launch.kernel in dynamic and launch.shared_bytes == 0:
             yield Hit(launch.range, f"`{launch.kernel}` uses `extern __shared__`, and this launch gives it 0 bytes")
 
@@ -233,16 +219,17 @@ def dynamic_shared_unset(file: File) -> Iterator[Hit]:
     }
     """,
 )
-def missing_launch_bounds(file: File) -> Iterator[Hit]:
-    launches = _launches(file)
-    for function in file.kernels:
-        sizes = [_product(launch.block) for launch in launches if launch.kernel == function.name and launch.block]
-        largest = max(sizes, default=0)
-        if MANY_THREADS < largest <= MAX_THREADS_PER_BLOCK and not _has_launch_bounds(function):
-            edit = file.parsed.insert(function.name_node.start_byte, f"__launch_bounds__({largest}) ")
+def missing_launch_bounds(file: FileFacts) -> Iterator[Hit]:
+    for kernel in file.kernels:
+        blocks = [launch.block for launch in file.launches if launch.kernel == kernel.name]
+        largest = max((_product(block) for block in blocks if block is not None), default=0)
+        if MANY_THREADS < largest <= MAX_THREADS_PER_BLOCK and not kernel.has_launch_bounds:
+            place = kernel.name_range
+            start = TextRange(place.start_line, place.start_column, place.start_line, place.start_column)
+            edit = TextEdit(start, f"__launch_bounds__({largest}) ")
             fix = QuickFix(f"Add `__launch_bounds__({largest})`", (edit,), False)
             message = f"launched with {largest} threads per block: say `__launch_bounds__({largest})`"
-            yield hit(file, function.name_node, message, fix)
+            yield Hit(place, message, (fix,))
 
 
 @declare(
@@ -273,9 +260,9 @@ def missing_launch_bounds(file: File) -> Iterator[Hit]:
     }
     """,
 )
-def plan_error(file: File) -> Iterator[Hit]:
+def plan_error(file: FileFacts) -> Iterator[Hit]:
     others = _DISAGREEMENTS | {PlanCode.UNUSED_SCRATCH}
-    yield from _plan_hits(file, frozenset(PlanCode) - others)
+    yield from _plan_hits(file.plan, frozenset(PlanCode) - others)
 
 
 @declare(
@@ -306,8 +293,8 @@ def plan_error(file: File) -> Iterator[Hit]:
     }
     """,
 )
-def plan_disagrees(file: File) -> Iterator[Hit]:
-    yield from _plan_hits(file, _DISAGREEMENTS)
+def plan_disagrees(file: FileFacts) -> Iterator[Hit]:
+    yield from _plan_hits(file.plan, _DISAGREEMENTS)
 
 
 @declare(
@@ -336,189 +323,29 @@ def plan_disagrees(file: File) -> Iterator[Hit]:
     }
     """,
 )
-def unused_plan_name(file: File) -> Iterator[Hit]:
-    yield from _plan_hits(file, frozenset((PlanCode.UNUSED_SCRATCH,)))
-    plan = _read_plan(file).plan
+def unused_plan_name(file: FileFacts) -> Iterator[Hit]:
+    yield from _plan_hits(file.plan, frozenset((PlanCode.UNUSED_SCRATCH,)))
+    plan = file.plan.plan
     for operation in plan.operations if plan is not None else ():
         if operation is not plan.backward:  # type: ignore[union-attr]
             used = _used_names(operation)
-            for scalar in (p for p in operation.parameters if not hasattr(p, "dims")):
+            for scalar in (p for p in operation.parameters if isinstance(p, ScalarParameter)):
                 if scalar.name not in used:
                     message = f"nothing in the plan uses '{scalar.name}'"
-                    yield Hit(_span_range(file, scalar.span), message)
+                    yield Hit(file.plan.span_range(scalar.span), message)
 
 
-# --- below: launches of both kinds
-
-Block = tuple[int, int, int]
-
-
-@dataclass(frozen=True, slots=True)
-class _Launch:
-    """`kernel` has no namespace and no template arguments. A size that the text does not say is None."""
-
-    kernel: str
-    block: Block | None
-    shared_bytes: int | None
-    range: TextRange
-    is_planned: bool
-
-
-def _launches(file: File) -> list[_Launch]:
-    planned = [_planned_launch(file, step) for step in _planned_steps(file) if isinstance(step, Launch)]
-    hosted = [
-        _host_launch(file, function, call) for function in file.host_code for call in function.calls if is_launch(call)
-    ]
-    return planned + hosted
-
-
-def _planned_steps(file: File) -> Iterator[Step]:
-    plan = _read_plan(file).plan
-    for operation in plan.operations if plan is not None else ():
-        yield from operation.steps
-
-
-def _planned_launch(file: File, launch: Launch) -> _Launch:
-    sizes = [_constant(size) for size in launch.block]
-    block = None if None in sizes else (sizes[0], sizes[1], sizes[2])
-    kernel = launch.kernel.rpartition("::")[2]
-    place = _span_range(file, launch.span)
-    return _Launch(kernel, block, _constant(launch.shared_bytes), place, True)  # type: ignore[arg-type]
-
-
-def _constant(expression: Expression) -> int | None:
-    is_integer = isinstance(expression, Constant) and type(expression.value) is int
-    return expression.value if is_integer else None  # type: ignore[attr-defined, return-value]
-
-
-def _host_launch(file: File, function: Function, call: Node) -> _Launch:
-    syntax = next(child for child in call.named_children if child.type == "kernel_call_syntax")
-    parts = [child for child in syntax.named_children if child.type != "comment"]
-    block = _block_of(function, parts[1]) if len(parts) > 1 else None
-    shared = function.constant(parts[2]) if len(parts) > 2 else 0
-    kernel = function.callee(call).rpartition("::")[2]
-    return _Launch(kernel, block, shared, file.parsed.range(syntax), False)
-
-
-def _block_of(function: Function, node: Node | None) -> Block | None:
-    """The size that ``256``, ``dim3(32, 8)`` or a variable of either says."""
-    if node is None:
-        return None
-    variable = function.variable(node)
-    if variable is not None and variable.element == "dim3":
-        is_changed = bool(variable.writes) or f"{variable.name}." in function.source(function.body)
-        return None if is_changed else _block_of(function, variable.value)
-    if node.type == "call_expression" and function.callee(node) == "dim3":
-        return _block_of_sizes(function, function.arguments(node))
-    if node.type in ("argument_list", "initializer_list"):
-        return _block_of_sizes(function, node.named_children)
-    return _block_of_sizes(function, [node])
-
-
-def _block_of_sizes(function: Function, nodes: list[Node]) -> Block | None:
-    sizes = [function.constant(node) for node in nodes]
-    if not 1 <= len(sizes) <= 3 or None in sizes:
-        return None
-    x, y, z = (*sizes, 1, 1)[:3]
-    return (x, y, z)  # type: ignore[return-value]
+# --- below: names of the plan
 
 
 def _product(block: Block) -> int:
     return block[0] * block[1] * block[2]
 
 
-# --- shared memory and bounds
-
-
-def _bytes(function: Function, sizes: tuple[Node | None, ...], element: str) -> int:
-    """Bytes of an array, 0 when its type or a size is not known: the total is a lower bound."""
-    n_bytes = type_bytes(element) or 0
-    for size in sizes:
-        n_bytes *= function.constant(size) or 0
-    return n_bytes
-
-
-def _has_dynamic_shared(function: Function) -> bool:
-    return any(v.is_shared and "extern" in v.words for v in function.all_variables())
-
-
-def _has_launch_bounds(function: Function) -> bool:
-    """Also through a macro, such as the ones of ATen, that may stand in front of what parses as the function."""
-    start = max(function.node.start_byte - 200, 0)
-    return b"launch_bounds" in function.file.parsed.data[start : function.body.start_byte].lower()
-
-
-def _launch_bound(function: Function) -> int | None:
-    bounds = next((child for child in function.node.children if child.type == "launch_bounds"), None)
-    if bounds is None or not bounds.named_children:
-        return None
-    return function.constant(bounds.named_children[0])
-
-
-# --- the plan, through `kernel_lsp.plan`
-
-
-@dataclass(frozen=True, slots=True)
-class _Plan:
-    plan: LaunchPlan | None
-    findings: tuple[Finding, ...]
-
-
-_NO_PLAN = _Plan(None, ())
-
-
-def _read_plan(file: File) -> _Plan:
-    """The plan with all that its parser and its checks say; nothing for a file without one."""
-    if file.plan is None:
-        file.plan = _parse_and_check(_without_bodies(file)) if PLAN_MARK in file.parsed.text else _NO_PLAN
-    return file.plan  # type: ignore[return-value]
-
-
-def _without_bodies(file: File) -> str:
-    """The text with empty function bodies, every line where it was: all that a plan can disagree with. An edit in a
-    body does not change it, so that the answer is kept."""
-    data, parts, end = file.parsed.data, [], 0
-    for function in file.functions:
-        if function.body.start_byte >= end:
-            body = data[function.body.start_byte : function.body.end_byte]
-            parts += [data[end : function.body.start_byte], b"{", b"\n" * body.count(b"\n"), b"}"]
-            end = function.body.end_byte
-    return b"".join((*parts, data[end:])).decode("utf-8", errors="replace")
-
-
-@lru_cache(maxsize=64)
-def _parse_and_check(text: str) -> _Plan:
-    parsed = parse_plan(text)
-    findings = tuple(finding for finding in parsed.findings if finding.code != PlanCode.NO_PLAN)
-    if parsed.plan is not None:
-        findings += plan_checking.check(parsed.plan, kernel_signatures(text))
-    return _Plan(parsed.plan, findings)
-
-
-def _plan_hits(file: File, codes: frozenset[PlanCode]) -> Iterator[Hit]:
-    for finding in _read_plan(file).findings:
+def _plan_hits(plan: CheckedPlan, codes: frozenset[PlanCode]) -> Iterator[Hit]:
+    for finding in plan.findings:
         if finding.code in codes:
-            severity = FindingSeverity(finding.severity)
-            yield Hit(_finding_range(file, finding), f"{finding.message} ({finding.code})", (), severity)
-
-
-def _finding_range(file: File, finding: Finding) -> TextRange:
-    """From where the plan's finding stands to the end of its line."""
-    line = min((finding.line or 1) - 1, len(file.parsed.starts) - 1)
-    length = len(_line(file, line).rstrip())
-    start = min((finding.column or 1) - 1, max(length - 1, 0))
-    return TextRange(line, start, line, max(length, start))
-
-
-def _span_range(file: File, span: Span) -> TextRange:
-    line = min(span.line - 1, len(file.parsed.starts) - 1)
-    length = len(_line(file, line))
-    return TextRange(line, min(span.column - 1, length), line, min(span.end_column - 1, length))
-
-
-def _line(file: File, line: int) -> str:
-    starts = (*file.parsed.starts, len(file.parsed.data))
-    return file.parsed.data[starts[line] : starts[line + 1]].decode("utf-8", errors="replace").rstrip("\r\n")
+            yield Hit(plan.finding_range(finding), f"{finding.message} ({finding.code})", (), finding.severity)
 
 
 def _used_names(operation: Operation) -> frozenset[str]:

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import re
-from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 from tree_sitter import Node, Query, QueryCursor
 
 from kernel_lsp.rules.cuda.parsing import ParsedCuda, language
-
+from kernel_lsp.rules.words import words
 
 LOOPS = frozenset(("for_statement", "while_statement", "do_statement", "for_range_loop"))
 _IDENTIFIER = re.compile(r"(?<![\w.])(?<!->)[A-Za-z_]\w*|(?<=\.)(?:thread_rank|thread_index|block_rank|group_index)\b")
 """Names in an expression without its fields, but with the methods of cooperative groups that name a thread."""
 _INTEGER = re.compile(r"(?:0[xX][0-9a-fA-F']+|[0-9][0-9']*)[uUlL]*")
 MAX_CONSTANT = 1 << 63
+CONDITIONAL_COMPILATION = ("preproc_if", "preproc_el")
+"""How the types of nodes for `#if` and `#else` begin."""
+MAX_PLAN_CHARACTERS = 5000
+"""Of the file, within which a launch plan's conditions are looked for."""
 MAX_DEPTH = 60
 """Of an expression that is evaluated: beyond it nothing is known."""
 _TYPE_BYTES = {
@@ -31,13 +34,15 @@ _TYPE_BYTES = {
     **dict.fromkeys(("float4", "int4", "uint4", "double2"), 16),
 }
 """Sizes of types on 64-bit Linux, bytes."""
-INTEGER_TYPES = frozenset(
-    "int unsigned long short size_t int64_t int32_t uint32_t uint64_t char int16_t uint16_t ptrdiff_t".split()
+INTEGER_TYPES = words(
+    """
+    int unsigned long short size_t int64_t int32_t uint32_t uint64_t char int16_t uint16_t ptrdiff_t
+    """
 )
 WIDE_INTEGERS = frozenset(("size_t", "int64_t", "uint64_t", "ptrdiff_t"))
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(eq=False)
 class Variable:
     """A parameter or local variable. `type_text` has its qualifiers; `sizes` are the nodes of its array extents."""
 
@@ -55,40 +60,42 @@ class Variable:
     scope: tuple[int, int] = (0, 0)
     """The bytes in which the name means this variable, if nothing inside declares it again."""
 
-    @property
+    @cached_property
     def words(self) -> frozenset[str]:
         return frozenset(_IDENTIFIER.findall(self.type_text))
 
-    @property
+    @cached_property
     def is_shared(self) -> bool:
         return "__shared__" in self.type_text
 
-    @property
+    @cached_property
     def is_const(self) -> bool:
         return "const" in self.words or "constexpr" in self.words
 
-    @property
+    @cached_property
     def element(self) -> str:
         """The type without qualifiers and storage."""
         return " ".join(word for word in re.findall(r"[\w:]+", self.type_text) if word not in _QUALIFIERS)
 
-    @property
+    @cached_property
     def is_integer(self) -> bool:
         return not self.is_pointer and not self.is_array and not self.words.isdisjoint(INTEGER_TYPES)
 
-    @property
+    @cached_property
     def is_wide_integer(self) -> bool:
         words = re.findall(r"\w+", self.type_text)
         return self.is_integer and (words.count("long") >= 1 or not WIDE_INTEGERS.isdisjoint(words))
 
 
-_QUALIFIERS = frozenset(
-    """const volatile __shared__ __restrict__ __restrict restrict static extern constexpr register inline
-    __constant__ __device__ alignas unsigned_placeholder""".split()
+_QUALIFIERS = words(
+    """
+    const volatile __shared__ __restrict__ __restrict restrict static extern constexpr register inline
+    __constant__ __device__ alignas unsigned_placeholder
+    """
 )
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(eq=False)
 class Function:
     """A function definition. The lists hold nodes of its body in the order of the text."""
 
@@ -100,6 +107,7 @@ class Function:
     is_kernel: bool
     is_device: bool
     is_template_of_types: bool
+    is_conditionally_compiled: bool
     parameters: list[Variable]
     variables: dict[str, list[Variable]]
     calls: list[Node] = field(default_factory=list)
@@ -118,17 +126,26 @@ class Function:
     caches: dict[str, dict] = field(default_factory=dict)
 
     @property
-    def text(self) -> str:
-        return self.file.source(self.node)
+    def is_on_device(self) -> bool:
+        return self.is_kernel or self.is_device
 
-    @property
+    @cached_property
+    def text(self) -> str:
+        return self.source(self.node)
+
+    @cached_property
+    def words(self) -> frozenset[str]:
+        """Every identifier in the body."""
+        return frozenset(_IDENTIFIER.findall(self.source(self.body)))
+
+    @cached_property
     def head(self) -> str:
         """The text in front of the body."""
         data = self.file.parsed.data[self.node.start_byte : self.body.start_byte]
         return data.decode("utf-8", errors="replace")
 
     def source(self, node: Node) -> str:
-        return self.file.source(node)
+        return self.file.parsed.data[node.start_byte : node.end_byte].decode("utf-8", errors="replace")
 
     def callee(self, call: Node) -> str:
         """The name that a call names, without template arguments."""
@@ -176,8 +193,13 @@ class Function:
         """The variable that a name stands for where it is; None for other nodes and names from outside."""
         if node is None or node.type != "identifier":
             return None
+        known = self.variables.get(self.source(node))
+        if known is None:
+            return None
         at = node.start_byte
-        known = self.named(self.source(node))
+        if len(known) == 1:
+            scope = known[0].scope
+            return known[0] if scope[0] <= at < scope[1] else None
         visible = [variable for variable in known if variable.scope[0] <= at < variable.scope[1]]
         return max(visible, key=lambda variable: variable.scope[0], default=None)
 
@@ -201,11 +223,20 @@ class Function:
 
     def operator(self, node: Node) -> str:
         operator = node.child_by_field_name("operator")
-        return "" if operator is None else self.source(operator)
+        return "" if operator is None else operator.type
 
     def constant(self, node: Node | None, depth: int = 0) -> int | None:
         """The value of a constant integer expression; None when the text does not say."""
         return self.file.constant(node, self, depth)
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """A function definition as the outline finds it. `outer` is its template declaration, or itself."""
+
+    node: Node
+    outer: Node
+    is_conditionally_compiled: bool
 
 
 @dataclass(eq=False)
@@ -213,28 +244,24 @@ class CudaFile:
     """A parsed file: `constants` are its `#define`s, `constexpr`s and enumerators that are integers."""
 
     parsed: ParsedCuda
-    functions: list[Function] = field(default_factory=list)
+    definitions: list[Definition] = field(default_factory=list)
     constants: dict[str, int] = field(default_factory=dict)
     declared: set[str] = field(default_factory=set)
     """Functions that are declared without a body."""
-    plan: object = None
-    """What the launch plan says, once a rule has asked."""
 
     def source(self, node: Node) -> str:
         return self.parsed.source(node)
 
-    @property
-    def kernels(self) -> list[Function]:
-        return [function for function in self.functions if function.is_kernel]
+    @cached_property
+    def context(self) -> tuple[frozenset, frozenset]:
+        """What a function can see of the file."""
+        return frozenset(self.constants.items()), frozenset(self.declared)
 
-    @property
-    def device_code(self) -> list[Function]:
-        return [function for function in self.functions if function.is_kernel or function.is_device]
-
-    @property
-    def host_code(self) -> list[Function]:
-        return [function for function in self.functions if not (function.is_kernel or function.is_device)]
-
+    @cached_property
+    def promises_divisibility(self) -> bool:
+        """Whether a `where:` line of the launch plan has a remainder, as in ``N % 256 == 0``."""
+        lines = self.parsed.text[:MAX_PLAN_CHARACTERS].splitlines()
+        return any("where:" in line and "%" in line for line in lines if line.lstrip().startswith("//"))
 
     def constant(self, node: Node | None, function: Function | None = None, depth: int = 0) -> int | None:
         """The value of a constant integer expression; None when the text does not say, or it is out of range."""
@@ -286,35 +313,53 @@ def type_bytes(type_text: str) -> int | None:
     return _TYPE_BYTES.get(" ".join(type_text.split()))
 
 
-def read_file(parsed: ParsedCuda) -> CudaFile:
-    """Functions and constants of a file."""
+def read_outline(parsed: ParsedCuda) -> CudaFile:
+    """What stands outside of function bodies."""
     file = CudaFile(parsed)
-    captured = QueryCursor(_query()).captures(parsed.tree.root_node)
-    read = [_read_function(node, file) for node in captured.get("function", ())]
-    file.functions = [function for function in read if function is not None]
-    starts = [function.body.start_byte for function in file.functions]
-    for name in ("define", "enumerator"):
-        for node in captured.get(name, ()):
+    stack: list[tuple[Node, bool]] = [(parsed.tree.root_node, False)]
+    while stack:
+        node, is_conditional = stack.pop()
+        kind = node.type
+        if kind == "function_definition":
+            parent = node.parent
+            is_template = parent is not None and parent.type == "template_declaration"
+            file.definitions.append(Definition(node, parent if is_template else node, is_conditional))  # type: ignore[arg-type]
+        elif kind in ("preproc_def", "enumerator"):
             _read_named_value(node, file)
-    for node in captured.get("declaration", ()):
-        owner = _owner(node, file.functions, starts)
-        if owner is None:
+        elif kind == "declaration":
             _read_outer_declaration(node, file)
-        else:
-            _read_declaration(owner, node)
-    for name in _QUERIES:
-        for node in captured.get(name, ()):
-            owner = _owner(node, file.functions, starts)
-            if owner is not None:
-                getattr(owner, name).append(node)
-    for function in file.functions:
-        for write in (*function.assignments, *function.updates):
-            _read_write(function, write)
+        elif kind not in _NOT_ENTERED:
+            inside = is_conditional or kind.startswith(CONDITIONAL_COMPILATION)
+            stack.extend((child, inside) for child in reversed(node.named_children))
     return file
+
+
+def read_function(definition: Definition, file: CudaFile) -> Function | None:
+    """The function with its variables and nodes, None for a definition without a readable body."""
+    function = _read_head(definition, file)
+    if function is None:
+        return None
+    captured = QueryCursor(_query()).captures(function.body)
+    for nodes in captured.values():
+        nodes.sort(key=_place)
+    for node in captured.get("declaration", ()):
+        _read_declaration(function, node)
+    for name in _QUERIES:
+        getattr(function, name).extend(captured.get(name, ()))
+    for write in (*function.assignments, *function.updates):
+        _read_write(function, write)
+    return function
 
 
 # --- below: what stands outside of functions
 
+_NOT_ENTERED = words(
+    """
+    parameter_list template_parameter_list string_literal preproc_arg comment preproc_include
+    preproc_function_def preproc_call expression_statement field_declaration alias_declaration
+    using_declaration type_definition
+    """
+)
 _DEFINE_INTEGER = re.compile(r"\(?\s*((?:0[xX][0-9a-fA-F]+|\d+)[uUlL]*)\s*\)?\s*(?://.*|/\*.*)?", re.DOTALL)
 
 
@@ -389,36 +434,25 @@ _QUERIES = {
     "lambdas": ("lambda_expression",),
 }
 """The lists of a function with the types of their nodes. One query finds them all, much faster than a walk here."""
-_OTHER_QUERIES = {
-    "function": ("function_definition",),
-    "declaration": ("declaration",),
-    "define": ("preproc_def",),
-    "enumerator": ("enumerator",),
-}
 
 
 @lru_cache(maxsize=1)
 def _query() -> Query:
     patterns = [
-        f"({node_type}) @{name}" for name, types in {**_QUERIES, **_OTHER_QUERIES}.items() for node_type in types
+        f"({node_type}) @{name}"
+        for name, types in {**_QUERIES, "declaration": ("declaration",)}.items()
+        for node_type in types
     ]
     return Query(language(), "\n".join(patterns))
 
 
-def _owner(node: Node, functions: list[Function], starts: list[int]) -> Function | None:
-    """The innermost function whose body holds the node."""
-    at = node.start_byte
-    index = bisect_right(starts, at) - 1
-    while index >= 0:
-        if at < functions[index].body.end_byte:
-            return functions[index]
-        index -= 1
-        if index < 0 or functions[index].body.end_byte <= starts[index + 1]:
-            return None
-    return None
+def _place(node: Node) -> tuple[int, int]:
+    """The order of a walk from the root."""
+    return node.start_byte, -node.end_byte
 
 
-def _read_function(node: Node, file: CudaFile) -> Function | None:
+def _read_head(definition: Definition, file: CudaFile) -> Function | None:
+    node = definition.node
     declarator = _function_declarator(node)
     body = node.child_by_field_name("body")
     if declarator is None or body is None or body.type != "compound_statement":
@@ -435,7 +469,8 @@ def _read_function(node: Node, file: CudaFile) -> Function | None:
         body=body,
         is_kernel="__global__" in specifiers or b"__global__" in head,
         is_device="__device__" in specifiers or b"__device__" in head,
-        is_template_of_types=_has_type_parameter(node),
+        is_template_of_types=_has_type_parameter(definition.outer),
+        is_conditionally_compiled=definition.is_conditionally_compiled,
         parameters=parameters,
         variables={},
     )
@@ -457,10 +492,9 @@ def _function_declarator(node: Node) -> Node | None:
 
 
 def _has_type_parameter(node: Node) -> bool:
-    parent = node.parent
-    if parent is None or parent.type != "template_declaration":
+    if node.type != "template_declaration":
         return False
-    parameters = parent.child_by_field_name("parameters")
+    parameters = node.child_by_field_name("parameters")
     kinds = () if parameters is None else tuple(child.type for child in parameters.named_children)
     return any("type_parameter" in kind for kind in kinds)
 

@@ -12,7 +12,9 @@ from tree_sitter import Language, Node, Parser, Tree
 
 from kernel_lsp.rules.finding import TextEdit, TextRange
 
-_UNKNOWN_ATTRIBUTES = re.compile(rb"\b__(?:cluster_dims|maxnreg|block_size|align)__\s*\([^()\n]*(?:\([^()\n]*\)[^()\n]*)*\)")
+_UNKNOWN_ATTRIBUTES = re.compile(
+    rb"\b__(?:cluster_dims|maxnreg|block_size|align)__\s*\([^()\n]*(?:\([^()\n]*\)[^()\n]*)*\)"
+)
 """Attributes that the grammar does not know. They are blanked, so that every position stays as it was."""
 _LINE_END = re.compile(rb"\r\n|\n|\r")
 

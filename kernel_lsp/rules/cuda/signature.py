@@ -12,6 +12,7 @@ from kernel_lsp.rules.cuda.model import CudaFile as File
 from kernel_lsp.rules.cuda.model import Function, Variable
 from kernel_lsp.rules.finding import QuickFix
 from kernel_lsp.rules.rule import Hit
+from kernel_lsp.rules.words import words
 
 _RESTRICT = ("__restrict__", "__restrict", "restrict")
 
@@ -38,16 +39,18 @@ _RESTRICT = ("__restrict__", "__restrict", "restrict")
     }
     """,
 )
-def missing_restrict(file: File) -> Iterator[Hit]:
-    for kernel in file.kernels:
-        pointers = [p for p in kernel.parameters if p.is_pointer and not p.is_reference]
-        bare = [p for p in pointers if not _is_restricted(file, p) and _has_star(file, p)]
-        writes = any(not p.is_const for p in pointers)
-        if bare and len(pointers) >= 2 and writes and not _aliases_on_purpose(kernel):
-            edits = tuple(file.parsed.insert(p.name_node.start_byte, _spaced_restrict(file, p)) for p in bare)
-            fix = QuickFix("Add `__restrict__` to all of them, if they do not overlap", edits, False)
-            names = ", ".join(p.name for p in bare)
-            yield hit(file, bare[0].declaration, f"the compiler must assume that these overlap: {names}", fix)
+def missing_restrict(kernel: Function) -> Iterator[Hit]:
+    if not kernel.is_kernel:
+        return
+    file = kernel.file
+    pointers = [p for p in kernel.parameters if p.is_pointer and not p.is_reference]
+    bare = [p for p in pointers if not _is_restricted(file, p) and _has_star(file, p)]
+    writes = any(not p.is_const for p in pointers)
+    if bare and len(pointers) >= 2 and writes and not _aliases_on_purpose(kernel):
+        edits = tuple(file.parsed.insert(p.name_node.start_byte, _spaced_restrict(file, p)) for p in bare)
+        fix = QuickFix("Add `__restrict__` to all of them, if they do not overlap", edits, False)
+        names = ", ".join(p.name for p in bare)
+        yield hit(file, bare[0].declaration, f"the compiler must assume that these overlap: {names}", fix)
 
 
 @declare(
@@ -72,14 +75,16 @@ def missing_restrict(file: File) -> Iterator[Hit]:
     }
     """,
 )
-def missing_const(file: File) -> Iterator[Hit]:
-    for kernel in file.kernels:
-        for parameter in kernel.parameters:
-            is_open = parameter.is_pointer and not parameter.is_reference and not parameter.is_const
-            if is_open and _is_only_read(kernel, parameter):
-                edit = file.parsed.insert(parameter.declaration.start_byte, "const ")
-                fixes = () if kernel.name in file.declared else (QuickFix("Make it `const`", (edit,), True),)
-                yield hit(file, parameter.declaration, f"`{parameter.name}` is only read: make it `const`", *fixes)
+def missing_const(kernel: Function) -> Iterator[Hit]:
+    if not kernel.is_kernel:
+        return
+    file = kernel.file
+    for parameter in kernel.parameters:
+        is_open = parameter.is_pointer and not parameter.is_reference and not parameter.is_const
+        if is_open and _is_only_read(kernel, parameter):
+            edit = file.parsed.insert(parameter.declaration.start_byte, "const ")
+            fixes = () if kernel.name in file.declared else (QuickFix("Make it `const`", (edit,), True),)
+            yield hit(file, parameter.declaration, f"`{parameter.name}` is only read: make it `const`", *fixes)
 
 
 @declare(
@@ -101,14 +106,16 @@ def missing_const(file: File) -> Iterator[Hit]:
     }
     """,
 )
-def unused_parameter(file: File) -> Iterator[Hit]:
-    for kernel in file.kernels:
-        used = kernel.names_in(kernel.body)
-        if kernel.node.has_error or not used:
-            continue
-        for parameter in kernel.parameters:
-            if parameter.name not in used and "maybe_unused" not in parameter.type_text:
-                yield hit(file, parameter.name_node, f"`{parameter.name}` is not used")
+def unused_parameter(kernel: Function) -> Iterator[Hit]:
+    if not kernel.is_kernel:
+        return
+    file = kernel.file
+    used = kernel.words
+    if kernel.node.has_error or not used:
+        return
+    for parameter in kernel.parameters:
+        if parameter.name not in used and "maybe_unused" not in parameter.type_text:
+            yield hit(file, parameter.name_node, f"`{parameter.name}` is not used")
 
 
 @declare(
@@ -135,11 +142,13 @@ def unused_parameter(file: File) -> Iterator[Hit]:
     }
     """,
 )
-def printf_in_kernel(file: File) -> Iterator[Hit]:
-    for function in file.device_code:
-        for call in function.calls:
-            if function.callee(call) in ("printf", "std::printf"):
-                yield hit(file, call, "printing from a kernel is for debugging: it costs registers and time")
+def printf_in_kernel(function: Function) -> Iterator[Hit]:
+    if not function.is_on_device:
+        return
+    file = function.file
+    for call in function.calls:
+        if function.callee(call) in ("printf", "std::printf"):
+            yield hit(file, call, "printing from a kernel is for debugging: it costs registers and time")
 
 
 @declare(
@@ -166,12 +175,14 @@ def printf_in_kernel(file: File) -> Iterator[Hit]:
     }
     """,
 )
-def device_heap(file: File) -> Iterator[Hit]:
-    for function in file.device_code:
-        news = [node for node in function.allocations if node.type == "new_expression" and not _is_placement(node)]
-        mallocs = [call for call in function.calls if function.callee(call) in ("malloc", "std::malloc")]
-        for node in (*news, *mallocs):
-            yield hit(file, node, "each thread takes memory from one small heap: use shared memory or scratch")
+def device_heap(function: Function) -> Iterator[Hit]:
+    if not function.is_on_device:
+        return
+    file = function.file
+    news = [node for node in function.allocations if node.type == "new_expression" and not _is_placement(node)]
+    mallocs = [call for call in function.calls if function.callee(call) in ("malloc", "std::malloc")]
+    for node in (*news, *mallocs):
+        yield hit(file, node, "each thread takes memory from one small heap: use shared memory or scratch")
 
 
 @declare(
@@ -195,14 +206,14 @@ def device_heap(file: File) -> Iterator[Hit]:
     }
     """,
 )
-def sizeof_pointer(file: File) -> Iterator[Hit]:
-    for function in file.functions:
-        for node in function.sizeofs:
-            value = node.child_by_field_name("value")
-            inner = value.named_children[0] if value is not None and value.named_children else value
-            variable = function.variable(inner)
-            if variable is not None and variable.is_pointer and not variable.is_array:
-                yield hit(file, node, f"this is the size of the pointer `{variable.name}`, not of what it points to")
+def sizeof_pointer(function: Function) -> Iterator[Hit]:
+    file = function.file
+    for node in function.sizeofs:
+        value = node.child_by_field_name("value")
+        inner = value.named_children[0] if value is not None and value.named_children else value
+        variable = function.variable(inner)
+        if variable is not None and variable.is_pointer and not variable.is_array:
+            yield hit(file, node, f"this is the size of the pointer `{variable.name}`, not of what it points to")
 
 
 # --- below: pointers
@@ -269,11 +280,11 @@ def _is_unknown_call(kernel: Function, call: Node | None) -> bool:
     return not (name.startswith(("__", "static_cast", "make_")) or name in _VALUE_FUNCTIONS)
 
 
-_VALUE_FUNCTIONS = frozenset(
+_VALUE_FUNCTIONS = words(
     """
-    expf exp logf log sqrtf sqrt rsqrtf fmaxf fminf fabsf powf tanhf max min fmaf fma float int sinf cosf erff exp2f
-    log2f log1pf expm1f floorf ceilf roundf fdividef
-    """.split()
+    expf exp logf log sqrtf sqrt rsqrtf fmaxf fminf fabsf powf tanhf max min fmaf fma float int sinf cosf erff
+    exp2f log2f log1pf expm1f floorf ceilf roundf fdividef
+    """
 )
 
 

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from dataclasses import dataclass
 from enum import Enum
 
 from tree_sitter import Node
 
 from kernel_lsp.rules.cuda.model import MAX_DEPTH, Function, Variable
+from kernel_lsp.rules.words import words
 
 THREAD_SOURCES = frozenset(("threadIdx", "thread_rank", "thread_index"))
 BLOCK_SOURCES = frozenset(("blockIdx", "block_rank", "group_index"))
-_PURE_FUNCTIONS = frozenset("min max abs fminf fmaxf int size_t unsigned float long __umulhi __mul24 fabsf".split())
+_PURE_FUNCTIONS = words(
+    """
+    min max abs fminf fmaxf int size_t unsigned float long __umulhi __mul24 fabsf
+    """
+)
 _CASTS = frozenset(("cast_expression", "parenthesized_expression"))
 _CAST_CALLS = frozenset(("static_cast", "int", "size_t", "unsigned", "long", "int64_t", "uint32_t", "float"))
 WARP = 32
@@ -62,45 +68,77 @@ def growth(function: Function, node: Node | None, depth: int = 0) -> Growth:
 # --- below: names
 
 
+@dataclass(frozen=True, slots=True)
+class _Value:
+    """What a variable starts with or is set to: its names, and whether a call in it may give all threads the same."""
+
+    names: frozenset[str]
+    hides: bool
+
+
 def _dependent_names(function: Function, key: str, sources: frozenset[str]) -> frozenset[str]:
     """A name that several variables share counts when all of them depend on the sources."""
-    cache = function.caches.setdefault(key, {})
-    if 0 not in cache:
-        found: set[str] = set()
-        for _ in range(2):  # a loop may carry a value to a line above
-            for name, variables in function.variables.items():
-                if all(_is_made_of(function, variable, found | sources) for variable in variables):
-                    found.add(name)
-        cache[0] = frozenset(found)
-    return cache[0]
+    if key not in function.caches:
+        function.caches[key] = {0: _find_dependent(function, sources)}
+    return function.caches[key][0]
+
+
+def _find_dependent(function: Function, sources: frozenset[str]) -> frozenset[str]:
+    if function.words.isdisjoint(sources):
+        return frozenset()
+    found: set[str] = set()
+    for _ in range(2):  # a loop may carry a value to a line above
+        reached = found | sources
+        for name, variables in _values(function).items():
+            is_reached = all(
+                any(not v.hides and not v.names.isdisjoint(reached) for v in values) for values in variables
+            )
+            if is_reached:
+                found.add(name)
+                reached.add(name)
+    return frozenset(found)
 
 
 def _possible_names(function: Function) -> frozenset[str]:
-    cache = function.caches.setdefault("possible", {})
-    if 0 not in cache:
-        found: set[str] = set()
-        for _ in range(3):
-            for variable in function.all_variables():
-                used = frozenset().union(*(function.names_in(value) for value in _values(variable)))
-                if not used.isdisjoint(found | THREAD_SOURCES):
-                    found.add(variable.name)
-        cache[0] = frozenset(found)
-    return cache[0]
+    if "possible" not in function.caches:
+        function.caches["possible"] = {0: _find_possible(function)}
+    return function.caches["possible"][0]
 
 
-def _is_made_of(function: Function, variable: Variable, names: frozenset[str]) -> bool:
-    return any(_mentions(function, value, names) for value in _values(variable))
+def _find_possible(function: Function) -> frozenset[str]:
+    if function.words.isdisjoint(THREAD_SOURCES):
+        return frozenset()
+    reached = set(THREAD_SOURCES)
+    for _ in range(3):
+        for name, variables in _values(function).items():
+            if any(not v.names.isdisjoint(reached) for values in variables for v in values):
+                reached.add(name)
+    return frozenset(reached - THREAD_SOURCES)
 
 
-def _values(variable: Variable) -> list[Node | None]:
-    """What the variable starts with and is set to."""
-    return [variable.value, *(write.child_by_field_name("right") for write in variable.writes)]
+def _values(function: Function) -> dict[str, list[list[_Value]]]:
+    """For each name its variables, and for each of those its values."""
+    if "values" not in function.caches:
+        function.caches["values"] = {
+            name: [_values_of(function, variable) for variable in variables]
+            for name, variables in function.variables.items()
+        }
+    return function.caches["values"]
+
+
+def _values_of(function: Function, variable: Variable) -> list[_Value]:
+    nodes = [variable.value, *(write.child_by_field_name("right") for write in variable.writes)]
+    return [_Value(function.names_in(node), _has_hiding_call(function, node)) for node in nodes if node is not None]
 
 
 def _mentions(function: Function, node: Node | None, names: frozenset[str] | set[str]) -> bool:
     if node is None or function.names_in(node).isdisjoint(names):
         return False
-    return not any(_hides(function, call) for call in _calls_in(function, node))
+    return not _has_hiding_call(function, node)
+
+
+def _has_hiding_call(function: Function, node: Node) -> bool:
+    return any(_hides(function, call) for call in _calls_in(function, node))
 
 
 def _calls_in(function: Function, node: Node) -> list[Node]:

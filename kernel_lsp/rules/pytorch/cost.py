@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from kernel_lsp.rules.finding import QuickFix, TextEdit
 from kernel_lsp.rules.pytorch.declare import HINT, INFORMATION, WARNING, declare, hit, rewrite
@@ -449,8 +450,8 @@ def _pointwise_operands(node: ast.expr, scope: Scope) -> list[ast.expr]:
             constructor = "" if scope.owner is None else scope.owner.submodules.get(name, "")
             return [argument] if constructor.rpartition(".")[2] in POINTWISE_MODULES else []
         case ast.Call() if scope.function_name(node) in POINTWISE_FUNCTIONS:
-            operand = scope.operand(node)
-            return [] if operand is None else [operand, *scope.arguments(node)]
+            first = scope.operand(node)
+            return [] if first is None else [first, *scope.arguments(node)]
     return []
 
 
@@ -515,9 +516,9 @@ def _is_reduced(node: ast.expr, scope: Scope) -> bool:
             return _name_is_reduced(parent.targets[0].id, scope)
         if isinstance(parent, ast.stmt):
             return False
-        if isinstance(parent, ast.Call) and child is not parent.func:
-            if scope.function_name(parent) not in POINTWISE_FUNCTIONS:
-                return False
+        is_argument = isinstance(parent, ast.Call) and child is not parent.func
+        if is_argument and scope.function_name(parent) not in POINTWISE_FUNCTIONS:  # type: ignore[arg-type]
+            return False
         child = parent
     return False
 
@@ -556,8 +557,7 @@ def _methods_before(call: ast.Call) -> list[str]:
 
 def _transposing_copies(methods: list[str]) -> int:
     """How many `contiguous` directly follow a transposition."""
-    pairs = zip(methods, methods[1:], strict=False)
-    return sum(after == "contiguous" and before in _TRANSPOSING for after, before in pairs)
+    return sum(after == "contiguous" and before in _TRANSPOSING for after, before in pairwise(methods))
 
 
 def _is_inside_longer_chain(call: ast.Call, scope: Scope) -> bool:

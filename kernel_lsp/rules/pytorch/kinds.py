@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from enum import StrEnum
 
+from kernel_lsp.rules.words import words
+
 
 class Kind(StrEnum):
     """Of a value, as far as the text shows. OTHER is everything that no rule may speak about."""
@@ -21,65 +23,71 @@ class Kind(StrEnum):
 
 TENSOR_KINDS = frozenset((Kind.TENSOR, Kind.MASK))
 
-NOT_TENSOR_FUNCTIONS = frozenset(
+NOT_TENSOR_FUNCTIONS = words(
     """
     Generator Size Stream Event autocast broadcast_shapes can_cast compile device dtype enable_grad finfo
     get_default_device get_default_dtype get_num_threads get_rng_state iinfo inference_mode initial_seed
-    is_complex is_floating_point is_grad_enabled is_nonzero is_storage is_tensor layout load manual_seed no_grad numel
-    promote_types result_type save script_if_tracing seed set_default_device set_default_dtype set_grad_enabled
-    set_num_threads set_printoptions set_rng_state set_float32_matmul_precision typename use_deterministic_algorithms
-    vmap equal allclose
-    """.split()
+    is_complex is_floating_point is_grad_enabled is_nonzero is_storage is_tensor layout load manual_seed
+    no_grad numel promote_types result_type save script_if_tracing seed set_default_device set_default_dtype
+    set_grad_enabled set_num_threads set_printoptions set_rng_state set_float32_matmul_precision typename
+    use_deterministic_algorithms vmap equal allclose
+    """
 )
 """Functions of `torch` that give no tensor. Names in its submodules give none either, but for those below."""
 TENSOR_NAMESPACES = ("torch.nn.functional.", "torch.special.", "torch.fft.", "torch.linalg.")
-TENSORS_FUNCTIONS = frozenset(
+TENSORS_FUNCTIONS = words(
     """
-    chunk split unbind topk sort meshgrid tensor_split hsplit vsplit dsplit broadcast_tensors aminmax mode kthvalue
-    cummax cummin std_mean var_mean unique_consecutive slogdet svd qr eigh eig frexp
-    """.split()
+    chunk split unbind topk sort meshgrid tensor_split hsplit vsplit dsplit broadcast_tensors aminmax mode
+    kthvalue cummax cummin std_mean var_mean unique_consecutive slogdet svd qr eigh eig frexp
+    """
 )
 """Functions and methods that give several tensors."""
 EXTREMA = frozenset(("max", "min", "median", "nanmedian"))
 """With a dim they give values and indices, without one a tensor."""
 
-NOT_TENSOR_METHODS = frozenset(
+NOT_TENSOR_METHODS = words(
     """
     item tolist numpy size dim ndimension numel nelement stride data_ptr element_size is_contiguous get_device
-    is_floating_point is_complex is_pinned backward register_hook storage untyped_storage storage_offset has_names
-    is_shared is_signed is_set_to names retain_grad dense_dim sparse_dim type __len__ equal allclose
-    """.split()
+    is_floating_point is_complex is_pinned backward register_hook storage untyped_storage storage_offset
+    has_names is_shared is_signed is_set_to names retain_grad dense_dim sparse_dim type __len__ equal allclose
+    """
 )
 TENSOR_ATTRIBUTES = frozenset(("T", "mT", "H", "mH", "real", "imag", "data", "grad"))
-TENSOR_ONLY_METHODS = frozenset(
+TENSOR_ONLY_METHODS = words(
     """
-    unsqueeze permute contiguous expand expand_as detach softmax log_softmax masked_fill cuda cpu float half bfloat16
-    double view_as numel sigmoid tanh relu rsqrt matmul mm bmm clamp unbind chunk unfold index_select gather scatter
-    scatter_add to size new_zeros new_ones new_full new_empty new_tensor requires_grad_ type_as addmm baddbmm einsum
-    """.split()
+    unsqueeze permute contiguous expand expand_as detach softmax log_softmax masked_fill cuda cpu float half
+    bfloat16 double view_as numel sigmoid tanh relu rsqrt matmul mm bmm clamp unbind chunk unfold index_select
+    gather scatter scatter_add to size new_zeros new_ones new_full new_empty new_tensor requires_grad_ type_as
+    addmm baddbmm einsum
+    """
 )
 """A parameter on which one of these is called is a tensor: arrays of NumPy have none of them."""
-ARRAY_LIKE_NAMES = frozenset(
-    "shape ndim device dtype view reshape transpose flatten mean sum pow exp log sqrt abs max min T".split()
+ARRAY_LIKE_NAMES = words(
+    """
+    shape ndim device dtype view reshape transpose flatten mean sum pow exp log sqrt abs max min T
+    """
 )
 """Enough evidence inside a `forward`, where an array would be odd."""
-MULTIPLE_OUTPUT_MODULES = frozenset("LSTM GRU RNN LSTMCell MultiheadAttention AdaptiveLogSoftmaxWithLoss".split())
+MULTIPLE_OUTPUT_MODULES = frozenset(
+    ["LSTM", "GRU", "RNN", "LSTMCell", "MultiheadAttention", "AdaptiveLogSoftmaxWithLoss"]
+)
 
-POINTWISE_FUNCTIONS = frozenset(
+POINTWISE_FUNCTIONS = words(
     """
-    abs add addcdiv addcmul atan2 bitwise_and bitwise_not bitwise_or ceil celu clamp clamp_max clamp_min clip cos cosh
-    div divide elu eq erf erfc exp exp2 expm1 floor fmod ge gelu gt hardsigmoid hardswish hardtanh le leaky_relu lerp
-    log log10 log1p log2 logaddexp logical_and logical_not logical_or logsigmoid lt masked_fill maximum minimum mish mul
-    multiply ne neg negative pow reciprocal relu relu6 remainder round rsqrt rsub selu sigmoid sign silu sin sinh
-    softplus softsign sqrt square sub subtract tan tanh tanhshrink threshold true_divide trunc where
-    """.split()
+    abs add addcdiv addcmul atan2 bitwise_and bitwise_not bitwise_or ceil celu clamp clamp_max clamp_min clip
+    cos cosh div divide elu eq erf erfc exp exp2 expm1 floor fmod ge gelu gt hardsigmoid hardswish hardtanh le
+    leaky_relu lerp log log10 log1p log2 logaddexp logical_and logical_not logical_or logsigmoid lt
+    masked_fill maximum minimum mish mul multiply ne neg negative pow reciprocal relu relu6 remainder round
+    rsqrt rsub selu sigmoid sign silu sin sinh softplus softsign sqrt square sub subtract tan tanh tanhshrink
+    threshold true_divide trunc where
+    """
 )
 """As functions of `torch` and `torch.nn.functional`, and as methods; each launches one kernel in eager mode."""
-POINTWISE_MODULES = frozenset(
+POINTWISE_MODULES = words(
     """
-    ReLU ReLU6 LeakyReLU ELU CELU SELU GELU SiLU Mish Sigmoid Tanh Hardswish Hardsigmoid Hardtanh Softplus Softsign
-    LogSigmoid Tanhshrink Threshold
-    """.split()
+    ReLU ReLU6 LeakyReLU ELU CELU SELU GELU SiLU Mish Sigmoid Tanh Hardswish Hardsigmoid Hardtanh Softplus
+    Softsign LogSigmoid Tanhshrink Threshold
+    """
 )
 CASTS = frozenset(("float", "half", "bfloat16", "double", "int", "long", "short", "bool"))
 CAST_DTYPES = {
@@ -91,4 +99,8 @@ CAST_DTYPES = {
     "long": ("int64", "long"),
 }
 """Each cast method with the dtypes of `torch` that mean the same."""
-REDUCTIONS = frozenset(("sum", "mean", "norm", "amax", "amin", "max", "min", "prod", "argmin", "argmax", "logsumexp"))
+REDUCTIONS = words(
+    """
+    sum mean norm amax amin max min prod argmin argmax logsumexp
+    """
+)

@@ -10,9 +10,12 @@ from kernel_lsp.rules.pytorch.declare import ERROR, INFORMATION, WARNING, declar
 from kernel_lsp.rules.pytorch.kinds import TENSOR_KINDS
 from kernel_lsp.rules.pytorch.scopes import Scope, keyword
 from kernel_lsp.rules.rule import Hit
+from kernel_lsp.rules.words import words
 
-_CREATORS = (
-    "zeros ones empty full arange eye linspace logspace rand randn randint randperm tril_indices triu_indices".split()
+_CREATORS = words(
+    """
+    zeros ones empty full arange eye linspace logspace rand randn randint randperm tril_indices triu_indices
+    """
 )
 _VIEWS = ("expand", "expand_as", "broadcast_to")
 _NOT_LAYERS = ("functional", "init", "utils", "Parameter", "ParameterList", "Module", "Identity")
@@ -46,10 +49,11 @@ def allocation_without_device(scope: Scope) -> Iterator[Hit]:
     for call in scope.calls:
         name = scope.dotted(call.func).removeprefix("torch.")
         has_device = any(k.arg in (None, "device", "out") for k in call.keywords)
-        if name in _CREATORS and scope.dotted(call.func) == f"torch.{name}" and not has_device:
-            if not _is_moved(call, scope) and not _sets_default_device(scope):
-                message = f"`torch.{name}` without `device=` is on the CPU: say `device=...` of the input"
-                yield hit(scope, call, message, *_device_fix(call, scope))
+        if name not in _CREATORS or scope.dotted(call.func) != f"torch.{name}" or has_device:
+            continue
+        if not _is_moved(call, scope) and not _sets_default_device(scope):
+            message = f"`torch.{name}` without `device=` is on the CPU: say `device=...` of the input"
+            yield hit(scope, call, message, *_device_fix(call, scope))
 
 
 @declare(
@@ -82,7 +86,7 @@ def created_then_moved(scope: Scope) -> Iterator[Hit]:
         outer = _moving_call(call, scope)
         if outer is None:
             continue
-        fixes = ()
+        fixes: tuple[QuickFix, ...] = ()
         match outer:
             case ast.Call(args=[target], keywords=[]) if _is_device(target, scope) and not _is_random(name):
                 fixes = (_create_there(call, outer, scope.module.source(target), scope),)
@@ -126,9 +130,9 @@ def constant_in_forward(scope: Scope) -> Iterator[Hit]:
     if not scope.is_forward:
         return
     for call in scope.calls:
-        if scope.dotted(call.func) in ("torch.tensor", "torch.as_tensor", "torch.from_numpy") and call.args:
-            if not scope.is_tensor(call.args[0]):
-                yield hit(scope, call, "this copies from the CPU at each forward: keep it as a buffer")
+        is_copy = scope.dotted(call.func) in ("torch.tensor", "torch.as_tensor", "torch.from_numpy")
+        if is_copy and call.args and not scope.is_tensor(call.args[0]):
+            yield hit(scope, call, "this copies from the CPU at each forward: keep it as a buffer")
 
 
 @declare(
@@ -197,7 +201,7 @@ def module_in_forward(scope: Scope) -> Iterator[Hit]:
 def tensor_of_tensor(scope: Scope) -> Iterator[Hit]:
     for call in scope.calls:
         if scope.dotted(call.func) == "torch.tensor" and len(call.args) == 1 and scope.is_tensor(call.args[0]):
-            fixes = ()
+            fixes: tuple[QuickFix, ...] = ()
             if not call.keywords:
                 text = f"{scope.module.operand(call.args[0])}.detach().clone()"
                 edit = scope.module.replace(call, text)

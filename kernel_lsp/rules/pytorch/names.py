@@ -70,8 +70,9 @@ class Names:
             case ast.Subscript(value=value, slice=inner):
                 if self.dotted(value).rpartition(".")[2] in ("Optional", "Annotated"):
                     return self.is_tensor_annotation(inner.elts[0] if isinstance(inner, ast.Tuple) else inner)
-                is_shaped = isinstance(inner, ast.Tuple) and len(inner.elts) == 2
-                return is_shaped and self.is_tensor_annotation(inner.elts[0]) and _is_text(inner.elts[1])
+                if not isinstance(inner, ast.Tuple) or len(inner.elts) != 2:
+                    return False
+                return self.is_tensor_annotation(inner.elts[0]) and _is_text(inner.elts[1])
         return False
 
 
@@ -182,7 +183,7 @@ def _read_attribute(statement: ast.stmt, names: Names, submodules: dict[str, str
 
 def _reached(methods: dict[str, ast.FunctionDef]) -> frozenset[str]:
     reached: set[str] = set()
-    waiting = [name for name in ("forward", "__call__") if name in methods]
+    waiting: list[str] = [name for name in ("forward", "__call__") if name in methods]
     while waiting:
         name = waiting.pop()
         if name in reached:

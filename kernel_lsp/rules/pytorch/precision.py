@@ -447,7 +447,9 @@ def _renamed(call: ast.Call, name: str, scope: Scope) -> str:
     else:
         head = scope.names.spelled(f"{scope.dotted(function).rpartition('.')[0]}.{name}")
     arguments = [module.source(argument) for argument in call.args]
-    arguments += [f"{k.arg}={module.source(k.value)}" if k.arg else f"**{module.source(k.value)}" for k in call.keywords]
+    arguments += [
+        f"{k.arg}={module.source(k.value)}" if k.arg else f"**{module.source(k.value)}" for k in call.keywords
+    ]
     return f"{head}({', '.join(arguments)})"
 
 

@@ -7,8 +7,9 @@ tensor by annotation, by a use that only tensors have, or by what is assigned to
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 from kernel_lsp.rules.pytorch.kinds import (
     ARRAY_LIKE_NAMES,
@@ -27,7 +28,21 @@ from kernel_lsp.rules.pytorch.names import ModuleClass, Names
 from kernel_lsp.rules.pytorch.parsing import ParsedModule
 
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
-_NOT_HOT = ("__", "test", "train", "eval", "main", "bench", "plot", "save", "load", "collate", "preprocess", "log_", "get_")
+_NOT_HOT = (
+    "__",
+    "test",
+    "train",
+    "eval",
+    "main",
+    "bench",
+    "plot",
+    "save",
+    "load",
+    "collate",
+    "preprocess",
+    "log_",
+    "get_",
+)
 """Starts of names of functions that a model does not call at each step."""
 _TRAINING_METHODS = frozenset(("backward", "zero_grad"))
 
@@ -526,7 +541,7 @@ def _is_text_or_none(node: ast.expr) -> bool:
     return isinstance(node, ast.Constant) and (node.value is None or isinstance(node.value, str))
 
 
-_STATEMENTS = {
+_STATEMENTS: dict[type[ast.stmt], Callable[[_Reader, Any], None]] = {
     ast.FunctionDef: _Reader.read_function,
     ast.AsyncFunctionDef: _Reader.read_function,
     ast.ClassDef: _Reader.read_class,
@@ -540,7 +555,7 @@ _STATEMENTS = {
     ast.Assert: _Reader.read_assert,
     ast.Return: _Reader.read_return,
 }
-_EXPRESSIONS = {
+_EXPRESSIONS: dict[type[ast.expr], Callable[[_Reader, Any], Kind]] = {
     ast.Constant: _Reader.read_constant,
     ast.Name: _Reader.read_name,
     ast.Attribute: _Reader.read_attribute,

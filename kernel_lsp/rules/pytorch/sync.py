@@ -145,9 +145,9 @@ def print_tensor(scope: Scope) -> Iterator[Hit]:
     if not scope.is_forward:
         return
     for call in scope.calls:
-        if isinstance(call.func, ast.Name) and call.func.id == "print":
-            if any(scope.is_tensor(part) for argument in call.args for part in _printed(argument)):
-                yield hit(scope, call, "printing a tensor copies it to the CPU at each forward")
+        is_print = isinstance(call.func, ast.Name) and call.func.id == "print"
+        if is_print and any(scope.is_tensor(part) for argument in call.args for part in _printed(argument)):
+            yield hit(scope, call, "printing a tensor copies it to the CPU at each forward")
 
 
 @declare(
@@ -219,15 +219,16 @@ def data_dependent_shape(scope: Scope) -> Iterator[Hit]:
     if not scope.is_forward:
         return
     for subscript in scope.subscripts:
-        if isinstance(subscript.ctx, ast.Load) and scope.kind(subscript.slice) is Kind.MASK:
-            if scope.is_tensor(subscript.value):
-                message = "a boolean mask as an index makes the CPU wait for the count: mask with `torch.where`"
-                yield hit(scope, subscript, message)
+        is_masked = isinstance(subscript.ctx, ast.Load) and scope.kind(subscript.slice) is Kind.MASK
+        if is_masked and scope.is_tensor(subscript.value):
+            message = "a boolean mask as an index makes the CPU wait for the count: mask with `torch.where`"
+            yield hit(scope, subscript, message)
     for call in scope.calls:
         name = scope.function_name(call)
-        if name in _DYNAMIC_FUNCTIONS or (name == "where" and len(call.args) == 1 and not call.keywords):
-            if not (name == "bincount" and keyword(call, "minlength")):
-                yield hit(scope, call, f"the size of what `{name}` gives depends on values: the CPU waits for it")
+        is_bare_where = name == "where" and len(call.args) == 1 and not call.keywords
+        is_sized = name == "bincount" and keyword(call, "minlength") is not None
+        if (name in _DYNAMIC_FUNCTIONS or is_bare_where) and not is_sized:
+            yield hit(scope, call, f"the size of what `{name}` gives depends on values: the CPU waits for it")
 
 
 @declare(

@@ -98,7 +98,7 @@ def data_attribute(scope: Scope) -> Iterator[Hit]:
     for attribute in scope.attributes:
         if attribute.attr == "data" and scope.is_tensor(attribute.value):
             place = scope.module.after(attribute.value, attribute)
-            fixes = ()
+            fixes: tuple[QuickFix, ...] = ()
             if isinstance(attribute.ctx, ast.Load):
                 fixes = (QuickFix("Use `.detach()`", (TextEdit(place, ".detach()"),), False),)
             yield hit(scope, attribute, "autograd does not see what happens through `.data`", *fixes)
@@ -230,7 +230,8 @@ def modules_in_list(scope: Scope) -> Iterator[Hit]:
     for statement in scope.statements:
         match statement:
             case ast.Assign(
-                targets=[ast.Attribute(value=ast.Name(id="self"), attr=name)], value=(ast.List() | ast.ListComp()) as made
+                targets=[ast.Attribute(value=ast.Name(id="self"), attr=name)],
+                value=(ast.List() | ast.ListComp()) as made,
             ) if _holds_modules(made, scope) and not _is_wrapped_later(name, scope):
                 module_list = scope.names.spelled("torch.nn.ModuleList")
                 text = f"{module_list}({scope.module.source(made)})"
@@ -272,9 +273,11 @@ def modules_in_list(scope: Scope) -> Iterator[Hit]:
 def direct_forward(scope: Scope) -> Iterator[Hit]:
     for call in scope.calls:
         match call.func:
-            case ast.Attribute(
-                value=ast.Attribute(value=ast.Name(id="self"), attr=name) as module, attr="forward"
-            ) as function if scope.owner is not None and name in scope.owner.submodules:
+            case (
+                ast.Attribute(
+                    value=ast.Attribute(value=ast.Name(id="self"), attr=name) as module, attr="forward"
+                ) as function
+            ) if scope.owner is not None and name in scope.owner.submodules:
                 place = scope.module.after(module, function)
                 fix = QuickFix("Call the module", (TextEdit(place, ""),), False)
                 yield hit(scope, function, "this skips the module's hooks: call the module itself", fix)

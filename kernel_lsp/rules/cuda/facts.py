@@ -1,0 +1,235 @@
+"""What is known of each function, kept from one edit to the next, and of the file as a whole."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+
+from tree_sitter import Node
+
+from kernel_lsp.core.expression import Constant, Expression
+from kernel_lsp.core.finding import Finding
+from kernel_lsp.core.plan import Launch, LaunchPlan, Span
+from kernel_lsp.plan import checking as plan_checking
+from kernel_lsp.plan.codes import PlanCode
+from kernel_lsp.plan.parser import parse as parse_plan
+from kernel_lsp.rules.cuda.declare import is_launch
+from kernel_lsp.rules.cuda.model import CudaFile, Function, type_bytes
+from kernel_lsp.rules.finding import RuleFinding, TextRange, shifted_finding, shifted_range
+from kernel_lsp.source.cuda import kernel_signatures
+
+Block = tuple[int, int, int]
+"""Threads along x, y, z."""
+PLAN_MARK = "kernel-lsp:"
+NOWHERE = TextRange(0, 0, 0, 0)
+MACRO_REACH_BYTES = 200
+"""How far in front of a function a macro with its launch bounds is looked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchFacts:
+    """`kernel` has no namespace and no template arguments. A size that the text does not say is None."""
+
+    kernel: str
+    block: Block | None
+    shared_bytes: int | None
+    range: TextRange
+    is_planned: bool
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionFacts:
+    """One function: what the rules found in it alone, and what those about the whole file ask. `launch_bound` is 0
+    where none is stated as a number; `static_shared_bytes` is a lower bound."""
+
+    name: str
+    name_range: TextRange
+    is_kernel: bool
+    launch_bound: int
+    has_launch_bounds: bool
+    has_dynamic_shared: bool
+    static_shared_bytes: int
+    shared_range: TextRange
+    launches: tuple[LaunchFacts, ...]
+    findings: tuple[RuleFinding, ...]
+
+    def shifted(self, n_lines: int) -> FunctionFacts:
+        """The same function `n_lines` further down."""
+        return replace(
+            self,
+            name_range=shifted_range(self.name_range, n_lines),
+            shared_range=shifted_range(self.shared_range, n_lines),
+            launches=tuple(replace(launch, range=shifted_range(launch.range, n_lines)) for launch in self.launches),
+            findings=tuple(shifted_finding(finding, n_lines) for finding in self.findings),
+        )
+
+
+@dataclass(frozen=True)
+class CheckedPlan:
+    """The launch plan with all that its parser and its checks say; empty for a file without one. `lines` are those of
+    the file down to the last one that it is about."""
+
+    plan: LaunchPlan | None
+    findings: tuple[Finding, ...]
+    lines: tuple[str, ...]
+
+    def finding_range(self, finding: Finding) -> TextRange:
+        """From where a finding stands to the end of its line."""
+        line = min((finding.line or 1) - 1, len(self.lines) - 1)
+        length = len(self.lines[line].rstrip())
+        start = min((finding.column or 1) - 1, max(length - 1, 0))
+        return TextRange(line, start, line, max(length, start))
+
+    def span_range(self, span: Span) -> TextRange:
+        line = min(span.line - 1, len(self.lines) - 1)
+        length = len(self.lines[line])
+        return TextRange(line, min(span.column - 1, length), line, min(span.end_column - 1, length))
+
+
+@dataclass(frozen=True)
+class FileFacts:
+    """The whole file. `sets_attributes` says that host code may raise the limit of dynamic shared memory."""
+
+    functions: tuple[FunctionFacts, ...]
+    plan: CheckedPlan
+    sets_attributes: bool
+
+    @cached_property
+    def kernels(self) -> tuple[FunctionFacts, ...]:
+        return tuple(function for function in self.functions if function.is_kernel)
+
+    @cached_property
+    def launches(self) -> tuple[LaunchFacts, ...]:
+        """Those of the plan, then those of host code."""
+        operations = self.plan.plan.operations if self.plan.plan is not None else ()
+        steps = [step for operation in operations for step in operation.steps if isinstance(step, Launch)]
+        planned = [_planned_launch(self.plan, step) for step in steps]
+        return (*planned, *(launch for function in self.functions for launch in function.launches))
+
+
+def function_facts(function: Function, findings: tuple[RuleFinding, ...]) -> FunctionFacts:
+    """The facts of a function at its place in the file."""
+    file = function.file
+    arrays = [v for v in function.all_variables() if v.is_shared]
+    static = [v for v in arrays if "extern" not in v.words]
+    is_host = not function.is_on_device
+    return FunctionFacts(
+        name=function.name,
+        name_range=file.parsed.range(function.name_node),
+        is_kernel=function.is_kernel,
+        launch_bound=_launch_bound(function),
+        has_launch_bounds=b"launch_bounds" in text_in_front(file, function.node, function.body.start_byte).lower(),
+        has_dynamic_shared=len(static) < len(arrays),
+        static_shared_bytes=sum(_bytes(function, v.sizes, v.element) for v in static),
+        shared_range=file.parsed.range(static[-1].name_node) if static else NOWHERE,
+        launches=tuple(_host_launch(function, c) for c in function.calls if is_launch(c)) if is_host else (),
+        findings=findings,
+    )
+
+
+def text_in_front(file: CudaFile, node: Node, end: int) -> bytes:
+    """The text from a little before `node` to `end`: a macro with launch bounds may stand outside of the function."""
+    return file.parsed.data[max(node.start_byte - MACRO_REACH_BYTES, 0) : end]
+
+
+def read_plan(file: CudaFile) -> CheckedPlan:
+    """The plan at the top of the file, checked against its kernels."""
+    if PLAN_MARK not in file.parsed.text:
+        return CheckedPlan(None, (), ("",))
+    return _parse_and_check(_without_bodies(file))
+
+
+# --- below: launches
+
+
+def _planned_launch(plan: CheckedPlan, launch: Launch) -> LaunchFacts:
+    x, y, z = (_constant(size) for size in launch.block)
+    block = None if x is None or y is None or z is None else (x, y, z)
+    kernel = launch.kernel.rpartition("::")[2]
+    return LaunchFacts(kernel, block, _constant(launch.shared_bytes), plan.span_range(launch.span), True)
+
+
+def _constant(expression: Expression) -> int | None:
+    if isinstance(expression, Constant) and type(expression.value) is int:
+        return expression.value
+    return None
+
+
+def _host_launch(function: Function, call: Node) -> LaunchFacts:
+    syntax = next(child for child in call.named_children if child.type == "kernel_call_syntax")
+    parts = [child for child in syntax.named_children if child.type != "comment"]
+    block = _block_of(function, parts[1]) if len(parts) > 1 else None
+    shared = function.constant(parts[2]) if len(parts) > 2 else 0
+    kernel = function.callee(call).rpartition("::")[2]
+    return LaunchFacts(kernel, block, shared, function.file.parsed.range(syntax), False)
+
+
+def _block_of(function: Function, node: Node | None, depth: int = 0) -> Block | None:
+    """The size that ``256``, ``dim3(32, 8)`` or a variable of either says."""
+    if node is None or depth > 1:
+        return None
+    variable = function.variable(node)
+    if variable is not None and variable.element == "dim3":
+        is_changed = bool(variable.writes) or f"{variable.name}." in function.source(function.body)
+        return None if is_changed else _block_of(function, variable.value, depth + 1)
+    if node.type == "call_expression" and function.callee(node) == "dim3":
+        return _block_of_sizes(function, function.arguments(node))
+    if node.type in ("argument_list", "initializer_list"):
+        return _block_of_sizes(function, node.named_children)
+    return _block_of_sizes(function, [node])
+
+
+def _block_of_sizes(function: Function, nodes: list[Node]) -> Block | None:
+    sizes = [size for node in nodes if (size := function.constant(node)) is not None]
+    if not 1 <= len(nodes) <= 3 or len(sizes) < len(nodes):
+        return None
+    x, y, z = (*sizes, 1, 1)[:3]
+    return x, y, z
+
+
+# --- shared memory and bounds
+
+
+def _bytes(function: Function, sizes: tuple[Node | None, ...], element: str) -> int:
+    """Bytes of an array, 0 when its type or a size is not known."""
+    n_bytes = type_bytes(element) or 0
+    for size in sizes:
+        n_bytes *= function.constant(size) or 0
+    return n_bytes
+
+
+def _launch_bound(function: Function) -> int:
+    bounds = next((child for child in function.node.children if child.type == "launch_bounds"), None)
+    if bounds is None or not bounds.named_children:
+        return 0
+    return function.constant(bounds.named_children[0]) or 0
+
+
+# --- the plan
+
+
+def _without_bodies(file: CudaFile) -> str:
+    """The text with empty function bodies, every line where it was: all that a plan can disagree with. An edit in a
+    body does not change it, so that the answer is kept."""
+    data, parts, end = file.parsed.data, [], 0
+    for definition in file.definitions:
+        body = definition.node.child_by_field_name("body")
+        if body is not None and body.start_byte >= end:
+            n_lines = data.count(b"\n", body.start_byte, body.end_byte)
+            parts += [data[end : body.start_byte], b"{", b"\n" * n_lines, b"}"]
+            end = body.end_byte
+    return b"".join((*parts, data[end:])).decode("utf-8", errors="replace")
+
+
+@lru_cache(maxsize=64)
+def _parse_and_check(text: str) -> CheckedPlan:
+    parsed = parse_plan(text)
+    findings = tuple(finding for finding in parsed.findings if finding.code != PlanCode.NO_PLAN)
+    if parsed.plan is not None:
+        findings += plan_checking.check(parsed.plan, kernel_signatures(text))
+    last = max([1, *(finding.line or 1 for finding in findings)])
+    if parsed.plan is not None:
+        last = max([last, *(step.span.line for o in parsed.plan.operations for step in o.steps)])
+        last = max([last, *(parameter.span.line for o in parsed.plan.operations for parameter in o.parameters)])
+    lines = [line.removesuffix("\r") for line in text.split("\n", last)[:last]]
+    return CheckedPlan(parsed.plan, findings, tuple(lines))
