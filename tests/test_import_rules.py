@@ -22,6 +22,7 @@ ROOMS = (
     "process",
     "plan",
     "source",
+    "rules",
     "gpu",
     "toolchain",
     "ptx",
@@ -30,8 +31,8 @@ ROOMS = (
     "llm",
     "verify",
     "evaluate",
-    "evolve",
     "export",
+    "evolve",
     "server",
     "cli",
 )
