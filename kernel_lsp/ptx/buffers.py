@@ -18,13 +18,13 @@ from kernel_lsp.ptx.layout import (
     N_ACCESS_SIZES,
     N_WINDOWS,
     TABLE_BYTES,
+    WRITTEN_SUFFIX,
     Entry,
     EntryFlag,
     window_base,
 )
 from kernel_lsp.ptx.native import store64
 
-WRITTEN_SUFFIX = ".written"
 FILL_CHUNK_BYTES = 1 << 20
 
 Role = Literal["input", "output", "scratch"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kernel_lsp.ptx.emitter import Emitter, Handler, llvm_type
-from kernel_lsp.ptx.floating import SCALAR, compute_type, join, read_floats, relu
+from kernel_lsp.ptx.floating import SCALAR, compute_type, directed, join, read_floats, relu
 from kernel_lsp.ptx.syntax import WIDTH_BITS, Instruction, UnsupportedPtxError
 
 _TO_INTEGRAL = {"rni": "roundeven", "rzi": "trunc", "rmi": "floor", "rpi": "ceil"}
@@ -55,12 +55,13 @@ def integer_to_float(e: Emitter, i: Instruction, wanted: str, given: str) -> Non
     """Rounded to nearest even, or as the instruction says when a double holds the integer."""
     opcode = "sitofp" if given[0] == "s" else "uitofp"
     value, width = e.read(i.operands[1], llvm_type(given)), llvm_type(given)
-    if wanted == "f64" and not (i.has(*_DIRECTED) and WIDTH_BITS[given] == 64):
+    is_inexact = WIDTH_BITS[given] == 64 and (wanted in ("f16", "bf16") or i.has(*_DIRECTED))
+    if is_inexact:
+        _long_to_float(e, i, wanted, value, is_signed=given[0] == "s")
+    elif wanted == "f64":
         e.write(i.operands[0], e.op(f"{opcode} {width} {value} to double"), "double")
     elif wanted == "f32" and not i.has(*_DIRECTED):
         e.write(i.operands[0], _saturate(e, i, e.op(f"{opcode} {width} {value} to float"), "float"), "float")
-    elif WIDTH_BITS[given] == 64:
-        raise UnsupportedPtxError("a conversion of a 64-bit integer with this rounding", i)
     else:
         exact = e.op(f"{opcode} {width} {value} to double")
         if wanted == "f32":
@@ -124,6 +125,23 @@ def _narrow(e: Emitter, i: Instruction, value: str, wanted: str) -> str:
         raise UnsupportedPtxError("a conversion with this rounding", i)
     name = "half" if wanted == "f16" else "bfloat"
     return e.call("i16", f"k.float_to_{name}{'_rz' if i.has('rz') else ''}", f"float {value}")
+
+
+def _long_to_float(e: Emitter, i: Instruction, wanted: str, value: str, *, is_signed: bool) -> None:
+    """A 64-bit integer is the sum of two doubles: its halves. That sum is rounded once."""
+    low = e.op(f"uitofp i64 {e.op(f'and i64 {value}, 4294967295')} to double")
+    high = e.op(f"{'ashr' if is_signed else 'lshr'} i64 {value}, 32")
+    scaled = e.op(f"fmul double {e.op(f'sitofp i64 {high} to double')}, 0x41F0000000000000")
+    if wanted == "f64":
+        e.write(i.operands[0], directed(e, i, "fma", (scaled, "1.0", low), "f64"), "double")
+        return
+    both = e.call("{float, double}", "k.sum_with_error", f"double {scaled}", f"double {low}")
+    if wanted == "f32":
+        mode = next(modifier for modifier in i.modifiers if modifier in _DIRECTED)
+        e.write(i.operands[0], e.call("float", f"k.round_{mode}", f"{{float, double}} {both}"), "float")
+    else:
+        odd = e.call("float", "k.round_odd", f"{{float, double}} {both}")
+        e.write(i.operands[0], _narrow(e, i, odd, wanted), "i16")
 
 
 def _saturate(e: Emitter, i: Instruction, value: str, number: str) -> str:

@@ -350,7 +350,7 @@ class Emitter:
             self.position = position
             handler = handlers.get(instruction.opcode)
             if handler is None:
-                raise UnsupportedPtxError("an instruction that we do not know", instruction)
+                raise UnsupportedPtxError(f"the instruction '{instruction.opcode}'", instruction)
             try:
                 handler(self, instruction)
             except UnsupportedPtxError as error:

@@ -15,14 +15,24 @@ from kernel_lsp.core.plan import BoundLaunch, BoundStep
 from kernel_lsp.core.verdict import Crashed, TimedOut, Unsupported
 from kernel_lsp.errors import InternalError
 from kernel_lsp.process.supervisor import Answered, Conversation, Died, Overran
+from kernel_lsp.ptx.layout import WRITTEN_BY_KERNEL, WRITTEN_SUFFIX
 
 PROGRAM = "kernel_lsp.ptx.program"
 DEFAULT_DEADLINE_S = 60.0
 DEFAULT_MAX_INSTRUCTIONS = 10_000_000_000
 """Per run: about a minute on one core."""
-WRITTEN_SUFFIX = ".written"
-WRITTEN_BY_KERNEL = 2
-"""Bit of a byte in a ``.written`` file; bit 0 says initialised, by a fill or a kernel."""
+__all__ = [
+    "WRITTEN_BY_KERNEL",
+    "WRITTEN_SUFFIX",
+    "BlockSample",
+    "BufferFile",
+    "ExecutionReport",
+    "KernelFactsOfPtx",
+    "Loaded",
+    "PtxExecutor",
+    "RunOptions",
+    "written_ranges",
+]
 
 ThreadOrder = Literal["forward", "reverse", "random"]
 

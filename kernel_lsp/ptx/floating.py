@@ -7,8 +7,10 @@ true value than the hardware's.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from kernel_lsp.ptx.emitter import Emitter, Handler, llvm_type
-from kernel_lsp.ptx.integer import INTEGER_FORMS, is_integer
+from kernel_lsp.ptx.integer import INTEGER_FORMS, is_integer, packed
 from kernel_lsp.ptx.syntax import WIDTH_BITS, Instruction, Operand, Pair, UnsupportedPtxError
 
 SCALAR = {"f16": "f16", "f16x2": "f16", "bf16": "bf16", "bf16x2": "bf16", "f32": "f32", "f64": "f64"}
@@ -96,10 +98,7 @@ def divide(e: Emitter, i: Instruction) -> None:
     """`div`; `.approx` and `.full` divide correctly rounded."""
     kind = i.types()[-1]
     (a,), (b,) = (read_floats(e, operand, kind, ftz=i.has("ftz")) for operand in i.operands[1:3])
-    if i.has(*_DIRECTED):
-        value = _round(e, i, e.call("{float, double}", "k.div_with_error", f"float {a}", f"float {b}"), kind)
-    else:
-        value = e.op(f"fdiv {compute_type(kind)} {a}, {b}")
+    value = directed(e, i, "div", (a, b), kind) if i.has(*_DIRECTED) else e.op(f"fdiv {compute_type(kind)} {a}, {b}")
     write_floats(e, i.operands[0], [value], i, kind)
 
 
@@ -107,7 +106,7 @@ def reciprocal(e: Emitter, i: Instruction) -> None:
     kind = i.types()[-1]
     (a,) = read_floats(e, i.operands[1], kind, ftz=i.has("ftz"))
     if i.has(*_DIRECTED):
-        value = _round(e, i, e.call("{float, double}", "k.div_with_error", "float 1.0", f"float {a}"), kind)
+        value = directed(e, i, "div", ("1.0", a), kind)
     else:
         value = e.op(f"fdiv {compute_type(kind)} 1.0, {a}")
     write_floats(e, i.operands[0], [value], i, kind)
@@ -121,7 +120,7 @@ def square_root(e: Emitter, i: Instruction) -> None:
     if i.opcode == "rsqrt":
         value = _reciprocal_root(e, a, number)
     elif i.has(*_DIRECTED):
-        value = _round(e, i, e.call("{float, double}", "k.sqrt_with_error", f"float {a}"), kind)
+        value = directed(e, i, "sqrt", (a,), kind)
     else:
         value = e.call(number, f"llvm.sqrt.{suffix}", f"{number} {a}")
     write_floats(e, i.operands[0], [value], i, kind)
@@ -268,7 +267,10 @@ def either(integer: Handler, floating: Handler) -> Handler:
     """A handler that looks at the type."""
 
     def handle(e: Emitter, i: Instruction) -> None:
-        (integer if is_integer(i) else floating)(e, i)
+        if i.has("u16x2", "s16x2"):
+            packed(e, i)
+        else:
+            (integer if is_integer(i) else floating)(e, i)
 
     return handle
 
@@ -312,7 +314,7 @@ def _fma(e: Emitter, i: Instruction, kind: str, operands: tuple[str, ...]) -> st
     if SCALAR[kind] in ("f16", "bf16"):
         return e.call("float", "k.fma_odd", *arguments)
     if i.has(*_DIRECTED):
-        return _round(e, i, e.call("{float, double}", "k.fma_with_error", *arguments), kind)
+        return directed(e, i, "fma", operands, kind)
     return e.call(number, f"llvm.fma.{kind}", *arguments)
 
 
@@ -320,14 +322,19 @@ def _directed_binary(e: Emitter, i: Instruction, a: str, b: str, kind: str) -> s
     if i.opcode == "sub":
         b = e.op(f"fneg {compute_type(kind)} {b}")
     operands = (a, b, "-0.0") if i.opcode == "mul" else (a, "1.0", b)
-    return _round(e, i, e.call("{float, double}", "k.fma_with_error", *(f"float {x}" for x in operands)), kind)
+    return directed(e, i, "fma", operands, kind)
 
 
-def _round(e: Emitter, i: Instruction, value_and_error: str, kind: str) -> str:
-    if kind != "f32":
+def directed(e: Emitter, i: Instruction, name: str, operands: Sequence[str], kind: str) -> str:
+    """An operation rounded as `.rz`, `.rm` or `.rp` says, from its nearest result and the sign of the error."""
+    if kind not in ("f32", "f64"):
         raise UnsupportedPtxError(f"directed rounding in {kind}", i)
+    number = compute_type(kind)
+    pair = f"{{{number}, double}}"
+    suffix = ".f64" if kind == "f64" else ""
     mode = next(modifier for modifier in i.modifiers if modifier in _DIRECTED)
-    return e.call("float", f"k.round_{mode}", f"{{float, double}} {value_and_error}")
+    both = e.call(pair, f"k.{name}_with_error{suffix}", *(f"{number} {operand}" for operand in operands))
+    return e.call(number, f"k.round_{mode}{suffix}", f"{pair} {both}")
 
 
 def _reciprocal_root(e: Emitter, a: str, number: str) -> str:

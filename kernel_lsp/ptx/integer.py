@@ -73,8 +73,6 @@ def add_or_subtract(e: Emitter, i: Instruction) -> None:
     """`add` and `sub` of integers, with `.sat` and `.cc`."""
     kind, name = i.types()[-1], i.opcode
     target, a, b = i.operands
-    if kind in ("u16x2", "s16x2"):
-        raise UnsupportedPtxError("packed 16-bit integers", i)
     width = llvm_type(kind)
     left, right = e.read(a, width), e.read(b, width)
     if i.has("sat"):
@@ -167,11 +165,22 @@ def minimum_or_maximum(e: Emitter, i: Instruction) -> None:
     kind = i.types()[-1]
     width = llvm_type(kind)
     target, a, b = i.operands
-    name = f"llvm.{'s' if kind[0] == 's' else 'u'}{i.opcode}.{width}"
-    value = e.call(width, name, f"{width} {e.read(a, width)}", f"{width} {e.read(b, width)}")
-    if i.has("relu"):
-        value = e.call(width, f"llvm.smax.{width}", f"{width} {value}", f"{width} 0")
+    value = _extreme(e, i, width, e.read(a, width), e.read(b, width))
     e.write(target, value, width)
+
+
+def packed(e: Emitter, i: Instruction) -> None:
+    """`add`, `sub`, `min`, `max` of two 16-bit integers in a register each."""
+    target, *sources = i.operands
+    pairs = [_halves(e, e.read(source, "i32")) for source in sources]
+    results = []
+    for left, right in zip(*pairs, strict=True):
+        if i.opcode in ("add", "sub"):
+            results.append(e.op(f"{i.opcode} i16 {left}, {right}"))
+        else:
+            results.append(_extreme(e, i, "i16", left, right))
+    low, high = (e.coerce(result, "i16", "i32") for result in results)
+    e.write(target, e.op(f"or i32 {low}, {e.op(f'shl i32 {high}, 16')}"), "i32")
 
 
 def logic(e: Emitter, i: Instruction) -> None:
@@ -366,6 +375,17 @@ def _window_of(i: Instruction) -> int:
     if i.has("shared", "shared__cta", "shared__cluster"):
         return window_base(SHARED_WINDOW)
     return window_base(2) if i.has("local") else 0
+
+
+def _extreme(e: Emitter, i: Instruction, width: str, left: str, right: str) -> str:
+    sign = "s" if i.types()[-1][0] == "s" else "u"
+    value = e.call(width, f"llvm.{sign}{i.opcode}.{width}", f"{width} {left}", f"{width} {right}")
+    return e.call(width, f"llvm.smax.{width}", f"{width} {value}", f"{width} 0") if i.has("relu") else value
+
+
+def _halves(e: Emitter, value: str) -> tuple[str, str]:
+    shifted = e.op(f"lshr i32 {value}, 16")
+    return e.op(f"trunc i32 {value} to i16"), e.op(f"trunc i32 {shifted} to i16")
 
 
 def _bit_field(e: Emitter, operand: Operand) -> str:

@@ -99,7 +99,7 @@ class Compiler:
             engine = self._compile(_module_text(emitted), KERNEL_PASSES)
         except RuntimeError as error:
             # llvmlite's way to say that the IR is not valid: the PTX used something in a way that we did not foresee.
-            raise UnsupportedPtxError(f"this PTX; LLVM refuses what it was translated to ({error})") from None
+            raise UnsupportedPtxError(f"how to translate this PTX: LLVM refuses the result ({error})") from None
         kernels = {one.name: CompiledKernel(one, engine.get_function_address(one.name)) for one in emitted}
         return LoadedModule(module, kernels, windows, engine)
 

@@ -25,6 +25,8 @@ FIRST_BUFFER_WINDOW = 4
 
 INITIALISED = 1
 WRITTEN_BY_KERNEL = 2
+WRITTEN_SUFFIX = ".written"
+"""Of the file with the shadow of an output: one byte per byte, `INITIALISED` (by a fill) and `WRITTEN_BY_KERNEL`."""
 SHADOW_STORE = INITIALISED | WRITTEN_BY_KERNEL
 """What a store leaves in each shadow byte."""
 

@@ -139,6 +139,66 @@ define internal {float, double} @k.truncate_with_error(double %a) #0 {
   %v1 = insertvalue {float, double} %v0, double %e, 1
   ret {float, double} %v1
 }
+define internal {float, double} @k.sum_with_error(double %a, double %b) #0 {
+  %v = call {double, double} @k.two_sum(double %a, double %b)
+  %s = extractvalue {double, double} %v, 0
+  %err = extractvalue {double, double} %v, 1
+  %r = fptrunc double %s to float
+  %dr = fpext float %r to double
+  %d = fsub double %s, %dr
+  %e = fadd double %d, %err
+  %v0 = insertvalue {float, double} undef, float %r, 0
+  %v1 = insertvalue {float, double} %v0, double %e, 1
+  ret {float, double} %v1
+}
+define internal {double, double} @k.two_sum(double %a, double %b) #0 {
+  %s = fadd double %a, %b
+  %bb = fsub double %s, %a
+  %aa = fsub double %s, %bb
+  %ea = fsub double %a, %aa
+  %eb = fsub double %b, %bb
+  %err = fadd double %ea, %eb
+  %v0 = insertvalue {double, double} undef, double %s, 0
+  %v1 = insertvalue {double, double} %v0, double %err, 1
+  ret {double, double} %v1
+}
+define internal {double, double} @k.fma_with_error.f64(double %a, double %b, double %c) #0 {
+  %r = call double @llvm.fma.f64(double %a, double %b, double %c)
+  %ph = fmul double %a, %b
+  %nph = fneg double %ph
+  %pl = call double @llvm.fma.f64(double %a, double %b, double %nph)
+  %low = call {double, double} @k.two_sum(double %c, double %pl)
+  %l0 = extractvalue {double, double} %low, 0
+  %l1 = extractvalue {double, double} %low, 1
+  %high = call {double, double} @k.two_sum(double %ph, double %l0)
+  %h0 = extractvalue {double, double} %high, 0
+  %h1 = extractvalue {double, double} %high, 1
+  %d = fsub double %h0, %r
+  %g = fadd double %d, %h1
+  %e = fadd double %g, %l1
+  %v0 = insertvalue {double, double} undef, double %r, 0
+  %v1 = insertvalue {double, double} %v0, double %e, 1
+  ret {double, double} %v1
+}
+define internal {double, double} @k.div_with_error.f64(double %a, double %b) #0 {
+  %r = fdiv double %a, %b
+  %nr = fneg double %r
+  %d = call double @llvm.fma.f64(double %nr, double %b, double %a)
+  %neg = fcmp olt double %b, 0.0
+  %nd = fneg double %d
+  %e = select i1 %neg, double %nd, double %d
+  %v0 = insertvalue {double, double} undef, double %r, 0
+  %v1 = insertvalue {double, double} %v0, double %e, 1
+  ret {double, double} %v1
+}
+define internal {double, double} @k.sqrt_with_error.f64(double %a) #0 {
+  %r = call double @llvm.sqrt.f64(double %a)
+  %nr = fneg double %r
+  %e = call double @llvm.fma.f64(double %nr, double %r, double %a)
+  %v0 = insertvalue {double, double} undef, double %r, 0
+  %v1 = insertvalue {double, double} %v0, double %e, 1
+  ret {double, double} %v1
+}
 define internal float @k.step_up(float %x) #0 {
   %b = bitcast float %x to i32
   %neg = fcmp olt float %x, 0.0
@@ -328,6 +388,8 @@ define internal iN @k.bfi.iN(iN %a, iN %b, i32 %pos, i32 %len) #0 {
   ret iN %r
 }
 """
+_ROUNDING = ("k.step_up", "k.step_down", "k.round_rm", "k.round_rp", "k.round_rz")
+"""Definitions for float from which those for double follow."""
 _INTRINSICS = {
     "fabs": ("{t}", "({t})"),
     "copysign": ("{t}", "({t}, {t})"),
@@ -417,7 +479,15 @@ def _all_definitions() -> dict[str, str]:
         name = re.search(r"@(k\.[\w.]+)\(", definition)
         if name:
             found[name.group(1)] = definition
+    for rounding in _ROUNDING:
+        found[f"{rounding}.f64"] = _for_double(found[rounding])
     return found
+
+
+def _for_double(definition: str) -> str:
+    text = re.sub(r"@(k\.\w+)\(", r"@\1.f64(", definition)
+    text = text.replace("  %dr = fpext float %r to double\n  %pos = fcmp ogt double %dr", "  %pos = fcmp ogt double %r")
+    return text.replace("float", "double").replace("i32", "i64")
 
 
 _DEFINITIONS = _all_definitions()

@@ -361,7 +361,6 @@ def test_an_unknown_instruction_is_unsupported_with_its_line(ptx):
         "mbarrier.init.shared.b64 [%rd1], 1;",
         "tex.1d.v4.f32.s32 {%f1, %f2, %f3, %f4}, [%rd1, {%r1}];",
         "call (%r1), %rd1, (%r2), proto;",
-        "add.rz.f64 %fd1, %fd1, %fd1;",
         "vadd.s32.s32.s32 %r1, %r2, %r3;",
         "mov.u32 %r1, %pm0;",
         "ld.global.v8.f32 {%f1, %f2, %f3, %f4, %f1, %f2, %f3, %f4}, [%rd1];",

@@ -219,6 +219,15 @@ INTEGER = [
     ("brev.b32", "b32", "b32", lambda a: int(f"{a:032b}"[::-1], 2)),
     ("brev.b64", "b64", "b64", lambda a: int(f"{a:064b}"[::-1], 2)),
     ("prmt.b32", "b32 b32 b32", "b32", permuted),
+    ("add.u16x2", "b32 b32", "b32", lambda a, b: (a + b & 0xFFFF) | ((a >> 16) + (b >> 16) & 0xFFFF) << 16),
+    (
+        "max.s16x2",
+        "b32 b32",
+        "b32",
+        lambda a, b: (
+            max(signed(a, 16), signed(b, 16)) & 0xFFFF | (max(signed(a >> 16, 16), signed(b >> 16, 16)) & 0xFFFF) << 16
+        ),
+    ),
     ("dp4a.u32.u32", "b32 b32 b32", "b32", lambda a, b, c: product_of_bytes(a, b, c, kind="u")),
     ("dp4a.s32.s32", "b32 b32 b32", "b32", lambda a, b, c: product_of_bytes(a, b, c, kind="s")),
     ("mov.b64 %y, {%x0, %x1};", "b32 b32", "b64", lambda a, b: b << 32 | a),
@@ -502,14 +511,49 @@ def test_directed_rounding(ptx, name, mode):
     assert n_checked > N // 3
 
 
-def rounded_fraction(value: Fraction, mode: str) -> float:
-    near = nearest_f32(value)
+def rounded_fraction(value: Fraction, mode: str, nearest=nearest_f32, step=f32_step) -> float:
+    near = nearest(value)
     if Fraction(near) == value:
         return near
     is_down = mode == "rm" or (mode == "rz" and value > 0)
     if is_down:
-        return near if Fraction(near) < value else f32_step(near, -math.inf)
-    return near if Fraction(near) > value else f32_step(near, math.inf)
+        return near if Fraction(near) < value else step(near, -math.inf)
+    return near if Fraction(near) > value else step(near, math.inf)
+
+
+DOUBLE_RESULTS = {
+    "add": (2, lambda a, b: a + b),
+    "mul": (2, lambda a, b: a * b),
+    "fma": (3, lambda a, b, c: a * b + c),
+    "div": (2, lambda a, b: a / b),
+}
+
+
+@pytest.mark.parametrize("mode", ["rz", "rm", "rp"])
+@pytest.mark.parametrize("name", DOUBLE_RESULTS)
+def test_directed_rounding_of_doubles(ptx, name, mode):
+    n_operands, function = DOUBLE_RESULTS[name]
+    values = [(np.random.default_rng(seed).standard_normal(N) * 3**seed) for seed in range(n_operands)]
+    columns = [("b64", [int(value) for value in column.view("u8")]) for column in values]
+    operands = ", ".join(["%y", *(f"%x{index}" for index in range(n_operands))])
+    found = np.array(run(ptx, f"{name}.{mode}.f64 {operands};", columns, "b64"), "u8").view("f8")
+    for row, value in zip(zip(*values, strict=True), found, strict=True):
+        exact = function(*(Fraction(float(one)) for one in row))
+        assert value == rounded_fraction(exact, mode, float, math.nextafter)
+
+
+@pytest.mark.parametrize("mode", ["rz", "rm", "rp"])
+@pytest.mark.parametrize("kind", ["s64", "u64"])
+@pytest.mark.parametrize("wanted", ["f32", "f64"])
+def test_long_integers_to_floats_in_every_direction(ptx, kind, mode, wanted):
+    found = run(ptx, f"cvt.{mode}.{wanted}.{kind} %y, %x0;", [("b64", bits(64))], "b32" if wanted == "f32" else "b64")
+    for pattern, value in zip(bits(64), found, strict=True):
+        exact = Fraction(signed(pattern, 64) if kind[0] == "s" else pattern)
+        if wanted == "f32":
+            assert as_float(value) == rounded_fraction(exact, mode)
+        else:
+            read = struct.unpack("<d", struct.pack("<Q", value))[0]
+            assert read == rounded_fraction(exact, mode, float, math.nextafter)
 
 
 APPROXIMATE = [
