@@ -1,71 +1,98 @@
-"""How far our estimate of eager PyTorch is from times measured on one H200: a table for docs/estimates.md.
+"""How far our estimates are from times measured on one H200: the tables of docs/estimates.md.
 
     python benchmarks/estimate_vs_measured.py
 
-The measured times are of one run (2026-11-20; CUDA events, L2 flushed, variants interleaved, median of 60; fp32 with
-TF32 off; torch 2.11+cu130). They are of the whole call. No GPU is needed here; torch is, to capture the graphs.
+`estimate_vs_measured_gpu.py` made the measurements (device time: the GPU was kept busy until the CPU had launched all;
+L2 overwritten before each of 40 samples; medians; f32 without TF32). Here torch captures graphs; no GPU is needed.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
+import statistics
+import tempfile
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from estimate_vs_measured_launches import LAUNCHES, Launch
+
+from kernel_lsp.core.counters import LaunchCounters
+from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.measurement import Estimate
+from kernel_lsp.core.plan import BoundLaunch, BoundOperation, BoundTensor, ScalarArgument, TensorArgument
 from kernel_lsp.core.task import Graph, Task
-from kernel_lsp.gpu.estimate import estimate_eager
+from kernel_lsp.core.verdict import Built
+from kernel_lsp.gpu.estimate import estimate_eager, estimate_operation
 from kernel_lsp.gpu.specs import find_gpu
 from kernel_lsp.process.worker_client import Worker, find_python
+from kernel_lsp.ptx.executor import BlockSample, BufferFile, ExecutionReport, PtxExecutor, RunOptions
 from kernel_lsp.source.pytorch import read_target
+from kernel_lsp.toolchain.compile import BuildRequest, Compiler
+from kernel_lsp.toolchain.discovery import find_toolchain
 
-TARGETS = Path(__file__).with_name("estimate_vs_measured_targets.py")
-GPU = "H200"
+HERE = Path(__file__).parent
+TARGETS = HERE / "estimate_vs_measured_targets.py"
+MEASURED = HERE / "estimate_vs_measured_h200.json"
+GPU = find_gpu("H200")
+EARLIER_US = {"conv_relu_pool": 30.3, "cross_entropy": 7.3, "linear": 15.5}
+"""Measured in an earlier run on an H200, by events without keeping the GPU busy. No constant was fitted to them."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """One measured call. `fitted` rows gave the model a constant and so say nothing of its accuracy."""
+    """An estimate beside its measurement."""
 
-    symbol: str
-    direction: str
+    name: str
     measured_us: float
-    fitted: bool = False
+    estimate: Estimate
 
-
-ROWS = (
-    Row("layer_norm", "forward", 8290, fitted=True),
-    Row("rms_norm", "forward", 591, fitted=True),
-    Row("llama_ffw", "forward", 2016, fitted=True),
-    Row("conv_relu_pool", "forward", 30.3),
-    Row("cross_entropy", "forward", 7.3),
-    Row("linear", "forward", 15.5, fitted=True),
-    Row("linear_relu", "forward", 26.0, fitted=True),
-    Row("cross_entropy", "backward", 135),
-    Row("linear", "backward", 271),
-    Row("linear_relu", "backward", 396),
-    Row("Pool", "backward", 90),
-)
+    @property
+    def ratio(self) -> float:
+        return self.estimate.time_us / self.measured_us
 
 
 def main() -> None:
-    estimates = asyncio.run(estimate_rows())
-    print(f"{'task':<26} {'measured us':>11} {'estimated us':>12} {'interval us':>18} {'ratio':>6}  bound    note")
-    for row, estimate in zip(ROWS, estimates, strict=True):
-        print(_line(row, estimate))
+    measured = json.loads(MEASURED.read_text())
+    print(f"{measured['gpu']}, torch {measured['torch']}\n")
+    _print("eager PyTorch (constants fitted to these)", asyncio.run(eager_rows(measured["eager_us"])))
+    _print("eager PyTorch, other calls", asyncio.run(eager_rows(EARLIER_US)))
+    _print("our launches (constants fitted to these)", asyncio.run(launch_rows(measured["launch_us"])))
 
 
-async def estimate_rows() -> list[Estimate]:
-    """Our estimate for each row of `ROWS`."""
+async def eager_rows(measured_us: Mapping[str, float]) -> list[Row]:
+    """Every measured call that has a target."""
     async with Worker(await find_python(None)) as worker:
-        return [await _estimate(row, worker) for row in ROWS]
+        text = TARGETS.read_text()
+        names = [name for name in measured_us if f"def {_symbol(name, text)}(" in text]
+        return [Row(name, measured_us[name], await _eager(name, text, worker)) for name in names]
 
 
-async def _estimate(row: Row, worker: Worker) -> Estimate:
-    source = read_target(f"{TARGETS.name}::{row.symbol}", TARGETS.parent)
-    task = await worker.capture(source, with_backward=row.direction == "backward")
+async def launch_rows(measured_us: Mapping[str, float]) -> list[Row]:
+    """Every launch of `LAUNCHES`, from the counters of a few of its blocks."""
+    with tempfile.TemporaryDirectory() as folder:
+        async with Compiler(find_toolchain()) as compiler, PtxExecutor() as executor:
+            return [
+                Row(launch.name, measured_us[launch.name], await _launch(launch, compiler, executor, Path(folder)))
+                for launch in LAUNCHES
+            ]
+
+
+# --- below: one estimate
+
+
+def _symbol(name: str, text: str) -> str:
+    """A backward has a target of its own only where its sizes differ."""
+    return name if f"def {name}(" in text else name.removesuffix("_backward")
+
+
+async def _eager(name: str, text: str, worker: Worker) -> Estimate:
+    source = read_target(f"{TARGETS.name}::{_symbol(name, text)}", HERE)
+    is_backward = name.endswith("_backward")
+    task = await worker.capture(source, with_backward=is_backward)
     sizes = {symbol.name: symbol.captured for symbol in task.symbols}
-    return estimate_eager(_graph(task, row.direction), sizes, find_gpu(GPU))
+    return estimate_eager(_graph(task, "backward" if is_backward else "forward"), sizes, GPU)
 
 
 def _graph(task: Task, direction: str) -> Graph:
@@ -75,14 +102,82 @@ def _graph(task: Task, direction: str) -> Graph:
     return task.backward
 
 
-def _line(row: Row, estimate: Estimate) -> str:
-    interval = f"[{estimate.low_us:.3g}, {estimate.high_us:.3g}]"
-    notes = ["fitted"] if row.fitted else []
-    notes += [] if estimate.low_us <= row.measured_us <= estimate.high_us else ["outside"]
-    return (
-        f"{row.symbol + ' ' + row.direction:<26} {row.measured_us:>11.4g} {estimate.time_us:>12.4g} {interval:>18} "
-        f"{estimate.time_us / row.measured_us:>6.2f}  {estimate.bound:<8} {', '.join(notes)}"
+async def _launch(launch: Launch, compiler: Compiler, executor: PtxExecutor, folder: Path) -> Estimate:
+    built = await compiler.compile(BuildRequest(text=launch.text, name_expressions=("k",)))
+    assert isinstance(built, Built), built
+    bound = _bound(launch)
+    counters = await _counters(launch, built, bound, executor, folder)
+    return estimate_operation(bound, counters, built.kernels, built.symbols, GPU)
+
+
+def _bound(launch: Launch) -> BoundOperation:
+    step = BoundLaunch(
+        kernel="k",
+        grid=(launch.grid, 1, 1),
+        block=(launch.block, 1, 1),
+        shared_bytes=0,
+        arguments=(
+            TensorArgument(tensor="x"),
+            TensorArgument(tensor="y"),
+            ScalarArgument(cuda_type="int", value=launch.argument),
+        ),
     )
+    shape = (launch.n_elements,)
+    x = BoundTensor(name="x", dtype=DType.F32, shape=shape, role="input")
+    y = BoundTensor(name="y", dtype=DType.F32, shape=shape, role="output")
+    return BoundOperation(name=launch.name, dims={}, tensors=(x, y), steps=(step,))
+
+
+async def _counters(
+    launch: Launch, built: Built, bound: BoundOperation, executor: PtxExecutor, folder: Path
+) -> Sequence[LaunchCounters]:
+    await executor.load(built.ptx, "kernel.cu")
+    buffers = []
+    for tensor in bound.tensors:
+        path = folder / tensor.name
+        with path.open("wb") as file:
+            file.truncate(tensor.n_bytes)  # sparse: zeros that take no disk
+        role = "input" if tensor.role == "input" else "output"
+        buffers.append(BufferFile(tensor.name, path, tensor.n_bytes, role, f"f32[{launch.n_elements}]"))
+    options = RunOptions(sample=BlockSample(4), n_traced_blocks=2)
+    report = await executor.run(buffers, bound.steps, built.symbols, options)
+    assert isinstance(report, ExecutionReport), report
+    return report.counters
+
+
+# --- below: tables
+
+
+def _print(title: str, rows: Sequence[Row]) -> None:
+    print(f"{title}\n{'':<42} {'measured us':>11} {'estimated us':>12} {'interval us':>20} {'ratio':>6}  bound")
+    for row in rows:
+        print(_line(row))
+    errors = [abs(row.ratio - 1) for row in rows]
+    inside = sum(row.estimate.low_us <= row.measured_us <= row.estimate.high_us for row in rows)
+    print(
+        f"median error {statistics.median(errors):.0%}, {sum(error <= 0.3 for error in errors)} of {len(rows)} within "
+        f"30 %, {inside} inside their interval, rank correlation {_rank_correlation(rows):.3f}\n"
+    )
+
+
+def _line(row: Row) -> str:
+    interval = f"[{row.estimate.low_us:.4g}, {row.estimate.high_us:.4g}]"
+    return (
+        f"{row.name:<42} {row.measured_us:>11.4g} {row.estimate.time_us:>12.4g} {interval:>20} "
+        f"{row.ratio:>6.2f}  {row.estimate.bound}"
+    )
+
+
+def _rank_correlation(rows: Sequence[Row]) -> float:
+    """Spearman's."""
+    measured = _ranks([row.measured_us for row in rows])
+    estimated = _ranks([row.estimate.time_us for row in rows])
+    return statistics.correlation(measured, estimated)
+
+
+def _ranks(values: Sequence[float]) -> list[float]:
+    order = sorted(values)
+    return [float(order.index(value)) for value in values]
 
 
 if __name__ == "__main__":

@@ -26,6 +26,8 @@ TWO_PASS = _ops(
     "_native_batch_norm_legit_no_training batch_norm instance_norm native_layer_norm_backward "
     "native_group_norm_backward"
 )
+POOLS = _ops("max_pool2d_with_indices max_pool2d avg_pool2d max_pool3d_with_indices avg_pool3d max_pool1d avg_pool1d")
+POOLS_BACKWARD = _ops("max_pool2d_with_indices_backward avg_pool2d_backward max_pool3d_with_indices_backward")
 GATHERS = _ops("gather index index_select embedding take")
 FILLS = _ops("full zeros ones empty full_like zeros_like ones_like arange scalar_tensor")
 

@@ -23,6 +23,8 @@ from kernel_lsp.gpu.aten import (
     CONVOLUTIONS,
     FILLS,
     GATHERS,
+    POOLS,
+    POOLS_BACKWARD,
     PRODUCTS,
     ROW_KERNELS,
     TWO_PASS,
@@ -31,18 +33,27 @@ from kernel_lsp.gpu.aten import (
     is_attention,
     is_heavy,
 )
-from kernel_lsp.gpu.library import ProductShape, attention_us, product_us
+from kernel_lsp.gpu.library import ProductShape, attention_us, convolution_us, product_us
 from kernel_lsp.gpu.roofline import US_PER_S
 from kernel_lsp.gpu.specs import GpuSpec
 
-CONTIGUOUS_EFFICIENCY = 0.9
-"""Of the copy bandwidth, for a pointwise or reduction kernel on whole tensors."""
-BROADCAST_EFFICIENCY = 0.7
-"""The same with a broadcast operand, where ATen does not vectorize. Both fitted to the measured RMSNorm row."""
+# Parts of the copy bandwidth that ATen's kernels reach, each from one or two calls measured on one H200.
+POINTWISE_EFFICIENCY = 0.95
+HALF_PRECISION_EFFICIENCY = 0.72
+"""Pointwise in 16 bits."""
+BROADCAST_EFFICIENCY = 0.68
+"""Pointwise with a broadcast operand, where ATen does not vectorize."""
+REDUCTION_EFFICIENCY = 0.8
+ROW_KERNEL_EFFICIENCY = 0.52
+"""Softmax and norms of long rows, which are read twice."""
+POOL_EFFICIENCY = 0.52
+POOL_BACKWARD_EFFICIENCY = 0.22
 ROW_KERNEL_CYCLES_PER_ELEMENT = 4.0
 """ATen's layer norm gives each row one block, however long: 8290 us for one row of 4,194,304 elements on one H200 at
 1.98 GHz (measured) are 3.9 cycles each."""
 
+GRADIENT_PREFIX = "grad_"
+ATTENTION_CALL = "scaled_dot_product_attention"
 FUNCTION_KERNELS = {"cross_entropy": 2, "mse_loss": 2, "l1_loss": 2, "smooth_l1_loss": 2, "huber_loss": 2, "kl_div": 2}
 """Kernels that one call in the user's text launches, where it is not one."""
 
@@ -74,6 +85,9 @@ def eager_run(graph: Graph, sizes: Mapping[str, int], gpu: GpuSpec) -> EagerRun:
     kernels: list[EagerKernel] = []
     inflated_us, n_inflated = 0.0, 0
     for place, group in groupby(_launching(graph), key=_place):
+        if place is not None and ATTENTION_CALL in place.text:
+            kernels.append(_fused_attention(list(group), values, gpu))
+            continue
         runs = [_Run(tuple(nodes), _priced(nodes, values, gpu), heavy) for nodes, heavy in _runs(group)]
         n_heavy = sum(len(run.kernels) for run in runs if run.is_heavy)
         for run in runs:
@@ -173,17 +187,20 @@ def _pass(node: GraphNode, values: _Values, gpu: GpuSpec) -> EagerKernel:
     output = values.output_bytes(node)
     n_bytes = 2 * output if op in GATHERS or op == "cat" else values.input_bytes(node) + output
     n_operations = max((prod(values.shape_of(key)) for key in values.references(node)), default=0)
-    efficiency = BROADCAST_EFFICIENCY if _broadcasts(node, values) else CONTIGUOUS_EFFICIENCY
-    return EagerKernel(op, _memory_us(gpu, n_bytes, efficiency), n_bytes, n_operations)
+    return EagerKernel(op, _memory_us(gpu, n_bytes, _efficiency(node, values)), n_bytes, n_operations)
 
 
-def _broadcasts(node: GraphNode, values: _Values) -> bool:
-    """Whether an operand that is not a single number is smaller than the result."""
+def _efficiency(node: GraphNode, values: _Values) -> float:
+    op = base_op(node.op)
+    if op in POOLS or op in POOLS_BACKWARD:
+        return POOL_EFFICIENCY if op in POOLS else POOL_BACKWARD_EFFICIENCY
     n_result = prod(values.output_shape(node))
-    n_operands = [prod(values.shape_of(key)) for key in values.references(node)]
     stored = [values.storage[key] // values.types[key].dtype.itemsize for key in values.references(node)]
-    is_reduction = any(n > n_result for n in n_operands)
-    return not is_reduction and len(stored) > 1 and any(1 < n < n_result for n in stored)
+    if any(n > n_result for n in stored):
+        return REDUCTION_EFFICIENCY
+    if op != "cat" and len(stored) > 1 and any(1 < n < n_result for n in stored):
+        return BROADCAST_EFFICIENCY
+    return HALF_PRECISION_EFFICIENCY if values.dtype(node).itemsize == 2 else POINTWISE_EFFICIENCY
 
 
 def _memory_us(gpu: GpuSpec, n_bytes: int, efficiency: float) -> float:
@@ -200,7 +217,7 @@ def _row_kernel(node: GraphNode, values: _Values, gpu: GpuSpec) -> EagerKernel:
     n_rows_per_sm = -(-n_rows // gpu.n_sms)
     row_us = n_rows_per_sm * n_row * ROW_KERNEL_CYCLES_PER_ELEMENT / gpu.clock_hz * US_PER_S
     is_starved = n_rows < gpu.n_sms
-    memory_us = _memory_us(gpu, n_bytes, CONTIGUOUS_EFFICIENCY)
+    memory_us = _memory_us(gpu, n_bytes, ROW_KERNEL_EFFICIENCY)
     return EagerKernel(base_op(node.op), max(memory_us, row_us if is_starved else 0.0), n_bytes, 8 * prod(shape))
 
 
@@ -220,7 +237,7 @@ def _two_passes(node: GraphNode, values: _Values, gpu: GpuSpec) -> list[EagerKer
     n_elements = prod(values.shape_of(values.references(node)[0]))
     op = base_op(node.op)
     return [
-        EagerKernel(f"{op} statistics", _memory_us(gpu, n_input, CONTIGUOUS_EFFICIENCY), n_input, 4 * n_elements),
+        EagerKernel(f"{op} statistics", _memory_us(gpu, n_input, REDUCTION_EFFICIENCY), n_input, 4 * n_elements),
         EagerKernel(op, _memory_us(gpu, n_input + n_output, BROADCAST_EFFICIENCY), n_input + n_output, 4 * n_elements),
     ]
 
@@ -250,7 +267,7 @@ def _convolution(node: GraphNode, values: _Values, gpu: GpuSpec) -> list[EagerKe
     weight, result = values.shape_of(operands[1]), values.output_shape(node)
     n_bytes = values.input_bytes(node) + values.output_bytes(node)
     shape = convolution_shape(weight, result, is_transposed=_is_transposed(node))
-    time_us = product_us(gpu, shape, n_bytes, values.dtype(node))
+    time_us = convolution_us(gpu, shape, n_bytes, values.dtype(node))
     kernels = [EagerKernel("convolution", time_us, n_bytes, shape.n_operations, is_library=True)]
     if len(operands) > 2:
         n_output = values.output_bytes(node)
@@ -279,6 +296,16 @@ def _attention(node: GraphNode, values: _Values, gpu: GpuSpec) -> EagerKernel:
     return EagerKernel(base_op(node.op), time_us, n_bytes, n_operations, is_library=True)
 
 
+def _fused_attention(nodes: Sequence[GraphNode], values: _Values, gpu: GpuSpec) -> EagerKernel:
+    """What a call of attention was decomposed into: eager runs it fused."""
+    names = {node.name for node in nodes}
+    entering = {key for node in nodes for key in values.references(node) if key[0] not in names}
+    n_bytes = sum(values.storage[key] for key in entering) + values.output_bytes(nodes[-1])
+    n_operations = sum(kernel.n_operations for kernel in _priced(nodes, values, gpu) if kernel.is_library)
+    time_us = attention_us(gpu, n_operations, n_bytes, values.dtype(nodes[-1]))
+    return EagerKernel(ATTENTION_CALL, time_us, n_bytes, n_operations, is_library=True)
+
+
 # --- below: from nodes to what eager launches
 
 
@@ -293,7 +320,24 @@ class _Line:
 
 
 def _launching(graph: Graph) -> list[GraphNode]:
-    return [node for node in graph.nodes if base_op(node.op) not in VIEWS and not _is_scalar_fill(node)]
+    needed = _after_gradients(graph) if _is_backward(graph) else graph.nodes
+    return [node for node in needed if base_op(node.op) not in VIEWS and not _is_scalar_fill(node)]
+
+
+def _is_backward(graph: Graph) -> bool:
+    results = all(output.name.startswith(GRADIENT_PREFIX) for output in graph.outputs)
+    return results and any(name.startswith(GRADIENT_PREFIX) for name in graph.inputs)
+
+
+def _after_gradients(graph: Graph) -> list[GraphNode]:
+    """The nodes that depend on a gradient. What a backward graph computes again, eager has kept from the forward."""
+    known = {name for name in graph.inputs if name.startswith(GRADIENT_PREFIX)}
+    found = []
+    for node in graph.nodes:
+        if any(name in known for name, _ in _references((node.arguments, node.keywords))):
+            known.add(node.name)
+            found.append(node)
+    return found
 
 
 def _is_scalar_fill(node: GraphNode) -> bool:

@@ -115,9 +115,9 @@ GIB = 1 << 30
 _T = 1e12
 
 GPUS: tuple[GpuSpec, ...] = (
-    # H200 datasheet (4.8 TB/s, 141 GB, dense tensor rates are half of the sparse ones printed); SM count and clock as
-    # H100 SXM (Hopper architecture paper); copy bandwidth measured for this project on one H200.
-    GpuSpec("H200", _SM_90, 132, 1.98e9, 4.8e12, 50 * MIB, 141 * 10**9, 494.7 * _T, 989.4 * _T, 989.4 * _T, 4.3e12,
+    # H200 datasheet (4.8 TB/s, 141 GB, dense tensor rates are half of the sparse ones printed); SM count, clock
+    # and L2 as the driver of one H200 reports them; copy bandwidth measured for this project on it.
+    GpuSpec("H200", _SM_90, 132, 1.98e9, 4.8e12, 60 * MIB, 141 * 10**9, 494.7 * _T, 989.4 * _T, 989.4 * _T, 4.3e12,
             aliases=("H200 SXM", "H200 141GB")),
     # H100 datasheet and Hopper architecture paper. SXM5: 132 SMs, HBM3 3.35 TB/s.
     GpuSpec("H100 SXM", _SM_90, 132, 1.98e9, 3.35e12, 50 * MIB, 80 * GIB, 494.7 * _T, 989.4 * _T, 989.4 * _T,

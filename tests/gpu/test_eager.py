@@ -109,6 +109,24 @@ def test_without_lines_the_interval_reaches_down_to_one_kernel() -> None:
     assert estimate.low_us <= one.time_us <= estimate.high_us
 
 
+def test_what_a_backward_computes_again_is_not_launched() -> None:
+    x, line = T(64, 64), "return torch.exp(x)"
+    again = node("e", "exp", ("x",), x, line=line)
+    backward = graph({"grad_out": x, "x": x}, again, node("grad_x", "mul", ("grad_out", "e"), x, line=line))
+    output = backward.outputs[0].model_copy(update={"name": "grad_x"})
+    check(backward.model_copy(update={"outputs": (output,)}), "mul")
+
+
+def test_attention_is_one_kernel_whatever_it_was_decomposed_into() -> None:
+    q, scores, line = T(8, 64, 32), T(8, 64, 64), "return F.scaled_dot_product_attention(q, q, q)"
+    nodes = (
+        node("s", "bmm", ("q", "k"), scores, line=line),
+        node("p", "_softmax", ("s", -1, False), scores, line=line),
+        node("y", "bmm", ("p", "v"), q, line=line),
+    )
+    check(graph({"q": q, "k": T(8, 32, 64), "v": q}, *nodes), "scaled_dot_product_attention")
+
+
 def test_a_convolution_with_bias_is_two_kernels() -> None:
     x, w, y = T(64, 1, 28, 28), T(32, 1, 3, 3), T(64, 32, 26, 26)
     check(
