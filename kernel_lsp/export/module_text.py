@@ -69,7 +69,10 @@ def _use(task: Task) -> list[str]:
             f'        raise ValueError(f"{task.name} was captured with {{name}}={{captured!r}}, not {{found!r}}")',
         ]
     else:
-        lines += ['"""']
+        lines += [
+            "The module must have been made as the captured one was: the kernels have its settings in them.",
+            '"""',
+        ]
     lines += [f"module.{method} = types.MethodType(_{task.name}_method, module)", "return module"]
     return [f"def use_{task.name}(module: torch.nn.Module) -> torch.nn.Module:", *indented(lines)]
 

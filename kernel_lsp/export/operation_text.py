@@ -185,7 +185,7 @@ class OperationText:
 
     def bind_function(self) -> list[str]:
         """Everything about the launches that shapes and numbers decide."""
-        body = [f'"""The launches of {self.operation.name} for these shapes and numbers."""']
+        body = ['"""The launches for these shapes and numbers."""']
         if not self._launches:
             return [*self.define("_", "_bind", "tuple[Any, ...]"), *indented([*body, "return ()"])]
         body += [f"device_index = {self.rename(self.inputs[0].name)}.device.index"]
@@ -420,6 +420,20 @@ class OperationText:
 def dtype_and_shape(dtype: DType, dims: Iterable[object]) -> str:
     """``f32[B, D]``."""
     return f"{dtype}[{', '.join(map(str, dims))}]"
+
+
+def names_in_steps(operation: Operation) -> frozenset[str]:
+    """Every dim, number and tensor that a step is given. A number that is in none is baked into the kernels."""
+    expressions: list[Expression] = []
+    for step in operation.steps:
+        match step:
+            case Fill(_, value):
+                expressions.append(value)
+            case Launch():
+                expressions += _expressions(step)
+            case LibraryStep():
+                expressions += _library_expressions(step.arguments)
+    return frozenset().union(*map(free_names, expressions))
 
 
 def _type_text(tensor: TensorParameter) -> str:

@@ -8,11 +8,17 @@ import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from kernel_lsp.core.plan import KernelSignature, LaunchPlan, Operation, ScalarParameter
+from kernel_lsp.core.plan import KernelSignature, LaunchPlan, Operation
 from kernel_lsp.core.task import Task, TaskScalar, TaskTensor
 from kernel_lsp.errors import PlanError, TargetError
 from kernel_lsp.export.module_text import is_module, module_functions, module_names
-from kernel_lsp.export.operation_text import SCHEMA_TYPES, OperationText, OperatorArgument, dtype_and_shape
+from kernel_lsp.export.operation_text import (
+    SCHEMA_TYPES,
+    OperationText,
+    OperatorArgument,
+    dtype_and_shape,
+    names_in_steps,
+)
 from kernel_lsp.export.python_text import (
     LINE_LENGTH,
     bracketed,
@@ -163,8 +169,8 @@ class _Operator:
         return reference_function(self._task, self.forward)
 
     def _title(self) -> str:
-        what = self._task.target.rpartition("::")[2] or self.name
-        return f"{what}, by CUDA kernels where they can and PyTorch where not."
+        what = self._task.target.rpartition("::")[2].rpartition("/")[2] or self.name
+        return f"{what}: by CUDA kernels where they can, by PyTorch where not."
 
     def _contract(self) -> Iterable[str]:
         for tensor in self.forward.inputs:
@@ -268,7 +274,9 @@ class _Operator:
         declarations = ["ctx: Any", *(f"{name}: Tensor" for name in results)]
         return [
             [
-                f"def _{self.name}_setup(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:",
+                *bracketed(
+                    f"def _{self.name}_setup(", ["ctx: Any", "inputs: tuple[Any, ...]", "output: Any"], ") -> None:"
+                ),
                 *indented(['"""What the gradients need of a forward."""', *setup]),
             ],
             [
@@ -329,11 +337,11 @@ class _Operator:
             if text is None:
                 continue
             lines += _define(text.schema)
-            lines += [
-                f'_LIBRARY.impl("{text.name}", _{text.name}_cuda, "CUDA")',
-                f'_LIBRARY.impl("{text.name}", _{text.name}_by_pytorch, "CompositeExplicitAutograd")',
-                f'torch.library.register_fake("kernel_lsp::{text.name}", _{text.name}_fake, lib=_LIBRARY)',
-            ]
+            name, cuda, by_pytorch = f'"{text.name}"', f"_{text.name}_cuda", f"_{text.name}_by_pytorch"
+            fake = [f'"kernel_lsp::{text.name}"', f"_{text.name}_fake", "lib=_LIBRARY"]
+            lines += bracketed("_LIBRARY.impl(", [name, cuda, '"CUDA"'], ")")
+            lines += bracketed("_LIBRARY.impl(", [name, by_pytorch, '"CompositeExplicitAutograd"'], ")")
+            lines += bracketed("torch.library.register_fake(", fake, ")")
         if self.is_differentiable:
             lines += bracketed(
                 "torch.library.register_autograd(",
@@ -366,10 +374,8 @@ class _Operator:
             description = dtype_and_shape(argument.type.dtype, argument.type.shape) + place
             return OperatorArgument(name, "Tensor", "Tensor", description)
         value = python_number(argument.value)
-        is_taken = any(
-            isinstance(p, ScalarParameter) and p.name == argument.name for p in self._plan.forward.parameters
-        )
-        only = "" if is_taken else f", only {value}"
+        is_taken = all(argument.name in names_in_steps(operation) for operation in self._plan.operations)
+        only = f", verified at {value}" if is_taken else f", only {value}"
         return OperatorArgument(
             name=name,
             annotation=argument.type,

@@ -16,6 +16,7 @@ from kernel_lsp.export.python_text import (
     indented,
     python_identifier,
     python_number,
+    string_literal,
 )
 
 
@@ -46,10 +47,10 @@ def _parsed(task: Task) -> ast.FunctionDef:
 
 
 def _refusal(task: Task, name: str, argument: TaskScalar) -> list[str]:
-    value = python_number(argument.value)
+    message = f"{task.name} was captured with {argument.name}={python_number(argument.value)}; capture it again"
     return [
         f"if {differs(name, argument.value)}:",
-        *indented([f'raise ValueError("{task.name} was captured with {argument.name}={value}; capture it again")']),
+        *indented(bracketed("raise ValueError(", [string_literal(message)], ")", depth=2)),
     ]
 
 

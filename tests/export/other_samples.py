@@ -147,6 +147,20 @@ MANY_ARGUMENTS = Sample(
     + ", ".join(f"const float* a{number}" for number in range(12))
     + ", float* out, int n) {}\n",
 )
+BAKED_NUMBER = Sample(
+    "softmax_with_a_temperature_baked",
+    lambda name: task(name, (tensor("scores", "B", "D"), scalar("temperature", 0.7)), "return scores / 0.7"),
+    """// kernel-lsp: 1
+// op: NAME(scores: f32[B, D], temperature: float) -> (out: f32[B, D])
+// launch: divide<<<B, 256>>>(scores, out, D)
+// op: NAME_backward(grad_out: f32[B, D], scores: f32[B, D], temperature: float) -> (grad_scores: f32[B, D])
+// launch: divide<<<B, 256>>>(grad_out, grad_scores, D)
+
+__global__ void divide(const float* scores, float* out, int D) {
+    for (int i = threadIdx.x; i < D; i += 256) out[blockIdx.x * D + i] = scores[blockIdx.x * D + i] / 0.7f;
+}
+""",
+)
 RMS_NORM = Sample("rms_norm", rms_norm_task, rms_norm_cu("NAME"))
 RMS_NORM_MODULE = Sample(
     "rms_norm_module",
@@ -163,4 +177,5 @@ SAMPLES = (
     CONSTANT_SHAPE,
     LIBRARY_ONLY,
     MANY_ARGUMENTS,
+    BAKED_NUMBER,
 )

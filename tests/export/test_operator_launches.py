@@ -13,7 +13,7 @@ import torch
 
 from .fake_driver import STREAM, FakeDriver, Launch, floats, install
 from .loading import load_operator
-from .other_samples import CONSTANT_SHAPE, LIBRARY_ONLY, LINEAR_RELU, RMS_NORM, ROW_MAX, TOTAL, Sample
+from .other_samples import BAKED_NUMBER, CONSTANT_SHAPE, LIBRARY_ONLY, LINEAR_RELU, RMS_NORM, ROW_MAX, TOTAL, Sample
 from .samples import fresh_name
 
 EPS = 1e-6
@@ -266,3 +266,12 @@ def test_integer_scratch_is_filled_and_shapes_may_be_fixed(tmp_path: Path, monke
     assert seen == [-1] * 4
     with pytest.warns(UserWarning, match="table is not"):
         call(operator, torch.arange(3), torch.randn(99, 64).bfloat16(), 0.5)
+
+
+def test_a_number_that_no_launch_is_given_has_one_value_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = FakeDriver({"divide": [POINTER, POINTER, INT]})
+    operator = load(BAKED_NUMBER, driver, tmp_path, monkeypatch)
+    call(operator, torch.randn(2, 3), 0.7)
+    with pytest.warns(UserWarning, match="temperature is not"), pytest.raises(ValueError, match="captured with"):
+        call(operator, torch.randn(2, 3), 0.5)
+    assert len(driver.launches) == 1
