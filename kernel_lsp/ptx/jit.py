@@ -78,6 +78,7 @@ class Compiler:
         _add_library_symbols()
         self._scheduler = self._compile(translate(scheduler.FUNCTIONS), SCHEDULER_PASSES)
         self.run_queue = self._scheduler.get_function_address("run_queue")
+        self.number_threads = self._scheduler.get_function_address("number_threads")
         self.run_block = self._scheduler.get_function_address("run_block")
         for name in SLOW_CHECKS:
             llvm.add_symbol(name, self._scheduler.get_function_address(name))

@@ -147,7 +147,9 @@ class Context(IntEnum):
     BARRIER_WAITING = 416
     BARRIER_EXPECTED = 544
     BARRIER_TRUE = 672
-    N_BYTES = 808
+    LOCAL_BASE = 808
+    LOCAL_BYTES = 816
+    N_BYTES = 824
 
 
 class Status(IntEnum):

@@ -256,8 +256,9 @@ class _Launch:
         context, launch, threads, local, shared, shadow = (region.address + start for start in starts)
         arena = _Arena(region, context, launch, threads, shared, shadow)
         self._write_context(arena)
+        store64(context + Context.LOCAL_BASE, local)
         self._write_launch(arena)
-        self._write_threads(arena, local)
+        _native(self.run_state.compiler.number_threads)(context)
         return arena
 
     def _write_context(self, arena: _Arena) -> None:
@@ -277,6 +278,7 @@ class _Launch:
             Context.TRACED_TABLE: run.table.traced_address,
             Context.TABLE: run.table.fast_address,
             Context.SLICE: SPINNING_SLICE if self.emitted.can_spin else run.request.max_instructions,
+            Context.LOCAL_BYTES: self.emitted.n_local_bytes,
             Context.CAN_SPIN: int(self.emitted.can_spin),
             Context.MAY_PARK: int(self.n_blocks > 1),
             Context.WARNING_COUNTS: ctypes.addressof(self.warnings),
@@ -301,16 +303,6 @@ class _Launch:
         for log2 in range(N_ACCESS_SIZES):
             store64(launch + Launch.SHARED_LIMITS + 8 * log2, max(0, self.n_shared - (1 << log2) + 1))
         ctypes.memmove(launch + Launch.PARAMETERS, self.parameters, len(self.parameters))
-
-    def _write_threads(self, arena: _Arena, local: int) -> None:
-        width, height = self.block[0], self.block[1]
-        for index in range(self.n_threads):
-            thread = arena.threads + index * self.emitted.n_frame_bytes
-            store64(thread + Thread.TID_X, index % width)
-            store64(thread + Thread.TID_Y, index // width % height)
-            store64(thread + Thread.TID_Z, index // (width * height))
-            store64(thread + Thread.INDEX, index)
-            store64(thread + Thread.LOCAL_HOST, local + index * self.emitted.n_local_bytes)
 
     def _enter(self, arena: _Arena) -> None:
         """Make the arena's memory what the table shows."""

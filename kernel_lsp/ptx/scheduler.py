@@ -40,6 +40,8 @@ SHARED_POISON = 0xFF
 """Shared memory before its first store: NaN in every floating type, so that reading it shows."""
 HASH_A = 0x9E3779B97F4A7C1
 HASH_B = 0x2545F4914F6CDD1D
+HASH_C = 0x27D4EB2F165667C5
+"""Odd constants without structure, to mix keys."""
 SECTOR_SHIFT = 5
 """Sectors of global memory have 32 bytes."""
 
@@ -82,10 +84,28 @@ def choose_table(context: int, entry: int) -> int:
     if entry & TRACE_BLOCK:
         table = load64(context + Context.TRACED_TABLE)
         fill(load64(context + Context.OCCURRENCES), 0, load64(context + Context.OCCURRENCE_BYTES))
-        if load64(context + Context.N_SEEN) > 0:
+        if load64(context + Context.N_SEEN) * 4 > load64(context + Context.SEEN_MASK):
             fill(load64(context + Context.SEEN), 0, 8 * (load64(context + Context.SEEN_MASK) + 1))
             store64(context + Context.N_SEEN, 0)
     store64(context + Context.TABLE, table)
+    return 0
+
+
+def number_threads(context: int) -> int:
+    """Write what stays the same in the threads' records for a whole launch."""
+    thread = load64(context + Context.THREADS)
+    stride = load64(context + Context.THREAD_STRIDE)
+    width = load64(load64(context + Context.LAUNCH) + Launch.NTID_X)
+    height = load64(load64(context + Context.LAUNCH) + Launch.NTID_Y)
+    local = load64(context + Context.LOCAL_BASE)
+    for index in range(load64(context + Context.N_THREADS)):
+        store64(thread + Thread.TID_X, index % width)
+        store64(thread + Thread.TID_Y, index // width % height)
+        store64(thread + Thread.TID_Z, index // (width * height))
+        store64(thread + Thread.INDEX, index)
+        store64(thread + Thread.LOCAL_HOST, local)
+        thread = thread + stride
+        local = local + load64(context + Context.LOCAL_BYTES)
     return 0
 
 
@@ -519,16 +539,17 @@ def trace(context: int, thread: int, info: int, address: int, n_bytes: int) -> i
     occurrence = load64(counter)
     store64(counter, occurrence + 1)
     request = ((site * WARP_SIZE + index // WARP_SIZE) << 32) + occurrence
-    if add_to_seen(context, request * HASH_A):
+    key = request * HASH_A + load64(context + Context.BLOCK) * HASH_C
+    if add_to_seen(context, key):
         store64(context + Context.N_REQUESTS, load64(context + Context.N_REQUESTS) + 1)
     sector = address >> SECTOR_SHIFT
-    if add_to_seen(context, request * HASH_A + (sector + 1) * HASH_B):
+    if add_to_seen(context, key + (sector + 1) * HASH_B):
         store64(context + Context.N_SECTORS, load64(context + Context.N_SECTORS) + 1)
     return 0
 
 
 def add_to_seen(context: int, key: int) -> int:
-    """Whether the key is new in the hash set of this block. Keys are 64-bit hashes; a collision is one in 10^9."""
+    """Whether the key is new in the hash set. Keys are 64-bit hashes: two that are equal by chance are very rare."""
     seen = load64(context + Context.SEEN)
     mask = load64(context + Context.SEEN_MASK)
     key = key ^ shift_right(key, 29)
@@ -547,6 +568,7 @@ FUNCTIONS: tuple[Callable[..., int], ...] = (
     run_queue,
     start_block,
     choose_table,
+    number_threads,
     start_threads,
     run_block,
     has_stalled,
