@@ -1,20 +1,25 @@
-"""Runs every rule over a Python file."""
+"""Runs every rule over a Python file. What was found in a function is kept until its text changes."""
 
 from __future__ import annotations
 
+import ast
 import re
+from collections import OrderedDict
+from collections.abc import Iterator
 
-from kernel_lsp.rules.finding import RuleFinding
+from kernel_lsp.rules.finding import RuleFinding, shifted_finding
 from kernel_lsp.rules.pytorch import cost, memory, precision, sync, usage
-from kernel_lsp.rules.pytorch.names import read_names
+from kernel_lsp.rules.pytorch.names import ModuleClass, Names, read_names
 from kernel_lsp.rules.pytorch.parsing import ParsedModule, parse
-from kernel_lsp.rules.pytorch.scopes import Scope, read_scopes
+from kernel_lsp.rules.pytorch.scopes import Definition, FunctionNode, Scope, first_line, read_scope
 from kernel_lsp.rules.rule import checks_in
 
 CHECKS = checks_in(sync, cost, memory, precision, usage)
 RULES = tuple(check.rule for check in CHECKS)
 MAX_FINDINGS = 500
 """Of one file: an editor shows no more of use."""
+MAX_KEPT_FUNCTIONS = 4096
+"""Of all files together; some hundred bytes each."""
 
 
 def check(text: str, *, tree: ParsedModule | None = None) -> tuple[RuleFinding, ...]:
@@ -27,23 +32,77 @@ def check(text: str, *, tree: ParsedModule | None = None) -> tuple[RuleFinding, 
     if "torch" not in text:
         return ()
     module = tree if tree is not None and tree.text == text else parse(text)
-    names = read_names(module.tree)
+    names = read_names(module)
     if not names.has_torch:
         return ()
-    scopes = read_scopes(module, names)
-    found = {finding: None for scope in scopes for finding in _findings(scope)}
+    found = dict.fromkeys(_findings(module, names))
     kept = [finding for finding in found if not _is_silenced(finding, module)]
     return tuple(sorted(kept, key=lambda finding: (finding.range, finding.code))[:MAX_FINDINGS])
 
 
-_NOQA = re.compile(r"#\s*noqa\b(?::\s*(?P<codes>[A-Z]+\d+(?:[,\s]+[A-Z]+\d+)*))?", re.IGNORECASE)
+# --- below: functions that were seen before
+
+_kept: OrderedDict[tuple, tuple[RuleFinding, ...]] = OrderedDict()
+"""By all that the rules about one function look at; the ranges count from its first line."""
 
 
-def _findings(scope: Scope) -> list[RuleFinding]:
+def _findings(module: ParsedModule, names: Names) -> Iterator[RuleFinding]:
+    scope, inner = _read(module.tree, None, module, names)
+    yield from _check(scope)
+    for node, owner in inner:
+        yield from _function_findings(node, owner, module, names)
+
+
+def _function_findings(
+    node: FunctionNode, owner: ModuleClass | None, module: ParsedModule, names: Names
+) -> tuple[RuleFinding, ...]:
+    """Those of a function and of all functions in it."""
+    line = first_line(node) - 1
+    key = (_text(node, module), node.col_offset, names.context, None if owner is None else owner.context)
+    kept = _kept.get(key)
+    if kept is None:
+        kept = tuple(shifted_finding(finding, -line) for finding in _fresh_findings(node, owner, module, names))
+        _kept[key] = kept
+        if len(_kept) > MAX_KEPT_FUNCTIONS:
+            _kept.popitem(last=False)
+    return tuple(shifted_finding(finding, line) for finding in kept)
+
+
+def _text(node: FunctionNode, module: ParsedModule) -> tuple[str, ...]:
+    """The function's lines with the one above, where a pragma may stand."""
+    first = max(first_line(node) - 2, 0)
+    above = module.lines[first] if first_line(node) >= 2 else ""
+    return (above.strip(), *module.lines[first_line(node) - 1 : node.end_lineno])
+
+
+def _fresh_findings(
+    node: FunctionNode, owner: ModuleClass | None, module: ParsedModule, names: Names
+) -> Iterator[RuleFinding]:
+    waiting: list[Definition] = [(node, owner)]
+    while waiting:
+        function, its_owner = waiting.pop()
+        scope, inner = _read(function, its_owner, module, names)
+        yield from _check(scope)
+        waiting += inner
+
+
+def _read(
+    node: FunctionNode | ast.Module, owner: ModuleClass | None, module: ParsedModule, names: Names
+) -> tuple[Scope, list[Definition]]:
+    try:
+        return read_scope(node, owner, module, names)
+    except RecursionError:  # code nested beyond the stack: nothing is said about it
+        return Scope(module, names, node, owner), []
+
+
+def _check(scope: Scope) -> list[RuleFinding]:
     try:
         return [finding for check in CHECKS for finding in check.findings(scope)]
     except RecursionError:  # an expression nested beyond the stack: nothing is said about this function
         return []
+
+
+_NOQA = re.compile(r"#\s*noqa\b(?::\s*(?P<codes>[A-Z]+\d+(?:[,\s]+[A-Z]+\d+)*))?", re.IGNORECASE)
 
 
 def _is_silenced(finding: RuleFinding, module: ParsedModule) -> bool:

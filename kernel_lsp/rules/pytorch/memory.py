@@ -51,7 +51,7 @@ def allocation_without_device(scope: Scope) -> Iterator[Hit]:
         has_device = any(k.arg in (None, "device", "out") for k in call.keywords)
         if name not in _CREATORS or scope.dotted(call.func) != f"torch.{name}" or has_device:
             continue
-        if not _is_moved(call, scope) and not _sets_default_device(scope):
+        if not _is_moved(call, scope) and not scope.names.sets_device:
             message = f"`torch.{name}` without `device=` is on the CPU: say `device=...` of the input"
             yield hit(scope, call, message, *_device_fix(call, scope))
 
@@ -307,11 +307,6 @@ def _is_moved(call: ast.Call, scope: Scope) -> bool:
     if isinstance(attribute, ast.Attribute):
         return attribute.attr in ("to", "cuda", "type_as", "shape", "size", "tolist", "item", "numpy")
     return False
-
-
-def _sets_default_device(scope: Scope) -> bool:
-    """Whether the file says where tensors go: a `with torch.device(...)`, or a default."""
-    return "set_default_device" in scope.module.text or "with torch.device" in scope.module.text
 
 
 def _is_device(node: ast.expr, scope: Scope) -> bool:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import ast
 from dataclasses import dataclass, field
+from functools import cached_property
+
+from kernel_lsp.rules.pytorch.parsing import ParsedModule
 
 _MODULE = "torch.nn.Module"
 
@@ -21,9 +24,16 @@ class ModuleClass:
     """`forward` and the methods that it reaches through `self`."""
     returns_tensor: bool
     """By the annotation of `forward`."""
+    base_names: tuple[str, ...]
+
+    @property
+    def context(self) -> tuple:
+        """All that a method can see of its class."""
+        submodules = frozenset(self.submodules.items())
+        return self.base_names, submodules, self.tensor_attributes, self.forward_methods, self.returns_tensor
 
 
-@dataclass(slots=True)
+@dataclass
 class Names:
     """Imports and module classes of one file."""
 
@@ -31,6 +41,14 @@ class Names:
     classes: dict[str, ModuleClass] = field(default_factory=dict)
     tensor_functions: set[str] = field(default_factory=set)
     """Functions of the file that are annotated to return a tensor."""
+    sets_device: bool = False
+    """Whether the file says where tensors go: in a `with torch.device(...)`, or by a default."""
+
+    @cached_property
+    def context(self) -> tuple:
+        """All that a function can see of its file."""
+        classes = frozenset((name, known.returns_tensor) for name, known in self.classes.items())
+        return frozenset(self.imported.items()), classes, frozenset(self.tensor_functions), self.sets_device
 
     @property
     def has_torch(self) -> bool:
@@ -76,10 +94,11 @@ class Names:
         return False
 
 
-def read_names(tree: ast.Module) -> Names:
+def read_names(module: ParsedModule) -> Names:
     """Imports anywhere in the file, and the classes and functions at its top level."""
-    names = Names()
-    for node in _statements(tree):
+    text = module.text
+    names = Names(sets_device="set_default_device" in text or "with torch.device" in text)
+    for node in _statements(module.tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
                 names.imported[alias.asname or alias.name.split(".")[0]] = (
@@ -89,7 +108,7 @@ def read_names(tree: ast.Module) -> Names:
             names.imported |= {alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names}
     _shorten_known(names.imported)
     if names.has_torch:
-        _read_definitions(tree, names)
+        _read_definitions(module.tree, names)
     return names
 
 
@@ -159,7 +178,8 @@ def _read_class(node: ast.ClassDef, names: Names) -> ModuleClass:
             _read_attribute(statement, names, submodules, tensors)
     forward = methods.get("forward")
     returns_tensor = forward is not None and names.is_tensor_annotation(forward.returns)
-    return ModuleClass(node, methods, submodules, frozenset(tensors), _reached(methods), returns_tensor)
+    bases = tuple(names.dotted(base) for base in node.bases)
+    return ModuleClass(node, methods, submodules, frozenset(tensors), _reached(methods), returns_tensor, bases)
 
 
 def _read_attribute(statement: ast.stmt, names: Names, submodules: dict[str, str], tensors: set[str]) -> None:

@@ -143,27 +143,30 @@ def keyword(node: ast.Call, name: str) -> ast.expr | None:
     return next((k.value for k in node.keywords if k.arg == name), None)
 
 
+def first_line(node: FunctionNode) -> int:
+    """The 1-based line where the function or its first decorator begins."""
+    return min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
+
+
 def same(first: ast.AST, second: ast.AST) -> bool:
     """Whether two nodes are the same code."""
     return type(first) is type(second) and ast.dump(first) == ast.dump(second)
 
 
-def read_scopes(module: ParsedModule, names: Names) -> list[Scope]:
-    """The top level and every function, at any depth."""
-    scopes: list[Scope] = []
-    waiting: list[tuple[FunctionNode | ast.Module, ModuleClass | None]] = [(module.tree, None)]
-    while waiting:
-        node, owner = waiting.pop()
-        scope = Scope(module, names, node, owner)
-        reader = _Reader(scope)
-        try:
-            reader.read()
-        except RecursionError:  # code nested beyond the stack: nothing is said about this function
-            continue
-        scope.is_forward = _is_forward(scope, reader)
-        scopes.append(scope)
-        waiting += reader.inner
-    return scopes
+Definition = tuple[FunctionNode, ModuleClass | None]
+"""A function, and the module class that it is a method of."""
+
+
+def read_scope(
+    node: FunctionNode | ast.Module, owner: ModuleClass | None, module: ParsedModule, names: Names
+) -> tuple[Scope, list[Definition]]:
+    """One function or the top level, and the functions that are defined in it. Raises RecursionError for code that is
+    nested beyond the stack."""
+    scope = Scope(module, names, node, owner)
+    reader = _Reader(scope)
+    reader.read()
+    scope.is_forward = _is_forward(scope, reader)
+    return scope, reader.inner
 
 
 # --- below: is it a forward?
@@ -186,7 +189,7 @@ def _is_forward(scope: Scope, reader: _Reader) -> bool:
 
 def _has_pragma(module: ParsedModule, node: FunctionNode) -> bool:
     """Whether a comment ``# kernel-lsp: x=f32[...]`` stands above the function."""
-    first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
+    first = first_line(node)
     return first >= 2 and module.lines[first - 2].lstrip().startswith("# kernel-lsp:")
 
 
@@ -202,7 +205,7 @@ class _Reader:
         self.kinds = scope.kinds
         self.parents = scope.parents
         self.values: dict[str, Kind] = {}
-        self.inner: list[tuple[FunctionNode | ast.Module, ModuleClass | None]] = []
+        self.inner: list[Definition] = []
         self.has_tensor_parameter = False
         self.returns_tensor = False
 

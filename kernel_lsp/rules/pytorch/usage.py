@@ -358,7 +358,7 @@ def _is_init(scope: Scope) -> bool:
 def _calls_base_init(scope: Scope) -> bool:
     """`super().__init__()` or `nn.Module.__init__(self)`; a class of the file in between is not followed."""
     owner = scope.owner
-    if owner is None or any(scope.dotted(base) != "torch.nn.Module" for base in owner.node.bases):
+    if owner is None or any(base != "torch.nn.Module" for base in owner.base_names):
         return True
     return any(_is_method(call, "__init__") for call in scope.calls)
 
