@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from kernel_lsp.core.expression import Constant, Expression
 from kernel_lsp.core.plan import (
     Fill,
@@ -111,10 +113,20 @@ def _wrap(directive: str) -> list[str]:
 
 
 def _break_position(text: str, width: int) -> int:
-    """The space to break at: after the last comma, else the last space, within `width`; else the first one after."""
+    """The space to break at: after the last comma that is not inside brackets, else the last space, within `width`;
+    else the first one after."""
     first = len("// ") if text.startswith("// ") else 0
-    comma = text.rfind(", ", width // 2, width)
+    comma = max((at for at in _outer_commas(text) if width // 3 <= at < width), default=-1)
     if comma >= 0:
         return comma + 1
     space = text.rfind(" ", first, width + 1)
     return space if space >= 0 else text.find(" ", max(first, width))
+
+
+def _outer_commas(text: str) -> Iterator[int]:
+    """Commas before a space that separate parameters, not dims: outside ``[...]``."""
+    depth = 0
+    for at, character in enumerate(text):
+        depth += (character == "[") - (character == "]")
+        if depth <= 0 and text.startswith(", ", at):
+            yield at
