@@ -38,8 +38,8 @@ class Session:
     async def __aenter__(self) -> Session:
         async with AsyncExitStack() as stack:
             self.gpu = find_gpu(self.settings.target_gpu)
-            toolchain = find_toolchain(self.settings.cuda_directory)
             python = await find_python(self.settings.python)
+            toolchain = find_toolchain(self.settings.cuda_directory, user_site_packages=site_packages(python))
             self._scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="kernel-lsp-")))
             _check_free_space(self._scratch)
             cache = BuildCache(self.settings.cache_directory)
@@ -79,6 +79,11 @@ class Session:
             task, self.worker, self._compiler, self.gpu, self._scratch / "evaluate", seed=self.settings.seed
         )
         return await self._stack.enter_async_context(evaluator)
+
+
+def site_packages(python: Path) -> tuple[Path, ...]:
+    """Where the packages of an interpreter are, torch's own compiler among them. Nothing is run to find out."""
+    return tuple(sorted(python.parent.parent.glob("lib*/python3*/site-packages")))
 
 
 def _check_free_space(folder: Path) -> None:
