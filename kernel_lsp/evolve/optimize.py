@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -41,12 +41,14 @@ OUT_FOLDER_NAME = "kernels"
 
 @dataclass
 class RunHandle:
-    """A run that can be started or resumed once: iterate `events()`."""
+    """A run that can be started or resumed once: iterate `events()`. `write` takes what `write_operator` takes, and
+    returns the files that are there now."""
 
     request: OptimizeRequest
     settings: Settings
     workspace: Path
     run_id: str | None = None
+    write: Callable[..., Sequence[Path]] = write_operator
     task_summary: str = ""
     verified_on: str = ""
     is_resumable: bool = field(default=False, init=False)
@@ -127,7 +129,7 @@ class RunHandle:
             return ()
         self.verified_on = describe_verification(result.verdict)
         plan = parse_or_raise(result.winner.text, f"{task.name}.cu")
-        paths = write_operator(task, result.winner.text, plan, out, verification=self.verified_on)
+        paths = self.write(task, result.winner.text, plan, out, verification=self.verified_on)
         return tuple(str(path) for path in paths)
 
 

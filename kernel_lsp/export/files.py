@@ -18,16 +18,23 @@ _MARKED = re.compile(r"# Written by kernel-lsp \(operator \d+\): kernel ([0-9a-f
 
 
 def write_pair(directory: Path, name: str, cu_text: str, operator_text: str) -> tuple[Path, Path]:
-    """Write ``<name>.cu`` and ``<name>.py``. The operator starts with a marker line that has the hashes of both, by
-    which a later call knows its own files.
+    """Write ``<name>.cu`` and ``<name>.py`` as `pair_texts` has them.
 
     Raises what `check_replaceable` raises, and EnvironmentProblem when the directory cannot be written; then the files
     are as they were.
     """
+    texts = pair_texts(directory, name, cu_text, operator_text)
+    _replace_all(directory, texts)
+    kernel, operator = texts
+    return kernel, operator
+
+
+def pair_texts(directory: Path, name: str, cu_text: str, operator_text: str) -> dict[Path, str]:
+    """The kernel's and the operator's file, in this order, with what each holds. The operator starts with a marker line
+    that has the hashes of both, by which a later call knows its own files. Raises what `check_replaceable` raises."""
     kernel, operator = check_replaceable(directory, name)
     marker = _MARKER.format(kernel=_hash(cu_text), operator=_hash(operator_text))
-    _replace_all(directory, {kernel: cu_text, operator: f"{marker}\n{operator_text}"})
-    return kernel, operator
+    return {kernel: cu_text, operator: f"{marker}\n{operator_text}"}
 
 
 def check_replaceable(directory: Path, name: str) -> tuple[Path, Path]:

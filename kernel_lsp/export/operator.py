@@ -6,7 +6,7 @@ from pathlib import Path
 
 from kernel_lsp.core.plan import LaunchPlan
 from kernel_lsp.core.task import Task
-from kernel_lsp.export.files import check_replaceable, write_pair
+from kernel_lsp.export.files import check_replaceable, pair_texts, write_pair
 from kernel_lsp.export.operator_text import OperatorParts, operator_text
 from kernel_lsp.source.cuda import kernel_signatures
 
@@ -24,6 +24,14 @@ def write_operator(
     """
     parts = OperatorParts(task, plan, kernel_signatures(cu_text), verification)
     return write_pair(directory, task.name, cu_text, operator_text(parts))
+
+
+def render_operator(
+    task: Task, cu_text: str, plan: LaunchPlan, directory: Path, *, verification: str
+) -> dict[Path, str]:
+    """What `write_operator` would write, by path, the kernel first. Writes nothing, and raises the same."""
+    parts = OperatorParts(task, plan, kernel_signatures(cu_text), verification)
+    return pair_texts(directory, task.name, cu_text, operator_text(parts))
 
 
 def check_operator_can_be_written(task_name: str, directory: Path) -> None:

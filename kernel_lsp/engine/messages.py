@@ -1,0 +1,229 @@
+"""What the engine and whoever started it say to each other: one JSON object per line, on the engine's stdin and stdout.
+
+A request has an id of the asker's choice. It is answered once, by a `Reply` with that id; until then a job sends
+`JobEvent`s under the same id. Several requests may be under way.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, TypeAdapter
+
+from kernel_lsp.core.event import Event
+from kernel_lsp.core.measurement import Comparison, Estimate
+from kernel_lsp.core.model import Noun
+from kernel_lsp.core.verdict import Verdict
+
+SettingValues = dict[str, Any]
+"""Overrides by setting name, as `kernel_lsp.config.load_settings` takes them."""
+
+
+# --- requests that are jobs
+
+
+class Optimize(Noun):
+    """Run an optimization; nothing is written but the archive. Result: `RunResult`."""
+
+    method: Literal["optimize"] = "optimize"
+    id: str
+    directory: Path
+    target: str
+    backward: bool = False
+    settings: SettingValues = {}
+
+
+class Resume(Noun):
+    """Go on with a run. `run_id` may be ``last``. Result: `RunResult`."""
+
+    method: Literal["resume"] = "resume"
+    id: str
+    directory: Path
+    run_id: str = "last"
+
+
+class Check(Noun):
+    """Check a kernel: the file, or `text` as if it stood in the file. Result: `CheckResult`."""
+
+    method: Literal["check"] = "check"
+    id: str
+    directory: Path
+    kernel: Path
+    text: str | None = None
+    target: str | None = None
+    settings: SettingValues = {}
+
+
+class EstimateTarget(Noun):
+    """Capture a target, which imports its file, and estimate each of its lines. Result: `TargetEstimate`."""
+
+    method: Literal["estimate"] = "estimate"
+    id: str
+    directory: Path
+    target: str
+    settings: SettingValues = {}
+
+
+JobRequest = Optimize | Resume | Check | EstimateTarget
+
+
+# --- requests that are answered at once
+
+
+class Cancel(Noun):
+    """End a job: all its processes within a second. Result: `Done`; the job's own reply says that it was cancelled."""
+
+    method: Literal["cancel"] = "cancel"
+    id: str
+    job: str
+
+
+class ListRuns(Noun):
+    """The runs in a workspace's archive, newest first. Result: `RunList`."""
+
+    method: Literal["runs"] = "runs"
+    id: str
+    directory: Path
+
+
+class GetResult(Noun):
+    """What a finished run would write. Result: `RunResult`."""
+
+    method: Literal["result"] = "result"
+    id: str
+    directory: Path
+    run_id: str = "last"
+
+
+Request = Annotated[
+    Optimize | Resume | Check | EstimateTarget | Cancel | ListRuns | GetResult, Field(discriminator="method")
+]
+REQUEST: TypeAdapter[Request] = TypeAdapter(Request)
+JOB_METHODS = ("optimize", "resume", "check", "estimate")
+
+
+# --- results
+
+
+class Done(Noun):
+    """Nothing more to say. `found` is False when there was nothing to do it to."""
+
+    found: bool = True
+
+
+class RunSummary(Noun):
+    """One run of the archive. `file` and `symbol` are its target's, absolute. `comparisons`, `device` and `files_folder`
+    are those of its winner; empty without one."""
+
+    run_id: str
+    target: str
+    file: str
+    symbol: str
+    status: str
+    """``running`` (or killed), ``interrupted`` or ``finished``."""
+    started: str
+    backward: bool = False
+    candidate_id: str | None = None
+    reason: str = ""
+    device: str = ""
+    comparisons: dict[str, Comparison] = {}
+    library_steps: tuple[str, ...] = ()
+
+    @property
+    def is_resumable(self) -> bool:
+        return self.status != "finished"
+
+
+class RunList(Noun):
+    runs: tuple[RunSummary, ...]
+
+
+class ResultFile(Noun):
+    """A file as it would be written. `path` is absolute."""
+
+    path: Path
+    text: str
+
+
+class RunResult(Noun):
+    """How a run ended. `files` are empty when no verified kernel was found; `problem` says why they cannot be written
+    where they belong."""
+
+    summary: RunSummary
+    files: tuple[ResultFile, ...] = ()
+    problem: str = ""
+
+
+class CheckResult(Noun):
+    kernel: Path
+    verdict: Verdict
+
+
+class LineEstimate(Noun):
+    """What one line of the user's code costs in eager PyTorch. `share` is of the whole target's time, 0 to 1."""
+
+    file: str
+    line: int
+    text: str
+    operations: tuple[str, ...]
+    time_us: float
+    share: float
+    bytes_moved: int
+    n_operations: int
+    n_launches: int
+
+
+class TargetEstimate(Noun):
+    """A target's predicted time. `floor_us` is the least that its inputs and outputs take to move, or its arithmetic to
+    do, on the same GPU."""
+
+    target: str
+    estimate: Estimate
+    floor_us: float
+    lines: tuple[LineEstimate, ...]
+    notes: tuple[str, ...] = ()
+
+
+# --- what the engine says
+
+
+class JobQueued(Noun):
+    """The job waits for `n_before` others on its device."""
+
+    kind: Literal["job_queued"] = "job_queued"
+    n_before: int
+
+
+class JobStarted(Noun):
+    kind: Literal["job_started"] = "job_started"
+
+
+JobNews = Annotated[JobQueued | JobStarted | Event, Field(discriminator="kind")]
+JOB_NEWS: TypeAdapter[JobQueued | JobStarted | Event] = TypeAdapter(JobQueued | JobStarted | Event)
+
+
+class JobEvent(Noun):
+    job: str
+    event: JobQueued | JobStarted | Event
+
+
+ProblemKind = Literal["user", "environment", "busy", "internal", "cancelled", "died", "protocol"]
+
+
+class Problem(Noun):
+    """Why there is no result. ``died``: the job's process ended by itself; ``protocol``: the request was none."""
+
+    kind: ProblemKind
+    message: str
+    file: str | None = None
+    line: int | None = None
+    next_step: str = ""
+
+
+class Reply(Noun):
+    """Exactly one of `result` and `error`. `id` is empty for a line that had none."""
+
+    id: str
+    result: dict[str, Any] | None = None
+    error: Problem | None = None
