@@ -37,7 +37,9 @@ from kernel_lsp.generate.tensor import (
 
 MAX_REPEATED_NODES = 60
 """A pointwise definition larger than this that several kernels read is computed once and stored."""
-COSTLY = frozenset("exp exp2 expm1 log log1p log2 log10 erf erfc tanh sigmoid gelu gelu_tanh silu pow sin cos tan".split())
+COSTLY = frozenset(
+    ["exp", "exp2", "expm1", "log", "log1p", "log2", "log10", "erf", "erfc", "tanh", "sigmoid", "gelu", "gelu_tanh", "silu", "pow", "sin", "cos", "tan"]
+)
 
 
 @dataclass(frozen=True)
@@ -99,6 +101,8 @@ class ContractionGroup:
     left: Scalar
     right: Scalar
     at: tuple[Index, ...]
+    row_shape: tuple[Index, ...]
+    reduced: tuple[Variable, ...]
     stores: tuple[Store, ...]
 
 
@@ -194,7 +198,8 @@ class _Fuser:
         self._n_variables = 0
         self.live = live_tensors(outputs, self.definitions)
         self.consumers = self._find_consumers()
-        self.forced = self._find_forced()
+        self.forced: set[Tensor] = set()
+        self._find_forced()
         self.pending = [tensor for tensor in self.live if self._is_root(tensor)]
 
     def run(self) -> FusedGraph:
@@ -232,14 +237,16 @@ class _Fuser:
             return False
         return self._is_hard(tensor) or tensor in self.forced or tensor in self.outputs
 
-    def _find_forced(self) -> set[Tensor]:
+    def _find_forced(self) -> None:
         """Pointwise definitions to store although no output asks for them."""
-        forced: set[Tensor] = set()
-        for tensor in self.live:
+        for tensor in reversed(self.live):
             definition = self.definitions[tensor]
-            if isinstance(definition, Pointwise) and not self._is_view(tensor) and self._repeats_work(tensor, definition):
-                forced.add(tensor)
-        return forced
+            if (
+                isinstance(definition, Pointwise)
+                and not self._is_view(tensor)
+                and self._repeats_work(tensor, definition)
+            ):
+                self.forced.add(tensor)
 
     def _repeats_work(self, tensor: Tensor, definition: Pointwise) -> bool:
         consumers = self.consumers[tensor]
@@ -269,6 +276,8 @@ class _Fuser:
         return any(isinstance(node, Loop) for node in nodes(*scalars))
 
     def _leads_to_hard(self, tensor: Tensor) -> bool:
+        if tensor in self.forced:
+            return False
         if self._is_hard(tensor):
             return True
         return any(self._leads_to_hard(consumer) for consumer in self.consumers[tensor])
@@ -401,9 +410,13 @@ class _Fuser:
         assert isinstance(definition, Pointwise)
         try:
             body = definition.body.substitute(dict(zip(definition.variables, index, strict=True)))
-            return Store(tensor, index, self.expand(body))
+            return self._named(Store(tensor, index, self.expand(body)))
         except NotReadyError:
             return None
+
+    def _named(self, store: Store) -> Store:
+        self.hints.setdefault(store.scalar.digest, store.tensor.name)
+        return store
 
     # rows
 
@@ -442,7 +455,11 @@ class _Fuser:
         roots = [seed]
         stores = self._epilogue(seed, tuple(at), roots)
         batch, m, n = coordinates
-        return ContractionGroup(seed, batch, m, n, k, left, right, tuple(at), tuple(stores)), roots
+        rows = tuple(shapes[1])
+        return (
+            ContractionGroup(seed, batch, m, n, k, left, right, tuple(at), rows, definition.reduced, tuple(stores)),
+            roots,
+        )
 
     def _epilogue(self, seed: Tensor, at: tuple[Index, ...], roots: list[Tensor]) -> list[Store]:
         """Pending pointwise roots that read the sum element by element."""
@@ -703,9 +720,7 @@ def _substituted(index: Index, replacements: Mapping[Variable, Index]) -> Index:
 
 def _reads_only_at(scalar: Scalar, tensor: Tensor, at: tuple[Index, ...]) -> bool:
     flat = ravel(at, tensor.shape)
-    return all(
-        access.tensor is not tensor or ravel(access.index, tensor.shape) == flat for access in accesses(scalar)
-    )
+    return all(access.tensor is not tensor or ravel(access.index, tensor.shape) == flat for access in accesses(scalar))
 
 
 def _scalars_of(definition: Definition) -> list[Scalar]:

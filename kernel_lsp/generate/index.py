@@ -55,10 +55,12 @@ class Atom(Digested):
 class Symbol(Atom):
     """A size that a launch knows: a dim of the task, or one derived from dims (`definition`)."""
 
-    __slots__ = ("definition", "minimum", "name")
+    __slots__ = ("definition", "exact", "minimum", "name")
 
-    def __init__(self, name: str, minimum: int = 0, definition: Expression | None = None) -> None:
-        self.name, self.minimum, self.definition = name, minimum, definition
+    def __init__(
+        self, name: str, minimum: int = 0, definition: Expression | None = None, exact: Index | None = None
+    ) -> None:
+        self.name, self.minimum, self.definition, self.exact = name, minimum, definition, exact
         self.digest = digest_of("symbol", name)
         self.variables = frozenset()
 
@@ -118,8 +120,6 @@ def _atom_key(atom: Atom) -> tuple[int, str, bytes]:
 def _term_key(term: tuple[Monomial, int]) -> tuple[object, ...]:
     monomial, factor = term
     return -len(monomial), -abs(factor), tuple(_atom_key(atom) for atom in monomial)
-
-
 
 
 class Index(Digested):
@@ -241,7 +241,12 @@ def substitute(index: Index, replacements: Mapping[Variable, Index]) -> Index:
 def is_nonnegative(index: Index) -> bool:
     """Whether the index is provably >= 0 for all variables in range and sizes at or above their minimum."""
     lower = _bound(index, -1)
-    return lower is not None and all(factor >= 0 for _, factor in _above_minimum(lower).terms)
+    if lower is None:
+        return False
+    if _has_no_negative_term(lower):
+        return True
+    exact = expanded(lower)
+    return _has_no_negative_term(exact) or _has_no_negative_term(_without_quotients(exact))
 
 
 def is_below(index: Index, limit: Index) -> bool:
@@ -271,6 +276,20 @@ def divide_exactly(index: Index, divisor: Index) -> Index | None:
     """The q with ``index == q * divisor`` for a divisor of one term, or None."""
     quotient, rest = _split_multiple(index, divisor)
     return quotient if not rest.terms else None
+
+
+def expanded(index: Index) -> Index:
+    """The index over the task's own dims, without derived symbols. Equal sizes have equal expansions."""
+    if not any(isinstance(atom, Symbol) and atom.exact is not None for monomial, _ in index.terms for atom in monomial):
+        return index
+    total = ZERO
+    for monomial, factor in index.terms:
+        term = as_index(factor)
+        for atom in monomial:
+            is_derived = isinstance(atom, Symbol) and atom.exact is not None
+            term = term * (atom.exact if is_derived else as_index(atom))  # type: ignore[union-attr]
+        total = total + term
+    return total
 
 
 def symbols_of(index: Index) -> frozenset[Symbol]:
@@ -303,7 +322,6 @@ class Sizes:
     def __init__(self, minimums: Mapping[str, int]) -> None:
         self._minimums = minimums
         self._derived: dict[bytes, Symbol] = {}
-        self._expansions: dict[Symbol, Index] = {}
 
     def size(self, expression: Expression) -> Index:
         """The size that an expression over dims spells."""
@@ -341,30 +359,18 @@ class Sizes:
         if exact.digest not in self._derived:
             minimum = 0 if is_nonnegative(exact) else -(1 << 62)
             chosen = name or _derived_name(str(expression), len(self._derived))
-            symbol = Symbol(self._unused(chosen), max(minimum, 0), expression)
-            self._derived[exact.digest] = symbol
-            self._expansions[symbol] = exact
+            self._derived[exact.digest] = Symbol(self._unused(chosen), max(minimum, 0), expression, exact)
         return self._derived[exact.digest]
 
     def copy(self) -> Sizes:
         """One that may derive more sizes without this one knowing."""
         other = Sizes(self._minimums)
-        other._derived, other._expansions = dict(self._derived), dict(self._expansions)
+        other._derived = dict(self._derived)
         return other
-
-    def expanded(self, index: Index) -> Index:
-        """The index over the task's own dims. Equal sizes have equal expansions."""
-        total = ZERO
-        for monomial, factor in index.terms:
-            term = as_index(factor)
-            for atom in monomial:
-                term = term * self._expansions.get(atom, as_index(atom)) if isinstance(atom, Symbol) else term * atom_index(atom)
-            total = total + term
-        return total
 
     def same(self, left: Index, right: Index) -> bool:
         """Whether two sizes are provably equal."""
-        return left == right or self.expanded(left) == self.expanded(right)
+        return left == right or expanded(left) == expanded(right)
 
     def _unused(self, name: str) -> str:
         taken = {symbol.name for symbol in self._derived.values()} | set(self._minimums)
@@ -387,13 +393,14 @@ _ARITHMETIC = {
     "//": lambda left, right: left // right,
     "%": lambda left, right: left % right,
 }
-_DERIVED_WORDS = {" // ": "_div_", " + ": "_plus_", " - ": "_minus_", " * ": "_x_", "(": "", ")": "", " ": ""}
+_DERIVED_WORDS = {" // ": "_div_", " + ": "_plus_", " - ": "_minus_", " * ": "", "(": "", ")": "", " ": ""}
 MAX_DERIVED_NAME = 24
 
 
 def _derived_name(text: str, n_derived: int) -> str:
     for symbol, word in _DERIVED_WORDS.items():
         text = text.replace(symbol, word)
+    text = f"n_{text}" if text[:1].isdigit() else text
     return text if text.isidentifier() and len(text) <= MAX_DERIVED_NAME else f"size_{n_derived}"
 
 
@@ -471,6 +478,8 @@ def _floor_divide(index: Index, divisor: Index) -> Index:
         atom = rest.terms[0][0][0]
         if isinstance(atom, Quotient):
             return quotient + _floor_divide(atom.dividend, atom.divisor * divisor)
+        if isinstance(atom, Remainder) and (ratio := divide_exactly(atom.divisor, divisor)) is not None:
+            return quotient + _remainder(_floor_divide(atom.dividend, divisor), ratio)
     coarse = _coarse_part(rest, divisor)
     if coarse is not None:
         return quotient + _floor_divide(coarse.multiple, _scaled_down(divisor, coarse.step))
@@ -605,6 +614,23 @@ def _quotient_upper(atom: Quotient) -> Index | None:
         return None
     exact = divide_exactly(upper + 1, atom.divisor)
     return exact - 1 if exact is not None else upper // atom.divisor
+
+
+def _has_no_negative_term(index: Index) -> bool:
+    return all(factor >= 0 for _, factor in _above_minimum(index).terms)
+
+
+def _without_quotients(index: Index) -> Index:
+    """No more than the index: ``q = a // m`` is at most ``a / m`` and at least ``(a - m + 1) / m``."""
+    total = ZERO
+    for monomial, factor in index.terms:
+        term = Index({monomial: factor})
+        atom = monomial[0] if len(monomial) == 1 else None
+        if isinstance(atom, Quotient) and (step := atom.divisor.constant) and factor % step == 0:
+            bound = atom.dividend if factor < 0 else atom.dividend - (step - 1)
+            term = bound * (factor // step)
+        total = _sum(total, term, 1)
+    return total
 
 
 def _above_minimum(index: Index) -> Index:

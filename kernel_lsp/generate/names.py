@@ -6,12 +6,7 @@ import keyword
 import re
 
 RESERVED = frozenset(
-    "alignas alignof and asm auto bool break case catch char class const constexpr continue default delete do double else "
-    "enum explicit export extern false float for friend goto if inline int long namespace new not operator or private "
-    "protected public register return short signed sizeof static struct switch template this throw true try typedef "
-    "typename union unsigned using virtual void volatile while xor half "
-    "blockIdx blockDim gridDim threadIdx warpSize min max abs exp log sin cos tan tanh sqrt pow erf floor ceil round "
-    "ceil_div none inf nan y0 y1 yn j0 j1 jn gamma index time select signal".split()
+    ["alignas", "alignof", "and", "asm", "auto", "bool", "break", "case", "catch", "char", "class", "const", "constexpr", "continue", "default", "delete", "do", "double", "else", "enum", "explicit", "export", "extern", "false", "float", "for", "friend", "goto", "if", "inline", "int", "long", "namespace", "new", "not", "operator", "or", "private", "protected", "public", "register", "return", "short", "signed", "sizeof", "static", "struct", "switch", "template", "this", "throw", "true", "try", "typedef", "typename", "union", "unsigned", "using", "virtual", "void", "volatile", "while", "xor", "half", "blockIdx", "blockDim", "gridDim", "threadIdx", "warpSize", "min", "max", "abs", "exp", "log", "sin", "cos", "tan", "tanh", "sqrt", "pow", "erf", "floor", "ceil", "round", "ceil_div", "none", "inf", "nan", "y0", "y1", "yn", "j0", "j1", "jn", "gamma", "index", "time", "select", "signal", "acos", "asin", "atan", "sinh", "cosh", "asinh", "acosh", "atanh", "exp2", "expm1", "log2", "log10", "log1p", "rsqrt", "cbrt", "erfc", "fmod", "hypot", "trunc", "rint", "maximum", "minimum", "relu", "sigmoid", "silu", "gelu", "gelu_tanh", "sign", "remainder", "packs", "Pack", "isnan", "isinf", "isfinite", "signbit", "fabs"]
 )
 """Words of C++, of CUDA, of launch plans, and functions every CUDA file sees: a name like one would not compile or
 would hide it."""
@@ -29,6 +24,11 @@ class NamePool:
         name, n_tries = base, 2
         while name in self._taken:
             name, n_tries = f"{base}_{n_tries}", n_tries + 1
+        self._taken.add(name)
+        return name
+
+    def take_exactly(self, name: str) -> str:
+        """A name that must not change."""
         self._taken.add(name)
         return name
 

@@ -18,6 +18,7 @@ from kernel_lsp.core.plan import (
     TensorParameter,
 )
 from kernel_lsp.core.task import Task, TaskScalar
+from kernel_lsp.generate.codegen.helpers import HELPERS
 from kernel_lsp.generate.codegen.kernel import RenderedKernel
 from kernel_lsp.generate.codegen.writer import KernelWriter
 from kernel_lsp.generate.fuse import FusedGraph, Group, fuse
@@ -103,7 +104,7 @@ class _OperationRenderer:
         pool = NamePool(taken)
         names: dict[Tensor, str] = {}
         for name, tensor in self.lowered.inputs.items():
-            names[tensor] = pool.take(name)
+            names[tensor] = pool.take_exactly(name)
         for name, tensor in self.results.items():
             names[tensor] = pool.take(name)
         for tensor in sorted(self.fused.stored - names.keys(), key=lambda tensor: tensor.serial):
@@ -131,7 +132,7 @@ class _OperationRenderer:
         return renderer.render(group, self._group_name(group))
 
     def _new_kernel(self, wanted: str) -> KernelWriter:
-        name = self.builder.kernel_names.take(wanted)
+        name = self.builder.kernel_names.take(f"{wanted}_kernel" if wanted in HELPERS else wanted)
         return KernelWriter(name, self.names, self.fused.hints, self.index_type)  # type: ignore[arg-type]
 
     def _group_name(self, group: Group) -> str:

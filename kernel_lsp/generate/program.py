@@ -1,7 +1,7 @@
 """A task as a program: fused kernels with knobs, rendered as one `.cu` text per schedule.
 
-    program = plan_program(task, gpu=None)
-    text = program.render({knob.name: knob.default for knob in program.knobs})
+program = plan_program(task, gpu=None)
+text = program.render({knob.name: knob.default for knob in program.knobs})
 """
 
 from __future__ import annotations
@@ -88,7 +88,9 @@ class Program:
     def describe(self) -> str:
         """One line on what was fused."""
         parts = []
-        for operation, graph in zip(self._operations(Choices({})), (self.task.forward, self.task.backward), strict=False):
+        for operation, graph in zip(
+            self._operations(Choices({})), (self.task.forward, self.task.backward), strict=False
+        ):
             n_nodes = len(graph.nodes) if graph else 0
             kernels = ", ".join(kernel.name for kernel in operation.kernels)
             n_kernels = len(operation.kernels)

@@ -192,7 +192,9 @@ def _split_domain(
     sized = [variable for variable in definition.domain if variable.extent.constant != 1]
     if sized[-1] not in definition.reduced:
         first = next(variable for variable in sized if variable in definition.reduced)
-        place = sum(variable not in definition.reduced for variable in definition.domain[: definition.domain.index(first)])
+        place = sum(
+            variable not in definition.reduced for variable in definition.domain[: definition.domain.index(first)]
+        )
     domain = (*kept[:place], part, within, *kept[place:])
     return domain, (*kept[:place], part, *kept[place:])
 

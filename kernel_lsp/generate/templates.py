@@ -189,7 +189,11 @@ class GroupRenderer:
             pick(f"{kernel.name}.threads", threads_values, default.threads, "threads that share a row"),
             pick(f"{kernel.name}.rows", rows_values, default.rows, "rows per block"),
             pick(f"{kernel.name}.vector", self._row_widths(group), default.vector, "neighbouring elements per load"),
-            bool(pick(f"{kernel.name}.cached", self._cache_values(group), int(default.cached), "keep the row in registers")),
+            bool(
+                pick(
+                    f"{kernel.name}.cached", self._cache_values(group), int(default.cached), "keep the row in registers"
+                )
+            ),
         )
         is_valid = is_valid_row_schedule(group, schedule)
         used = schedule if is_valid else default
@@ -239,7 +243,9 @@ class GroupRenderer:
         if schedule.threads == 1:
             who = "One thread per row"
         elif not group.is_column_contiguous:
-            who = f"{schedule.threads} threads per row, neighbouring threads on neighbouring rows so that reads coalesce"
+            who = (
+                f"{schedule.threads} threads per row, neighbouring threads on neighbouring rows so that reads coalesce"
+            )
         elif schedule.threads <= WARP:
             who = f"One warp per row, {schedule.rows} rows per block" if schedule.rows > 1 else "One warp per row"
         else:

@@ -1,6 +1,6 @@
 """Small PyTorch texts through the whole way: capture, plan, render, compile, execute every launch, compare with fp64.
 
-    check("def f(x): return x.relu()", inputs=[tensor("x", 8, 16)])
+check("def f(x): return x.relu()", inputs=[tensor("x", 8, 16)])
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ import numpy as np
 from kernel_lsp.core.plan import BoundLibraryStep, BoundOperation, LaunchPlan, Operation, TensorArgument
 from kernel_lsp.core.task import Graph, Task, TaskScalar
 from kernel_lsp.core.verdict import BuildFailed, Built
+from kernel_lsp.evaluate.arrays import read_array, write_poison
 from kernel_lsp.evaluate.case_store import read_expectations
 from kernel_lsp.evaluate.cases import shapes_for
 from kernel_lsp.evaluate.compare import BACKWARD_FACTOR, FORWARD_FACTOR, compare, is_within_budget
-from kernel_lsp.evaluate.arrays import read_array, write_poison
 from kernel_lsp.generate.program import Program, plan_program
 from kernel_lsp.plan.binding import bind, contract_holds
 from kernel_lsp.plan.checking import check as check_plan

@@ -12,7 +12,7 @@ BY_RANK = {2: ("row", "col"), 3: ("b", "t", "d"), 4: ("n", "c", "h", "w"), 5: ("
 MAX_DIM_NAME = 3
 
 
-def name_coordinates(kernel: KernelWriter, flat: Index, shape: Sequence[Index]) -> None:
+def name_coordinates(kernel: KernelWriter, flat: Index, shape: Sequence[Index], names: Sequence[str] = ()) -> None:
     """Give names to the quotients and remainders that are the index at flat position `flat` of `shape`."""
     if sum(size.constant != 1 for size in shape) < 2:
         return
@@ -20,7 +20,7 @@ def name_coordinates(kernel: KernelWriter, flat: Index, shape: Sequence[Index]) 
         if len(position.terms) == 1 and position.terms[0][1] == 1 and len(position.terms[0][0]) == 1:
             atom = position.terms[0][0][0]
             if isinstance(atom, Quotient | Remainder) and position.digest not in kernel.coordinates:
-                kernel.coordinates[position.digest] = _coordinate_name(shape, axis)
+                kernel.coordinates[position.digest] = names[axis] if names else _coordinate_name(shape, axis)
 
 
 def _coordinate_name(shape: Sequence[Index], axis: int) -> str:

@@ -75,7 +75,11 @@ def _render_packed(
     scope.line(f"const {kernel.index_type} pack = {_thread_index(kernel, schedule.threads)};")
     scope.line(f"if (pack >= {limit}) return;")
     write_packed(scope, packing, stores)
-    grid = (blocks_of(pack_extent, schedule.threads) if n_packs is not None else blocks_of(total, schedule.threads * vector),)
+    grid = (
+        blocks_of(pack_extent, schedule.threads)
+        if n_packs is not None
+        else blocks_of(total, schedule.threads * vector),
+    )
     return rendered(kernel, comment, scope.lines, grid, (schedule.threads,), divisible(total, vector))
 
 

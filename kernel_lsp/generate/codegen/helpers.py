@@ -59,9 +59,12 @@ HELPERS: dict[str, Helper] = {
 // Rounds towards minus infinity, as Python's // does.
 __device__ inline int floor_div(int a, int b) { return a / b - (a % b != 0 && (a < 0) != (b < 0)); }
 """),
-    "floor_mod": Helper("""
+    "floor_mod": Helper(
+        """
 __device__ inline int floor_mod(int a, int b) { return a - floor_div(a, b) * b; }
-""", ("floor_div",)),
+""",
+        ("floor_div",),
+    ),
     "Pack": Helper("""
 // N neighbours in memory, moved by one load or store.
 template <typename T, int N>
@@ -69,7 +72,8 @@ struct alignas(sizeof(T) * N) Pack {
     T item[N];
 };
 """),
-    "packs": Helper("""
+    "packs": Helper(
+        """
 template <int N, typename T>
 __device__ inline const Pack<T, N>* packs(const T* pointer) {
     return reinterpret_cast<const Pack<T, N>*>(pointer);
@@ -78,7 +82,9 @@ template <int N, typename T>
 __device__ inline Pack<T, N>* packs(T* pointer) {
     return reinterpret_cast<Pack<T, N>*>(pointer);
 }
-""", ("Pack",)),
+""",
+        ("Pack",),
+    ),
     "maximum": Helper("""
 // NaN when either is NaN, as in PyTorch.
 __device__ inline {T} maximum({T} a, {T} b) { return a > b || isnan(a) ? a : b; }
@@ -181,7 +187,8 @@ __device__ inline {T} warp_prod({T} value) {
     return value;
 }
 """),
-    "warp_max": Helper("""
+    "warp_max": Helper(
+        """
 template <int WIDTH>
 __device__ inline {T} warp_max({T} value) {
     for (int step = WIDTH / 2; step > 0; step /= 2) {
@@ -189,8 +196,11 @@ __device__ inline {T} warp_max({T} value) {
     }
     return value;
 }
-""", ("maximum",)),
-    "warp_min": Helper("""
+""",
+        ("maximum",),
+    ),
+    "warp_min": Helper(
+        """
 template <int WIDTH>
 __device__ inline {T} warp_min({T} value) {
     for (int step = WIDTH / 2; step > 0; step /= 2) {
@@ -198,8 +208,11 @@ __device__ inline {T} warp_min({T} value) {
     }
     return value;
 }
-""", ("minimum",)),
-    "warp_argmax": Helper("""
+""",
+        ("minimum",),
+    ),
+    "warp_argmax": Helper(
+        """
 // Every lane gets the best value of all and its index.
 template <int WIDTH>
 __device__ inline void warp_argmax({T}& best, int& best_index) {
@@ -212,9 +225,12 @@ __device__ inline void warp_argmax({T}& best, int& best_index) {
         }
     }
 }
-""", ("comes_before",)),
+""",
+        ("comes_before",),
+    ),
     **{
-        f"block_{kind}": Helper(f"""
+        f"block_{kind}": Helper(
+            f"""
 // Every thread of a block of THREADS gets the {word} over all.
 template <int THREADS>
 __device__ inline {{T}} block_{kind}({{T}} value) {{
@@ -226,10 +242,13 @@ __device__ inline {{T}} block_{kind}({{T}} value) {{
     __syncthreads();
     return warp_{kind}<THREADS / 32>(value);
 }}
-""", (f"warp_{kind}",))
+""",
+            (f"warp_{kind}",),
+        )
         for kind, word in (("sum", "sum"), ("prod", "product"), ("max", "maximum"), ("min", "minimum"))
     },
-    "block_argmax": Helper("""
+    "block_argmax": Helper(
+        """
 template <int THREADS>
 __device__ inline void block_argmax({T}& best, int& best_index) {
     __shared__ {T} of_warp[32];
@@ -245,9 +264,12 @@ __device__ inline void block_argmax({T}& best, int& best_index) {
     __syncthreads();
     warp_argmax<THREADS / 32>(best, best_index);
 }
-""", ("warp_argmax",)),
+""",
+        ("warp_argmax",),
+    ),
     **{
-        f"column_{kind}": Helper(f"""
+        f"column_{kind}": Helper(
+            f"""
 // Combines over threadIdx.y; every thread gets the result of its threadIdx.x.
 template <int LANES, int WIDTH>
 __device__ inline {{T}} column_{kind}({{T}} value) {{
@@ -259,7 +281,9 @@ __device__ inline {{T}} column_{kind}({{T}} value) {{
     __syncthreads();
     return result;
 }}
-""", needs)
+""",
+            needs,
+        )
         for kind, combine, needs in (
             ("sum", "result += of_lane[lane][threadIdx.x];", ()),
             ("prod", "result *= of_lane[lane][threadIdx.x];", ()),
@@ -267,7 +291,8 @@ __device__ inline {{T}} column_{kind}({{T}} value) {{
             ("min", "result = minimum(result, of_lane[lane][threadIdx.x]);", ("minimum",)),
         )
     },
-    "column_argmax": Helper("""
+    "column_argmax": Helper(
+        """
 template <int LANES, int WIDTH>
 __device__ inline void column_argmax({T}& best, int& best_index) {
     __shared__ {T} of_lane[LANES][WIDTH];
@@ -283,7 +308,9 @@ __device__ inline void column_argmax({T}& best, int& best_index) {
     }
     __syncthreads();
 }
-""", ("comes_before",)),
+""",
+        ("comes_before",),
+    ),
     "block_scan_sum": Helper("""
 // The sum of the values of this thread and all before it, and in `total` that of the block.
 template <int THREADS>

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.expression import Expression
+from kernel_lsp.generate.codegen.coordinates import name_coordinates
 from kernel_lsp.generate.codegen.elementwise import write_stores
 from kernel_lsp.generate.codegen.kernel import RenderedKernel, blocks_of, rendered
 from kernel_lsp.generate.codegen.operators import COMPUTE_TYPE, Text
@@ -89,9 +90,16 @@ class _TileRenderer:
             name = scope.names.take("batch")
             scope.line(f"const int {name} = blockIdx.z;")
             scope.define(self.group.batch, name)
-        n_columns = schedule.tile_n // schedule.thread_n
-        scope.line(f"const int row = threadIdx.x / {n_columns} * {schedule.thread_m};")
-        scope.line(f"const int col = threadIdx.x % {n_columns} * {schedule.thread_n};")
+        n_rows, n_columns = schedule.tile_m // schedule.thread_m, schedule.tile_n // schedule.thread_n
+        # Neighbouring threads write neighbours in memory.
+        store = self.group.stores[-1]
+        by_row = _is_innermost(ravel(store.index, store.tensor.shape), self.group.m)
+        row, col = (f"% {n_rows}", f"/ {n_rows}") if by_row else (f"/ {n_columns}", f"% {n_columns}")
+        scope.line(f"const int row = threadIdx.x {row} * {schedule.thread_m};")
+        scope.line(f"const int col = threadIdx.x {col} * {schedule.thread_n};")
+        name_coordinates(self.kernel, as_index(self.group.m), self.group.row_shape)
+        names = [variable.name for variable in self.group.reduced]
+        name_coordinates(self.kernel, as_index(self.group.k), [v.extent for v in self.group.reduced], names)
         scope.line(f"{self.type} sum[{schedule.thread_m}][{schedule.thread_n}] = {{}};")
 
     def _main_loop(self) -> None:
@@ -103,9 +111,7 @@ class _TileRenderer:
         loop.line("__syncthreads();")
         loop.close()
 
-    def _load(
-        self, scope: Scope, tile: str, factor: Scalar, along: Variable, name: str, size: str, limit: str
-    ) -> None:
+    def _load(self, scope: Scope, tile: str, factor: Scalar, along: Variable, name: str, size: str, limit: str) -> None:
         """Fill a tile. Neighbouring threads follow whatever the memory has next to each other."""
         inner = scope.open(f"for (int e = threadIdx.x; e < TK * {size}; e += {self.schedule.n_threads})")
         if self._runs_along(factor, self.group.k):
@@ -128,10 +134,7 @@ class _TileRenderer:
         for access in accesses(factor):
             flat = ravel(access.index, access.tensor.shape)
             if variable in flat.variables:
-                step = coefficient(flat, variable)
-                if step is not None:
-                    return step == ONE
-                return _innermost(flat) == variable
+                return _is_innermost(flat, variable)
         return True
 
     def _multiply(self, scope: Scope) -> None:
@@ -164,6 +167,12 @@ class _TileRenderer:
         write_stores(columns, self.group.stores)
         columns.close()
         rows.close()
+
+
+def _is_innermost(flat: Index, variable: Variable) -> bool:
+    """Whether neighbours along the variable are neighbours at a flat position."""
+    step = coefficient(flat, variable)
+    return step == ONE if step is not None else _innermost(flat) == variable
 
 
 def _innermost(flat: Index) -> Variable | None:

@@ -127,7 +127,9 @@ class _RowRenderer:
             raw = scope.names.take("my_row")
             scope.line(f"const {self.kernel.index_type} {raw} = {text};")
             scope.line(f"const bool is_row = {raw} < {n_rows};")
-            scope.line(f"const {self.kernel.index_type} {name} = is_row ? {raw} : {n_rows} - 1;  // all threads combine")
+            scope.line(
+                f"const {self.kernel.index_type} {name} = is_row ? {raw} : {n_rows} - 1;  // all threads combine"
+            )
             return
         scope.line(f"const {self.kernel.index_type} {name} = {text};")
         scope.line(f"if ({name} >= {n_rows}) return;")
@@ -167,7 +169,9 @@ class _RowRenderer:
         return scalar.substitute({self.group.column: self.packing.flat})
 
     def _accumulator(self, entry: RowReduction, scalar: Scalar) -> Accumulator:
-        return Accumulator.start(self.scope, entry.tensor.name, entry.kind, scalar.dtype, entry.tensor.dtype)
+        name = entry.tensor.name
+        name = f"{name}_value" if self.kernel.is_parameter(name) else name
+        return Accumulator.start(self.scope, name, entry.kind, scalar.dtype, entry.tensor.dtype)
 
     def _open_loop(self) -> tuple[Scope, list[Scope]]:
         """The loop over this thread's packs; the scopes to close, innermost first."""
@@ -219,7 +223,10 @@ class _RowRenderer:
         name_coordinates(self.kernel, self.packing.flat, self.group.column_shape)
         if self.schedule.vector > 1:
             scope.hoist(everything, [self.packing.lane])
-        packed = find_packed(everything, self.packing) if self.schedule.vector > 1 else self._cacheable(everything)
+        if self.schedule.vector > 1:
+            packed = find_packed(everything, self.packing)
+        else:
+            packed = [access for access in self._cacheable(everything) if access.digest in self.cache]
         loads = {access.digest: self._load(scope, access) for access in packed}
         targets = [self._declare_result(scope, store) for store in stores]
         lane_scope = scope
@@ -276,7 +283,7 @@ class _RowRenderer:
         n_items = -(-int(self._limit()) // self.schedule.threads)
         for access in self._shared_reads():
             self.kernel.pointer(access.tensor)
-            name = self.scope.names.take(f"{self.kernel.tensor_names[access.tensor]}_row")
+            name = self.scope.names.take(f"{self.kernel.local_name(access.tensor)}_row")
             type_ = access.dtype.cuda_type
             if self.schedule.vector > 1:
                 self.kernel.use("packs")
@@ -317,8 +324,6 @@ class _RowRenderer:
         """Where the access is found in this pass: a register of the row's cache, or a pack just loaded."""
         cached = self.cache.get(access.digest)
         if cached is None:
-            if self.schedule.vector == 1:
-                return ""
             return self.packing.load(scope, access)
         if access.digest not in self._filled:
             self._filled.add(access.digest)

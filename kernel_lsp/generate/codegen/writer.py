@@ -43,7 +43,7 @@ from kernel_lsp.generate.index import (
     ravel,
     to_expression,
 )
-from kernel_lsp.generate.names import NamePool, identifier
+from kernel_lsp.generate.names import NamePool
 from kernel_lsp.generate.scalar import (
     Access,
     Argument,
@@ -59,6 +59,8 @@ from kernel_lsp.generate.tensor import Tensor
 
 MAX_EXPRESSION_CHARACTERS = 80
 """An expression longer than this is named, so that lines stay readable."""
+MAX_UNNAMED_OPERAND = 30
+"""An operand longer than this gets a name when its line is too long."""
 INDENT = "    "
 VALUE_NAMES = {
     "exp": "e",
@@ -104,16 +106,24 @@ class KernelWriter:
     names: NamePool = field(default_factory=NamePool)
 
     def __post_init__(self) -> None:
-        for name in sorted(set(self.tensor_names.values())):
-            self.names.take(name)
+        pool = NamePool()
+        self._local_names = {tensor: pool.take(name) for tensor, name in self.tensor_names.items()}
+        self.names = pool
+
+    def local_name(self, tensor: Tensor) -> str:
+        """What the kernel calls the tensor: the plan's name, unless that means something else in C++."""
+        return self._local_names[tensor]
+
+    def is_parameter(self, name: str) -> bool:
+        return name in self._local_names.values()
 
     def pointer(self, tensor: Tensor) -> str:
         """The parameter that reads the tensor."""
-        return self.reads.setdefault(tensor, self.tensor_names[tensor])
+        return self.reads.setdefault(tensor, self._local_names[tensor])
 
     def target(self, tensor: Tensor) -> str:
         """The parameter that writes the tensor."""
-        return self.writes.setdefault(tensor, self.tensor_names[tensor])
+        return self.writes.setdefault(tensor, self._local_names[tensor])
 
     def symbol(self, symbol: Symbol) -> str:
         """The parameter that holds a size."""
@@ -142,10 +152,10 @@ class KernelWriter:
         for tensor, name in self.reads.items():
             if tensor not in self.writes:
                 declaration = f"const {tensor.dtype.cuda_type}* __restrict__ {name}"
-                found.append(KernelParameterText(declaration, shape_text(tensor), name))
+                found.append(KernelParameterText(declaration, shape_text(tensor), self.tensor_names[tensor]))
         for tensor, name in self.writes.items():
             declaration = f"{tensor.dtype.cuda_type}* __restrict__ {name}"
-            found.append(KernelParameterText(declaration, shape_text(tensor), name))
+            found.append(KernelParameterText(declaration, shape_text(tensor), self.tensor_names[tensor]))
         for name, size in self.sizes.values():
             expression = to_expression(size)
             found.append(KernelParameterText(f"{self.index_type} {name}", str(expression), expression))
@@ -301,11 +311,13 @@ class _Emission:
     def _name_for(self, node: Scalar) -> str:
         hint = self.kernel.hints.get(node.digest)
         if hint is not None:
-            return f"{hint}_value" if hint in self.kernel.tensor_names.values() else hint
+            return f"{hint}_value" if self.kernel.is_parameter(hint) else hint
         if isinstance(node, Access):
-            return f"{identifier(self.kernel.tensor_names[node.tensor])}_value"
+            return f"{self.kernel.local_name(node.tensor)}_value"
         if isinstance(node, Operation) and node.name == "cast" and isinstance(node.operands[0], Access):
             return self._name_for(node.operands[0])
+        if isinstance(node, Loop):
+            return LOOP_RESULT_NAMES.get(node.kind, "value")
         return VALUE_NAMES.get(node.name, f"{node.name}_value") if isinstance(node, Operation) else "value"
 
     def _format(self, node: Scalar) -> Text:
@@ -332,9 +344,20 @@ class _Emission:
             operands = [self._plain_index(operand) for operand in node.operands]
         else:
             operands = [self.text(operand) for operand in node.operands]
+        operands = self._shortened(node, operands)
         operand_type = types[0] if node.dtype == DType.BOOL else node.dtype
         self.kernel.helpers.update(helper_uses(node.name, operand_type))
         return format_operation(node.name, node.dtype, operands, types)
+
+    def _shortened(self, node: Operation, operands: list[Text]) -> list[Text]:
+        """The operands, the longest of them named where together they would make too long a line."""
+        operands = list(operands)
+        for position in sorted(range(len(operands)), key=lambda entry: -len(operands[entry].text)):
+            total = sum(len(operand.text) for operand in operands)
+            text, operand = operands[position], node.operands[position]
+            if total > MAX_EXPRESSION_CHARACTERS and len(text.text) > MAX_UNNAMED_OPERAND and _can_be_named(operand):
+                operands[position] = self._declare(operand, text)
+        return operands
 
     def _plain_index(self, operand: Scalar) -> Text:
         if isinstance(operand, IndexValue):
@@ -377,7 +400,7 @@ class _Emission:
         accumulator = Accumulator.start(outer, self._name_for(node), node.kind, node.operands[0].dtype, node.dtype)
         block = outer
         for variable in node.loop_variables:
-            name = block.names.take(LOOP_NAMES.get(variable.name, variable.name))
+            name = block.names.take(variable.name)
             extent = block.index(variable.extent).text
             block = block.open(f"for (int {name} = 0; {name} < {extent}; ++{name})")
             block.define(variable, name)
@@ -404,10 +427,12 @@ class _Emission:
 
     def _can_declare(self, atom: Atom) -> bool:
         has_scalars = isinstance(atom, Quotient | Remainder) and _mentions_scalar(atom)
-        return not has_scalars and self.scope.lookup(atom_index(atom).digest) is None and self.scope.knows(atom.variables)
+        return (
+            not has_scalars and self.scope.lookup(atom_index(atom).digest) is None and self.scope.knows(atom.variables)
+        )
 
 
-LOOP_NAMES = {"k0": "k0", "k1": "k1", "k2": "k2", "k3": "k3"}
+LOOP_RESULT_NAMES = {"sum": "sum", "prod": "product", "max": "largest", "min": "smallest"}
 
 
 @dataclass
@@ -564,6 +589,10 @@ def _is_worth_hoisting(node: Scalar) -> bool:
     if isinstance(node, Operation) and node.name == "cast":
         return _is_worth_hoisting(node.operands[0])
     return isinstance(node, Access | Operation | Loop)
+
+
+def _can_be_named(scalar: Scalar) -> bool:
+    return isinstance(scalar, Access | Operation | Loop)
 
 
 def _is_plain_index(scalar: Scalar) -> bool:

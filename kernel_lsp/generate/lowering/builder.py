@@ -95,18 +95,20 @@ class Builder:
     ) -> Tensor:
         """Sum of products over `reduced_shape`. `axes` are the (batch, row, column) axes of the result."""
         variables = self.variables(shape)
-        reduced = self.variables(reduced_shape, prefix="k")
+        reduced = self.variables(reduced_shape, names=tap_names(len(reduced_shape)))
         left, right = factors(positions(variables), positions(reduced))
         body = multiply(left, right, accumulation_dtype(dtype))
         contraction = Contraction(left, right, *axes)
         definition = Reduction("sum", variables, reduced, (*variables, *reduced), body, contraction)
         return self.tensor(name or self.result_name(), dtype, shape, definition)
 
-    def variables(self, shape: Sequence[Index], prefix: str = "i") -> tuple[Variable, ...]:
+    def variables(
+        self, shape: Sequence[Index], prefix: str = "i", *, names: Sequence[str] = ()
+    ) -> tuple[Variable, ...]:
         """A fresh index variable per dim."""
         made = []
         for axis, size in enumerate(shape):
-            made.append(Variable(f"{prefix}{axis}", self._n_variables, size))
+            made.append(Variable(names[axis] if names else f"{prefix}{axis}", self._n_variables, size))
             self._n_variables += 1
         return tuple(made)
 
@@ -147,6 +149,13 @@ def read(tensor: Tensor, index: Sequence[Index]) -> Scalar:
     """The element of `tensor` that broadcasts to `index` of a shape with as many dims or more."""
     aligned = index[len(index) - len(tensor.shape) :]
     return Access(tensor, [ZERO if size.constant == 1 else i for i, size in zip(aligned, tensor.shape, strict=True)])
+
+
+def tap_names(n_dims: int) -> tuple[str, ...]:
+    """What the loops of a sum of products are called: the channel, then the taps of the kernel."""
+    return {1: ("k",), 2: ("ci", "k"), 3: ("ci", "kh", "kw"), 4: ("ci", "kd", "kh", "kw")}.get(
+        n_dims, tuple(f"k{axis}" for axis in range(n_dims))
+    )
 
 
 def accumulation_dtype(dtype: DType) -> DType:

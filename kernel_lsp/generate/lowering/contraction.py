@@ -214,19 +214,17 @@ def _convolution(call: Call) -> Tensor:
 
 
 def plain_convolution(call: Call, source: Tensor, weight: Tensor, geometry: _Convolution, spatial: Shape) -> Tensor:
-    """Over (N, groups, C_out / groups, spatial), as a view of (N, C_out, spatial)."""
-    n_spatial, groups = len(spatial), geometry.groups
+    """Over (N, groups, C_out / groups, spatial), as a view of (N, C_out, spatial); without groups over the latter."""
     per_group = weight.shape[1]
-    out_per_group = _divided(call, weight.shape[0], groups)
-    shape = (source.shape[0], as_index(groups), out_per_group, *spatial)
+    channels = _Channels(len(spatial), geometry.groups, _divided(call, weight.shape[0], geometry.groups))
 
     def factors(index: tuple[Index, ...], k: tuple[Index, ...]) -> tuple[Scalar, Scalar]:
-        at = geometry.source_position(index[3:], k[1:])
-        pixel = guarded_access(source, (index[0], index[1] * per_group + k[0], *at), n_spatial)
-        return pixel, Access(weight, (index[1] * out_per_group + index[2], *k))
+        group, channel = channels.of(index)
+        at = geometry.source_position(channels.spatial(index), k[1:])
+        pixel = guarded_access(source, (index[0], group * per_group + k[0], *at), len(spatial))
+        return pixel, Access(weight, (group * channels.per_group + channel, *k))
 
-    axes = ((1,), (0, *range(3, 3 + n_spatial)), (2,))
-    total = contract(call, shape, weight.shape[1:], factors, axes)
+    total = contract(call, channels.shape(source.shape[0], spatial), weight.shape[1:], factors, channels.axes)
     return call.builder.reshaped(total, (source.shape[0], weight.shape[0], *spatial))
 
 
@@ -235,20 +233,47 @@ def transposed_convolution(
 ) -> Tensor:
     """In gather form: every output position sums the input positions that reach it. The weight is (C_in, C_out / groups,
     kernel)."""
-    n_spatial, groups = len(spatial), geometry.groups
-    out_per_group = weight.shape[1]
-    in_per_group = _divided(call, weight.shape[0], groups)
-    shape = (source.shape[0], as_index(groups), out_per_group, *spatial)
+    in_per_group = _divided(call, weight.shape[0], geometry.groups)
+    channels = _Channels(len(spatial), geometry.groups, weight.shape[1])
 
     def factors(index: tuple[Index, ...], k: tuple[Index, ...]) -> tuple[Scalar, Scalar]:
-        at, exists = geometry.target_position(index[3:], k[1:])
-        channel = index[1] * in_per_group + k[0]
-        pixel = guarded_access(source, (index[0], channel, *at), n_spatial, exists)
-        return pixel, Access(weight, (channel, index[2], *k[1:]))
+        group, channel = channels.of(index)
+        at, exists = geometry.target_position(channels.spatial(index), k[1:])
+        source_channel = group * in_per_group + k[0]
+        pixel = guarded_access(source, (index[0], source_channel, *at), len(spatial), exists)
+        return pixel, Access(weight, (source_channel, channel, *k[1:]))
 
-    axes = ((1,), (0, *range(3, 3 + n_spatial)), (2,))
-    total = contract(call, shape, (in_per_group, *weight.shape[2:]), factors, axes, name=name)
-    return call.builder.reshaped(total, (source.shape[0], out_per_group * groups, *spatial))
+    shape = channels.shape(source.shape[0], spatial)
+    total = contract(call, shape, (in_per_group, *weight.shape[2:]), factors, channels.axes, name=name)
+    return call.builder.reshaped(total, (source.shape[0], weight.shape[1] * geometry.groups, *spatial))
+
+
+@dataclass(frozen=True)
+class _Channels:
+    """How a convolution's result is indexed: (N, C, spatial), or (N, groups, C / groups, spatial) with groups."""
+
+    n_spatial: int
+    groups: int
+    per_group: Index
+
+    def shape(self, n_images: Index, spatial: Shape) -> Shape:
+        if self.groups == 1:
+            return (n_images, self.per_group, *spatial)
+        return (n_images, as_index(self.groups), self.per_group, *spatial)
+
+    def of(self, index: Sequence[Index]) -> tuple[Index, Index]:
+        """(group, channel within it)."""
+        return (ZERO, index[1]) if self.groups == 1 else (index[1], index[2])
+
+    def spatial(self, index: Sequence[Index]) -> Sequence[Index]:
+        return index[len(index) - self.n_spatial :]
+
+    @property
+    def axes(self) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+        """(batch, row, column) axes: groups are a batch, pixels are rows, channels are columns."""
+        if self.groups == 1:
+            return (), (0, *range(2, 2 + self.n_spatial)), (1,)
+        return (1,), (0, *range(3, 3 + self.n_spatial)), (2,)
 
 
 @lowers("convolution_backward")
@@ -269,9 +294,7 @@ def _convolution_backward(call: Call) -> tuple[Tensor | None, ...]:
         results[1] = _weight_gradient(call, pixels, positions, weight, geometry)
     if wanted[2]:
         results[2] = _bias_gradient(call, grad)
-    return tuple(
-        tensor if tensor is None else converted(call, tensor, item) for item, tensor in enumerate(results)
-    )
+    return tuple(tensor if tensor is None else converted(call, tensor, item) for item, tensor in enumerate(results))
 
 
 def _weight_gradient(call: Call, pixels: Tensor, positions: Tensor, weight: Tensor, geometry: _Convolution) -> Tensor:

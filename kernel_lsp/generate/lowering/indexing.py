@@ -115,8 +115,11 @@ def _scatter(call: Call) -> Tensor:
     if name == "scatter_reduce" or overload in ("reduce", "value_reduce"):
         call.fail("scatter with a reduction is not implemented; scatter_add is")
     value = _scatter_value(call, overload)
-    if index_tensor.shape and index_tensor.shape[axis].constant == 1 and name == "scatter" and _covers(
-        call, base, index_tensor, axis
+    if (
+        index_tensor.shape
+        and index_tensor.shape[axis].constant == 1
+        and name == "scatter"
+        and _covers(call, base, index_tensor, axis)
     ):
         return _one_hot(call, base, index_tensor, axis, value)
     return _general_scatter(call, base, index_tensor, axis, value, "sum" if name == "scatter_add" else "set")
@@ -149,7 +152,12 @@ def _one_hot(call: Call, base: Tensor, index_tensor: Tensor, axis: int, value) -
 
 
 def _general_scatter(
-    call: Call, base: Tensor, index_tensor: Tensor, axis: int, value, kind: str  # type: ignore[no-untyped-def]
+    call: Call,
+    base: Tensor,
+    index_tensor: Tensor,
+    axis: int,
+    value,
+    kind: str,  # type: ignore[no-untyped-def]
 ) -> Tensor:
     variables = call.builder.variables(index_tensor.shape)
     index = positions(variables)

@@ -288,7 +288,12 @@ def _wide(value: Scalar) -> Scalar:
     return cast(value, accumulation_dtype(value.dtype))
 
 
-@lowers("_native_batch_norm_legit", "_native_batch_norm_legit_functional", "native_batch_norm", "_batch_norm_with_update_functional")
+@lowers(
+    "_native_batch_norm_legit",
+    "_native_batch_norm_legit_functional",
+    "native_batch_norm",
+    "_batch_norm_with_update_functional",
+)
 def _batch_norm(call: Call) -> tuple[Tensor | None, ...]:
     """With batch statistics in training; ``functional`` also returns the running ones, updated."""
     has_running = not call.node.op.endswith("no_stats")

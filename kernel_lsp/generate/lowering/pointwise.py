@@ -102,7 +102,10 @@ def _add(call: Call) -> Tensor:
 
 
 def _alpha(call: Call) -> Scalar:
-    return cast(Constant(call.node.keywords.get("alpha", 1), DType.I64 if not call.dtype().is_floating else DType.F64), call.dtype())
+    return cast(
+        Constant(call.node.keywords.get("alpha", 1), DType.I64 if not call.dtype().is_floating else DType.F64),
+        call.dtype(),
+    )
 
 
 @lowers("div")

@@ -66,7 +66,7 @@ def _n_spatial(call: Call) -> int:
 
 
 def _taps(call: Call, size: Sequence[int]) -> tuple[Variable, ...]:
-    return call.builder.variables([as_index(extent) for extent in size], prefix="k")
+    return call.builder.variables([as_index(extent) for extent in size], names=("kd", "kh", "kw")[-len(size) :])
 
 
 def _inside(at: Sequence[Index], spatial: Shape) -> Scalar:
@@ -277,7 +277,7 @@ def _adaptive_average_pool(call: Call) -> Tensor:
     if all(size.constant == 1 for size in out):
         return _global_average(call, source, n_spatial)
     window = _uniform_window(call, spatial, out)
-    taps = call.builder.variables(window, prefix="k")
+    taps = call.builder.variables(window, names=("kd", "kh", "kw")[-n_spatial:])
 
     def body(index: tuple[Index, ...]) -> Scalar:
         pairs = zip(index[-n_spatial:], window, positions(taps), strict=True)

@@ -99,7 +99,9 @@ def variance_over(
 def _variance(call: Call) -> Tensor | tuple[Tensor, ...]:
     source = call.tensor(0)
     name = call.node.op.split(".")[1]
-    axes = call.axes(1, "dim", len(source.shape)) if not isinstance(call.raw(1, "dim"), bool) else range(len(source.shape))
+    axes = (
+        call.axes(1, "dim", len(source.shape)) if not isinstance(call.raw(1, "dim"), bool) else range(len(source.shape))
+    )
     variance, mean = variance_over(call.builder, source, tuple(axes), _correction(call))
     if name.startswith("std"):
         deviation = variance
@@ -211,7 +213,9 @@ def _logsumexp(call: Call) -> Tensor:
 
 def _finite_peak(builder: Builder, source: Tensor, axes: Sequence[int], dtype: DType) -> Tensor:
     """The maximum, or 0 where it is infinite: subtracting an infinity from itself would give NaN."""
-    peak = builder.reduction("max", dtype, source.shape, axes, lambda index: cast(Access(source, index), dtype), name="peak")
+    peak = builder.reduction(
+        "max", dtype, source.shape, axes, lambda index: cast(Access(source, index), dtype), name="peak"
+    )
 
     def body(index: tuple[Index, ...]) -> Scalar:
         value = Access(peak, index)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kernel_lsp.core.dtype import DType
-from kernel_lsp.generate.index import ONE, ZERO, Index, Sizes, as_index
+from kernel_lsp.generate.index import ONE, ZERO, Index, as_index, expanded
 from kernel_lsp.generate.lowering.builder import Call, read
 from kernel_lsp.generate.lowering.table import lowers
 from kernel_lsp.generate.scalar import (
@@ -97,17 +97,13 @@ def _slice_start(call: Call, size: Index, raw: object) -> Index:
         return ZERO
     start = call.size(2, "start")
     if start.constant is None:
-        return _exact(call.builder.sizes, start)
+        return expanded(start)
     begin = start.constant
     if begin >= 0:
         return as_index(begin if size.constant is None else min(begin, size.constant))
     if size.constant is None:
-        return _exact(call.builder.sizes, size) + begin
+        return expanded(size) + begin
     return as_index(max(size.constant + begin, 0))
-
-
-def _exact(sizes: Sizes, size: Index) -> Index:
-    return sizes.expanded(size)
 
 
 @lowers("select", "select_copy")
@@ -137,9 +133,7 @@ def _split(call: Call) -> tuple[Tensor, ...]:
     return tuple(parts)
 
 
-def _part(
-    call: Call, source: Tensor, axis: int, start: Index, shape: tuple[Index, ...], drops_axis: bool
-) -> Tensor:
+def _part(call: Call, source: Tensor, axis: int, start: Index, shape: tuple[Index, ...], drops_axis: bool) -> Tensor:
     def to_source(index: tuple[Index, ...]) -> tuple[Index, ...]:
         if drops_axis:
             return (*index[:axis], start, *index[axis:])
