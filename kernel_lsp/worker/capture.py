@@ -214,7 +214,8 @@ class _Attempt:
             raise self._must_fix(problem.symbols, str(problem)) from None
         bounds = self._bounds(program, symbols, sizes)
         used = forward.used | (backward_text.used if backward_text else set())
-        kept = _kept(arguments, used, program)
+        texts = [forward, backward_text] if backward_text else [forward]
+        kept = _kept(arguments, used, program, symbols, texts)
         dropped = [a.name for a in arguments if a.placeholder.role == "input" and a not in kept]
         unused = [f"input '{name}' is not used, so it is not an argument" for name in dropped]
         return Captured(
@@ -417,16 +418,18 @@ def _by_node(arguments: Sequence[Argument]) -> dict[str, str]:
     return {argument.placeholder.node: argument.name for argument in arguments}
 
 
-def _kept(arguments: Sequence[Argument], used: set[str], program: Program) -> list[Argument]:
-    """The arguments whose values are used, and those from which alone the size of a symbol is known."""
-    fakes = program.fake_inputs
-    known = {symbol_of(size) for a in arguments if a.name in used for size in fakes[a.position].shape}
+def _kept(
+    arguments: Sequence[Argument], used: set[str], program: Program, symbols: SymbolTable, texts: Sequence[GraphText]
+) -> list[Argument]:
+    """The arguments whose values are used, and those from which alone the size of a symbol that is used is known."""
+    shapes = {a.name: {symbol_of(size) for size in program.fake_inputs[a.position].shape} - {None} for a in arguments}
+    unknown = {symbol for symbol, name in symbols.names.items() if any(text.mentions(name) for text in texts)}
+    unknown -= {symbol for name in used for symbol in shapes.get(name, ())}
     kept = []
     for argument in arguments:
-        symbols = {symbol_of(size) for size in fakes[argument.position].shape} - {None}
-        if argument.name in used or symbols - known:
+        if argument.name in used or shapes[argument.name] & unknown:
             kept.append(argument)
-            known |= symbols
+            unknown -= shapes[argument.name]
     return kept
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -85,16 +86,20 @@ def _cannot_make(captured: Captured, family: str, sizes: dict[sympy.Symbol, int]
         return ""
     if captured.inputs.fresh is None:
         return "the target has no get_inputs()"
-    return "" if sizes == captured.captured_sizes else "get_inputs() makes the captured shapes only"
+    return "" if _are_captured(captured, sizes) else "get_inputs() makes the captured shapes only"
+
+
+def _are_captured(captured: Captured, sizes: dict[sympy.Symbol, int]) -> bool:
+    return all(captured.captured_sizes.get(symbol, size) == size for symbol, size in sizes.items())
 
 
 # --- below: values
 
 
 def _make(captured: Captured, family: str, seed: int, sizes: dict[sympy.Symbol, int]) -> Case:
-    shapes = input_shapes(captured, sizes)
+    shapes = input_shapes(captured, {**captured.captured_sizes, **sizes})
     given = _given(captured, seed)
-    at_captured = sizes == captured.captured_sizes
+    at_captured = _are_captured(captured, sizes)
     inputs = [
         _input(captured, position, shape, family, seed, given, sizes, at_captured=at_captured)
         for position, shape in enumerate(shapes)
@@ -176,7 +181,7 @@ def _state(captured: Captured, seed: int) -> dict[str, torch.Tensor]:
 
 def _generator(seed: int, *names: str) -> torch.Generator:
     """Its own stream per tensor, the same on every machine."""
-    return torch.Generator().manual_seed((seed << 32) ^ zlib.crc32("/".join(names).encode()))
+    return torch.Generator().manual_seed(zlib.crc32("/".join([str(seed), *names]).encode()))
 
 
 # --- below: running
@@ -184,12 +189,13 @@ def _generator(seed: int, *names: str) -> torch.Generator:
 
 def _expected(captured: Captured, case: Case, family: str, seed: int, is_backward: bool) -> list[torch.Tensor]:
     """The fp64 results: outputs, or the gradients of the wanted arguments. Fills in the case's gradients."""
-    values = [case.inputs[p.index] if p.role == "input" else case.state[p.node] for p in captured.program.placeholders]
+    values = _placeholder_values(captured, case)
     try:
         if not is_backward:
             with torch.no_grad():
                 return run_exact(captured.program, values)
-        leaves = [_leaf(value.double()) if value.is_floating_point() else value for value in values]
+        wide = [value.double() if value.is_floating_point() else value for value in values]
+        leaves = _leaves(captured, wide)
         outputs = run_exact(captured.program, leaves)
         case.gradients = _gradients(captured, outputs, family, seed)
         return _differentiate(captured, outputs, leaves, [gradient.double() for gradient in case.gradients])
@@ -205,10 +211,14 @@ def _native(
         if not is_backward:
             with torch.no_grad():
                 return call_original(captured, case.inputs, case.state), ""
-        inputs = [_leaf(tensor) for tensor in case.inputs]
-        state = {node: _leaf(tensor) for node, tensor in case.state.items()}
+        leaves = _leaves(captured, _placeholder_values(captured, case))
+        inputs, state = list(case.inputs), dict(case.state)
+        for placeholder, leaf in zip(captured.program.placeholders, leaves):
+            if placeholder.role == "input":
+                inputs[placeholder.index] = leaf
+            else:
+                state[placeholder.node] = leaf
         outputs = call_original(captured, inputs, state)
-        leaves = [inputs[p.index] if p.role == "input" else state[p.node] for p in captured.program.placeholders]
         return _differentiate(captured, outputs, leaves, case.gradients), ""
     except (RuntimeError, NotImplementedError) as error:
         if "not implemented for" not in str(error):
@@ -220,8 +230,14 @@ def _native(
         raise _refused(captured, error) from None
 
 
-def _leaf(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.detach().clone().requires_grad_(tensor.is_floating_point())
+def _placeholder_values(captured: Captured, case: Case) -> list[torch.Tensor]:
+    return [case.inputs[p.index] if p.role == "input" else case.state[p.node] for p in captured.program.placeholders]
+
+
+def _leaves(captured: Captured, values: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Copies of the placeholders' values; those to differentiate with respect to ask for their gradient."""
+    wanted = captured.backward.of if captured.backward is not None else []
+    return [value.detach().clone().requires_grad_(position in wanted) for position, value in enumerate(values)]
 
 
 def _gradients(captured: Captured, outputs: list[torch.Tensor], family: str, seed: int) -> list[torch.Tensor]:

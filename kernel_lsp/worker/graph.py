@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
 import operator
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -60,6 +62,11 @@ class GraphText:
     nodes: list[dict[str, Any]]
     outputs: list[dict[str, Any]]
     used: set[str] = field(default_factory=set)
+
+    def mentions(self, symbol: str) -> bool:
+        """Whether any size in the graph depends on the symbol."""
+        sizes = json.dumps([[n["arguments"], n["types"]] for n in self.nodes] + [o["type"] for o in self.outputs])
+        return re.search(rf"\b{re.escape(symbol)}\b", sizes) is not None
 
 
 class GraphReader:

@@ -6,6 +6,8 @@ The user's `get_inputs` first runs on fake tensors, which know their shape and h
 from __future__ import annotations
 
 import inspect
+import mmap
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Callable, Union
@@ -19,6 +21,9 @@ from .failure import TargetFailure
 from .load import LoadedFile, call_user, find_symbol
 from .names import identifier
 
+PLAIN_BYTES = 1 << 30
+MAP_NORESERVE = 0x4000
+"""<asm-generic/mman.h>: the kernel does not refuse more memory than the machine has."""
 CAPTURED_SCALARS = (bool, int, float)
 KEEPS_VALUES = frozenset(("to", "long", "int", "view", "reshape", "contiguous"))
 
@@ -34,8 +39,12 @@ class TensorLeaf:
     integer_range: tuple[int, int] | None = None
 
     def empty(self) -> torch.Tensor:
-        """A tensor of the captured shape that costs no memory until it is touched."""
-        return torch.empty(self.shape, dtype=self.dtype)
+        """A tensor of the captured shape that costs no memory until it is touched, however large it is."""
+        n_bytes = torch.Size(self.shape).numel() * self.dtype.itemsize
+        if n_bytes <= PLAIN_BYTES or sys.platform != "linux":
+            return torch.empty(self.shape, dtype=self.dtype)
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_NORESERVE
+        return torch.frombuffer(mmap.mmap(-1, n_bytes, flags=flags), dtype=self.dtype).view(self.shape)
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from .inputs import ScalarLeaf, TensorLeaf
 from .names import snake_case
 from .program import user_outputs
 from .reference import ReferenceArgument, ReferencePrinter, compile_reference
+from .symbols import symbol_of
 from .trial import agrees_at, largest_size_that_holds, smallest_size_that_agrees
 
 SCHEMA_VERSION = 1
@@ -25,7 +26,7 @@ DEFAULT_INTEGER_RANGE = (0, 2)
 def task_of(captured: Captured) -> dict[str, Any]:
     """The task. Notes that come up on the way are added to the capture's."""
     name = task_name(captured.source)
-    symbols = [_symbol(captured, symbol) for symbol in captured.symbols.names if symbol in captured.captured_sizes]
+    symbols = [_symbol(captured, symbol) for symbol in captured.symbols.names if symbol in _symbols_kept(captured)]
     reference = reference_source(captured, name)
     return {
         "schema_version": SCHEMA_VERSION,
@@ -74,6 +75,12 @@ def _symbol(captured: Captured, symbol: sympy.Symbol) -> dict[str, Any]:
         "minimum": smallest_size_that_agrees(captured, symbol),
         "maximum": largest_size_that_holds(captured, symbol),
     }
+
+
+def _symbols_kept(captured: Captured) -> set[sympy.Symbol]:
+    """The symbols whose size an argument tells."""
+    shapes = [_fake(captured, argument).shape for argument in captured.arguments]
+    return {symbol for shape in shapes for symbol in map(symbol_of, shape) if symbol is not None}
 
 
 def _arguments(captured: Captured) -> list[dict[str, Any]]:

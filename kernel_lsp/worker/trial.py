@@ -57,7 +57,7 @@ def agrees_at(captured: Captured, wanted: dict[sympy.Symbol, int], reference: Fu
         with torch.random.fork_rng(devices=[]), torch.no_grad(), quiet(), contextlib.suppress(Exception):
             # The code may refuse these sizes with any exception: then the larger trial, or none, must tell.
             expected = run_original(captured, inputs)
-            return _agree(expected, run_graph(captured, inputs)) and (
+            return _agree(expected, _run_core(captured, inputs, sizes)) and (
                 reference is None or _agree(expected, _run_reference(captured, reference, inputs))
             )
     return False
@@ -77,14 +77,6 @@ def call_original(captured: Captured, inputs: Sequence[torch.Tensor], state: dic
     }
     with without_cuda(), eagerly():
         return list(torch.func.functional_call(captured.wrapper, owner_state, tuple(inputs)))
-
-
-def run_graph(captured: Captured, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """The captured graph before its decomposition."""
-    program = captured.program
-    values = [inputs[p.index] if p.role == "input" else p.value for p in program.placeholders]
-    results = torch.fx.Interpreter(program.functional.graph_module).run(*values, enable_io_processing=False)
-    return list(results)[len(results) - len(user_outputs(program.functional)) :]
 
 
 def input_shapes(captured: Captured, sizes: dict[sympy.Symbol, int]) -> list[tuple[int, ...]]:
@@ -129,6 +121,35 @@ def _trial_inputs(
             high = max(low + 1, min([high, *sizes.values()]))
             made.append(torch.randint(low, high, shape, generator=generator).to(leaf.dtype))
     return made
+
+
+class _WrongShape(Exception):
+    pass
+
+
+class _ShapeChecker(torch.fx.Interpreter):
+    """Runs the core graph, and raises where a result does not have the shape that the capture declares."""
+
+    def __init__(self, module: torch.fx.GraphModule, sizes: dict[sympy.Symbol, int]) -> None:
+        super().__init__(module)
+        self._sizes = sizes
+
+    def run_node(self, node: Any) -> Any:
+        value = super().run_node(node)
+        declared = node.meta.get("val")
+        if isinstance(value, torch.Tensor) and isinstance(declared, torch.Tensor):
+            expected = tuple(_size(size, self._sizes) for size in declared.shape)
+            if tuple(value.shape) != expected:
+                raise _WrongShape(f"{node.name} has shape {tuple(value.shape)}, declared {expected}")
+        return value
+
+
+def _run_core(captured: Captured, inputs: Sequence[torch.Tensor], sizes: dict[sympy.Symbol, int]) -> list[torch.Tensor]:
+    """The results of the graph that the task holds."""
+    program = captured.program
+    values = [inputs[p.index] if p.role == "input" else p.value for p in program.placeholders]
+    results = list(_ShapeChecker(program.core.graph_module, sizes).run(*values, enable_io_processing=False))
+    return results[len(results) - len(user_outputs(program.core)) :]
 
 
 def _run_reference(captured: Captured, reference: Function, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:

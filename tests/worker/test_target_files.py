@@ -1,0 +1,195 @@
+"""KernelBench files, robust-kbench folders, packages, and re-reading a file that changed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from kernel_lsp.core.target import TargetSource
+from kernel_lsp.errors import TargetError
+from tests.worker.capturing import capture_source, capture_text, source_of, tensor
+
+KERNELBENCH = """
+class Model(nn.Module):
+    def __init__(self, in_features, out_features):
+        super().__init__()
+        self.fc = nn.Linear(in_features, out_features)
+
+    def forward(self, x, y):
+        return F.relu(self.fc(x)) + y
+
+
+def get_inputs():
+    return [torch.rand(16, 32), torch.rand(16, 8).t().contiguous().t()]
+
+
+def get_init_inputs():
+    return [32, 8]
+"""
+FUNC_FORWARD = """
+def forward_fn(x, weight, bias, eps):
+    return F.layer_norm(x, weight.shape, weight, bias, eps)
+
+
+class Model(nn.Module):
+    def __init__(self, features: int, eps: float = 1e-5):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(features))
+        self.bias = nn.Parameter(torch.zeros(features))
+        self.eps = eps
+
+    def forward(self, x, fn=forward_fn):
+        return fn(x, self.weight, self.bias, self.eps)
+
+
+def get_inputs(batch_size: int, features: int):
+    return [torch.randn(batch_size, features)]
+
+
+input_names = ["x"]
+"""
+
+
+def robust_kbench(folder: Path, settings: dict[str, object]) -> TargetSource:
+    (folder / "config_forward.json").write_text(json.dumps(settings))
+    source = source_of(FUNC_FORWARD, "Model", file=folder / "func_forward.py")
+    return source.model_copy(update={"kind": "robust_kbench", "symbol": "", "has_get_inputs": True})
+
+
+def test_a_kernelbench_file_is_captured(tmp_path: Path) -> None:
+    source = source_of(KERNELBENCH, "", file=tmp_path / "12_Gemm_ReLU.py", kind="kernelbench")
+    task = capture_source(source)
+    assert task.name == "gemm_re_lu"
+    assert [(a.name, a.type.shape) for a in task.tensors] == [
+        ("x", ("B", "32")),
+        ("y", ("B", "8")),
+        ("fc_weight", ("8", "32")),
+        ("fc_bias", ("8",)),
+    ]
+    assert task.notes == ("input 'y' is not contiguous as made: captured as a contiguous tensor",)
+
+
+def test_init_inputs_may_have_keywords() -> None:
+    text = KERNELBENCH.replace("return [32, 8]", "return [[32], {'out_features': 8}]")
+    assert len(capture_text(text, "Model", kind="kernelbench").tensors) == 4
+
+
+def test_numbers_and_nested_tensors_among_the_inputs() -> None:
+    text = """
+    def f(x, pair, factor, flag):
+        return x * pair[0] * factor if flag else pair[1]
+
+    def get_inputs():
+        return [torch.rand(4, 8), (torch.rand(8), torch.rand(8)), 3, True]
+    """
+    task = capture_text(text, "f")
+    assert [argument.name for argument in task.arguments] == ["x", "pair_0", "factor", "flag"]
+
+
+def test_inputs_by_name() -> None:
+    text = """
+    def f(x, *, bias):
+        return x + bias
+
+    def get_inputs():
+        return {"x": torch.rand(4, 8), "bias": torch.rand(8)}
+    """
+    assert [argument.name for argument in capture_text(text, "f").arguments] == ["x", "bias"]
+
+
+def test_get_inputs_that_needs_values_runs_for_real() -> None:
+    text = """
+    def f(x):
+        return x * 2
+
+    def get_inputs():
+        x = torch.rand(4, 8)
+        return [x[: 2 + int(x.sum().item() > 0)]]
+    """
+    assert capture_text(text, "f").configurations[0].shapes == {"x": (3, 8)}
+
+
+def test_inputs_larger_than_the_machines_memory_are_captured() -> None:
+    text = "def f(x):\n    return x * 2\n\n\ndef get_inputs():\n    return [torch.rand(1 << 20, 1 << 17)]"
+    assert capture_text(text, "f").configurations[0].shapes == {"x": (1 << 20, 1 << 17)}
+
+
+def test_every_covered_configuration_of_a_folder_is_listed(tmp_path: Path) -> None:
+    settings = {
+        "single_input_configs": [{"batch_size": 4}],
+        "single_init_configs": [{"eps": 1e-5}],
+        "single_shared_configs": [{"features": 16}],
+        "multi_input_configs": [{"batch_size": 4}, {"batch_size": 32}],
+        "multi_init_configs": [{"eps": 1e-5}],
+        "multi_shared_configs": [{"features": 16}, {"features": 24}],
+    }
+    task = capture_source(robust_kbench(tmp_path, settings))
+    assert [configuration.shapes["x"] for configuration in task.configurations] == [(4, 16), (32, 16)]
+    assert task.configurations[1].settings == {"features": 16, "eps": 1e-5, "batch_size": 32}
+    assert len([note for note in task.notes if "features=24" in note]) == 2
+
+
+def test_a_configuration_with_other_constants_is_not_covered(tmp_path: Path) -> None:
+    settings = {
+        "single_input_configs": [{"batch_size": 4}],
+        "single_init_configs": [{"eps": 1e-5}, {"eps": 0.5}],
+        "single_shared_configs": [{"features": 16}],
+    }
+    task = capture_source(robust_kbench(tmp_path, settings))
+    assert len(task.configurations) == 1
+    assert "eps=0.5" in task.notes[0]
+
+
+def test_settings_that_are_not_json_are_named(tmp_path: Path) -> None:
+    source = robust_kbench(tmp_path, {})
+    (tmp_path / "config_forward.json").write_text('{"single_input_configs": [\n}')
+    with pytest.raises(TargetError, match="not JSON") as caught:
+        capture_source(source)
+    assert caught.value.file == str(tmp_path / "config_forward.json")
+    assert caught.value.line == 2
+
+
+def test_a_folder_without_settings_says_which_file_is_missing(tmp_path: Path) -> None:
+    source = robust_kbench(tmp_path, {})
+    (tmp_path / "config_forward.json").unlink()
+    with pytest.raises(TargetError, match="no settings"):
+        capture_source(source)
+
+
+def test_relative_imports_work_inside_a_package(tmp_path: Path) -> None:
+    package = tmp_path / "layers"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "helper.py").write_text("FACTOR = 5\n")
+    text = "from .helper import FACTOR\n\n\ndef f(x):\n    return x * FACTOR"
+    task = capture_source(source_of(text, "f", inputs=[tensor("x", 4)], file=package / "act.py"))
+    assert task.forward.nodes[0].arguments[1] == 5
+
+
+def test_a_sibling_module_is_read_again_when_it_changed(tmp_path: Path) -> None:
+    text = "from constants_here import FACTOR\n\n\ndef f(x):\n    return x * FACTOR"
+    source = source_of(text, "f", inputs=[tensor("x", 4)], file=tmp_path / "act.py")
+    for factor in (5, 70):
+        (tmp_path / "constants_here.py").write_text(f"FACTOR = {factor}\n")
+        assert capture_source(source).forward.nodes[0].arguments[1] == factor
+
+
+def test_nothing_is_written_beside_the_file(tmp_path: Path) -> None:
+    capture_source(source_of("def f(x):\n    return x * 2", "f", inputs=[tensor("x", 4)], file=tmp_path / "act.py"))
+    assert [entry.name for entry in tmp_path.iterdir()] == ["act.py"]
+
+
+def test_a_file_named_like_a_library_does_not_replace_it(tmp_path: Path) -> None:
+    source = source_of("def f(x):\n    return x * 2", "f", inputs=[tensor("x", 4)], file=tmp_path / "capture.py")
+    assert capture_source(source).name == "f"
+    source = source_of("def f(x):\n    return x * 2", "f", inputs=[tensor("x", 4)], file=tmp_path / "typing.py")
+    assert capture_source(source).name == "f"
+
+
+def test_the_working_folder_is_the_files_own(tmp_path: Path) -> None:
+    (tmp_path / "scale.txt").write_text("2.5")
+    text = "SCALE = float(open('scale.txt').read())\n\n\ndef f(x):\n    return x * SCALE"
+    task = capture_source(source_of(text, "f", inputs=[tensor("x", 4)], file=tmp_path / "act.py"))
+    assert task.forward.nodes[0].arguments[1] == 2.5
