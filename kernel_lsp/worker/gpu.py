@@ -123,8 +123,8 @@ def handle_time(request: dict[str, Any]) -> dict[str, Any]:
             return {"status": "crashed", "message": short_message(error)}
     return {
         "status": "timed",
-        "ours": _summary(samples[0]),
-        "eager": _summary(samples[1]),
+        "ours": summary(samples[0]),
+        "eager": summary(samples[1]),
         "is_stable": all(_same_bytes(first[name], after[name]) for name in first),
         "cache": "cold",
         "date": datetime.date.today().isoformat(),
@@ -223,6 +223,17 @@ def interleaved_times(
     return timers[0].samples_us, timers[1].samples_us
 
 
+def summary(samples_us: Sequence[float]) -> dict[str, Any]:
+    """Median, 10th and 90th percentile."""
+    cuts = statistics.quantiles(samples_us, n=100, method="inclusive")
+    return {
+        "time_us": statistics.median(samples_us),
+        "low_us": cuts[LOW_PERCENTILE - 1],
+        "high_us": cuts[HIGH_PERCENTILE - 1],
+        "n_samples": len(samples_us),
+    }
+
+
 def device_facts(device: int) -> dict[str, str]:
     """What every measurement carries."""
     return {
@@ -269,16 +280,6 @@ class _CallTimer:
         end.record()
         end.synchronize()
         self.samples_us.append(start.elapsed_time(end) * 1e3)
-
-
-def _summary(samples_us: Sequence[float]) -> dict[str, Any]:
-    cuts = statistics.quantiles(samples_us, n=100, method="inclusive")
-    return {
-        "time_us": statistics.median(samples_us),
-        "low_us": cuts[LOW_PERCENTILE - 1],
-        "high_us": cuts[HIGH_PERCENTILE - 1],
-        "n_samples": len(samples_us),
-    }
 
 
 def _refuse_zeros(inputs: dict[str, torch.Tensor]) -> None:

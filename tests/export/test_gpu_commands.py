@@ -1,0 +1,204 @@
+"""The worker's GPU commands, against a driver in Python: see `fake_driver`."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import importlib
+import importlib.util
+import math
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from kernel_lsp.plan.binding import bind
+from kernel_lsp.source.cuda import kernel_signatures
+
+from .fake_driver import FakeDriver, Launch, floats
+from .samples import plan_of
+
+WORKER = Path(__file__).parent.parent.parent / "kernel_lsp" / "worker"
+CU_TEXT = """// kernel-lsp: 1
+// op: shift(x: f32[N], by: float) -> (out: f32[N])
+// scratch: product: f32[N], counts: i32[N]
+// fill: counts = 3
+// launch: add<<<ceil_div(N, 256), 256>>>(x, out, N, by)
+
+__global__ void add(const float* x, float* out, int N, float by) {}
+"""
+LIBRARY_TEXT = """// kernel-lsp: 1
+// op: multiply(a: f32[M, K], b: f32[K, N]) -> (out: f32[M, N])
+// library: aten::mm(a, b) -> (out)
+"""
+TYPES = {"add": [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int, ctypes.c_float]}
+
+
+@pytest.fixture(scope="module")
+def gpu() -> ModuleType:
+    package = "_kernel_lsp_worker_under_test"
+    spec = importlib.util.spec_from_file_location(
+        package, WORKER / "__init__.py", submodule_search_locations=[str(WORKER)]
+    )
+    assert spec is not None
+    assert spec.loader is not None
+    sys.modules[package] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(sys.modules[package])
+    return importlib.import_module(f"{package}.gpu")
+
+
+@pytest.fixture
+def files(gpu: ModuleType) -> ModuleType:
+    return importlib.import_module(f"{gpu.__package__}.files")
+
+
+@pytest.fixture
+def driver(gpu: ModuleType, monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
+    """Host memory stands for the device's."""
+    fake = FakeDriver(TYPES)
+    runtime = importlib.import_module(f"{gpu.__package__}.cuda_runtime")
+    monkeypatch.setattr(runtime, "_driver", fake)
+    monkeypatch.setattr(gpu, "on_device", lambda index: contextlib.nullcontext())
+    monkeypatch.setattr(gpu, "current_stream", lambda index: 0)
+    monkeypatch.setattr(gpu, "_on", lambda index: torch.device("cpu"))
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device=None: None)
+    monkeypatch.setitem(gpu.LOADED, "candidate", gpu.Candidate({"add": fake.handle("add")}, 0))
+    return fake
+
+
+def add(launch: Launch) -> None:
+    x, out, n, by = launch.arguments
+    floats(out, n)[:] = floats(x, n) + by
+
+
+def run(
+    gpu: ModuleType,
+    files: ModuleType,
+    folder: Path,
+    text: str = CU_TEXT,
+    scalars: dict[str, float] | None = None,
+    **inputs: torch.Tensor,
+) -> dict[str, Any]:
+    """The answer of `run` for the only operation of a `.cu` text."""
+    operation = plan_of(text).forward
+    shapes = {name: tuple(tensor.shape) for name, tensor in inputs.items()}
+    bound = bind(operation, shapes, scalars or {}, kernel_signatures(text)).model_dump(mode="json")
+    entries = [files.write_tensor(str(folder / name), name, tensor) for name, tensor in inputs.items()]
+    request = {"candidate": "candidate", "operation": bound, "inputs": entries}
+    return gpu.handle_run({**request, "outputs": {"out": str(folder / "out")}})
+
+
+def check_ran(files: ModuleType, answer: dict[str, Any], expected: torch.Tensor) -> None:
+    assert (answer["status"], answer["changed_inputs"], answer["overrun"]) == ("ran", [], [])
+    torch.testing.assert_close(files.read_tensor(answer["outputs"][0]), expected, equal_nan=True)
+
+
+def test_an_operation_runs_from_files_to_files(
+    gpu: ModuleType, files: ModuleType, driver: FakeDriver, tmp_path: Path
+) -> None:
+    driver.kernels["add"] = add
+    x = torch.randn(1000)
+    check_ran(files, run(gpu, files, tmp_path, scalars={"by": 0.5}, x=x), x + 0.5)
+    assert driver.launches[0].grid == (4, 1, 1)
+
+
+def test_what_no_kernel_writes_is_poison(
+    gpu: ModuleType, files: ModuleType, driver: FakeDriver, tmp_path: Path
+) -> None:
+    answer = run(gpu, files, tmp_path, scalars={"by": 0.5}, x=torch.randn(10))
+    check_ran(files, answer, torch.full((10,), math.nan))
+
+
+def test_a_library_step_gives_the_result(
+    gpu: ModuleType, files: ModuleType, driver: FakeDriver, tmp_path: Path
+) -> None:
+    a, b = torch.randn(3, 4), torch.randn(4, 5)
+    check_ran(files, run(gpu, files, tmp_path, LIBRARY_TEXT, a=a, b=b), a @ b)
+
+
+def misbehave(kind: str) -> Callable[[Launch], None]:
+    def kernel(launch: Launch) -> None:
+        x, out, n, _ = launch.arguments
+        if kind == "input":
+            floats(x, n)[0] += 1
+        else:
+            floats(out - 4 if kind == "before" else out + 4 * n, 1)[:] = np.float32(1)
+
+    return kernel
+
+
+@pytest.mark.parametrize(
+    ("kind", "changed", "overrun"), [("input", ["x"], []), ("before", [], ["out"]), ("after", [], ["out"])]
+)
+def test_writes_where_none_may_be_are_reported(
+    gpu: ModuleType,
+    files: ModuleType,
+    driver: FakeDriver,
+    tmp_path: Path,
+    kind: str,
+    changed: list[str],
+    overrun: list[str],
+) -> None:
+    driver.kernels["add"] = misbehave(kind)
+    answer = run(gpu, files, tmp_path, scalars={"by": 0.5}, x=torch.randn(10))
+    assert (answer["changed_inputs"], answer["overrun"]) == (changed, overrun)
+
+
+def test_a_nan_in_an_input_is_no_change(gpu: ModuleType, files: ModuleType, driver: FakeDriver, tmp_path: Path) -> None:
+    driver.kernels["add"] = add
+    x = torch.tensor([math.nan, 1.0, -0.0])
+    check_ran(files, run(gpu, files, tmp_path, scalars={"by": 1.0}, x=x), x + 1.0)
+
+
+def test_a_launch_that_fails_is_a_crash(gpu: ModuleType, files: ModuleType, driver: FakeDriver, tmp_path: Path) -> None:
+    driver.status = 700
+    answer = run(gpu, files, tmp_path, scalars={"by": 0.5}, x=torch.randn(10))
+    assert answer["status"] == "crashed"
+    assert "cuLaunchKernelEx" in answer["message"]
+
+
+def test_a_machine_without_a_gpu_is_told_what_to_do(gpu: ModuleType) -> None:
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    with pytest.raises(Exception, match="no CUDA device 0") as raised:
+        gpu.handle_load({"candidate": "c", "kernels": [], "text": "", "file_name": "k.cu"})
+    assert raised.value.next_step  # type: ignore[attr-defined]
+
+
+def test_a_candidate_that_was_not_loaded_is_our_fault(gpu: ModuleType) -> None:
+    with pytest.raises(Exception, match="not loaded"):
+        gpu.handle_run({"candidate": "unknown", "operation": {}, "inputs": [], "outputs": {}})
+
+
+def test_zeros_are_not_timed(gpu: ModuleType) -> None:
+    gpu._refuse_zeros({"x": torch.tensor([0.0, 1.0]), "bias": torch.zeros(3)})
+    with pytest.raises(Exception, match="zero"):
+        gpu._refuse_zeros({"x": torch.zeros(3), "labels": torch.ones(2, dtype=torch.int64)})
+
+
+def test_a_summary_is_the_median_with_its_spread(gpu: ModuleType) -> None:
+    found = gpu.summary([float(value) for value in range(1, 102)])
+    assert found == {"time_us": 51.0, "low_us": 11.0, "high_us": 91.0, "n_samples": 101}
+
+
+def test_samples_are_taken_in_turns(gpu: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    order: list[str] = []
+
+    class Timer:
+        def __init__(self, call: Callable[[], str], flush: object) -> None:
+            self._call, self.samples_us = call, []
+
+        def sample(self) -> None:
+            order.append(self._call())
+            self.samples_us.append(1.0)
+
+    monkeypatch.setattr(gpu, "_CallTimer", Timer)
+    monkeypatch.setattr(gpu, "_L2Flush", lambda device: None)
+    ours, theirs = gpu.interleaved_times(lambda: "A", lambda: "B", 60, 0)
+    assert (len(ours), len(theirs)) == (60, 60)
+    assert "".join(order).startswith("ABBAABBA")
