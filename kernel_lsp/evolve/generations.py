@@ -22,7 +22,7 @@ from kernel_lsp.core.event import (
 )
 from kernel_lsp.core.verdict import Verdict
 from kernel_lsp.evolve.archive import Archive
-from kernel_lsp.evolve.search import SchedulableProgram, Schedule, Scored, propose
+from kernel_lsp.evolve.search import Proposal, Proposer, SchedulableProgram, Scored
 
 Depth = Literal["screen", "full"]
 
@@ -67,9 +67,10 @@ class Search:
     def __init__(
         self, run_id: str, program: SchedulableProgram, evaluator: Evaluator, archive: Archive, settings: SearchSettings
     ) -> None:
-        self._run_id, self._program, self._evaluator = run_id, program, evaluator
+        self._run_id, self._evaluator = run_id, evaluator
         self._archive, self._settings = archive, settings
-        self._schedules: dict[str, Schedule] = {}
+        self._proposer = Proposer(program, settings.seed)
+        self._proposals: dict[str, Proposal] = {}
         self._candidates: dict[str, Candidate] = {}
         self._screened: dict[str, Verdict] = {}
         self._ranked: list[Scored] = []
@@ -92,25 +93,17 @@ class Search:
     # --- below: a generation
 
     def _propose(self, generation: int) -> list[Candidate]:
-        proposals = propose(
-            self._program,
-            n=self._settings.n_proposals,
-            generation=generation,
-            ranked=self._ranked,
-            seen={candidate.text for candidate in self._candidates.values()},
-            seed=self._settings.seed,
-        )
         batch = []
-        for proposal in proposals:
+        for proposal in self._proposer.propose(self._settings.n_proposals, generation, self._ranked):
             origin = Origin(
                 proposer="generator",
                 description=proposal.description,
-                schedule=proposal.schedule,
+                schedule=dict(proposal.realized.schedule),
                 parents=proposal.parents,
                 generation=generation,
             )
             candidate = Candidate(text=proposal.text, origin=origin)
-            self._candidates[candidate.id], self._schedules[candidate.id] = candidate, proposal.schedule
+            self._candidates[candidate.id], self._proposals[candidate.id] = candidate, proposal
             batch.append(candidate)
         return batch
 
@@ -147,7 +140,7 @@ class Search:
         """Best first; ties by id, so that the order in which evaluations finish changes nothing."""
         correct = [v for v in self._screened.values() if v.is_correct]
         scored = [
-            Scored(self._schedules[v.candidate_id], v.candidate_id, score)
+            Scored(self._proposals[v.candidate_id].realized, v.candidate_id, score)
             for v in correct
             if (score := score_us(v)) is not None
         ]

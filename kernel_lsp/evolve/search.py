@@ -13,8 +13,10 @@ N_PARENTS = 4
 """The best schedules that the next generation comes from."""
 CROSSOVER_PROBABILITY = 0.25
 SECOND_MUTATION_PROBABILITY = 0.4
-N_ATTEMPTS_PER_PROPOSAL = 40
-"""Draws before a proposal is given up: the neighbourhood is exhausted."""
+N_BUILDS_PER_PROPOSAL = 4
+"""Texts rendered before a proposal is given up: what is left is invalid or known."""
+N_DRAWS_PER_BUILD = 20
+"""Draws before a rendering: most of a neighbourhood is known once it has been searched."""
 
 
 class KnobLike(Protocol):
@@ -28,99 +30,112 @@ class KnobLike(Protocol):
     def default(self) -> int | str: ...
 
 
-class SchedulableProgram(Protocol):
-    """What the search needs of a generated program."""
+class RealizedLike(Protocol):
+    """A schedule as text, with just the choices that the text depends on."""
 
     @property
+    def schedule(self) -> Mapping[str, int | str]: ...
+    @property
     def knobs(self) -> Sequence[KnobLike]: ...
-    def is_valid(self, schedule: Mapping[str, int | str]) -> bool: ...
-    def render(self, schedule: Mapping[str, int | str]) -> str: ...
+    @property
+    def text(self) -> str: ...
+    @property
+    def is_valid(self) -> bool: ...
 
 
-@dataclass(frozen=True)
-class Scored:
-    """A schedule that was evaluated and is right, with its time."""
+class SchedulableProgram(Protocol):
+    """What the search needs of a generated program. A knob that a schedule leaves out is at its default."""
 
-    schedule: Schedule
-    candidate_id: str
-    score_us: float
+    def realize(self, schedule: Mapping[str, int | str]) -> RealizedLike: ...
 
 
 @dataclass(frozen=True)
 class Proposal:
     """A schedule to try, its text, and which candidates it came from."""
 
-    schedule: Schedule
-    text: str
+    realized: RealizedLike
     parents: tuple[str, ...]
     description: str
 
-
-def propose(
-    program: SchedulableProgram, *, n: int, generation: int, ranked: Sequence[Scored], seen: set[str], seed: int
-) -> list[Proposal]:
-    """Up to `n` new schedules whose texts are not in `seen`; fewer when the space has no more nearby. `ranked` is best
-    first. The first generation is the default and its neighbours, one knob changed at a time."""
-    draw = random.Random(f"{seed}:{generation}")
-    known = set(seen)
-    proposals: list[Proposal] = []
-    if generation == 0:
-        _take(program, default_schedule(program), (), "the default schedule", known, proposals)
-    for _ in range(n * N_ATTEMPTS_PER_PROPOSAL):
-        if len(proposals) >= n:
-            break
-        schedule, parents = _vary(program, ranked, draw)
-        _take(program, schedule, parents, _difference(program, schedule), known, proposals)
-    return proposals[:n]
+    @property
+    def text(self) -> str:
+        return self.realized.text
 
 
-def default_schedule(program: SchedulableProgram) -> Schedule:
-    """Every knob at its default."""
-    return {knob.name: knob.default for knob in program.knobs}
+@dataclass(frozen=True)
+class Scored:
+    """A candidate that was evaluated and is right, with its time."""
+
+    realized: RealizedLike
+    candidate_id: str
+    score_us: float
 
 
-# --- below: variation
+class Proposer:
+    """Draws schedules that were not drawn before. One per run; `propose` is called once per generation, in order."""
+
+    def __init__(self, program: SchedulableProgram, seed: int) -> None:
+        self._program, self._seed = program, seed
+        self._default = program.realize({})
+        self._drawn: set[frozenset[tuple[str, int | str]]] = set()
+        self._texts: set[str] = set()
+
+    def propose(self, n: int, generation: int, ranked: Sequence[Scored]) -> list[Proposal]:
+        """Up to `n` new schedules; fewer when the space has no more nearby. `ranked` is best first. The first
+        generation is the default and its neighbours."""
+        draw = random.Random(f"{self._seed}:{generation}")
+        proposals: list[Proposal] = []
+        if generation == 0:
+            self._take(self._default, (), proposals)
+        for _ in range(n * N_BUILDS_PER_PROPOSAL):
+            drawn = self._draw(ranked, draw) if len(proposals) < n else None
+            if drawn is None:
+                break
+            schedule, parents = drawn
+            self._take(self._program.realize(schedule), parents, proposals)
+        return proposals[:n]
+
+    # --- below: variation
+
+    def _take(self, realized: RealizedLike, parents: tuple[str, ...], proposals: list[Proposal]) -> None:
+        self._drawn.add(frozenset(realized.schedule.items()))
+        if realized.is_valid and realized.text not in self._texts:
+            self._texts.add(realized.text)
+            proposals.append(Proposal(realized, parents, _difference(realized)))
+
+    def _draw(self, ranked: Sequence[Scored], draw: random.Random) -> tuple[Schedule, tuple[str, ...]] | None:
+        """A schedule that was not drawn yet, or None when chance finds none."""
+        for _ in range(N_DRAWS_PER_BUILD):
+            schedule, parents = self._vary(ranked[:N_PARENTS], draw)
+            key = frozenset(schedule.items())
+            if key not in self._drawn:
+                self._drawn.add(key)
+                return schedule, parents
+        return None
+
+    def _vary(self, parents: Sequence[Scored], draw: random.Random) -> tuple[Schedule, tuple[str, ...]]:
+        if not parents:
+            return _mutate(self._default, draw), ()
+        # Better parents are drawn more often: weight 1/rank.
+        first, second = draw.choices(parents, weights=[1 / (rank + 1) for rank in range(len(parents))], k=2)
+        if first is not second and draw.random() < CROSSOVER_PROBABILITY:
+            mixed = dict(first.realized.schedule)
+            mixed |= {k: v for k, v in second.realized.schedule.items() if k not in mixed or draw.random() < 0.5}
+            return mixed, (first.candidate_id, second.candidate_id)
+        return _mutate(first.realized, draw), (first.candidate_id,)
 
 
-def _take(
-    program: SchedulableProgram,
-    schedule: Schedule,
-    parents: tuple[str, ...],
-    description: str,
-    known: set[str],
-    proposals: list[Proposal],
-) -> None:
-    if not program.is_valid(schedule):
-        return
-    text = program.render(schedule)
-    if text not in known:
-        known.add(text)
-        proposals.append(Proposal(schedule, text, parents, description))
-
-
-def _vary(
-    program: SchedulableProgram, ranked: Sequence[Scored], draw: random.Random
-) -> tuple[Schedule, tuple[str, ...]]:
-    parents = ranked[:N_PARENTS]
-    if not parents:
-        return _mutate(program, default_schedule(program), draw), ()
-    # Better parents are drawn more often: weight 1/rank.
-    first, second = draw.choices(parents, weights=[1 / (rank + 1) for rank in range(len(parents))], k=2)
-    if first is not second and draw.random() < CROSSOVER_PROBABILITY:
-        mixed = {name: draw.choice((value, second.schedule[name])) for name, value in first.schedule.items()}
-        return mixed, (first.candidate_id, second.candidate_id)
-    return _mutate(program, first.schedule, draw), (first.candidate_id,)
-
-
-def _mutate(program: SchedulableProgram, schedule: Schedule, draw: random.Random) -> Schedule:
-    mutable = [knob for knob in program.knobs if len(knob.values) > 1]
-    changed = dict(schedule)
+def _mutate(realized: RealizedLike, draw: random.Random) -> Schedule:
+    mutable = [knob for knob in realized.knobs if len(knob.values) > 1]
+    changed = dict(realized.schedule)
     n_changes = 2 if draw.random() < SECOND_MUTATION_PROBABILITY else 1
     for knob in draw.sample(mutable, min(n_changes, len(mutable))):
         changed[knob.name] = draw.choice([value for value in knob.values if value != changed[knob.name]])
     return changed
 
 
-def _difference(program: SchedulableProgram, schedule: Schedule) -> str:
-    changes = [f"{knob.name}={schedule[knob.name]}" for knob in program.knobs if schedule[knob.name] != knob.default]
+def _difference(realized: RealizedLike) -> str:
+    changes = [
+        f"{k.name}={realized.schedule[k.name]}" for k in realized.knobs if realized.schedule[k.name] != k.default
+    ]
     return ", ".join(changes) or "the default schedule"

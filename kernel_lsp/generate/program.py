@@ -7,12 +7,13 @@ text = program.render({knob.name: knob.default for knob in program.knobs})
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from kernel_lsp.core.plan import LaunchPlan
 from kernel_lsp.core.task import Graph, Task
 from kernel_lsp.generate.codegen.helpers import HelperUse, render_helpers
+from kernel_lsp.generate.fuse import FusedGraph
 from kernel_lsp.generate.index import Sizes
 from kernel_lsp.generate.knobs import Choice, Choices, Knob
 from kernel_lsp.generate.lowering.table import LoweredGraph, lower_graph
@@ -40,6 +41,16 @@ DEFAULT_MULTIPROCESSORS = 132
 
 
 @dataclass(frozen=True)
+class Realized:
+    """One schedule as text. `schedule` and `knobs` hold just what the text depends on."""
+
+    schedule: dict[str, Choice]
+    knobs: tuple[Knob, ...]
+    text: str
+    is_valid: bool
+
+
+@dataclass(frozen=True)
 class Program:
     """A task ready to be rendered. Rendering is deterministic: one schedule, one text."""
 
@@ -47,6 +58,7 @@ class Program:
     _forward: LoweredGraph
     _backward: LoweredGraph | None
     n_multiprocessors: int
+    _fused: dict[object, FusedGraph] = field(default_factory=dict, repr=False, compare=False)
 
     @cached_property
     def knobs(self) -> tuple[Knob, ...]:
@@ -85,6 +97,17 @@ class Program:
         plan = LaunchPlan(tuple(operation.plan for operation in operations), task=self.task.target)
         return _file_text(plan, operations)
 
+    def realize(self, schedule: Mapping[str, Choice]) -> Realized:
+        """The text of a schedule with the knobs that it depends on: one build tells everything a search needs."""
+        choices = Choices(schedule)
+        operations = self._operations(choices)
+        plan = LaunchPlan(tuple(operation.plan for operation in operations), task=self.task.target)
+        chosen = {name: schedule.get(name, knob.default) for name, knob in choices.knobs.items()}
+        is_valid = all(operation.is_valid for operation in operations) and all(
+            chosen[name] in knob.values for name, knob in choices.knobs.items()
+        )
+        return Realized(chosen, tuple(choices.knobs.values()), _file_text(plan, operations), is_valid)
+
     def describe(self) -> str:
         """One line on what was fused."""
         parts = []
@@ -103,7 +126,7 @@ class Program:
         return choices
 
     def _operations(self, choices: Choices) -> list[RenderedOperation]:
-        builder = OperationBuilder(self.task, choices, self.n_multiprocessors)
+        builder = OperationBuilder(self.task, choices, self.n_multiprocessors, self._fused)
         operations = [builder.build(self.task.name, self._forward)]
         if self._backward is not None:
             operations.append(builder.build(f"{self.task.name}_backward", self._backward))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from kernel_lsp.evolve.search import Scored, default_schedule, propose
+from kernel_lsp.evolve.search import Proposer, Scored
 
 
 @dataclass(frozen=True)
@@ -15,34 +15,46 @@ class FakeKnob:
     default: int
 
 
+@dataclass(frozen=True)
+class FakeRealized:
+    schedule: dict[str, int | str]
+    knobs: tuple[FakeKnob, ...]
+    text: str
+    is_valid: bool
+
+
 class FakeProgram:
-    """Fastest at block=256, vector=4; block 1024 with vector 8 is invalid."""
+    """Fastest at block=256, vector=4; block 1024 with vector 8 is invalid; `unused` changes nothing."""
 
     knobs = (FakeKnob("block", (32, 64, 128, 256, 512, 1024), 128), FakeKnob("vector", (1, 2, 4, 8), 1))
 
-    def is_valid(self, schedule: Mapping[str, int | str]) -> bool:
-        return not (schedule["block"] == 1024 and schedule["vector"] == 8)
+    def __init__(self) -> None:
+        self.n_builds = 0
 
-    def render(self, schedule: Mapping[str, int | str]) -> str:
-        return repr(sorted(schedule.items()))
+    def realize(self, schedule: Mapping[str, int | str]) -> FakeRealized:
+        self.n_builds += 1
+        used: dict[str, int | str] = {knob.name: schedule.get(knob.name, knob.default) for knob in self.knobs}
+        is_valid = not (used["block"] == 1024 and used["vector"] == 8)
+        return FakeRealized(used, self.knobs, repr(sorted(used.items())), is_valid)
 
-    def time_us(self, schedule: Mapping[str, int | str]) -> float:
-        return abs(int(schedule["block"]) - 256) / 32 + abs(int(schedule["vector"]) - 4) + 1
+
+def _time_us(schedule: Mapping[str, int | str]) -> float:
+    return abs(int(schedule["block"]) - 256) / 32 + abs(int(schedule["vector"]) - 4) + 1
 
 
 def _search(seed: int, n_generations: int = 4) -> tuple[list[Scored], list[str]]:
-    program, ranked, texts = FakeProgram(), [], []
+    proposer, ranked, texts = Proposer(FakeProgram(), seed), [], []
     for generation in range(n_generations):
-        batch = propose(program, n=5, generation=generation, ranked=ranked, seen=set(texts), seed=seed)
+        batch = proposer.propose(5, generation, ranked)
         texts += [proposal.text for proposal in batch]
-        ranked += [Scored(p.schedule, p.text, program.time_us(p.schedule)) for p in batch]
+        ranked += [Scored(p.realized, p.text, _time_us(p.realized.schedule)) for p in batch]
         ranked.sort(key=lambda scored: scored.score_us)
     return ranked, texts
 
 
 def test_the_default_comes_first() -> None:
-    first = propose(FakeProgram(), n=3, generation=0, ranked=[], seen=set(), seed=0)[0]
-    assert first.schedule == default_schedule(FakeProgram())
+    first = Proposer(FakeProgram(), seed=0).propose(3, 0, [])[0]
+    assert first.realized.schedule == {"block": 128, "vector": 1}
 
 
 def test_no_text_is_proposed_twice() -> None:
@@ -56,15 +68,16 @@ def test_the_same_seed_gives_the_same_proposals() -> None:
 
 
 def test_an_invalid_schedule_is_never_proposed() -> None:
-    assert all(FakeProgram().is_valid(scored.schedule) for seed in range(10) for scored in _search(seed)[0])
+    assert all(scored.realized.is_valid for seed in range(10) for scored in _search(seed)[0])
 
 
 def test_it_finds_the_best_of_a_small_space() -> None:
     assert _search(seed=1)[0][0].score_us == 1.0
 
 
-def test_an_exhausted_space_gives_fewer_proposals() -> None:
-    everything = {
-        FakeProgram().render({"block": b, "vector": v}) for b in FakeProgram.knobs[0].values for v in (1, 2, 4, 8)
-    }
-    assert propose(FakeProgram(), n=5, generation=1, ranked=[], seen=everything, seed=0) == []
+def test_an_exhausted_space_ends_with_fewer_proposals_and_few_builds() -> None:
+    program = FakeProgram()
+    proposer = Proposer(program, seed=0)
+    found = [proposal for generation in range(30) for proposal in proposer.propose(5, generation, [])]
+    assert len(found) < 24  # 23 valid ones; the default's neighbours are fewer
+    assert program.n_builds <= 25
