@@ -1,4 +1,4 @@
-# Written by kernel-lsp (operator 1): kernel 409ee72d632bf3c1, operator e0cea1a6d7932b79.
+# Written by kernel-lsp (operator 1): kernel 409ee72d632bf3c1, operator cfe5b817a0d850b6.
 """`rms_norm` as a CUDA operator.
 
 Made by kernel-lsp from tests/export/rms_norm.cu. The kernels and their launch plan are in rms_norm.cu beside
@@ -31,7 +31,6 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from threading import get_ident
 from typing import Any
 
 import torch
@@ -118,18 +117,8 @@ def _rms_norm_bind(x: Tensor, weight: Tensor, eps: float) -> tuple[Any, ...]:
 
 
 def _rms_norm_cuda(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    inputs_key = (
-        _rms_norm_bind,
-        get_ident(),
-        x.device,
-        x.dtype,
-        x.shape,
-        weight.device,
-        weight.dtype,
-        weight.shape,
-        eps,
-    )
-    launches = _BOUND.get(inputs_key)
+    inputs_key = (_rms_norm_bind, x.device, x.dtype, x.shape, weight.device, weight.dtype, weight.shape, eps)
+    launches = _BOUND.by_inputs.get(inputs_key)
     if launches is None:
         launches = _bound("rms_norm", inputs_key, _rms_norm_outside, _rms_norm_bind, x, weight, eps)
     if isinstance(launches, str):
@@ -223,7 +212,6 @@ def _rms_norm_backward_bind(grad_out: Tensor, x: Tensor, weight: Tensor, eps: fl
 def _rms_norm_backward_cuda(grad_out: Tensor, x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
     inputs_key = (
         _rms_norm_backward_bind,
-        get_ident(),
         grad_out.device,
         grad_out.dtype,
         grad_out.shape,
@@ -235,7 +223,7 @@ def _rms_norm_backward_cuda(grad_out: Tensor, x: Tensor, weight: Tensor, eps: fl
         weight.shape,
         eps,
     )
-    launches = _BOUND.get(inputs_key)
+    launches = _BOUND.by_inputs.get(inputs_key)
     if launches is None:
         launches = _bound(
             "rms_norm_backward",
@@ -332,10 +320,20 @@ torch.library.register_autograd(
 # --- Operator support: the contract, the fallback, tensors as kernels need them, gradients by PyTorch -----
 
 VECTOR_BYTES = 16  # the widest load of a kernel: torch's own allocations are aligned to 512
-MAX_BOUND = 1024  # kinds of inputs whose launches are kept
+MAX_BOUND = 1024  # kinds of inputs whose launches a thread keeps
 _NUMBERS = (int, float, torch.SymInt, torch.SymFloat)
-_BOUND: dict[tuple[Any, ...], tuple[Any, ...] | str] = {}
 _SAID: set[tuple[str, str]] = set()
+
+
+class _ThreadsLaunches(threading.local):
+    """The launches that a thread has bound, by the kind of their inputs: a launch holds its tensors' addresses, so
+    threads cannot share it."""
+
+    def __init__(self) -> None:
+        self.by_inputs: dict[tuple[Any, ...], tuple[Any, ...] | str] = {}
+
+
+_BOUND = _ThreadsLaunches()
 
 
 def _is_tensor(value: Any, dtype: torch.dtype, rank: int) -> bool:
@@ -365,10 +363,7 @@ def _bound(
     bind: Callable[..., Any],
     *arguments: Any,
 ) -> tuple[Any, ...] | str:
-    """The launches for these inputs, or why there are none; kept for the next inputs of the same kind.
-
-    The key has the thread in it, since a launch holds the addresses of its tensors.
-    """
+    """The launches for these inputs, or why there are none; kept for the next inputs of the same kind."""
     reason = outside(*arguments)
     launches: tuple[Any, ...] = ()
     if not reason:
@@ -380,10 +375,10 @@ def _bound(
             reason = str(error)
     if reason:
         _say_once(name, reason)
-    if len(_BOUND) >= MAX_BOUND:
-        _BOUND.clear()
-    _BOUND[key] = reason or launches
-    return _BOUND[key]
+    if len(_BOUND.by_inputs) >= MAX_BOUND:
+        _BOUND.by_inputs.clear()
+    _BOUND.by_inputs[key] = reason or launches
+    return _BOUND.by_inputs[key]
 
 
 def _ready(tensor: Tensor) -> Tensor:
@@ -573,14 +568,16 @@ def architecture_of(device_index: int) -> str:
 
 
 def make_context_current(device_index: int) -> None:
-    """Give a thread that has no CUDA context yet the one PyTorch uses: the driver's calls need it."""
+    """Give this thread the context that PyTorch uses on a GPU: the driver's calls need one, and a new thread has
+    none until something asks for it."""
+    current = ctypes.c_int(-1)
+    if driver().cuCtxGetDevice(ctypes.byref(current)) == 0 and current.value == device_index:
+        return
+    torch.cuda.init()
     context = ctypes.c_void_p()
-    _check(driver().cuCtxGetCurrent(ctypes.byref(context)), "cuCtxGetCurrent")
-    if context.value is None:
-        torch.cuda.init()
-        status = driver().cuDevicePrimaryCtxRetain(ctypes.byref(context), device_index)
-        _check(status, "cuDevicePrimaryCtxRetain")
-        _check(driver().cuCtxSetCurrent(context), "cuCtxSetCurrent")
+    status = driver().cuDevicePrimaryCtxRetain(ctypes.byref(context), device_index)
+    _check(status, "cuDevicePrimaryCtxRetain")
+    _check(driver().cuCtxSetCurrent(context), "cuCtxSetCurrent")
 
 
 def load_module(code: bytes) -> ctypes.c_void_p:

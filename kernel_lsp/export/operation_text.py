@@ -266,8 +266,8 @@ class OperationText:
         functions = [f"_{self.name}_outside", f"_{self.name}_bind"]
         bound = [f'"{self.name}"', "inputs_key", *functions, *(argument.name for argument in self.arguments)]
         lookup = [
-            *literal("inputs_key = (", [f"_{self.name}_bind", "get_ident()", *facts, *scalars], ")", depth=1),
-            "launches = _BOUND.get(inputs_key)",
+            *literal("inputs_key = (", [f"_{self.name}_bind", *facts, *scalars], ")", depth=1),
+            "launches = _BOUND.by_inputs.get(inputs_key)",
             "if launches is None:",
             *indented(bracketed("launches = _bound(", bound, ")", depth=2)),
             "if isinstance(launches, str):",

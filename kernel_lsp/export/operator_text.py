@@ -40,7 +40,6 @@ OPERATOR_IMPORTS = (
     "import types",
     "import warnings",
     "from operator import attrgetter",
-    "from threading import get_ident",
     "import torch.nn.functional as F",
     "from torch import Tensor",
 )

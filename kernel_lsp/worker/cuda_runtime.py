@@ -145,14 +145,16 @@ def architecture_of(device_index: int) -> str:
 
 
 def make_context_current(device_index: int) -> None:
-    """Give a thread that has no CUDA context yet the one PyTorch uses: the driver's calls need it."""
+    """Give this thread the context that PyTorch uses on a GPU: the driver's calls need one, and a new thread has
+    none until something asks for it."""
+    current = ctypes.c_int(-1)
+    if driver().cuCtxGetDevice(ctypes.byref(current)) == 0 and current.value == device_index:
+        return
+    torch.cuda.init()
     context = ctypes.c_void_p()
-    _check(driver().cuCtxGetCurrent(ctypes.byref(context)), "cuCtxGetCurrent")
-    if context.value is None:
-        torch.cuda.init()
-        status = driver().cuDevicePrimaryCtxRetain(ctypes.byref(context), device_index)
-        _check(status, "cuDevicePrimaryCtxRetain")
-        _check(driver().cuCtxSetCurrent(context), "cuCtxSetCurrent")
+    status = driver().cuDevicePrimaryCtxRetain(ctypes.byref(context), device_index)
+    _check(status, "cuDevicePrimaryCtxRetain")
+    _check(driver().cuCtxSetCurrent(context), "cuCtxSetCurrent")
 
 
 def load_module(code: bytes) -> ctypes.c_void_p:

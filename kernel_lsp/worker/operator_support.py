@@ -6,6 +6,7 @@ The part below the imports is carried by each operator file, word for word, befo
 from __future__ import annotations
 
 import contextlib
+import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -18,10 +19,20 @@ from .cuda_runtime import CudaError, on_device
 # --- Operator support: the contract, the fallback, tensors as kernels need them, gradients by PyTorch -----
 
 VECTOR_BYTES = 16  # the widest load of a kernel: torch's own allocations are aligned to 512
-MAX_BOUND = 1024  # kinds of inputs whose launches are kept
+MAX_BOUND = 1024  # kinds of inputs whose launches a thread keeps
 _NUMBERS = (int, float, torch.SymInt, torch.SymFloat)
-_BOUND: dict[tuple[Any, ...], tuple[Any, ...] | str] = {}
 _SAID: set[tuple[str, str]] = set()
+
+
+class _ThreadsLaunches(threading.local):
+    """The launches that a thread has bound, by the kind of their inputs: a launch holds its tensors' addresses, so
+    threads cannot share it."""
+
+    def __init__(self) -> None:
+        self.by_inputs: dict[tuple[Any, ...], tuple[Any, ...] | str] = {}
+
+
+_BOUND = _ThreadsLaunches()
 
 
 def _is_tensor(value: Any, dtype: torch.dtype, rank: int) -> bool:
@@ -51,10 +62,7 @@ def _bound(
     bind: Callable[..., Any],
     *arguments: Any,
 ) -> tuple[Any, ...] | str:
-    """The launches for these inputs, or why there are none; kept for the next inputs of the same kind.
-
-    The key has the thread in it, since a launch holds the addresses of its tensors.
-    """
+    """The launches for these inputs, or why there are none; kept for the next inputs of the same kind."""
     reason = outside(*arguments)
     launches: tuple[Any, ...] = ()
     if not reason:
@@ -66,10 +74,10 @@ def _bound(
             reason = str(error)
     if reason:
         _say_once(name, reason)
-    if len(_BOUND) >= MAX_BOUND:
-        _BOUND.clear()
-    _BOUND[key] = reason or launches
-    return _BOUND[key]
+    if len(_BOUND.by_inputs) >= MAX_BOUND:
+        _BOUND.by_inputs.clear()
+    _BOUND.by_inputs[key] = reason or launches
+    return _BOUND.by_inputs[key]
 
 
 def _ready(tensor: Tensor) -> Tensor:
