@@ -113,8 +113,8 @@ class Done(Noun):
 
 
 class RunSummary(Noun):
-    """One run of the archive. `file` and `symbol` are its target's, absolute. `comparisons`, `device` and `files_folder`
-    are those of its winner; empty without one."""
+    """One run of the archive. `file` and `symbol` are its target's, absolute. `comparisons` and
+    `library_steps` are those of its winner; empty without one."""
 
     run_id: str
     target: str

@@ -64,16 +64,25 @@ class Channel:
                 break
             yield message
 
+    def end_input(self) -> None:
+        """Close the child's stdin: there are no more messages."""
+        stdin = self._running().stdin
+        if stdin is not None:
+            stdin.close()
+
+    async def wait(self, at_most_s: float) -> None:
+        """Until the child has ended, or so long."""
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._running().wait(), at_most_s)
+
     async def close(self, grace_s: float = 0.0) -> None:
         """End the child: by the end of its input and up to `grace_s` of waiting, then by killing its group."""
         process = self._process
         if process is None:
             return
-        if process.stdin is not None:
-            process.stdin.close()
-        if grace_s > 0 and process.returncode is None:
-            with suppress(TimeoutError):
-                await asyncio.wait_for(process.wait(), grace_s)
+        self.end_input()
+        if grace_s > 0:
+            await self.wait(grace_s)
         await kill_group(process)
         if self._drain is not None:
             await asyncio.wait([self._drain], timeout=DRAIN_S)

@@ -1,0 +1,83 @@
+"""What an archive says of its runs, and what a finished run would write."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from kernel_lsp.core.event import RunFinished, RunStarted
+from kernel_lsp.core.task import Task
+from kernel_lsp.engine.messages import ResultFile, RunResult, RunSummary
+from kernel_lsp.errors import KernelLspError
+from kernel_lsp.evolve.archive import FOLDER_NAME, Archive, RunRecord
+from kernel_lsp.evolve.optimize import OUT_FOLDER_NAME, describe_verification
+from kernel_lsp.evolve.request import OptimizeRequest, find_workspace
+from kernel_lsp.export.operator import render_operator
+from kernel_lsp.plan.parser import parse_or_raise
+
+MAX_RUNS_LISTED = 200
+
+
+def list_runs(directory: Path) -> tuple[RunSummary, ...]:
+    """The runs of the workspace of `directory`, newest first; none where there is no archive yet."""
+    workspace = find_workspace(directory)
+    if not (workspace / FOLDER_NAME).is_dir():
+        return ()
+    with Archive(workspace) as archive:
+        return tuple(_summary(archive, record) for record in archive.runs()[:MAX_RUNS_LISTED])
+
+
+def run_result(directory: Path, run_id: str) -> RunResult:
+    """The end of a run with its files as texts. Raises UserError when there is no such run."""
+    with Archive(find_workspace(directory)) as archive:
+        record = archive.run(run_id)
+        summary = _summary(archive, record)
+        try:
+            return RunResult(summary=summary, files=_files(archive, record, summary))
+        except KernelLspError as error:  # the run is what it is; only its files have nowhere to go
+            return RunResult(summary=summary, problem=str(error))
+
+
+# --- below
+
+
+def _summary(archive: Archive, record: RunRecord) -> RunSummary:
+    request = OptimizeRequest.model_validate(record.request)
+    file, _, symbol = request.target.partition("::")
+    events = archive.events(record.run_id)
+    finished = next((event for event in reversed(events) if isinstance(event, RunFinished)), None)
+    started = next((event for event in events if isinstance(event, RunStarted)), None)
+    summary = RunSummary(
+        run_id=record.run_id,
+        target=request.target,
+        file=os.path.abspath(request.directory / file),
+        symbol=symbol,
+        status=record.status,
+        started=record.started,
+        backward=request.backward,
+        device=started.device if started is not None else "",
+    )
+    if finished is None:
+        return summary
+    return summary.model_copy(
+        update={
+            "candidate_id": finished.candidate_id,
+            "reason": finished.reason,
+            "comparisons": finished.comparisons,
+            "library_steps": finished.library_steps,
+        }
+    )
+
+
+def _files(archive: Archive, record: RunRecord, summary: RunSummary) -> tuple[ResultFile, ...]:
+    """Raises TargetError when a file is in the way."""
+    verdict = archive.verdict(record.run_id, summary.candidate_id, "full") if summary.candidate_id else None
+    if verdict is None or record.task_json is None:
+        return ()
+    candidate = next(c for c in archive.candidates(record.run_id) if c.id == summary.candidate_id)
+    task = Task.model_validate_json(record.task_json)
+    request = OptimizeRequest.model_validate(record.request)
+    directory = request.out or Path(task.source_file).parent / OUT_FOLDER_NAME
+    plan = parse_or_raise(candidate.text, f"{task.name}.cu")
+    texts = render_operator(task, candidate.text, plan, directory, verification=describe_verification(verdict))
+    return tuple(ResultFile(path=path, text=text) for path, text in texts.items())

@@ -1,0 +1,127 @@
+"""The engine's side of a job: its place in the queue, its process, its end."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from kernel_lsp.engine.messages import JOB_METHODS, JobEvent, JobQueued, JobRequest, JobStarted, Problem, Reply
+from kernel_lsp.engine.runner import RunnerLine
+from kernel_lsp.process.channel import Channel
+from kernel_lsp.process.tree import kill_tree
+
+RUNNER = (sys.executable, "-m", "kernel_lsp.engine.runner")
+GRACE_S = 0.6
+"""For an ending in order: the run is marked as interrupted, compilers and executors are reaped. Cancelling may take 1 s
+in all."""
+STDERR_LINES = 3
+
+Say = Callable[[JobEvent | Reply], None]
+
+
+class JobQueue:
+    """All jobs of one engine. Jobs of one lane run one after the other, lanes beside each other."""
+
+    def __init__(self, say: Say, scratch: Path) -> None:
+        self._say, self._scratch = say, scratch
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._lanes: dict[str, asyncio.Lock] = {}
+        self._n_in_lane: dict[str, int] = {}
+
+    def add(self, request: JobRequest) -> None:
+        """Run the job when its turn comes. Its `Reply` is said at its end, whatever that is."""
+        self._tasks[request.id] = asyncio.create_task(self._live(request))
+
+    def is_known(self, job: str) -> bool:
+        return job in self._tasks
+
+    def cancel(self, job: str) -> bool:
+        """End the job; False when there is none. Its reply comes when all its processes are gone."""
+        task = self._tasks.get(job)
+        return task.cancel() if task is not None else False
+
+    async def close(self) -> None:
+        """End all jobs."""
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    # --- below: one job
+
+    async def _live(self, request: JobRequest) -> None:
+        try:
+            reply = await self._take_turn(request)
+        except asyncio.CancelledError:
+            reply = Reply(id=request.id, error=Problem(kind="cancelled", message="cancelled"))
+        finally:
+            del self._tasks[request.id]
+        self._say(reply)
+
+    async def _take_turn(self, request: JobRequest) -> Reply:
+        lane = lane_of(request)
+        n_before = self._n_in_lane.get(lane, 0)
+        self._n_in_lane[lane] = n_before + 1
+        try:
+            if n_before:
+                self._say(JobEvent(job=request.id, event=JobQueued(n_before=n_before)))
+            async with self._lanes.setdefault(lane, asyncio.Lock()):
+                self._say(JobEvent(job=request.id, event=JobStarted()))
+                return await self._run(request)
+        finally:
+            self._n_in_lane[lane] -= 1
+
+    async def _run(self, request: JobRequest) -> Reply:
+        folder = self._scratch / request.id
+        folder.mkdir()
+        channel = Channel(RUNNER, environment={**os.environ, "TMPDIR": str(folder)})
+        try:
+            await channel.start()
+            channel.send(request.model_dump(mode="json"))
+            return await self._relay(request, channel)
+        finally:
+            # A second cancellation must not leave processes behind.
+            await asyncio.shield(_end(channel, folder))
+
+    async def _relay(self, request: JobRequest, channel: Channel) -> Reply:
+        async for message in channel.messages():
+            line = RunnerLine.model_validate(message)
+            if line.event is None:
+                return Reply(id=request.id, result=line.result, error=line.error)
+            self._say(JobEvent(job=request.id, event=line.event))
+        await channel.close(GRACE_S)
+        return Reply(id=request.id, error=_died(channel))
+
+
+def lane_of(request: JobRequest) -> str:
+    """A GPU is for one job at a time: a second one would disturb its times. On the CPU a check or an estimate need not
+    wait for a long run."""
+    device = str(getattr(request, "settings", {}).get("device", ""))
+    return device if device.startswith("cuda") else f"cpu {JOB_METHODS.index(request.method)}"
+
+
+# --- below
+
+
+async def _end(channel: Channel, folder: Path) -> None:
+    """In order if it is quick, by force otherwise."""
+    if channel.is_alive:
+        with suppress(ProcessLookupError):
+            os.kill(channel.pid, signal.SIGTERM)
+        await channel.wait(GRACE_S)
+    if channel.is_alive:
+        kill_tree(channel.pid)
+    await channel.close()
+    await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+
+
+def _died(channel: Channel) -> Problem:
+    lines = [line.strip() for line in channel.stderr().splitlines() if line.strip()][-STDERR_LINES:]
+    how = f"signal {-channel.returncode}" if channel.returncode < 0 else f"status {channel.returncode}"
+    return Problem(kind="died", message=f"the job's process ended with {how}: {' | '.join(lines)}".rstrip(": "))

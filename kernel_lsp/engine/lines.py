@@ -1,0 +1,89 @@
+"""What each line of a target costs: its nodes' kernels, priced by themselves and scaled to the whole."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import prod
+
+from kernel_lsp.core.dtype import DType
+from kernel_lsp.core.expression import evaluate_int, parse
+from kernel_lsp.core.task import Graph, GraphNode, SourceLine, Task, TensorType
+from kernel_lsp.engine.messages import LineEstimate, TargetEstimate
+from kernel_lsp.evaluate.cases import captured_sizes
+from kernel_lsp.gpu.aten import base_op
+from kernel_lsp.gpu.eager import EagerKernel, eager_run
+from kernel_lsp.gpu.estimate import EAGER_GAP_US, LAUNCH_US, estimate_eager
+from kernel_lsp.gpu.roofline import floor_us
+from kernel_lsp.gpu.specs import GpuSpec
+
+
+def estimate_lines(target: str, task: Task, gpu: GpuSpec) -> TargetEstimate:
+    """The eager estimate of a captured task, and of each line of the user's code in it, costliest first."""
+    sizes = captured_sizes(task)
+    estimate = estimate_eager(task.forward, sizes, gpu)
+    kernels = {line: _kernels_of(line, task.forward, sizes, gpu) for line in _lines(task.forward)}
+    alone_us = {line: _time_us(found) for line, found in kernels.items()}
+    total_us = sum(alone_us.values()) or 1.0
+    lines = [
+        LineEstimate(
+            file=line.file,
+            line=line.line,
+            text=line.text.strip(),
+            operations=tuple(dict.fromkeys(base_op(node.op) for node in task.forward.nodes if node.source == line)),
+            time_us=alone_us[line] / total_us * estimate.time_us,
+            share=alone_us[line] / total_us,
+            bytes_moved=sum(kernel.n_bytes for kernel in found),
+            n_operations=sum(kernel.n_operations for kernel in found),
+            n_launches=len(found),
+        )
+        for line, found in kernels.items()
+        if found
+    ]
+    return TargetEstimate(
+        target=target,
+        estimate=estimate,
+        floor_us=_floor_us(task.forward, sizes, gpu, estimate.n_operations),
+        lines=tuple(sorted(lines, key=lambda line: -line.time_us)),
+        notes=task.notes,
+    )
+
+
+# --- below
+
+
+def _lines(graph: Graph) -> list[SourceLine]:
+    return list(dict.fromkeys(node.source for node in graph.nodes if node.source is not None))
+
+
+def _kernels_of(line: SourceLine, graph: Graph, sizes: Mapping[str, int], gpu: GpuSpec) -> tuple[EagerKernel, ...]:
+    """The kernels of the line's nodes, with every other node's result taken as given."""
+    inside = [node for node in graph.nodes if node.source == line]
+    given = [node for node in graph.nodes if node.source != line and _single(node) is not None]
+    part = Graph(
+        inputs=(*graph.inputs, *(node.name for node in given)),
+        input_types=(*graph.input_types, *(type_ for node in given if (type_ := _single(node)) is not None)),
+        nodes=tuple(inside),
+        outputs=graph.outputs,
+    )
+    return eager_run(part, sizes, gpu).kernels
+
+
+def _single(node: GraphNode) -> TensorType | None:
+    """Of its first result: a line that takes another result of a node with several is priced without it."""
+    return node.types[0] if node.types else None
+
+
+def _time_us(kernels: tuple[EagerKernel, ...]) -> float:
+    return sum(kernel.device_us + LAUNCH_US + EAGER_GAP_US for kernel in kernels)
+
+
+def _floor_us(graph: Graph, sizes: Mapping[str, int], gpu: GpuSpec, n_operations: int) -> float:
+    """Every input read once and every output written once, or all arithmetic at the fastest rate of its dtype."""
+    types = [*graph.input_types, *(output.type for output in graph.outputs if output.type is not None)]
+    n_bytes = sum(_n_bytes(type_, sizes) for type_ in types)
+    dtype = graph.outputs[0].type.dtype if graph.outputs and graph.outputs[0].type is not None else DType.F32
+    return floor_us(gpu, n_bytes=n_bytes, n_operations=n_operations, dtype=dtype)
+
+
+def _n_bytes(type_: TensorType, sizes: Mapping[str, int]) -> int:
+    return prod(evaluate_int(parse(dim), sizes) for dim in type_.shape) * type_.dtype.itemsize

@@ -1,0 +1,118 @@
+"""The engine's loop: reads requests, answers the short ones, queues the long ones."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import BinaryIO
+
+from pydantic import ValidationError
+
+from kernel_lsp.core.model import Noun
+from kernel_lsp.engine.jobs import JobQueue
+from kernel_lsp.engine.messages import (
+    REQUEST,
+    Cancel,
+    Check,
+    Done,
+    EstimateTarget,
+    GetResult,
+    JobEvent,
+    ListRuns,
+    Optimize,
+    Problem,
+    Reply,
+    Request,
+    Resume,
+    RunList,
+)
+from kernel_lsp.engine.problems import problem_of
+from kernel_lsp.engine.scratch import scratch_root
+from kernel_lsp.engine.stdio import claim_stdout, open_stdin, write_line
+
+
+def main() -> None:
+    """Serve stdin until it ends."""
+    stdout = claim_stdout()
+    with scratch_root() as scratch:
+        asyncio.run(Engine(stdout, scratch).serve())
+
+
+class Engine:
+    """One process's worth of jobs. Nothing that takes long happens in its loop."""
+
+    def __init__(self, stdout: BinaryIO, scratch: Path) -> None:
+        self._stdout = stdout
+        self._jobs = JobQueue(self._say, scratch)
+        self._answers: set[asyncio.Task[None]] = set()
+
+    async def serve(self) -> None:
+        """Until the asker is gone; then every job ends."""
+        stdin = await open_stdin()
+        while line := await stdin.readline():
+            self._handle(line)
+        await self._jobs.close()
+
+    # --- below: requests
+
+    def _handle(self, line: bytes) -> None:
+        try:
+            request = REQUEST.validate_json(line)
+        except ValidationError as error:
+            self._say(Reply(id=_id_of(line), error=Problem(kind="protocol", message=_first(error))))
+            return
+        match request:
+            case Optimize() | Resume() | Check() | EstimateTarget():
+                if self._jobs.is_known(request.id):
+                    problem = Problem(kind="protocol", message=f"there is a job '{request.id}' already")
+                    self._say(Reply(id="", error=problem))
+                else:
+                    self._jobs.add(request)
+            case Cancel():
+                self._say(_reply(request, Done(found=self._jobs.cancel(request.job))))
+            case ListRuns() | GetResult():
+                self._answer(request)
+
+    def _answer(self, request: ListRuns | GetResult) -> None:
+        """From the archive, in a thread: reading it, and the first import, may take a second."""
+        task = asyncio.create_task(self._read_archive(request))
+        self._answers.add(task)
+        task.add_done_callback(self._answers.discard)
+
+    async def _read_archive(self, request: ListRuns | GetResult) -> None:
+        try:
+            self._say(_reply(request, await asyncio.to_thread(_from_archive, request)))
+        except Exception as error:  # one that cannot be answered is told so, and the engine lives
+            self._say(Reply(id=request.id, error=problem_of(error)))
+
+    def _say(self, message: JobEvent | Reply) -> None:
+        write_line(self._stdout, message)
+
+
+# --- below
+
+
+def _from_archive(request: ListRuns | GetResult) -> Noun:
+    from kernel_lsp.engine.archived import list_runs, run_result
+
+    if isinstance(request, ListRuns):
+        return RunList(runs=list_runs(request.directory))
+    return run_result(request.directory, request.run_id)
+
+
+def _reply(request: Request, result: Noun) -> Reply:
+    return Reply(id=request.id, result=result.model_dump(mode="json"))
+
+
+def _id_of(line: bytes) -> str:
+    try:
+        message = json.loads(line)
+    except ValueError:
+        return ""
+    return str(message.get("id", "")) if isinstance(message, dict) else ""
+
+
+def _first(error: ValidationError) -> str:
+    first = error.errors()[0]
+    return f"{'.'.join(map(str, first['loc'])) or 'request'}: {first['msg']}"

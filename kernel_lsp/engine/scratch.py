@@ -1,0 +1,53 @@
+"""Folders that jobs write into, gone with the job, or with the next engine when this one was killed."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+PREFIX = "kernel-lsp-engine-"
+LOCK_NAME = "lock"
+
+
+@contextmanager
+def scratch_root() -> Iterator[Path]:
+    """A folder held by us while we live, and removed at the end. Folders of dead engines are removed at the start."""
+    _remove_abandoned(Path(tempfile.gettempdir()))
+    root = Path(tempfile.mkdtemp(prefix=PREFIX))
+    with (root / LOCK_NAME).open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        try:
+            yield root
+        finally:
+            shutil.rmtree(root, ignore_errors=True)
+
+
+# --- below
+
+
+def _remove_abandoned(folder: Path) -> None:
+    for root in folder.glob(f"{PREFIX}*"):
+        if _is_ours(root) and not _is_held(root / LOCK_NAME):
+            shutil.rmtree(root, ignore_errors=True)
+
+
+def _is_ours(root: Path) -> bool:
+    """Not another user's, and no link to elsewhere."""
+    with suppress(OSError):
+        return root.is_dir() and not root.is_symlink() and root.stat().st_uid == os.getuid()
+    return False
+
+
+def _is_held(lock: Path) -> bool:
+    """Also where it cannot be told: one that is being made has no lock yet."""
+    try:
+        with lock.open() as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    return False

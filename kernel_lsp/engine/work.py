@@ -1,0 +1,77 @@
+"""What each kind of job does. Runs in a process of its own: `kernel_lsp.engine.runner`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any
+
+from kernel_lsp.config import load_settings
+from kernel_lsp.core.event import Event, StageStarted
+from kernel_lsp.core.model import Noun
+from kernel_lsp.engine.archived import run_result
+from kernel_lsp.engine.lines import estimate_lines
+from kernel_lsp.engine.messages import Check, CheckResult, EstimateTarget, JobRequest, Optimize, Resume, RunResult
+from kernel_lsp.evaluate.check import check_kernel
+from kernel_lsp.evaluate.session import Session
+from kernel_lsp.evolve.optimize import RunHandle, resume_request, start_request
+from kernel_lsp.plan.parser import parse
+from kernel_lsp.source.pytorch import read_target
+
+Tell = Callable[[Event], None]
+
+
+async def do(request: JobRequest, tell: Tell, scratch: Path) -> Noun:
+    """The job's result. Raises KernelLspError when it cannot run. `scratch` is a folder of the job's own."""
+    match request:
+        case Optimize():
+            handle = start_request(request.directory, request.target, request.backward, request.settings)
+            return await _run(handle, tell)
+        case Resume():
+            return await _run(resume_request(request.directory, request.run_id), tell)
+        case Check():
+            return await _check(request, tell, scratch)
+        case EstimateTarget():
+            return await _estimate(request, tell)
+
+
+# --- below
+
+
+async def _run(handle: RunHandle, tell: Tell) -> RunResult:
+    handle.write = _keep_in_archive
+    async with aclosing(handle.events()) as events:  # type: ignore[type-var]
+        async for event in events:
+            tell(event)
+    assert handle.run_id is not None, "a run that ended has begun"
+    return run_result(handle.workspace, handle.run_id)
+
+
+def _keep_in_archive(*_: Any, **__: Any) -> tuple[Path, ...]:
+    """Instead of writing: an editor's user sees the files before they are there."""
+    return ()
+
+
+async def _check(request: Check, tell: Tell, scratch: Path) -> CheckResult:
+    tell(StageStarted(message=f"checking {request.kernel.name}"))
+    settings = load_settings(request.directory, request.settings)
+    kernel, target, directory = request.kernel, request.target, request.directory
+    if request.text is not None:
+        kernel = scratch / request.kernel.name
+        kernel.write_text(request.text, encoding="utf-8")
+        plan = parse(request.text).plan
+        if target is None and plan is not None and plan.task is not None:
+            target, directory = plan.task, Path(os.path.abspath(request.kernel)).parent
+    verdict = await check_kernel(kernel, target, directory, settings)
+    return CheckResult(kernel=request.kernel, verdict=verdict)
+
+
+async def _estimate(request: EstimateTarget, tell: Tell) -> Noun:
+    settings = load_settings(request.directory, request.settings)
+    source = read_target(request.target, request.directory)
+    tell(StageStarted(message=f"capturing {request.target}"))
+    async with Session(settings) as session:
+        task = await session.capture(source, with_backward=False)
+        return estimate_lines(request.target, task, session.gpu)
