@@ -1,4 +1,4 @@
-# Written by kernel-lsp (operator 1): kernel 409ee72d632bf3c1, operator cfe5b817a0d850b6.
+# Written by kernel-lsp (operator 1): kernel 409ee72d632bf3c1, operator 281cf117e3b601c3.
 """`rms_norm` as a CUDA operator.
 
 Made by kernel-lsp from tests/export/rms_norm.cu. The kernels and their launch plan are in rms_norm.cu beside
@@ -326,8 +326,8 @@ _SAID: set[tuple[str, str]] = set()
 
 
 class _ThreadsLaunches(threading.local):
-    """The launches that a thread has bound, by the kind of their inputs: a launch holds its tensors' addresses, so
-    threads cannot share it."""
+    """The launches that a thread has bound, by the kind of their inputs. A launch holds the addresses of its
+    tensors, so threads cannot share it."""
 
     def __init__(self) -> None:
         self.by_inputs: dict[tuple[Any, ...], tuple[Any, ...] | str] = {}
@@ -568,8 +568,8 @@ def architecture_of(device_index: int) -> str:
 
 
 def make_context_current(device_index: int) -> None:
-    """Give this thread the context that PyTorch uses on a GPU: the driver's calls need one, and a new thread has
-    none until something asks for it."""
+    """Give this thread the context that PyTorch uses on a GPU: the driver's calls need one, and a new thread
+    has none until something asks for it."""
     current = ctypes.c_int(-1)
     if driver().cuCtxGetDevice(ctypes.byref(current)) == 0 and current.value == device_index:
         return

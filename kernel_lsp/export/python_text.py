@@ -133,6 +133,8 @@ def _python(expression: Expression, rename: Rename, outer: int) -> str:
             precedence = _PRECEDENCE[operator]
             left_outer = precedence + 1 if operator in COMPARISONS else precedence
             text = f"{_python(left, rename, left_outer)} {operator} {_python(right, rename, precedence + 1)}"
+            if operator in ("and", "or") and not (_is_boolean(left) and _is_boolean(right)):
+                return f"bool({text})"  # Python's give an operand, a plan's a truth value
             return _parenthesized(text, precedence, outer)
         case Call("ceil_div", (left, right)):
             text = f"-(-{_python(left, rename, _TIGHTEST)} // {_python(right, rename, _NEGATION)})"
@@ -140,6 +142,17 @@ def _python(expression: Expression, rename: Rename, outer: int) -> str:
         case Call(function, arguments):
             return f"{function}({', '.join(_python(argument, rename, 0) for argument in arguments)})"
     raise TypeError(f"not an expression: {expression!r}")
+
+
+def _is_boolean(expression: Expression) -> bool:
+    match expression:
+        case Constant(value):
+            return isinstance(value, bool)
+        case Unary(operator, _):
+            return operator == "not"
+        case Binary(operator, _, _):
+            return operator in ("and", "or", *COMPARISONS)
+    return False
 
 
 def _parenthesized(text: str, precedence: int, outer: int) -> str:

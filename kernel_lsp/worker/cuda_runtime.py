@@ -145,8 +145,8 @@ def architecture_of(device_index: int) -> str:
 
 
 def make_context_current(device_index: int) -> None:
-    """Give this thread the context that PyTorch uses on a GPU: the driver's calls need one, and a new thread has
-    none until something asks for it."""
+    """Give this thread the context that PyTorch uses on a GPU: the driver's calls need one, and a new thread
+    has none until something asks for it."""
     current = ctypes.c_int(-1)
     if driver().cuCtxGetDevice(ctypes.byref(current)) == 0 and current.value == device_index:
         return

@@ -25,8 +25,8 @@ _SAID: set[tuple[str, str]] = set()
 
 
 class _ThreadsLaunches(threading.local):
-    """The launches that a thread has bound, by the kind of their inputs: a launch holds its tensors' addresses, so
-    threads cannot share it."""
+    """The launches that a thread has bound, by the kind of their inputs. A launch holds the addresses of its
+    tensors, so threads cannot share it."""
 
     def __init__(self) -> None:
         self.by_inputs: dict[tuple[Any, ...], tuple[Any, ...] | str] = {}
