@@ -37,8 +37,28 @@ from kernel_lsp.generate.tensor import (
 
 MAX_REPEATED_NODES = 60
 """A pointwise definition larger than this that several kernels read is computed once and stored."""
+MAX_FREE_OPERATIONS = 2
 COSTLY = frozenset(
-    ["exp", "exp2", "expm1", "log", "log1p", "log2", "log10", "erf", "erfc", "tanh", "sigmoid", "gelu", "gelu_tanh", "silu", "pow", "sin", "cos", "tan"]
+    [
+        "exp",
+        "exp2",
+        "expm1",
+        "log",
+        "log1p",
+        "log2",
+        "log10",
+        "erf",
+        "erfc",
+        "tanh",
+        "sigmoid",
+        "gelu",
+        "gelu_tanh",
+        "silu",
+        "pow",
+        "sin",
+        "cos",
+        "tan",
+    ]
 )
 
 
@@ -208,7 +228,8 @@ class _Fuser:
             seed = self._choose_seed()
             groups.append(self._grow(seed))
         stored = frozenset(self.read_by_others | set(self.outputs))
-        return FusedGraph(tuple(self._with_stored(group, stored) for group in groups), stored, self.hints)
+        kept = [self._with_stored(group, stored) for group in groups]
+        return FusedGraph(tuple(group for group in kept if _does_anything(group)), stored, self.hints)
 
     # --- what there is
 
@@ -260,12 +281,12 @@ class _Fuser:
         return len(consumers) > 1 and self._size_of_inlined(tensor, set()) > MAX_REPEATED_NODES
 
     def _is_free(self, definition: Pointwise) -> bool:
-        """Whether recomputing it is as good as reading it: casts and selects of at most one tensor."""
+        """Whether recomputing it is as good as reading it: casts, a scale or a shift of at most one tensor."""
         operations = [node for node in nodes(definition.body) if isinstance(node, Operation)]
         n_reads = sum(1 for _ in accesses(definition.body))
         if any(isinstance(node, Loop) for node in nodes(definition.body)):
             return False
-        return n_reads == 0 or (n_reads == 1 and all(node.name == "cast" for node in operations))
+        return n_reads == 0 or (n_reads == 1 and len(operations) <= MAX_FREE_OPERATIONS and _are_cheap(operations))
 
     def _rereads(self, consumer: Tensor, tensor: Tensor) -> bool:
         """Whether the consumer reads each element of the tensor several times."""
@@ -525,13 +546,19 @@ class _Fuser:
     # --- storing
 
     def _with_stored(self, group: Group, stored: frozenset[Tensor]) -> Group:
-        """Drop what nobody reads, add stores of the reductions and sums that somebody does."""
+        """Drop stores that nobody reads, add those of the reductions and sums that somebody does."""
         if isinstance(group, RowGroup):
-            reductions = tuple(replace(entry, stored=entry.tensor in stored) for entry in group.reductions)
-            return replace(group, reductions=reductions)
-        if isinstance(group, ContractionGroup) and group.tensor in stored:
-            plain = Store(group.tensor, group.at, Access(group.tensor, group.at))
-            return replace(group, stores=(plain, *group.stores))
+            return replace(
+                group,
+                reductions=tuple(replace(entry, stored=entry.tensor in stored) for entry in group.reductions),
+                stores=tuple((level, store) for level, store in group.stores if store.tensor in stored),
+                row_stores=tuple(store for store in group.row_stores if store.tensor in stored),
+            )
+        if isinstance(group, ElementwiseGroup):
+            return replace(group, stores=tuple(store for store in group.stores if store.tensor in stored))
+        if isinstance(group, ContractionGroup):
+            own = (Store(group.tensor, group.at, Access(group.tensor, group.at)),) if group.tensor in stored else ()
+            return replace(group, stores=(*own, *(store for store in group.stores if store.tensor in stored)))
         return group
 
 
@@ -677,6 +704,20 @@ class _RowDraft:
 
     def _level(self, scalar: Scalar) -> int:
         return max((self.levels[a.tensor] for a in accesses(scalar) if a.tensor in self.levels), default=0)
+
+
+def _are_cheap(operations: Sequence[Operation]) -> bool:
+    return all(operation.name in ("cast", "mul", "add", "sub", "neg") for operation in operations)
+
+
+def _does_anything(group: Group) -> bool:
+    """Whether it writes memory that is read or returned."""
+    match group:
+        case ElementwiseGroup() | ContractionGroup():
+            return bool(group.stores)
+        case RowGroup():
+            return bool(group.stores or group.row_stores or any(entry.stored for entry in group.reductions))
+    return True
 
 
 def row_index(row: Index, row_shape: Sequence[Index], tensor: Tensor) -> tuple[Index, ...]:

@@ -12,13 +12,15 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import reduce
+from functools import lru_cache, reduce
 from math import gcd
 from typing import Any
 
 from kernel_lsp.core.expression import Binary, Call, Constant, Expression, ExpressionError, Name, Unary, binary, call
 
 DIGEST_BYTES = 16
+CACHED_RESULTS = 1 << 15
+"""Divisions and proofs that are remembered: the schedules of one program ask for the same ones again and again."""
 
 
 def digest_of(*parts: object) -> bytes:
@@ -34,7 +36,7 @@ def digest_of(*parts: object) -> bytes:
 class Digested:
     """Compared and hashed by `digest`, a hash of the content."""
 
-    __slots__ = ("digest", "variables")
+    __slots__ = ("variables",)
 
     digest: bytes
     variables: frozenset[Variable]
@@ -49,7 +51,14 @@ class Digested:
 class Atom(Digested):
     """What a monomial multiplies: a size, a variable, a quotient, a remainder, or a value read from memory."""
 
-    __slots__ = ()
+    __slots__ = ("as_index", "digest", "sort_key")
+
+    def as_polynomial(self) -> Index:
+        """The index that is this atom alone."""
+        made: Index | None = getattr(self, "as_index", None)
+        if made is None:
+            made = self.as_index = Index({(self,): 1})
+        return made
 
 
 class Symbol(Atom):
@@ -61,7 +70,7 @@ class Symbol(Atom):
         self, name: str, minimum: int = 0, definition: Expression | None = None, exact: Index | None = None
     ) -> None:
         self.name, self.minimum, self.definition, self.exact = name, minimum, definition, exact
-        self.digest = digest_of("symbol", name)
+        self.digest = digest_of("symbol", name, minimum, exact.digest if exact is not None else b"")
         self.variables = frozenset()
 
 
@@ -110,11 +119,14 @@ class Indirect(Atom):
 
 
 Monomial = tuple[Atom, ...]
+_RANKS = {"Variable": 0, "Quotient": 1, "Remainder": 2, "Indirect": 3, "Symbol": 4}
 
 
 def _atom_key(atom: Atom) -> tuple[int, str, bytes]:
-    rank = {Variable: 0, Quotient: 1, Remainder: 2, Indirect: 3, Symbol: 4}[type(atom)]
-    return rank, getattr(atom, "name", ""), atom.digest
+    key: tuple[int, str, bytes] | None = getattr(atom, "sort_key", None)
+    if key is None:
+        key = atom.sort_key = (_RANKS[type(atom).__name__], getattr(atom, "name", ""), atom.digest)
+    return key
 
 
 def _term_key(term: tuple[Monomial, int]) -> tuple[object, ...]:
@@ -125,14 +137,21 @@ def _term_key(term: tuple[Monomial, int]) -> tuple[object, ...]:
 class Index(Digested):
     """A polynomial: `terms` pairs each monomial with its coefficient, in a canonical order."""
 
-    __slots__ = ("terms",)
+    __slots__ = ("_digest", "terms")
 
     def __init__(self, terms: Mapping[Monomial, int]) -> None:
         kept = [(monomial, factor) for monomial, factor in terms.items() if factor]
-        self.terms = tuple(sorted(kept, key=_term_key))
-        parts = [part for monomial, factor in self.terms for part in (factor, *(atom.digest for atom in monomial))]
-        self.digest = digest_of("index", *parts)
-        self.variables = frozenset().union(*(atom.variables for monomial, _ in self.terms for atom in monomial))
+        self.terms = tuple(sorted(kept, key=_term_key) if len(kept) > 1 else kept)
+        self._digest: bytes | None = None
+        self.variables = frozenset().union(*[atom.variables for monomial, _ in self.terms for atom in monomial])
+
+    @property
+    def digest(self) -> bytes:  # type: ignore[override]
+        """Made when it is first asked for: most indices are steps on the way to others."""
+        if self._digest is None:
+            parts = [part for monomial, factor in self.terms for part in (factor, *(atom.digest for atom in monomial))]
+            self._digest = digest_of("index", *parts)
+        return self._digest
 
     @property
     def constant(self) -> int | None:
@@ -178,7 +197,12 @@ def as_index(value: Index | Atom | int) -> Index:
     """`value` as a polynomial."""
     if isinstance(value, Index):
         return value
-    return Index({(): value}) if isinstance(value, int) else Index({(value,): 1})
+    return _integer(value) if isinstance(value, int) else value.as_polynomial()
+
+
+@lru_cache(maxsize=4096)
+def _integer(value: int) -> Index:
+    return Index({(): value})
 
 
 ZERO, ONE = as_index(0), as_index(1)
@@ -238,6 +262,7 @@ def substitute(index: Index, replacements: Mapping[Variable, Index]) -> Index:
     return total
 
 
+@lru_cache(maxsize=CACHED_RESULTS)
 def is_nonnegative(index: Index) -> bool:
     """Whether the index is provably >= 0 for all variables in range and sizes at or above their minimum."""
     lower = _bound(index, -1)
@@ -466,6 +491,7 @@ def _without(monomial: Monomial, atoms: Monomial) -> Monomial | None:
     return tuple(remaining)
 
 
+@lru_cache(maxsize=CACHED_RESULTS)
 def _floor_divide(index: Index, divisor: Index) -> Index:
     if divisor.constant == 1:
         return index
@@ -488,6 +514,7 @@ def _floor_divide(index: Index, divisor: Index) -> Index:
     return _sum(quotient, as_index(Quotient(rest, divisor)), 1)
 
 
+@lru_cache(maxsize=CACHED_RESULTS)
 def _remainder(index: Index, divisor: Index) -> Index:
     if divisor.constant == 1:
         return ZERO

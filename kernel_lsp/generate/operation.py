@@ -26,7 +26,7 @@ from kernel_lsp.generate.index import Index, to_expression
 from kernel_lsp.generate.knobs import Choices
 from kernel_lsp.generate.lowering.table import LoweredGraph
 from kernel_lsp.generate.names import NamePool
-from kernel_lsp.generate.structure import Structure, structure_of
+from kernel_lsp.generate.structure import StructurePlan, plan_structure
 from kernel_lsp.generate.templates import GroupRenderer, RenderedGroup
 from kernel_lsp.generate.tensor import Tensor
 
@@ -51,6 +51,7 @@ class OperationBuilder:
     task: Task
     choices: Choices
     n_multiprocessors: int
+    fused: dict[object, FusedGraph]
     kernel_names: NamePool = field(default_factory=NamePool)
 
     def build(self, name: str, lowered: LoweredGraph) -> RenderedOperation:
@@ -66,15 +67,21 @@ class _OperationRenderer:
     def __init__(self, builder: OperationBuilder, name: str, lowered: LoweredGraph) -> None:
         self.builder, self.name, self.lowered = builder, name, lowered
         self.results = {output.name: output.tensor for output in lowered.outputs}
-        sizes = lowered.sizes.copy()
-        self.structure: Structure = structure_of(
-            lowered, builder.choices, self._captured, sizes, builder.n_multiprocessors, name
-        )
-        outputs = list(self.results.values())
-        self.fused: FusedGraph = fuse(self.structure.tensors, outputs, self.structure.definitions, sizes)
+        plan = plan_structure(lowered, builder.choices, self._captured, builder.n_multiprocessors, name)
+        self.fused = self._fused(plan)
         self.scalars = self._scalars()
         self.names = self._tensor_names()
         self.index_type = self._index_type()
+
+    def _fused(self, plan: StructurePlan) -> FusedGraph:
+        """Schedules that agree on the structure share the fused graph."""
+        key = (self.name, plan.key)
+        if key not in self.builder.fused:
+            sizes = self.lowered.sizes.copy()
+            structure = plan.structure(self.lowered, sizes)
+            outputs = list(self.results.values())
+            self.builder.fused[key] = fuse(structure.tensors, outputs, structure.definitions, sizes)
+        return self.builder.fused[key]
 
     def render(self) -> RenderedOperation:
         groups = [self._render_group(group) for group in self.fused.groups]
@@ -127,7 +134,6 @@ class _OperationRenderer:
             n_multiprocessors=self.builder.n_multiprocessors,
             new_kernel=self._new_kernel,
             tensor_names=self.names,
-            structure=self.structure,
         )
         return renderer.render(group, self._group_name(group))
 

@@ -34,7 +34,7 @@ NO_VARIABLES: frozenset[Variable] = frozenset()
 class Scalar(Digested):
     """Base of all nodes. `dtype` is the element type it has in the graph; f16 and bf16 are computed in float."""
 
-    __slots__ = ("dtype", "operands")
+    __slots__ = ("digest", "dtype", "operands")
 
     dtype: DType
     operands: tuple[Scalar, ...]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.expression import Constant as ConstantExpression
@@ -25,7 +25,6 @@ MAX_DIRECT_TERMS = 64
 MAX_ROW_OUTPUTS = 1 << 15
 """Sums of products with at most so many results are done by a warp each: tiles would not fill the GPU."""
 SPLITTABLE = ("sum", "prod", "max", "min", "any", "all")
-ContractionChoice = str
 
 
 @dataclass(frozen=True)
@@ -36,24 +35,44 @@ class Structure:
     definitions: Mapping[Tensor, Definition]
 
 
-def structure_of(
+@dataclass(frozen=True)
+class StructurePlan:
+    """What was decided: how each contraction is done, and into how many parts each reduction is split."""
+
+    contractions: tuple[tuple[Tensor, str], ...]
+    splits: tuple[tuple[Tensor, int], ...]
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """Equal for plans that agree."""
+        return (
+            tuple((tensor.digest, way) for tensor, way in self.contractions),
+            tuple((tensor.digest, split) for tensor, split in self.splits),
+        )
+
+    def structure(self, lowered: LoweredGraph, sizes: Sizes) -> Structure:
+        """The definitions that the decisions make."""
+        rewriter = _Rewriter(sizes)
+        for tensor, way in self.contractions:
+            rewriter.compute_contraction(tensor, way)
+        for tensor, split in self.splits:
+            rewriter.split(tensor, split)
+        return Structure((*lowered.tensors, *rewriter.new_tensors), rewriter.definitions)
+
+
+def plan_structure(
     lowered: LoweredGraph,
     choices: Choices,
     captured: Callable[[Index], int],
-    sizes: Sizes,
     n_multiprocessors: int,
     operation: str,
-) -> Structure:
-    """The structure that the schedule asks for."""
-    planner = _Planner(choices, captured, sizes, n_multiprocessors, operation)
-    outputs = [output.tensor for output in lowered.outputs]
-    for tensor in live_tensors(outputs, {}):
-        definition = tensor.definition
-        if isinstance(definition, Reduction) and definition.contraction is not None:
-            planner.plan_contraction(tensor, definition)
-        elif isinstance(definition, Reduction):
-            planner.plan_reduction(tensor, definition)
-    return Structure((*lowered.tensors, *planner.new_tensors), planner.definitions)
+) -> StructurePlan:
+    """Read the schedule's decisions, or make the default ones."""
+    planner = _Planner(choices, captured, n_multiprocessors, operation)
+    for tensor in live_tensors([output.tensor for output in lowered.outputs], {}):
+        if isinstance(tensor.definition, Reduction):
+            planner.plan(tensor, tensor.definition)
+    return StructurePlan(tuple(planner.contractions), tuple(planner.splits))
 
 
 def identity_scalar(kind: str, dtype: DType) -> Scalar:
@@ -77,25 +96,25 @@ def identity_scalar(kind: str, dtype: DType) -> Scalar:
 class _Planner:
     choices: Choices
     captured: Callable[[Index], int]
-    sizes: Sizes
     n_multiprocessors: int
     operation: str
-    definitions: dict[Tensor, Definition] = field(default_factory=dict)
-    new_tensors: list[Tensor] = field(default_factory=list)
+    contractions: list[tuple[Tensor, str]] = field(default_factory=list)
+    splits: list[tuple[Tensor, int]] = field(default_factory=list)
     names: NamePool = field(default_factory=NamePool)
 
-    def plan_contraction(self, tensor: Tensor, definition: Reduction) -> None:
+    def plan(self, tensor: Tensor, definition: Reduction) -> None:
+        name = f"{self.operation}.{self.names.take(tensor.name)}"
+        if definition.contraction is not None and self._plan_contraction(tensor, definition, name) != "rows":
+            return
+        self._plan_split(tensor, definition, name)
+
+    def _plan_contraction(self, tensor: Tensor, definition: Reduction, name: str) -> str:
         """`direct`: one thread per result; `rows`: a warp or block per result; `tiled`: through shared memory."""
         options = self._contraction_options(tensor, definition)
-        name = f"{self.operation}.{self.names.take(tensor.name)}.contraction"
-        chosen = self.choices.pick(name, options, self._default_contraction(tensor, definition), "how it is computed")
-        if chosen == "direct":
-            loop = Loop("sum", definition.reduced, tensor.dtype, definition.body)
-            self.definitions[tensor] = Pointwise(definition.variables, loop)
-        elif chosen == "rows":
-            plain = Reduction("sum", definition.variables, definition.reduced, definition.domain, definition.body)
-            self.definitions[tensor] = plain
-            self.plan_reduction(tensor, plain)
+        default = self._default_contraction(tensor, definition)
+        chosen = str(self.choices.pick(f"{name}.contraction", options, default, "how it is computed"))
+        self.contractions.append((tensor, chosen))
+        return chosen
 
     def _contraction_options(self, tensor: Tensor, definition: Reduction) -> list[str]:
         return ["direct", "rows", "tiled"]
@@ -113,7 +132,7 @@ class _Planner:
             return "rows"
         return "tiled"
 
-    def plan_reduction(self, tensor: Tensor, definition: Reduction) -> None:
+    def _plan_split(self, tensor: Tensor, definition: Reduction, name: str) -> None:
         """Long rows of which there are few are split over blocks, whose results are combined by a second kernel."""
         if definition.kind not in SPLITTABLE:
             return
@@ -122,10 +141,9 @@ class _Planner:
         if n_columns < MIN_SPLIT_COLUMNS // 4:
             return
         values = sorted({1, max(1, default // 2), default, min(MAX_SPLIT, 2 * default), 8, 64})
-        name = f"{self.operation}.{self.names.take(tensor.name)}.split"
-        split = self.choices.pick_int(name, values, default, "blocks that share a row")
+        split = self.choices.pick_int(f"{name}.split", values, default, "blocks that share a row")
         if split > 1:
-            self._split(tensor, definition, split)
+            self.splits.append((tensor, split))
 
     def _default_split(self, definition: Reduction) -> int:
         pattern = pattern_of(definition)
@@ -144,8 +162,26 @@ class _Planner:
     def _size(self, size: Index) -> int:
         return self.captured(size)
 
-    def _split(self, tensor: Tensor, definition: Reduction, split: int) -> None:
+
+@dataclass
+class _Rewriter:
+    sizes: Sizes
+    definitions: dict[Tensor, Definition] = field(default_factory=dict)
+    new_tensors: list[Tensor] = field(default_factory=list)
+
+    def compute_contraction(self, tensor: Tensor, way: str) -> None:
+        definition = tensor.definition
+        assert isinstance(definition, Reduction)
+        if way == "direct":
+            loop = Loop("sum", definition.reduced, tensor.dtype, definition.body)
+            self.definitions[tensor] = Pointwise(definition.variables, loop)
+        elif way == "rows":
+            self.definitions[tensor] = replace(definition, contraction=None)
+
+    def split(self, tensor: Tensor, split: int) -> None:
         """Replace the reduction by one over parts of its rows and one over the parts."""
+        definition = self.definitions.get(tensor, tensor.definition)
+        assert isinstance(definition, Reduction)
         columns = product(variable.extent for variable in definition.reduced)
         part = Variable("part", -2 * tensor.serial - 2, as_index(split))
         length = self._part_length(columns, split)
@@ -205,6 +241,3 @@ def _power_of_two(value: int) -> int:
     while result * 2 <= min(value, MAX_SPLIT):
         result *= 2
     return result
-
-
-_ = Sequence

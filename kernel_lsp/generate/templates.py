@@ -27,7 +27,6 @@ from kernel_lsp.generate.fuse import (
 from kernel_lsp.generate.index import Index, divides
 from kernel_lsp.generate.knobs import Choices
 from kernel_lsp.generate.scalar import Loop, accesses, nodes
-from kernel_lsp.generate.structure import Structure
 from kernel_lsp.generate.tensor import Tensor
 
 WARP = 32
@@ -52,7 +51,6 @@ class GroupRenderer:
     n_multiprocessors: int
     new_kernel: Callable[[str], KernelWriter]
     tensor_names: Mapping[Tensor, str]
-    structure: Structure
 
     def render(self, group: Group, name: str) -> RenderedGroup:
         """Pick the knobs of the group and render it."""

@@ -319,7 +319,7 @@ __device__ inline {T} block_scan_sum({T} value, {T}& total) {
     of_thread[threadIdx.x] = value;
     __syncthreads();
     for (int step = 1; step < THREADS; step *= 2) {
-        const {T} before = threadIdx.x >= step ? of_thread[threadIdx.x - step] : {T}(0);
+        const {T} before = threadIdx.x >= step ? of_thread[threadIdx.x - step] : static_cast<{T}>(0);
         __syncthreads();
         of_thread[threadIdx.x] += before;
         __syncthreads();
@@ -338,7 +338,7 @@ __device__ inline {T} block_scan_prod({T} value, {T}& total) {
     of_thread[threadIdx.x] = value;
     __syncthreads();
     for (int step = 1; step < THREADS; step *= 2) {
-        const {T} before = threadIdx.x >= step ? of_thread[threadIdx.x - step] : {T}(1);
+        const {T} before = threadIdx.x >= step ? of_thread[threadIdx.x - step] : static_cast<{T}>(1);
         __syncthreads();
         of_thread[threadIdx.x] *= before;
         __syncthreads();

@@ -87,7 +87,42 @@ def convert(operand: Text, source: DType, target: DType) -> Text:
 FLOAT_FUNCTIONS = {
     **{
         name: name
-        for name in ["exp", "exp2", "expm1", "log", "log1p", "log2", "log10", "sqrt", "rsqrt", "floor", "ceil", "trunc", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "erf", "erfc", "fmod", "atan2", "hypot", "copysign", "pow", "lgamma", "fmax", "fmin"]
+        for name in [
+            "exp",
+            "exp2",
+            "expm1",
+            "log",
+            "log1p",
+            "log2",
+            "log10",
+            "sqrt",
+            "rsqrt",
+            "floor",
+            "ceil",
+            "trunc",
+            "sin",
+            "cos",
+            "tan",
+            "asin",
+            "acos",
+            "atan",
+            "sinh",
+            "cosh",
+            "tanh",
+            "asinh",
+            "acosh",
+            "atanh",
+            "erf",
+            "erfc",
+            "fmod",
+            "atan2",
+            "hypot",
+            "copysign",
+            "pow",
+            "lgamma",
+            "fmax",
+            "fmin",
+        ]
     },
     "abs": "fabs",
     "round": "rint",
@@ -96,7 +131,18 @@ FLOAT_FUNCTIONS = {
 FLOAT_HELPERS = {
     **{
         name: name
-        for name in ["relu", "sigmoid", "silu", "gelu", "gelu_derivative", "gelu_tanh", "gelu_tanh_derivative", "sign", "maximum", "minimum"]
+        for name in [
+            "relu",
+            "sigmoid",
+            "silu",
+            "gelu",
+            "gelu_derivative",
+            "gelu_tanh",
+            "gelu_tanh_derivative",
+            "sign",
+            "maximum",
+            "minimum",
+        ]
     },
     "remainder": "python_remainder",
     "div_floor": "floor_divide",
@@ -107,7 +153,22 @@ INTEGER_HELPERS = {
     "pow": "integer_power",
     "sign": "sign",
 }
-WRAPPED = frozenset(["add", "sub", "mul", "neg", "bitwise_not", "bitwise_left_shift", "div_floor", "div_trunc", "remainder", "pow", "abs", "sign"])
+WRAPPED = frozenset(
+    [
+        "add",
+        "sub",
+        "mul",
+        "neg",
+        "bitwise_not",
+        "bitwise_left_shift",
+        "div_floor",
+        "div_trunc",
+        "remainder",
+        "pow",
+        "abs",
+        "sign",
+    ]
+)
 _INFIX = {
     "add": ("+", ADD),
     "sub": ("-", ADD),

@@ -7,13 +7,14 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from kernel_lsp.core.dtype import DType
-from kernel_lsp.core.expression import ExpressionError, parse
+from kernel_lsp.core.expression import Binary, Expression, ExpressionError, parse
+from kernel_lsp.core.expression import Constant as ExpressionConstant
 from kernel_lsp.core.task import GraphNode, TensorType
 from kernel_lsp.errors import TargetError
 from kernel_lsp.generate.index import ONE, ZERO, Index, Sizes, Variable, as_index
 from kernel_lsp.generate.index import reshape as reshape_index
 from kernel_lsp.generate.names import identifier
-from kernel_lsp.generate.scalar import Access, Constant, Scalar, cast
+from kernel_lsp.generate.scalar import Access, Constant, Scalar, cast, index_value, operation
 from kernel_lsp.generate.tensor import Buffer, Contraction, Definition, Pointwise, Reduction, Tensor
 
 Body = Callable[[tuple[Index, ...]], Scalar]
@@ -164,8 +165,6 @@ def accumulation_dtype(dtype: DType) -> DType:
 
 
 def multiply(left: Scalar, right: Scalar, dtype: DType) -> Scalar:
-    from kernel_lsp.generate.scalar import operation
-
     return operation("mul", dtype, cast(left, dtype), cast(right, dtype))
 
 
@@ -238,10 +237,22 @@ class Call:
         """A number argument as a value; sizes stay symbolic."""
         raw = self.raw(position, name, default)
         if isinstance(raw, dict) and "expression" in raw:
-            from kernel_lsp.generate.scalar import index_value
-
-            return cast(index_value(self.size_of(raw["expression"])), dtype)
+            return cast(self._size_arithmetic(parse(str(raw["expression"])), dtype), dtype)
         return cast(_constant(self.number(position, name, default)), dtype)
+
+    def _size_arithmetic(self, expression: Expression, dtype: DType) -> Scalar:
+        """A number made of sizes, such as ``1.0 / (B * H * W)``."""
+        floating = dtype if dtype.is_floating else DType.F64
+        match expression:
+            case ExpressionConstant(value):
+                return _constant(value)
+            case Binary("/", left, right):
+                parts = [cast(self._size_arithmetic(side, floating), floating) for side in (left, right)]
+                return operation("div", floating, *parts)
+            case Binary("+" | "-" | "*" as symbol, left, right) if _has_division(expression):
+                parts = [cast(self._size_arithmetic(side, floating), floating) for side in (left, right)]
+                return operation(_ARITHMETIC[symbol], floating, *parts)
+        return index_value(self.size_of(str(expression)))
 
     def size(self, position: int, name: str, default: int | None = None) -> Index:
         """A size argument, symbolic or not."""
@@ -307,6 +318,20 @@ class Call:
             return None
         results = self._values[raw["node"]]
         return results[raw.get("item") or 0]
+
+
+_ARITHMETIC = {"+": "add", "-": "sub", "*": "mul"}
+
+
+def _has_division(expression: Expression) -> bool:
+    match expression:
+        case ExpressionConstant(value):
+            return isinstance(value, float)
+        case Binary("/"):
+            return True
+        case Binary(_, left, right):
+            return _has_division(left) or _has_division(right)
+    return False
 
 
 def _constant(value: float | int | bool) -> Constant:

@@ -59,6 +59,8 @@ def lower_graph(graph: Graph, sizes: Sizes) -> LoweredGraph:
     for node in graph.nodes:
         builder.at_node(node)
         values[node.name] = _lower_node(node, builder, values)
+        if _is_in_place(node):
+            _replace_changed(graph, node, builder, values)
     outputs: list[LoweredOutput] = []
     for output in graph.outputs:
         tensor = None if output.node is None else values[output.node][output.item or 0]
@@ -82,11 +84,39 @@ def _lower_node(
     node: GraphNode, builder: Builder, values: dict[str, tuple[Tensor | None, ...]]
 ) -> tuple[Tensor | None, ...]:
     call = Call(node, builder, values)
-    rule = RULES.get(node.op) or RULES.get(".".join(node.op.split(".")[:2]))
+    name = node.op.replace("_.", ".", 1) if _is_in_place(node) else node.op
+    rule = RULES.get(name) or RULES.get(".".join(name.split(".")[:2]))
     if rule is None:
         call.fail("there is no rule for it")
     result = rule(call)
     return result if isinstance(result, tuple) else (result,)
+
+
+VIEWS = frozenset(
+    "alias as_strided detach diagonal expand flatten narrow permute select slice split split_with_sizes squeeze t "
+    "transpose unbind unflatten unsqueeze view".split()
+)
+
+
+def _is_in_place(node: GraphNode) -> bool:
+    """``aten.clamp_min_.Tensor``: the result is the changed first argument."""
+    name = node.op.split(".")[1]
+    return name.endswith("_") and not name.startswith("__")
+
+
+def _replace_changed(
+    graph: Graph, node: GraphNode, builder: Builder, values: dict[str, tuple[Tensor | None, ...]]
+) -> None:
+    """From here on the name of the changed tensor means the new one. Views of it would have to change too."""
+    changed = node.arguments[0]["node"]
+    made_by = next((other for other in graph.nodes if other.name == changed), None)
+    is_view = made_by is None or made_by.op.split(".")[1] in VIEWS
+    has_views = any(
+        other.op.split(".")[1] in VIEWS and {"node": changed} in list(other.arguments) for other in graph.nodes
+    )
+    if is_view or has_views:
+        Call(node, builder, values).fail("it changes a tensor in place that others look at")
+    values[changed] = values[node.name]
 
 
 def _own(tensor: Tensor, taken: list[Tensor], builder: Builder, name: str) -> Tensor:
@@ -103,6 +133,7 @@ def _shape(type_: TensorType, sizes: Sizes) -> Shape:
 def _load_rules() -> None:
     """The modules register their rules when they are imported."""
     from kernel_lsp.generate.lowering import (  # noqa: F401
+        attention,
         contraction,
         indexing,
         normalization,

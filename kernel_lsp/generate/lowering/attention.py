@@ -1,0 +1,172 @@
+"""Scaled dot-product attention where the graph keeps it whole: written out as products and a softmax.
+
+The backward is that of the FlashAttention paper (Dao et al. 2022, appendix B.2) without its tiling: probabilities are
+recomputed from the log-sum-exp of each row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kernel_lsp.core.dtype import DType
+from kernel_lsp.generate.index import Index
+from kernel_lsp.generate.lowering.builder import Call, accumulation_dtype, read
+from kernel_lsp.generate.lowering.contraction import converted
+from kernel_lsp.generate.lowering.pointwise import number, op
+from kernel_lsp.generate.lowering.table import lowers
+from kernel_lsp.generate.scalar import Access, Scalar, cast, compare, index_value, select
+from kernel_lsp.generate.tensor import Tensor
+
+MINUS_INFINITY = float("-inf")
+
+
+@lowers("_scaled_dot_product_flash_attention_for_cpu", "scaled_dot_product_attention")
+def _attention(call: Call) -> Tensor | tuple[Tensor | None, ...]:
+    """(B, heads, T, D) queries against (B, heads, S, D) keys and values."""
+    attention = _Attention.of(call, 0, is_whole="flash" not in call.node.op)
+    scores = attention.scores()
+    log_sum = attention.log_sum_exp(scores)
+    out = converted(call, attention.weighted(attention.probabilities(scores, log_sum), attention.value, "out"))
+    return out if "flash" not in call.node.op else (out, log_sum)
+
+
+@lowers("_scaled_dot_product_flash_attention_for_cpu_backward")
+def _attention_backward(call: Call) -> tuple[Tensor, ...]:
+    attention = _Attention.of(call, 1, is_whole=False)
+    grad, out = call.tensor(0, "grad_out"), call.tensor(4, "out")
+    # The graph's own logsumexp is not to be trusted: the decomposition of the forward puts the probabilities there.
+    scores = attention.scores()
+    probabilities = attention.probabilities(scores, attention.log_sum_exp(scores))
+    grad_value = attention.over_queries(probabilities, grad, "grad_value")
+    grad_probabilities = attention.product(grad, attention.value, "grad_probabilities")
+    own = attention.row_products(grad, out)
+    dtype = attention.dtype
+
+    def body(index: tuple[Index, ...]) -> Scalar:
+        difference = op("sub", Access(grad_probabilities, index), Access(own, index[:-1]))
+        return op("mul", op("mul", Access(probabilities, index), difference), number(attention.scale, difference))
+
+    grad_scores = call.builder.pointwise(dtype, grad_probabilities.shape, body, name="grad_scores")
+    grad_query = attention.weighted(grad_scores, attention.key, "grad_query")
+    grad_key = attention.over_queries(grad_scores, attention.query, "grad_key")
+    return tuple(converted(call, tensor, item) for item, tensor in enumerate((grad_query, grad_key, grad_value)))
+
+
+# --- below: the parts
+
+
+@dataclass(frozen=True)
+class _Attention:
+    """The operands of one call."""
+
+    call: Call
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    mask: Tensor | None
+    is_causal: bool
+    scale: float
+
+    @classmethod
+    def of(cls, call: Call, first: int, *, is_whole: bool) -> _Attention:
+        """`is_whole`: the arguments of the public operator, which has the mask before the dropout."""
+        query, key, value = (call.tensor(first + position, "query") for position in range(3))
+        if first:
+            dropout, causal, mask = call.raw(6, "dropout_p", 0.0), call.raw(7, "is_causal", False), 8
+        elif is_whole:
+            dropout, causal, mask = call.raw(4, "dropout_p", 0.0), call.raw(5, "is_causal", False), 3
+        else:
+            dropout, causal, mask = call.raw(3, "dropout_p", 0.0), call.raw(4, "is_causal", False), 5
+        if dropout:
+            call.fail("its dropout is random")
+        if len(query.shape) != len(key.shape) or query.shape[1] != key.shape[1]:
+            call.fail("queries and keys have different numbers of heads")
+        scale = call.optional_number(99, "scale")
+        size = query.shape[-1].constant
+        if scale is None and size is None:
+            call.fail("the size of a head must be fixed")
+        chosen = float(scale) if scale is not None else float(size or 1) ** -0.5
+        return cls(call, query, key, value, call.optional_tensor(mask, "attn_mask"), bool(causal), chosen)
+
+    @property
+    def dtype(self) -> DType:
+        return accumulation_dtype(self.query.dtype)
+
+    def scores(self) -> Tensor:
+        """Scaled and masked products of queries and keys, (..., T, S)."""
+        products = self.product(self.query, self.key, "scores")
+
+        def body(index: tuple[Index, ...]) -> Scalar:
+            return self._masked(op("mul", Access(products, index), number(self.scale, Access(products, index))), index)
+
+        return self.call.builder.pointwise(self.dtype, products.shape, body, name="scores")
+
+    def log_sum_exp(self, scores: Tensor) -> Tensor:
+        """log(sum(exp)) of every row, as ATen saves it."""
+        axis = len(scores.shape) - 1
+        body = lambda index: Access(scores, index)  # noqa: E731
+        peak = self.call.builder.reduction("max", self.dtype, scores.shape, (axis,), body, name="peak")
+
+        def shifted_exp(index: tuple[Index, ...]) -> Scalar:
+            return op("exp", op("sub", Access(scores, index), Access(peak, index[:-1])))
+
+        total = self.call.builder.reduction("sum", self.dtype, scores.shape, (axis,), shifted_exp, name="sum_exp")
+        both = lambda index: op("add", Access(peak, index), op("log", Access(total, index)))  # noqa: E731
+        return self.call.builder.pointwise(self.dtype, total.shape, both, name="log_sum_exp")
+
+    def probabilities(self, scores: Tensor, log_sum: Tensor) -> Tensor:
+        def body(index: tuple[Index, ...]) -> Scalar:
+            return op("exp", op("sub", Access(scores, index), cast(Access(log_sum, index[:-1]), self.dtype)))
+
+        return self.call.builder.pointwise(self.dtype, scores.shape, body, name="probabilities")
+
+    def product(self, left: Tensor, right: Tensor, name: str) -> Tensor:
+        """left @ right^T over the size of a head: (..., T, S)."""
+        shape = (*left.shape[:-1], right.shape[-2])
+
+        def factors(index: tuple[Index, ...], k: tuple[Index, ...]) -> tuple[Scalar, Scalar]:
+            return Access(left, (*index[:-1], k[0])), Access(right, (*index[:-2], index[-1], k[0]))
+
+        return self._contract(shape, (left.shape[-1],), factors, name)
+
+    def weighted(self, weights: Tensor, values: Tensor, name: str) -> Tensor:
+        """weights @ values: (..., T, D)."""
+        shape = (*weights.shape[:-1], values.shape[-1])
+
+        def factors(index: tuple[Index, ...], k: tuple[Index, ...]) -> tuple[Scalar, Scalar]:
+            return Access(weights, (*index[:-1], k[0])), Access(values, (*index[:-2], k[0], index[-1]))
+
+        return self._contract(shape, (weights.shape[-1],), factors, name)
+
+    def over_queries(self, weights: Tensor, rows: Tensor, name: str) -> Tensor:
+        """weights^T @ rows: (..., S, D)."""
+        shape = (*weights.shape[:-2], weights.shape[-1], rows.shape[-1])
+
+        def factors(index: tuple[Index, ...], k: tuple[Index, ...]) -> tuple[Scalar, Scalar]:
+            return Access(weights, (*index[:-2], k[0], index[-2])), Access(rows, (*index[:-2], k[0], index[-1]))
+
+        return self._contract(shape, (weights.shape[-2],), factors, name)
+
+    def row_products(self, grad: Tensor, out: Tensor) -> Tensor:
+        def body(index: tuple[Index, ...]) -> Scalar:
+            return op("mul", cast(Access(grad, index), self.dtype), cast(Access(out, index), self.dtype))
+
+        axes = (len(grad.shape) - 1,)
+        return self.call.builder.reduction("sum", self.dtype, grad.shape, axes, body, name="row_products")
+
+    def _contract(self, shape, reduced, factors, name: str) -> Tensor:  # type: ignore[no-untyped-def]
+        rank = len(shape)
+        axes = (tuple(range(rank - 2)), (rank - 2,), (rank - 1,))
+        return self.call.builder.contraction(self.dtype, shape, reduced, factors, axes, name=name)
+
+    def _masked(self, score: Scalar, index: Sequence[Index]) -> Scalar:
+        if self.is_causal:
+            is_seen = compare("le", index_value(index[-1]), index_value(index[-2]))
+            score = select(is_seen, score, number(MINUS_INFINITY, score))
+        if self.mask is None:
+            return score
+        mask = read(self.mask, index)
+        if mask.dtype == DType.BOOL:
+            return select(mask, score, number(MINUS_INFINITY, score))
+        return op("add", score, cast(mask, score.dtype))

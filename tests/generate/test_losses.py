@@ -1,0 +1,43 @@
+"""Losses, forward and backward."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.generate.harness import check, tensor
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "F.mse_loss(x, y)",
+        "F.l1_loss(x, y)",
+        "F.smooth_l1_loss(x, y)",
+        "F.huber_loss(x, y, delta=0.5)",
+        "F.kl_div(F.log_softmax(x, -1), F.softmax(y, -1), reduction='batchmean')",
+        "F.binary_cross_entropy_with_logits(x, torch.sigmoid(y))",
+        "torch.clamp(1 - x * y, min=0).mean()",
+        "F.cosine_similarity(x, y, dim=1).mean()",
+        "F.triplet_margin_loss(x, y, x * y)",
+        "F.soft_margin_loss(x, torch.sign(y))",
+    ],
+)
+def test_losses_of_two_tensors(call: str) -> None:
+    check(f"def f(x, y): return {call}", inputs=[tensor("x", 9, 50), tensor("y", 9, 50)], backward=True)
+
+
+@pytest.mark.parametrize("n_classes", [10, 300])
+def test_cross_entropy_forward_and_backward(n_classes: int) -> None:
+    inputs = [tensor("logits", 17, n_classes), tensor("labels", 17, dtype="i64", within=(0, n_classes))]
+    check("def f(logits, labels): return F.cross_entropy(logits, labels)", inputs=inputs, backward=True)
+
+
+def test_cross_entropy_with_smoothing_and_ignored_labels() -> None:
+    inputs = [tensor("logits", 17, 30), tensor("labels", 17, dtype="i64", within=(0, 30))]
+    text = "def f(logits, labels): return F.cross_entropy(logits, labels, ignore_index=3, label_smoothing=0.1)"
+    check(text, inputs=inputs, backward=True)
+
+
+def test_negative_log_likelihood_without_reduction() -> None:
+    inputs = [tensor("x", 17, 30), tensor("labels", 17, dtype="i64", within=(0, 30))]
+    check("def f(x, labels): return F.nll_loss(x, labels, reduction='none')", inputs=inputs)

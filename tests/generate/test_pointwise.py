@@ -1,0 +1,96 @@
+"""Elementwise operators, with PyTorch's rules for NaN, types and broadcasting."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.generate.harness import check, scalar, tensor
+
+SPECIAL = ("normal", "large", "special_nan", "special_inf")
+
+
+@pytest.mark.parametrize(
+    "calls",
+    [
+        "F.relu(x), F.gelu(x), F.gelu(x, approximate='tanh'), F.silu(x), torch.sigmoid(x), torch.tanh(x), F.mish(x)",
+        "F.hardswish(x), F.hardsigmoid(x), F.hardtanh(x), F.relu6(x), F.leaky_relu(x, 0.2), F.elu(x, 1.3), F.selu(x)",
+        "F.softplus(x), F.celu(x, 0.7), F.softsign(x), F.logsigmoid(x), F.tanhshrink(x), F.hardshrink(x), F.threshold(x, 0.1, 2.0)",
+        "x.abs(), x.neg(), x.sign(), x.floor(), x.ceil(), x.round(), x.trunc(), x.frac()",
+        "x.exp(), x.expm1(), x.exp2(), x.sin(), x.cos(), x.atan(), x.asinh(), x.erf(), x.erfc()",
+        "x.clamp(-0.5, 0.5), x.clamp(min=0.1), x.clamp(max=0.1), torch.maximum(x, -x), torch.minimum(x, x * x)",
+    ],
+    ids=["activations", "hard activations", "soft activations", "rounding", "transcendental", "clamps"],
+)
+def test_unary_operators_are_right_and_keep_nan(calls: str) -> None:
+    check(f"def f(x): return {calls}", inputs=[tensor("x", 6, 33)], families=SPECIAL)
+
+
+def test_logarithms_and_roots_on_positive_input() -> None:
+    calls = "x.log(), x.log1p(), x.log2(), x.log10(), x.sqrt(), x.rsqrt(), x.reciprocal(), x ** 0.5, x ** 3, x ** -1, x ** 2.5"
+    check(f"def f(x): x = x.abs() + 0.1; return {calls}", inputs=[tensor("x", 6, 33)])
+
+
+def test_binary_operators_broadcast() -> None:
+    calls = (
+        "x + y, x - 2 * y, x * y, x / (y.abs() + 1), torch.atan2(x, y), torch.where(x > y, x, y), torch.lerp(x, y, 0.3)"
+    )
+    check(f"def f(x, y): return {calls}", inputs=[tensor("x", 4, 1, 33), tensor("y", 5, 33)])
+
+
+def test_remainders_follow_python() -> None:
+    calls = "x % y, torch.fmod(x, y), torch.div(x, y, rounding_mode='floor'), torch.div(x, y, rounding_mode='trunc')"
+    inputs = [tensor("x", 4, 33), tensor("y", 4, 33)]
+    check(f"def f(x, y): y = y + 0.25; return {calls}", inputs=inputs, families=("normal",))
+
+
+def test_integers_are_exact() -> None:
+    calls = "a + b, a * b, a // b, a % b, a & b, a | b, a ^ b, ~a, a.abs(), -a, a / b, a ** 2, torch.maximum(a, b)"
+    inputs = [tensor("a", 4, 33, dtype="i64", within=(-50, 50)), tensor("b", 33, dtype="i64", within=(1, 9))]
+    check(f"def f(a, b): return {calls}", inputs=inputs)
+
+
+def test_comparisons_and_logic() -> None:
+    calls = "x > y, x >= 0, (x < y) & (y > 0), torch.isnan(x), ~(x == y), torch.logical_xor(x > 0, y > 0), x.isinf()"
+    check(f"def f(x, y): return {calls}", inputs=[tensor("x", 4, 33), tensor("y", 33)], families=SPECIAL)
+
+
+def test_casts_between_types() -> None:
+    calls = "x.half(), x.to(torch.int32), (x > 0).float(), x.double() * 2, x.to(torch.bool), x.bfloat16() + 1"
+    check(f"def f(x): return {calls}", inputs=[tensor("x", 4, 33)])
+
+
+@pytest.mark.parametrize("dtype", ["f16", "bf16", "f64"])
+def test_other_floating_types_are_computed_in_float_or_double(dtype: str) -> None:
+    inputs = [tensor("x", 4, 64, dtype=dtype), tensor("y", 64, dtype=dtype)]
+    check("def f(x, y): return F.gelu(x * y + 0.5) * torch.rsqrt(y.abs() + 1)", inputs=inputs)
+
+
+def test_tensors_made_of_nothing() -> None:
+    calls = "torch.arange(x.shape[1]) * 2 + 1, torch.full_like(x, 3.5), torch.zeros_like(x) + x, x.tril(), x.triu(1)"
+    check(f"def f(x): return {calls}", inputs=[tensor("x", 7, 9)], sizes=({}, {"B": 3}))
+
+
+def test_a_number_argument_is_part_of_the_contract() -> None:
+    checked = check("def f(x, scale): return x * scale", inputs=[tensor("x", 4, 33), scalar("scale", 2.5)])
+    assert "where: scale == 2.5" in checked.text
+
+
+def test_wide_loads_when_the_size_is_known_to_divide() -> None:
+    text = """
+    class M(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.bias = nn.Parameter(torch.randn(64))
+        def forward(self, x): return F.relu(x + self.bias)
+    """
+    checked = check(text, symbol="M", inputs=[tensor("x", 4, 64)], schedule={"m.vector": 4}, sizes=({}, {"B": 3}))
+    assert "packs<4>(x)[pack]" in checked.text
+    assert "packs<4>(bias)" in checked.text
+
+
+def test_names_that_mean_something_in_cuda_are_renamed() -> None:
+    check("def f(index, exp): return torch.exp(index) + exp", inputs=[tensor("index", 4, 8), tensor("exp", 4, 8)])
+
+
+def test_a_pointwise_chain_is_one_kernel() -> None:
+    assert check("def f(x): return (x * 2 + 1).relu().tanh() - x", inputs=[tensor("x", 4, 8)]).n_kernels == 1

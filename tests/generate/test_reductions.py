@@ -1,0 +1,117 @@
+"""Reductions over any dims, and rows of dependent ones in one kernel."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.generate.harness import check, tensor
+
+SPECIAL = ("normal", "special_nan", "special_inf", "large")
+
+
+@pytest.mark.parametrize("dim", ["-1", "0", "1", "(0, 2)", "(1, 2)", "(0, 1, 2)"])
+def test_sums_over_any_dims(dim: str) -> None:
+    check(f"def f(x): return x.sum({dim}), x.mean({dim}, keepdim=True)", inputs=[tensor("x", 5, 33, 7)])
+
+
+@pytest.mark.parametrize("dim", [-1, 0])
+def test_extremes_keep_nan_and_take_the_first_of_equals(dim: int) -> None:
+    calls = f"x.amax({dim}), x.amin({dim}), *x.max({dim}), *x.min({dim}), x.argmax({dim}), x.argmin({dim})"
+    check(f"def f(x): return {calls}", inputs=[tensor("x", 9, 37)], families=(*SPECIAL, "small_integers"))
+
+
+def test_variances_and_norms() -> None:
+    calls = (
+        "x.var(-1), x.std(0, unbiased=False), x.norm(dim=-1), x.norm(p=1, dim=0), x.abs().amax(), *torch.var_mean(x, 1)"
+    )
+    check(f"def f(x): return {calls}", inputs=[tensor("x", 9, 130)], families=("normal", "constant_rows"))
+
+
+def test_products_any_and_all() -> None:
+    calls = "x.prod(-1), (x > 0).any(-1), (x > -3).all(0), (x > 0).sum(1), x.logsumexp(-1)"
+    check(f"def f(x): return {calls}", inputs=[tensor("x", 9, 16)])
+
+
+@pytest.mark.parametrize("shape", [(4, 10), (4, 100), (3, 1000), (2, 5000)])
+def test_softmax_of_rows_of_any_length_is_one_kernel(shape: tuple[int, int]) -> None:
+    assert check("def f(x): return x.softmax(-1)", inputs=[tensor("x", *shape)], families=SPECIAL).n_kernels == 1
+
+
+def test_softmax_over_a_middle_dim_reads_neighbouring_columns() -> None:
+    text = "def f(x): return x.softmax(1), x.log_softmax(1)"
+    assert check(text, inputs=[tensor("x", 2, 40, 33)]).n_kernels == 1
+
+
+def test_masked_softmax_with_temperature() -> None:
+    text = "def f(x, mask): return (x / 0.7).masked_fill(mask, float('-inf')).softmax(-1)"
+    check(text, inputs=[tensor("x", 4, 6, 40), tensor("mask", 6, 40, dtype="bool")], families=("normal",))
+
+
+RMS_NORM = """
+class RMSNorm(nn.Module):
+    def __init__(self, dim: int = 64):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(dim))
+    def forward(self, x):
+        variance = x.float().pow(2).mean(-1, keepdim=True)
+        return (x * torch.rsqrt(variance + 1e-6)).to(x.dtype) * self.weight.to(x.dtype)
+"""
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
+def test_rms_norm_forward_and_backward(dtype: str) -> None:
+    inputs = [tensor("x", 4, 5, 64, dtype=dtype)]
+    checked = check(RMS_NORM, symbol="RMSNorm", inputs=inputs, backward=True, sizes=({}, {"B": 3, "T": 7}))
+    assert checked.n_kernels == 1
+
+
+def test_layer_norm_over_three_dims_is_split_over_blocks() -> None:
+    text = "def f(x): return F.layer_norm(x, x.shape[1:])"
+    checked = check(text, inputs=[tensor("x", 1, 16, 40, 64)])
+    assert "_parts" in checked.text
+
+
+def test_layer_norm_forward_and_backward() -> None:
+    text = """
+    class M(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norm = nn.LayerNorm(48)
+        def forward(self, x): return F.silu(self.norm(x))
+    """
+    check(text, symbol="M", inputs=[tensor("x", 6, 5, 48)], backward=True, families=("normal", "constant_rows"))
+
+
+def test_group_norm_with_silu_forward_and_backward() -> None:
+    text = """
+    class M(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norm = nn.GroupNorm(2, 8)
+        def forward(self, x): return F.silu(self.norm(x))
+    """
+    check(text, symbol="M", inputs=[tensor("x", 3, 8, 5, 6)], backward=True, sizes=({}, {"B": 2, "H": 3, "W": 7}))
+
+
+def test_batch_norm_of_a_batch_and_in_inference() -> None:
+    text = """
+    class M(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norm = nn.BatchNorm2d(5).eval()
+        def forward(self, x):
+            return self.norm(x), F.batch_norm(x, None, None, training=True)
+    """
+    check(text, symbol="M", inputs=[tensor("x", 3, 5, 6, 7)])
+
+
+def test_instance_norm() -> None:
+    check("def f(x): return F.instance_norm(x)", inputs=[tensor("x", 3, 5, 6, 7)], backward=True)
+
+
+def test_a_row_cached_in_registers_is_read_once() -> None:
+    text = "class M(nn.Module):\n    def forward(self, x): return x.softmax(-1) * self.w\n    def __init__(self):\n        super().__init__()\n        self.w = nn.Parameter(torch.ones(256))"
+    checked = check(
+        text, symbol="M", inputs=[tensor("x", 5, 256)], schedule={"m.cached": 1, "m.threads": 32, "m.vector": 4}
+    )
+    assert checked.text.count("packs<4>(x)") == 1

@@ -1,0 +1,56 @@
+"""Views and rearrangements: none is a kernel of its own."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.generate.harness import check, tensor
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "x.transpose(1, 2) * 2",
+        "x.permute(2, 0, 1).contiguous()",
+        "x.reshape(x.shape[0], -1) + 1",
+        "x[:, 1:, ::2] * 3",
+        "x[:, -2:] + x[:, :2]",
+        "x.flip(1) * 2",
+        "torch.cat([x, x * 2, x[:, :1]], dim=1)",
+        "torch.stack([x, -x], dim=1)",
+        "F.pad(x, (1, 2, 3, 0), value=0.5)",
+        "x.unsqueeze(1).expand(-1, 3, -1, -1) * 2",
+        "x.roll(2, 1)",
+        "x.repeat(1, 2, 1)",
+        "x.select(1, -1) * 2",
+        "torch.cat(x.chunk(2, dim=-1)[::-1], dim=-1)",
+        "x.unflatten(-1, (4, 2)).transpose(-1, -2).flatten(-2)",
+        "x.diagonal(dim1=1, dim2=2) * 2",
+    ],
+)
+def test_rearrangements_fold_into_one_kernel(call: str) -> None:
+    assert check(f"def f(x): return {call}", inputs=[tensor("x", 3, 6, 8)]).n_kernels == 1
+
+
+def test_reshape_with_symbolic_dims_keeps_plain_indices() -> None:
+    checked = check(
+        "def f(x): b, t, d = x.shape; return x.view(b, t, 4, d // 4).reshape(b * t, d) * 2",
+        inputs=[tensor("x", 2, 5, 16)],
+        sizes=({}, {"B": 3, "T": 7}),
+    )
+    assert "out[i] = x[i] * 2.0f;" in checked.text
+
+
+def test_rotary_embedding_is_one_kernel() -> None:
+    text = """
+    def rotary(x, cos, sin):
+        first, second = x.chunk(2, dim=-1)
+        rotated = torch.cat((-second, first), dim=-1)
+        return x * cos + rotated * sin
+    """
+    inputs = [tensor("x", 2, 4, 6, 8), tensor("cos", 6, 8), tensor("sin", 6, 8)]
+    assert check(text, symbol="rotary", inputs=inputs, backward=True).n_kernels == 1
+
+
+def test_a_result_that_is_an_input_is_copied() -> None:
+    check("def f(x): return x.view(-1), x", inputs=[tensor("x", 3, 5)])

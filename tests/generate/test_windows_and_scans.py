@@ -1,0 +1,86 @@
+"""Pooling, upsampling, running sums, and reads and writes at indices."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.generate.harness import check, tensor
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "F.max_pool2d(x, 2)",
+        "F.max_pool2d(x, 3, stride=2, padding=1)",
+        "F.max_pool2d(x, 3, stride=1, dilation=2)",
+        "F.max_pool2d(x, 3, stride=2, ceil_mode=True)",
+        "F.avg_pool2d(x, 2)",
+        "F.avg_pool2d(x, 3, stride=2, padding=1)",
+        "F.avg_pool2d(x, 3, stride=2, padding=1, count_include_pad=False)",
+        "F.adaptive_avg_pool2d(x, 1)",
+        "F.adaptive_avg_pool2d(x, (3, 4))",
+        "F.interpolate(x, scale_factor=2, mode='nearest')",
+    ],
+)
+def test_pooling_forward_and_backward(call: str) -> None:
+    check(f"def f(x): return {call}", inputs=[tensor("x", 2, 3, 9, 12)], backward=True)
+
+
+def test_pooling_in_one_and_three_dims() -> None:
+    text = "def f(x, y): return F.max_pool1d(x, 3, 2), F.avg_pool1d(x, 4), F.max_pool3d(y, 2), F.avg_pool3d(y, 2)"
+    check(text, inputs=[tensor("x", 2, 3, 20), tensor("y", 2, 3, 4, 6, 8)])
+
+
+def test_max_pool_returns_the_first_of_equal_positions() -> None:
+    text = "def f(x): return F.max_pool2d(x, 3, 2, 1, return_indices=True)"
+    check(text, inputs=[tensor("x", 2, 3, 9, 12)], families=("normal", "small_integers", "constant_rows"))
+
+
+@pytest.mark.parametrize("dim", [0, 1, -1])
+def test_running_sums_along_any_dim(dim: int) -> None:
+    check(f"def f(x): return x.cumsum({dim}), x.flip({dim}).cumsum({dim}).flip({dim})", inputs=[tensor("x", 5, 33, 70)])
+
+
+def test_running_products_and_integer_sums() -> None:
+    inputs = [tensor("x", 5, 20), tensor("n", 5, 300, dtype="i64", within=(-9, 9))]
+    check("def f(x, n): return x.cumprod(-1), n.cumsum(-1), (x > 0).cumsum(-1)", inputs=inputs)
+
+
+def test_running_sum_backward() -> None:
+    check("def f(x): return (x.cumsum(1) * 2).exp()", inputs=[tensor("x", 5, 9)], backward=True)
+
+
+def test_embedding_forward_and_backward() -> None:
+    text = """
+    class M(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.table = nn.Embedding(11, 8)
+        def forward(self, tokens): return self.table(tokens) * 2
+    """
+    inputs = [tensor("tokens", 3, 7, dtype="i64", within=(0, 11))]
+    check(text, symbol="M", inputs=inputs, backward=True)
+
+
+def test_gather_and_index_forward_and_backward() -> None:
+    inputs = [
+        tensor("x", 6, 9),
+        tensor("i", 6, 4, dtype="i64", within=(0, 9)),
+        tensor("j", 5, dtype="i64", within=(0, 6)),
+    ]
+    check("def f(x, i, j): return x.gather(1, i) * 2, x[j], x.index_select(0, j)", inputs=inputs, backward=True)
+
+
+def test_scatter() -> None:
+    inputs = [
+        tensor("x", 6, 9),
+        tensor("i", 6, 1, dtype="i64", within=(0, 9)),
+        tensor("y", 6, 4),
+        tensor("j", 6, 4, dtype="i64", within=(0, 9)),
+    ]
+    check("def f(x, i, y, j): return x.scatter(1, i, 2.5), x.scatter_add(1, j, y)", inputs=inputs)
+
+
+def test_bilinear_upsampling() -> None:
+    text = "def f(x): return F.interpolate(x, scale_factor=2, mode='bilinear', align_corners=False)"
+    check(text, inputs=[tensor("x", 2, 3, 5, 7)])
