@@ -32,30 +32,28 @@ class Figure:
     budget_ms: float
 
 
-def cuda_text(n_lines: int) -> str:
+def cuda_text(n_lines: int, seed: int) -> str:
     """Kernels of the examples and of the rules' good and bad examples, in turn."""
     parts = [(ROOT / "examples" / "row_softmax.cu").read_text().split("\n\n", 1)[1]]
     parts += [text for rule in rules_of("cuda") for text in (rule.good, rule.bad) if "// op:" not in text]
-    return _repeated(parts, n_lines, "//")
+    return _repeated(parts, n_lines, lambda part, mark: part.replace(") {\n", f") {{  // {mark} {seed}\n"))
 
 
-def pytorch_text(n_lines: int) -> str:
+def pytorch_text(n_lines: int, seed: int) -> str:
     """The modules and functions of the examples and of the rules' examples, in turn."""
     parts = [path.read_text() for path in sorted((ROOT / "examples").glob("*.py"))]
     parts += [text for rule in rules_of("pytorch") for text in (rule.good, rule.bad)]
     parts = [part.replace("from __future__ import annotations\n", "") for part in parts]
-    return _repeated(parts, n_lines, "#")
+    return _repeated(parts, n_lines, lambda part, mark: part.replace(":\n", f":  # {mark} {seed}\n"))
 
 
 def measure() -> list[Figure]:
-    """Every figure."""
-    kernels, models = cuda_text(N_LINES_CUDA), pytorch_text(N_LINES_PYTORCH)
-    tree = cuda.parse(kernels)
-    edited = kernels.replace("2 * i", "3 * i", 1) + "\n"
+    """Every figure. Each try has texts of its own, so that nothing is kept from the one before."""
     return [
-        _figure("CUDA, parse and check", kernels, lambda: cuda.check(kernels), BUDGET_CUDA_MS),
-        _figure("CUDA, after an edit", edited, lambda: _check_again(edited, tree), BUDGET_CUDA_MS),
-        _figure("PyTorch, parse and check", models, lambda: pytorch.check(models), BUDGET_PYTORCH_MS),
+        _figure("CUDA, parse and check", _fresh_cuda, BUDGET_CUDA_MS),
+        _figure("CUDA, after an edit", _edited_cuda, BUDGET_CUDA_MS),
+        _figure("PyTorch, parse and check", _fresh_pytorch, BUDGET_PYTORCH_MS),
+        _figure("PyTorch, after an edit", _edited_pytorch, BUDGET_PYTORCH_MS),
     ]
 
 
@@ -71,22 +69,48 @@ def main() -> int:
 
 # --- below: texts and timing
 
+Task = tuple[str, Callable[[], tuple]]
+"""A text, and what is to be timed with it."""
 
-def _check_again(text: str, tree: cuda.ParsedCuda) -> tuple:
-    return cuda.check(text, tree=cuda.parse(text, tree))
+
+def _fresh_cuda(seed: int) -> Task:
+    text = cuda_text(N_LINES_CUDA, seed)
+    return text, lambda: cuda.check(text)
 
 
-def _repeated(parts: list[str], n_lines: int, comment: str) -> str:
+def _edited_cuda(seed: int) -> Task:
+    text = cuda_text(N_LINES_CUDA, seed)
+    tree = cuda.parse(text)
+    cuda.check(text, tree=tree)
+    edited = text.replace("threadIdx.x;", "threadIdx.x + 1;", 1)
+    return edited, lambda: cuda.check(edited, tree=cuda.parse(edited, tree))
+
+
+def _fresh_pytorch(seed: int) -> Task:
+    text = pytorch_text(N_LINES_PYTORCH, seed)
+    return text, lambda: pytorch.check(text)
+
+
+def _edited_pytorch(seed: int) -> Task:
+    text = pytorch_text(N_LINES_PYTORCH, seed)
+    pytorch.check(text)
+    edited = text.replace("return x", "return x + 1", 1)
+    return edited, lambda: pytorch.check(edited)
+
+
+def _repeated(parts: list[str], n_lines: int, marked: Callable[[str, str], str]) -> str:
+    """The parts in turn, each time with another mark in its functions: what is kept of one is of no use to another."""
     lines: list[str] = []
     while len(lines) < n_lines:
         for part in parts:
-            lines += [f"{comment} part", *part.splitlines()]
+            lines += marked(part, str(len(lines))).splitlines()
     return "\n".join(lines[:n_lines]) + "\n"
 
 
-def _figure(name: str, text: str, run: Callable[[], tuple], budget_ms: float) -> Figure:
-    times, n_findings = [], 0
-    for _ in range(N_TRIES):
+def _figure(name: str, make: Callable[[int], Task], budget_ms: float) -> Figure:
+    times, text, n_findings = [], "", 0
+    for seed in range(N_TRIES):
+        text, run = make(seed)
         start = time.process_time()
         n_findings = len(run())
         times.append((time.process_time() - start) * 1000)

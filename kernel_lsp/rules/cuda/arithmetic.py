@@ -72,13 +72,13 @@ def double_literal(function: Function) -> Iterator[Hit]:
     WARNING,
     summary="A function of floats is called with a double literal",
     why="""
-    With one double argument the overload for doubles is chosen: `pow(x, 2.0)` or `max(x, 0.0)` run in double precision.
-    Call the float function with float literals.
+    With one double argument the overload for doubles is chosen: `pow(x, 2.0)` or `max(x, 0.0)` run in double precision,
+    or do not compile, for lack of a best overload. Call the float function with float literals.
     """,
     bad="""
     __global__ void relu(float* __restrict__ x, int n) {
         int i = blockIdx.x * blockDim.x + threadIdx.x;
-        if (i < n) x[i] = fmax(x[i], 0.0);
+        if (i < n) x[i] = max(x[i], 0.0);
     }
     """,
     good="""

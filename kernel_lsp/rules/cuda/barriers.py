@@ -9,7 +9,7 @@ from itertools import pairwise
 from tree_sitter import Node
 
 from kernel_lsp.rules.cuda.declare import ERROR, WARNING, declare, hit, is_barrier
-from kernel_lsp.rules.cuda.model import CONDITIONAL_COMPILATION, LOOPS, Function, Variable
+from kernel_lsp.rules.cuda.model import CONDITIONAL_COMPILATION, LOOPS, Function, Variable, within
 from kernel_lsp.rules.cuda.threads import (
     BLOCK_SOURCES,
     THREAD_SOURCES,
@@ -28,6 +28,9 @@ _FULL_MASK = 0xFFFFFFFF
 _LEGACY = ("__shfl", "__shfl_up", "__shfl_down", "__shfl_xor", "__any", "__all", "__ballot")
 _SHUFFLES = ("__shfl_sync", "__shfl_up_sync", "__shfl_down_sync", "__shfl_xor_sync")
 _VOTES = ("__any_sync", "__all_sync", "__ballot_sync")
+_PLAIN_STATEMENTS = ("expression_statement", "declaration", "return_statement")
+MAX_STATEMENTS = 40
+"""Statements behind a write to shared memory that are searched for a read."""
 _BRANCHES = ("if_statement", "switch_statement", "conditional_expression")
 _ORDERING = ("__syncwarp", "__threadfence_block", "__threadfence")
 _HARMLESS_CALLS = words(
@@ -525,34 +528,28 @@ def _read_without_barrier(function: Function, write: Node, array: Variable) -> N
     if statement is None or statement.type != "expression_statement":
         return None
     written = function.source(write.child_by_field_name("left") or write)
-    following = statement.next_named_sibling
-    while following is not None and following.type in ("expression_statement", "declaration", "return_statement"):
-        if any(not _is_harmless(function, call) for call in _calls_within(function, following)):
+    following: Node | None = statement
+    for _ in range(MAX_STATEMENTS):
+        following = following.next_named_sibling if following is not None else None
+        if following is None or following.type not in _PLAIN_STATEMENTS:
             return None
-        for read in _subscripts_within(function, following):
+        if any(not _is_harmless(function, call) for call in within(function.calls, following)):
+            return None
+        for read in within(function.subscripts, following):
             is_other = _shared_array(function, read) is array and function.source(read) != written
             if is_other and _is_outermost(function, read) and not _is_written(function, read):
-                return None if _is_own_element(function, read, written, array) else read
-        following = following.next_named_sibling
+                return None if _may_be_own_element(function, read, array) else read
     return None
 
 
-def _is_own_element(function: Function, read: Node, written: str, array: Variable) -> bool:
-    """Silent when both indices could be the same element under other names, or the read leaves the thread out."""
+def _may_be_own_element(function: Function, read: Node, array: Variable) -> bool:
+    """An index by a variable that is not known to depend on the thread: nothing is said."""
     indices = function.names_in(read) - {array.name}
-    return not indices.isdisjoint(set(function.variables)) and not may_depend_on_thread(function, read)
+    return any(name in function.variables for name in indices) and not may_depend_on_thread(function, read)
 
 
 def _is_harmless(function: Function, call: Node) -> bool:
     return function.callee(call) in _HARMLESS_CALLS
-
-
-def _calls_within(function: Function, node: Node) -> list[Node]:
-    return [call for call in function.calls if node.start_byte <= call.start_byte < node.end_byte]
-
-
-def _subscripts_within(function: Function, node: Node) -> list[Node]:
-    return [read for read in function.subscripts if node.start_byte <= read.start_byte < node.end_byte]
 
 
 def _is_outermost(function: Function, subscript: Node) -> bool:
@@ -574,7 +571,7 @@ def _unprotected_write(function: Function, loop: Node) -> Node | None:
     body = loop.child_by_field_name("body")
     if body is None or body.type != "compound_statement":
         return None
-    barriers = [c for c in _calls_within(function, body) if not _is_harmless(function, c)]
+    barriers = [c for c in within(function.calls, body) if not _is_harmless(function, c)]
     if len(barriers) != 1 or not is_barrier(function, barriers[0]) or function.loop_around(barriers[0]) != loop:
         return None
     changing = {v.name for v in function.all_variables() if any(_is_inside(write, loop) for write in v.writes)}
@@ -585,7 +582,7 @@ def _unprotected_write(function: Function, loop: Node) -> Node | None:
             continue
         if not function.names_in(left).isdisjoint(changing):
             continue
-        reads = [s for s in _subscripts_within(function, body) if s.start_byte > barriers[0].end_byte]
+        reads = [s for s in within(function.subscripts, body) if s.start_byte > barriers[0].end_byte]
         written = function.source(left)
         if any(_shared_array(function, r) is array and function.source(r) != written for r in reads):
             return write

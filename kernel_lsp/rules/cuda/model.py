@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
@@ -308,6 +309,12 @@ def integer_literal(text: str) -> int | None:
     return int(digits, 0) if digits[:2] != "0x" or len(digits) > 2 else None
 
 
+def within(nodes: list[Node], outer: Node) -> list[Node]:
+    """Those of `nodes`, which are in the order of the text, that start within `outer`."""
+    first = bisect_left(nodes, outer.start_byte, key=_start)
+    return nodes[first : bisect_left(nodes, outer.end_byte, lo=first, key=_start)]
+
+
 def type_bytes(type_text: str) -> int | None:
     """Bytes of a builtin type, None for others."""
     return _TYPE_BYTES.get(" ".join(type_text.split()))
@@ -444,6 +451,10 @@ def _query() -> Query:
         for node_type in types
     ]
     return Query(language(), "\n".join(patterns))
+
+
+def _start(node: Node) -> int:
+    return node.start_byte
 
 
 def _place(node: Node) -> tuple[int, int]:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from dataclasses import dataclass
 from enum import Enum
 
 from tree_sitter import Node
 
-from kernel_lsp.rules.cuda.model import MAX_DEPTH, Function, Variable
+from kernel_lsp.rules.cuda.model import MAX_DEPTH, Function, Variable, within
 from kernel_lsp.rules.words import words
 
 THREAD_SOURCES = frozenset(("threadIdx", "thread_rank", "thread_index"))
@@ -138,14 +137,7 @@ def _mentions(function: Function, node: Node | None, names: frozenset[str] | set
 
 
 def _has_hiding_call(function: Function, node: Node) -> bool:
-    return any(_hides(function, call) for call in _calls_in(function, node))
-
-
-def _calls_in(function: Function, node: Node) -> list[Node]:
-    """The calls within the node; they are in the order of their starts."""
-    first = bisect_left(function.calls, node.start_byte, key=lambda call: call.start_byte)
-    last = bisect_left(function.calls, node.end_byte, key=lambda call: call.start_byte)
-    return function.calls[first:last]
+    return any(_hides(function, call) for call in within(function.calls, node))
 
 
 def _hides(function: Function, call: Node) -> bool:

@@ -426,12 +426,13 @@ def _chain_of(root: ast.expr, scope: Scope) -> _Chain | None:
             continue
         tensors = [operand for operand in operands if scope.is_tensor(operand)]
         chain.n_operations += 1
-        chain.n_moved += 1 + len({ast.dump(tensor) for tensor in tensors})
-        for tensor in tensors:
-            if _pointwise_operands(tensor, scope):
-                waiting.append(tensor)
-            else:
-                chain.inputs.add(tensor.id if isinstance(tensor, ast.Name) else ast.dump(tensor))
+        inner = [tensor for tensor in tensors if _pointwise_operands(tensor, scope)]
+        leaves = {
+            tensor.id if isinstance(tensor, ast.Name) else ast.dump(tensor) for tensor in tensors if tensor not in inner
+        }
+        chain.n_moved += 1 + len(inner) + len(leaves)
+        chain.inputs |= leaves
+        waiting += inner
     return chain if chain.n_operations else None
 
 
@@ -524,12 +525,13 @@ def _is_reduced(node: ast.expr, scope: Scope) -> bool:
 
 
 def _name_is_reduced(name: str, scope: Scope) -> bool:
-    for call in scope.calls:
-        if scope.function_name(call) in REDUCTIONS:
-            operand = scope.operand(call)
-            if operand is not None and any(isinstance(n, ast.Name) and n.id == name for n in ast.walk(operand)):
-                return True
-    return False
+    """Whether a reduction in this scope takes something with the name in it."""
+    if scope.reduced_names is None:
+        calls = [call for call in scope.calls if scope.function_name(call) in REDUCTIONS]
+        operands = [operand for call in calls if (operand := scope.operand(call)) is not None]
+        names = (node for operand in operands for node in ast.walk(operand) if isinstance(node, ast.Name))
+        scope.reduced_names = frozenset(node.id for node in names)
+    return name in scope.reduced_names
 
 
 def _only_repeats(counts: list[ast.expr], dim: int) -> bool:

@@ -20,6 +20,8 @@ from kernel_lsp.rules.pytorch.declare import (
 from kernel_lsp.rules.pytorch.scopes import Scope, keyword, same
 from kernel_lsp.rules.rule import Hit
 
+_MAX_DEFINITIONS = 10
+"""Names that are followed to what they stand for; names that stand for each other end there."""
 _DOUBLES = ("torch.float64", "torch.double", "numpy.float64", "numpy.double", "np.float64")
 _DOUBLE_ARRAYS = ("zeros", "ones", "full", "linspace", "random.rand", "random.randn", "random.normal", "random.uniform")
 
@@ -470,12 +472,14 @@ def _is_converted(call: ast.Call, scope: Scope) -> bool:
     return isinstance(scope.parents.get(id(call)), ast.Attribute)
 
 
-def _is_shifted(argument: ast.expr, scope: Scope) -> bool:
+def _is_shifted(argument: ast.expr, scope: Scope, depth: int = 0) -> bool:
     """Whether the exponent has something subtracted, as the maximum is, or is bounded above."""
+    if depth > _MAX_DEFINITIONS:
+        return True
     argument = scope.definition(argument)
     if isinstance(argument, ast.BinOp):
-        is_shift = isinstance(argument.op, ast.Sub)
-        return is_shift or _is_shifted(argument.left, scope) or _is_shifted(argument.right, scope)
+        sides = (argument.left, argument.right)
+        return isinstance(argument.op, ast.Sub) or any(_is_shifted(side, scope, depth + 1) for side in sides)
     if isinstance(argument, ast.UnaryOp):
         return True
     return scope.function_name(argument) in ("clamp", "clamp_max", "sub", "minimum", "log_softmax", "neg", "abs")
@@ -496,11 +500,7 @@ def _softmax_fix(node: ast.BinOp, argument: ast.expr, total: ast.expr, scope: Sc
 def _keeps_its_value(node: ast.expr, scope: Scope) -> bool:
     """Whether no name in the expression is assigned more than once: it means the same further down."""
     names = {name.id for name in ast.walk(node) if isinstance(name, ast.Name)}
-    parameters = {argument.arg for argument in getattr(scope.node, "args", _NO_ARGUMENTS).args}
-    return all(len(scope.assigned.get(name, ())) + (name in parameters) <= 1 for name in names)
-
-
-_NO_ARGUMENTS = ast.arguments(posonlyargs=[], args=[], kwonlyargs=[], kw_defaults=[], defaults=[])
+    return all(len(scope.assigned.get(name, ())) + (name in scope.parameters) <= 1 for name in names)
 
 
 def _is_true(node: ast.expr | None) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from kernel_lsp.rules.pytorch.kinds import (
@@ -47,7 +48,7 @@ _NOT_HOT = (
 _TRAINING_METHODS = frozenset(("backward", "zero_grad"))
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(eq=False)
 class Scope:
     """`is_forward` says that the code runs at each step of a model: the rules about synchronization look there."""
 
@@ -71,6 +72,8 @@ class Scope:
     """The values that plain assignments give each name."""
     dotted_names: dict[int, str] = field(default_factory=dict)
     function_names: dict[int, str] = field(default_factory=dict)
+    reduced_names: frozenset[str] | None = None
+    """The names in what reductions take, once a rule has asked."""
 
     def is_tensor(self, node: ast.AST) -> bool:
         return self.kinds.get(id(node)) in TENSOR_KINDS
@@ -131,12 +134,21 @@ class Scope:
         return None
 
     def definition(self, node: ast.expr) -> ast.expr:
-        """The one value that a name is assigned in this scope, or the node itself."""
-        if isinstance(node, ast.Name):
+        """The one value that a name ever has in this scope, or the node itself."""
+        if isinstance(node, ast.Name) and node.id not in self.parameters:
             values = self.assigned.get(node.id, ())
             if len(values) == 1:
                 return values[0]
         return node
+
+    @cached_property
+    def parameters(self) -> frozenset[str]:
+        """The names of all parameters."""
+        if isinstance(self.node, ast.Module):
+            return frozenset()
+        arguments = self.node.args
+        rest = [argument for argument in (arguments.vararg, arguments.kwarg) if argument is not None]
+        return frozenset(a.arg for a in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs, *rest))
 
 
 def keyword(node: ast.Call, name: str) -> ast.expr | None:
