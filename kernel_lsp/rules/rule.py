@@ -12,6 +12,8 @@ from kernel_lsp.core.finding import Severity
 from kernel_lsp.rules.finding import QuickFix, RuleFinding, TextRange
 
 Language = Literal["pytorch", "cuda"]
+SubjectKind = Literal["any", "kernel", "device", "host"]
+"""``device`` is kernels and the functions that they call."""
 Subject = TypeVar("Subject")
 """What a check looks at: an analysed file, function or kernel."""
 
@@ -47,10 +49,11 @@ class Hit:
 
 @dataclass(frozen=True, slots=True)
 class Check(Generic[Subject]):
-    """A rule and the generator of its hits."""
+    """A rule and the generator of its hits. `on` says what kind of subject it is for, where there are several."""
 
     rule: Rule
     hits: Callable[[Subject], Iterator[Hit]]
+    on: SubjectKind = "any"
 
     def findings(self, subject: Subject) -> Iterator[RuleFinding]:
         rule = self.rule
@@ -66,11 +69,20 @@ class Declare:
         self.language = language
 
     def __call__(
-        self, code: str, name: str, severity: Severity, *, summary: str, why: str, bad: str, good: str
+        self,
+        code: str,
+        name: str,
+        severity: Severity,
+        *,
+        summary: str,
+        why: str,
+        bad: str,
+        good: str,
+        on: SubjectKind = "any",
     ) -> Callable[[Callable[[Subject], Iterator[Hit]]], Check[Subject]]:
         texts = (inspect.cleandoc(why), inspect.cleandoc(bad) + "\n", inspect.cleandoc(good) + "\n")
         rule = Rule(code, name, self.language, severity, summary, *texts)
-        return lambda hits: Check(rule, hits)
+        return lambda hits: Check(rule, hits, on)
 
 
 def checks_in(*modules: ModuleType) -> tuple[Check, ...]:

@@ -36,6 +36,7 @@ _INDEX_SOURCES = ("blockIdx", "gridDim")
     "KL210",
     "strided-access",
     WARNING,
+    on="kernel",
     summary="Neighbouring threads access elements that are far apart",
     why="""
     A warp reads memory in sectors of 32 bytes. When the index grows by more than a few elements from thread to thread,
@@ -57,8 +58,6 @@ _INDEX_SOURCES = ("blockIdx", "gridDim")
     """,
 )
 def strided_access(function: Function) -> Iterator[Hit]:
-    if not function.is_kernel:
-        return
     file = function.file
     reported: set[str] = set()
     for subscript in function.subscripts:
@@ -79,6 +78,7 @@ def strided_access(function: Function) -> Iterator[Hit]:
     "KL211",
     "bank-conflict",
     WARNING,
+    on="device",
     summary="A column of a shared tile lies in one bank",
     why="""
     Shared memory has 32 banks of 4 bytes. In `float tile[32][32]` all elements of a column are in the same bank, so a
@@ -102,8 +102,6 @@ def strided_access(function: Function) -> Iterator[Hit]:
     """,
 )
 def bank_conflict(function: Function) -> Iterator[Hit]:
-    if not function.is_on_device:
-        return
     file = function.file
     reported: set[str] = set()
     for subscript in function.subscripts:
@@ -123,6 +121,7 @@ def bank_conflict(function: Function) -> Iterator[Hit]:
     "KL212",
     "dynamic-local-array",
     INFORMATION,
+    on="device",
     summary="A local array with an index that is not known when compiling",
     why="""
     Registers cannot be indexed: such an array lies in local memory, which is device memory behind the caches. Loops
@@ -148,8 +147,6 @@ def bank_conflict(function: Function) -> Iterator[Hit]:
     """,
 )
 def dynamic_local_array(function: Function) -> Iterator[Hit]:
-    if not function.is_on_device:
-        return
     file = function.file
     reported: set[str] = set()
     for subscript in function.subscripts:
@@ -166,6 +163,7 @@ def dynamic_local_array(function: Function) -> Iterator[Hit]:
     "KL213",
     "accumulate-in-memory",
     WARNING,
+    on="kernel",
     summary="A loop accumulates into an element of global memory",
     why="""
     The element is read and written in every round: the compiler may not keep it in a register when another pointer
@@ -187,8 +185,6 @@ def dynamic_local_array(function: Function) -> Iterator[Hit]:
     """,
 )
 def accumulate_in_memory(function: Function) -> Iterator[Hit]:
-    if not function.is_kernel:
-        return
     file = function.file
     for write in function.assignments:
         left = write.child_by_field_name("left")
@@ -207,6 +203,7 @@ def accumulate_in_memory(function: Function) -> Iterator[Hit]:
     "KL214",
     "same-address-atomic",
     WARNING,
+    on="kernel",
     summary="All threads do an atomic operation on one address",
     why="""
     Atomic operations on one address are done one after the other: a million threads make a queue of a million. Reduce
@@ -228,8 +225,6 @@ def accumulate_in_memory(function: Function) -> Iterator[Hit]:
     """,
 )
 def same_address_atomic(function: Function) -> Iterator[Hit]:
-    if not function.is_kernel:
-        return
     file = function.file
     for call in function.calls:
         arguments = function.arguments(call)
@@ -248,6 +243,7 @@ def same_address_atomic(function: Function) -> Iterator[Hit]:
     "KL215",
     "index-overflow",
     WARNING,
+    on="device",
     summary="A product is computed in 32 bits and then stored in 64",
     why="""
     `blockIdx.x * blockDim.x` is an unsigned 32-bit product: from 2³² on it wraps, before it is widened. Widen one
@@ -267,8 +263,6 @@ def same_address_atomic(function: Function) -> Iterator[Hit]:
     """,
 )
 def index_overflow(function: Function) -> Iterator[Hit]:
-    if not function.is_on_device:
-        return
     file = function.file
     for variable in function.all_variables():
         if variable.value is None or not variable.is_wide_integer:
@@ -288,6 +282,7 @@ def index_overflow(function: Function) -> Iterator[Hit]:
     "KL216",
     "narrow-loop-index",
     WARNING,
+    on="device",
     summary="An `int` counts up to a 64-bit size",
     why="For sizes from 2³¹ on the counter overflows, which is undefined. Count in the type of the size.",
     bad="""
@@ -302,8 +297,6 @@ def index_overflow(function: Function) -> Iterator[Hit]:
     """,
 )
 def narrow_loop_index(function: Function) -> Iterator[Hit]:
-    if not function.is_on_device:
-        return
     file = function.file
     for loop in function.loops:
         condition = loop.child_by_field_name("condition")

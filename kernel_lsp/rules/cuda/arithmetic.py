@@ -37,6 +37,7 @@ _HALF_TYPES = frozenset(("half", "__half", "__nv_bfloat16", "nv_bfloat16"))
     "KL220",
     "double-literal",
     WARNING,
+    on="device",
     summary="A double literal makes float arithmetic double",
     why="""
     `x * 0.5` converts x to double, multiplies in double precision at 1/2 to 1/64 of the speed, and converts back.
@@ -70,6 +71,7 @@ def double_literal(function: Function) -> Iterator[Hit]:
     "KL221",
     "double-function",
     WARNING,
+    on="device",
     summary="A function of floats is called with a double literal",
     why="""
     With one double argument the overload for doubles is chosen: `pow(x, 2.0)` or `max(x, 0.0)` run in double precision,
@@ -106,6 +108,7 @@ def double_function(function: Function) -> Iterator[Hit]:
     "KL222",
     "power-by-constant",
     INFORMATION,
+    on="device",
     summary="`powf` with a small integer exponent",
     why="""
     `powf` takes some dozens of instructions for any exponent, where a product takes one. The compiler replaces it only
@@ -123,8 +126,6 @@ def double_function(function: Function) -> Iterator[Hit]:
     """,
 )
 def power_by_constant(function: Function) -> Iterator[Hit]:
-    if not function.is_on_device:
-        return
     file = function.file
     for call in function.calls:
         arguments = function.arguments(call)
@@ -144,6 +145,7 @@ def power_by_constant(function: Function) -> Iterator[Hit]:
     "KL223",
     "division-by-constant",
     HINT,
+    on="device",
     summary="A float is divided by a constant in a loop",
     why="""
     An exact division takes 8 or more instructions, a product one. The compiler replaces it only when the reciprocal is
@@ -165,8 +167,6 @@ def power_by_constant(function: Function) -> Iterator[Hit]:
     """,
 )
 def division_by_constant(function: Function) -> Iterator[Hit]:
-    if not function.is_on_device:
-        return
     file = function.file
     for node in function.binaries:
         right = node.child_by_field_name("right")
@@ -184,6 +184,7 @@ def division_by_constant(function: Function) -> Iterator[Hit]:
     "KL224",
     "fast-math",
     HINT,
+    on="device",
     summary="A fast intrinsic with a limited range or accuracy",
     why="""
     `__expf(x)` has an error of 2 + ⌊|1.173 x|⌋ ulp, `__sinf` one of 2^-21 only within ±π, and `__fdividef` gives 0 for
@@ -202,8 +203,6 @@ def division_by_constant(function: Function) -> Iterator[Hit]:
     """,
 )
 def fast_math(function: Function) -> Iterator[Hit]:
-    if not function.is_on_device:
-        return
     file = function.file
     for call in function.calls:
         exact = _FAST_FUNCTIONS.get(function.callee(call))
@@ -216,6 +215,7 @@ def fast_math(function: Function) -> Iterator[Hit]:
     "KL225",
     "division-in-loop",
     INFORMATION,
+    on="device",
     summary="An integer division or remainder by a variable in a loop",
     why="""
     GPUs have no integer division: by a variable it takes 20 instructions and more. Divide once before the loop, count
@@ -234,8 +234,6 @@ def fast_math(function: Function) -> Iterator[Hit]:
     """,
 )
 def division_in_loop(function: Function) -> Iterator[Hit]:
-    if not function.is_on_device:
-        return
     file = function.file
     for node in function.binaries:
         operator = function.operator(node)
@@ -254,6 +252,7 @@ def division_in_loop(function: Function) -> Iterator[Hit]:
     "KL226",
     "half-accumulator",
     WARNING,
+    on="device",
     summary="A sum is accumulated in half precision",
     why="""
     A half has 11 bits, a bfloat16 8: from 2048 (256) on, adding 1 changes nothing. Accumulate in float and convert the
@@ -279,8 +278,6 @@ def division_in_loop(function: Function) -> Iterator[Hit]:
     """,
 )
 def half_accumulator(function: Function) -> Iterator[Hit]:
-    if not function.is_on_device:
-        return
     file = function.file
     for write in function.assignments:
         variable = function.variable(write.child_by_field_name("left"))

@@ -47,6 +47,7 @@ _HARMLESS_CALLS = words(
     "KL201",
     "missing-bound-check",
     WARNING,
+    on="kernel",
     summary="A global index is used without any check against the size",
     why="""
     The grid is rounded up to whole blocks: when the size is no multiple of the block, the last threads access memory
@@ -68,7 +69,7 @@ _HARMLESS_CALLS = words(
     """,
 )
 def missing_bound_check(kernel: Function) -> Iterator[Hit]:
-    if not kernel.is_kernel or kernel.file.promises_divisibility:
+    if kernel.file.promises_divisibility:
         return
     file = kernel.file
     access = next((node for node in kernel.subscripts if _is_global_access(kernel, node)), None)
@@ -80,6 +81,7 @@ def missing_bound_check(kernel: Function) -> Iterator[Hit]:
     "KL202",
     "divergent-barrier",
     ERROR,
+    on="device",
     summary="A barrier in a branch that not all threads of the block take",
     why="""
     `__syncthreads()` waits for every thread of the block. When some of them do not come, the kernel hangs or its
@@ -109,8 +111,6 @@ def missing_bound_check(kernel: Function) -> Iterator[Hit]:
     """,
 )
 def divergent_barrier(function: Function) -> Iterator[Hit]:
-    if not function.is_on_device:
-        return
     file = function.file
     for call in function.calls:
         if is_barrier(function, call):
@@ -124,6 +124,7 @@ def divergent_barrier(function: Function) -> Iterator[Hit]:
     "KL203",
     "barrier-after-return",
     WARNING,
+    on="kernel",
     summary="A barrier behind a `return` that some threads take",
     why="""
     Threads that have returned do not reach the barrier. Hardware lets a warp that ended count as arrived, but within a
@@ -150,8 +151,6 @@ def divergent_barrier(function: Function) -> Iterator[Hit]:
     """,
 )
 def barrier_after_return(kernel: Function) -> Iterator[Hit]:
-    if not kernel.is_kernel:
-        return
     file = kernel.file
     early = [node for node in kernel.returns if _divergent_condition(kernel, node) is not None]
     if not early:
@@ -166,6 +165,7 @@ def barrier_after_return(kernel: Function) -> Iterator[Hit]:
     "KL204",
     "legacy-shuffle",
     ERROR,
+    on="device",
     summary="A warp function without `_sync`",
     why="""
     `__shfl`, `__any`, `__all` and `__ballot` are gone since CUDA 9 for GPUs since Volta: threads of a warp no longer
@@ -185,8 +185,6 @@ def barrier_after_return(kernel: Function) -> Iterator[Hit]:
     """,
 )
 def legacy_shuffle(function: Function) -> Iterator[Hit]:
-    if not function.is_on_device:
-        return
     file = function.file
     for call in function.calls:
         name = function.callee(call)
@@ -206,6 +204,7 @@ def legacy_shuffle(function: Function) -> Iterator[Hit]:
     "KL205",
     "partial-mask",
     WARNING,
+    on="device",
     summary="A warp function with a mask that is not the full warp",
     why="""
     Every lane named by the mask must reach the call, and no other may. `__activemask()` only says which lanes happen to
@@ -225,8 +224,6 @@ def legacy_shuffle(function: Function) -> Iterator[Hit]:
     """,
 )
 def partial_mask(function: Function) -> Iterator[Hit]:
-    if not function.is_on_device:
-        return
     file = function.file
     for call in function.calls:
         arguments = function.arguments(call)
@@ -244,6 +241,7 @@ def partial_mask(function: Function) -> Iterator[Hit]:
     "KL206",
     "divergent-shuffle",
     ERROR,
+    on="device",
     summary="A shuffle over the full warp in a branch that only some of its lanes take",
     why="""
     The mask says that all 32 lanes take part, and those that did not take the branch never come: the value is
@@ -266,8 +264,6 @@ def partial_mask(function: Function) -> Iterator[Hit]:
     """,
 )
 def divergent_shuffle(function: Function) -> Iterator[Hit]:
-    if not function.is_on_device:
-        return
     file = function.file
     for call in function.calls:
         arguments = function.arguments(call)
@@ -282,6 +278,7 @@ def divergent_shuffle(function: Function) -> Iterator[Hit]:
     "KL207",
     "missing-barrier",
     ERROR,
+    on="kernel",
     summary="Shared memory is read where another thread may not have written it yet",
     why="""
     A thread writes its own element and then reads the one of another thread, with no barrier in between. Put
@@ -306,8 +303,6 @@ def divergent_shuffle(function: Function) -> Iterator[Hit]:
     """,
 )
 def missing_barrier(function: Function) -> Iterator[Hit]:
-    if not function.is_kernel:
-        return
     file = function.file
     for write in function.assignments:
         array = _shared_target(function, write)
@@ -321,6 +316,7 @@ def missing_barrier(function: Function) -> Iterator[Hit]:
     "KL208",
     "missing-barrier-in-loop",
     WARNING,
+    on="kernel",
     summary="A loop writes shared memory again while other threads may still read it",
     why="""
     One barrier between writing a tile and reading it is not enough in a loop: a fast thread begins the next round, and
@@ -354,8 +350,6 @@ def missing_barrier(function: Function) -> Iterator[Hit]:
     """,
 )
 def missing_barrier_in_loop(function: Function) -> Iterator[Hit]:
-    if not function.is_kernel:
-        return
     file = function.file
     for loop in function.loops:
         write = _unprotected_write(function, loop)
@@ -367,6 +361,7 @@ def missing_barrier_in_loop(function: Function) -> Iterator[Hit]:
     "KL209",
     "warp-synchronous",
     ERROR,
+    on="device",
     summary="A reduction in shared memory that relies on warps running in step",
     why="""
     Since Volta the threads of a warp have their own program counters. `volatile` keeps the compiler from caching; it
@@ -388,8 +383,6 @@ def missing_barrier_in_loop(function: Function) -> Iterator[Hit]:
     """,
 )
 def warp_synchronous(function: Function) -> Iterator[Hit]:
-    if not function.is_on_device:
-        return
     file = function.file
     steps = [write for write in function.assignments if _is_reduction_step(function, write)]
     for first, second in pairwise(steps):

@@ -14,6 +14,11 @@ from kernel_lsp.rules.rule import checks_in
 
 FUNCTION_CHECKS = checks_in(barriers, access, arithmetic, signature, host)
 FILE_CHECKS = checks_in(launches)
+_CHECKS_ON = {
+    "kernel": tuple(check for check in FUNCTION_CHECKS if check.on != "host"),
+    "device": tuple(check for check in FUNCTION_CHECKS if check.on in ("any", "device")),
+    "host": tuple(check for check in FUNCTION_CHECKS if check.on in ("any", "host")),
+}
 RULES = tuple(sorted((check.rule for check in (*FUNCTION_CHECKS, *FILE_CHECKS)), key=lambda rule: rule.code))
 MAX_FINDINGS = 500
 """Of one file: an editor shows no more of use."""
@@ -48,13 +53,14 @@ def _facts(definition: Definition, file: CudaFile) -> tuple[FunctionFacts, ...]:
     """The facts of a definition, none when it has no readable body."""
     first_line = file.parsed.position(definition.outer.start_byte)[0]
     key = _key(definition, file)
-    facts = _kept.get(key)
-    if facts is None:
-        facts = tuple(facts.shifted(-first_line) for facts in _fresh_facts(definition, file))
-        _kept[key] = facts
-        if len(_kept) > MAX_KEPT_FUNCTIONS:
-            _kept.popitem(last=False)
-    return tuple(f.shifted(first_line) for f in facts)
+    kept = _kept.get(key)
+    if kept is not None:
+        return tuple(facts.shifted(first_line) for facts in kept)
+    fresh = _fresh_facts(definition, file)
+    _kept[key] = tuple(facts.shifted(-first_line) for facts in fresh)
+    if len(_kept) > MAX_KEPT_FUNCTIONS:
+        _kept.popitem(last=False)
+    return fresh
 
 
 def _key(definition: Definition, file: CudaFile) -> tuple:
@@ -74,7 +80,9 @@ def _fresh_facts(definition: Definition, file: CudaFile) -> tuple[FunctionFacts,
     function = read_function(definition, file)
     if function is None:
         return ()
-    return (function_facts(function, tuple(f for check in FUNCTION_CHECKS for f in check.findings(function))),)
+    kind = "kernel" if function.is_kernel else "device" if function.is_device else "host"
+    findings = tuple(finding for check in _CHECKS_ON[kind] for finding in check.findings(function))
+    return (function_facts(function, findings),)
 
 
 _NOLINT = re.compile(rb"//.*\bNOLINT\b(?:\((?P<codes>[^)]*)\))?")

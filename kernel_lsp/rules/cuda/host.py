@@ -27,6 +27,7 @@ _LAUNCH_CHECKS = ("GetLastError", "PeekAtLastError", "CHECK", "check", "Check", 
     "KL250",
     "unchecked-call",
     INFORMATION,
+    on="host",
     summary="The result of a CUDA call is not looked at",
     why="""
     Without a check, a failure (out of memory, an error of an earlier kernel) is found later and elsewhere, or never:
@@ -44,8 +45,6 @@ _LAUNCH_CHECKS = ("GetLastError", "PeekAtLastError", "CHECK", "check", "Check", 
     """,
 )
 def unchecked_call(function: Function) -> Iterator[Hit]:
-    if function.is_on_device:
-        return
     file = function.file
     for call in function.calls:
         parent = function.parent(call)
@@ -58,6 +57,7 @@ def unchecked_call(function: Function) -> Iterator[Hit]:
     "KL251",
     "unchecked-launch",
     INFORMATION,
+    on="host",
     summary="A launch whose errors are never asked for",
     why="""
     A launch returns nothing: too many threads, too much shared memory or no image for the GPU are only seen through
@@ -80,8 +80,6 @@ def unchecked_call(function: Function) -> Iterator[Hit]:
     """,
 )
 def unchecked_launch(function: Function) -> Iterator[Hit]:
-    if function.is_on_device:
-        return
     file = function.file
     launches = [call for call in function.calls if is_launch(call)]
     if not launches:
@@ -95,6 +93,7 @@ def unchecked_launch(function: Function) -> Iterator[Hit]:
     "KL252",
     "sync-in-loop",
     INFORMATION,
+    on="host",
     summary="The host waits for the GPU in each round of a loop",
     why="""
     Launches are asynchronous, so that the host can prepare the next one. Waiting in each round adds its latency, 5 to
@@ -124,8 +123,6 @@ def unchecked_launch(function: Function) -> Iterator[Hit]:
     """,
 )
 def sync_in_loop(function: Function) -> Iterator[Hit]:
-    if function.is_on_device:
-        return
     file = function.file
     for call in function.calls:
         if function.callee(call) in _WAITS and function.loop_around(call) is not None:
@@ -136,6 +133,7 @@ def sync_in_loop(function: Function) -> Iterator[Hit]:
     "KL253",
     "allocation-in-loop",
     INFORMATION,
+    on="host",
     summary="Memory is allocated in a loop",
     why="""
     `cudaMalloc` may wait for the whole device and takes up to milliseconds. Allocate once before the
@@ -163,8 +161,6 @@ def sync_in_loop(function: Function) -> Iterator[Hit]:
     """,
 )
 def allocation_in_loop(function: Function) -> Iterator[Hit]:
-    if function.is_on_device:
-        return
     file = function.file
     for call in function.calls:
         if function.callee(call) in _ALLOCATIONS and _is_in_counting_loop(function, call):

@@ -43,7 +43,19 @@ INTEGER_TYPES = words(
 WIDE_INTEGERS = frozenset(("size_t", "int64_t", "uint64_t", "ptrdiff_t"))
 
 
-@dataclass(eq=False)
+@dataclass(frozen=True, slots=True)
+class TypeFacts:
+    """What the text of a type says. `element` is the type without qualifiers and storage."""
+
+    words: frozenset[str]
+    element: str
+    is_shared: bool
+    is_const: bool
+    is_integer: bool
+    is_wide: bool
+
+
+@dataclass(slots=True, eq=False)
 class Variable:
     """A parameter or local variable. `type_text` has its qualifiers; `sizes` are the nodes of its array extents."""
 
@@ -61,37 +73,51 @@ class Variable:
     scope: tuple[int, int] = (0, 0)
     """The bytes in which the name means this variable, if nothing inside declares it again."""
 
-    @cached_property
+    @property
     def words(self) -> frozenset[str]:
-        return frozenset(_IDENTIFIER.findall(self.type_text))
+        return type_facts(self.type_text).words
 
-    @cached_property
-    def is_shared(self) -> bool:
-        return "__shared__" in self.type_text
-
-    @cached_property
-    def is_const(self) -> bool:
-        return "const" in self.words or "constexpr" in self.words
-
-    @cached_property
+    @property
     def element(self) -> str:
-        """The type without qualifiers and storage."""
-        return " ".join(word for word in re.findall(r"[\w:]+", self.type_text) if word not in _QUALIFIERS)
+        return type_facts(self.type_text).element
 
-    @cached_property
+    @property
+    def is_shared(self) -> bool:
+        return type_facts(self.type_text).is_shared
+
+    @property
+    def is_const(self) -> bool:
+        return type_facts(self.type_text).is_const
+
+    @property
     def is_integer(self) -> bool:
-        return not self.is_pointer and not self.is_array and not self.words.isdisjoint(INTEGER_TYPES)
+        return not self.is_pointer and not self.is_array and type_facts(self.type_text).is_integer
 
-    @cached_property
+    @property
     def is_wide_integer(self) -> bool:
-        words = re.findall(r"\w+", self.type_text)
-        return self.is_integer and (words.count("long") >= 1 or not WIDE_INTEGERS.isdisjoint(words))
+        """Whether it is an integer of 64 bits."""
+        return self.is_integer and type_facts(self.type_text).is_wide
+
+
+@lru_cache(maxsize=4096)
+def type_facts(type_text: str) -> TypeFacts:
+    """The facts of a type, which files repeat over and over."""
+    all_words = re.findall(r"\w+", type_text)
+    words = frozenset(all_words)
+    return TypeFacts(
+        words=frozenset(_IDENTIFIER.findall(type_text)),
+        element=" ".join(word for word in re.findall(r"[\w:]+", type_text) if word not in _QUALIFIERS),
+        is_shared="__shared__" in type_text,
+        is_const="const" in words or "constexpr" in words,
+        is_integer=not words.isdisjoint(INTEGER_TYPES),
+        is_wide="long" in words or not words.isdisjoint(WIDE_INTEGERS),
+    )
 
 
 _QUALIFIERS = words(
     """
     const volatile __shared__ __restrict__ __restrict restrict static extern constexpr register inline
-    __constant__ __device__ alignas unsigned_placeholder
+    __constant__ __device__ alignas
     """
 )
 

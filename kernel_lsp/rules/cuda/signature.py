@@ -21,6 +21,7 @@ _RESTRICT = ("__restrict__", "__restrict", "restrict")
     "KL240",
     "missing-restrict",
     INFORMATION,
+    on="kernel",
     summary="Pointers of a kernel without `__restrict__`",
     why="""
     Without it the compiler must assume that a store through one pointer changes what another one reads: it loads
@@ -40,8 +41,6 @@ _RESTRICT = ("__restrict__", "__restrict", "restrict")
     """,
 )
 def missing_restrict(kernel: Function) -> Iterator[Hit]:
-    if not kernel.is_kernel:
-        return
     file = kernel.file
     pointers = [p for p in kernel.parameters if p.is_pointer and not p.is_reference]
     bare = [p for p in pointers if not _is_restricted(file, p) and _has_star(file, p)]
@@ -57,6 +56,7 @@ def missing_restrict(kernel: Function) -> Iterator[Hit]:
     "KL241",
     "missing-const",
     HINT,
+    on="kernel",
     summary="A pointer that is only read is not `const`",
     why="""
     `const` documents that it is an input, lets the compiler refuse a store, and together with `__restrict__` lets it
@@ -76,8 +76,6 @@ def missing_restrict(kernel: Function) -> Iterator[Hit]:
     """,
 )
 def missing_const(kernel: Function) -> Iterator[Hit]:
-    if not kernel.is_kernel:
-        return
     file = kernel.file
     for parameter in kernel.parameters:
         is_open = parameter.is_pointer and not parameter.is_reference and not parameter.is_const
@@ -91,6 +89,7 @@ def missing_const(kernel: Function) -> Iterator[Hit]:
     "KL242",
     "unused-parameter",
     HINT,
+    on="kernel",
     summary="A kernel does not use one of its parameters",
     why="It is passed at each launch, and whoever reads the launch believes that it matters.",
     bad="""
@@ -107,8 +106,6 @@ def missing_const(kernel: Function) -> Iterator[Hit]:
     """,
 )
 def unused_parameter(kernel: Function) -> Iterator[Hit]:
-    if not kernel.is_kernel:
-        return
     file = kernel.file
     used = kernel.words
     if kernel.node.has_error or not used:
@@ -122,6 +119,7 @@ def unused_parameter(kernel: Function) -> Iterator[Hit]:
     "KL243",
     "printf-in-kernel",
     INFORMATION,
+    on="device",
     summary="A kernel prints",
     why="""
     `printf` needs a stack frame, registers and a buffer that all threads share; it stays costly when its branch is not
@@ -143,8 +141,6 @@ def unused_parameter(kernel: Function) -> Iterator[Hit]:
     """,
 )
 def printf_in_kernel(function: Function) -> Iterator[Hit]:
-    if not function.is_on_device:
-        return
     file = function.file
     for call in function.calls:
         if function.callee(call) in ("printf", "std::printf"):
@@ -155,6 +151,7 @@ def printf_in_kernel(function: Function) -> Iterator[Hit]:
     "KL244",
     "device-heap",
     WARNING,
+    on="device",
     summary="A kernel allocates memory",
     why="""
     `malloc` and `new` in a kernel take memory from a heap of 8 MiB for all threads, under a lock, and the memory is
@@ -176,8 +173,6 @@ def printf_in_kernel(function: Function) -> Iterator[Hit]:
     """,
 )
 def device_heap(function: Function) -> Iterator[Hit]:
-    if not function.is_on_device:
-        return
     file = function.file
     news = [node for node in function.allocations if node.type == "new_expression" and not _is_placement(node)]
     mallocs = [call for call in function.calls if function.callee(call) in ("malloc", "std::malloc")]
