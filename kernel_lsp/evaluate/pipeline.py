@@ -182,20 +182,26 @@ class CpuEvaluator:
             self._estimate(built, prepared, direction, captured_bound, profile, progress)
         else:
             progress.notes.append(f"{direction}: not profiled: {profile.reason}")
-        cases = plan if depth == "full" else plan[1:] or plan
-        return await self._run_cases(executor, built, cases, profile, limits, progress)
+        # A screen needs one case that says something: the small one, else the user's own inputs.
+        cases = plan if depth == "full" else [*plan[1:], plan[0]]
+        n_enough = len(cases) if depth == "full" else 1
+        return await self._run_cases(executor, built, cases, n_enough, profile, limits, progress)
 
     async def _run_cases(
         self,
         executor: PtxExecutor,
         built: Built,
         plan: Sequence[tuple[Case, BoundOperation]],
+        n_enough: int,
         profile: Profile | Skipped,
         limits: Limits,
         progress: _Progress,
     ) -> CheckOutcome | None:
+        """Run cases until `n_enough` have said something: None when all passed, else the first failure."""
         started, n_run = time.monotonic(), 0
         for position, (case, bound) in enumerate(plan):
+            if n_run >= n_enough:
+                break
             if n_run >= MIN_CASES and time.monotonic() - started > FULL_BUDGET_S:
                 progress.notes.append(f"{bound.name}: {len(plan) - position} more input families were not run (time)")
                 break
