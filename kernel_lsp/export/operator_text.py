@@ -307,10 +307,9 @@ class _Operator:
         results = [self.backward.rename(result.name) for result in self.backward.operation.results]
         operator = f"torch.ops.kernel_lsp.{self.backward.name}("
         left = ", ".join(results)
-        if len(left) + len(operator) > LINE_LENGTH // 2:
+        values = results
+        if len(results) > 1 and len(left) + len(operator) > LINE_LENGTH // 2:
             left, values = "found", [f"found[{index}]" for index in range(len(results))]
-        else:
-            values = results
         by_name = dict(zip(results, values, strict=True))
         wanted = [by_name.get(f"grad_{argument.name}", "None") for argument in self._task.arguments]
         passed = [argument.name for argument in self.backward.arguments]

@@ -161,6 +161,29 @@ __global__ void divide(const float* scores, float* out, int D) {
 }
 """,
 )
+MANY_RESULTS = Sample(
+    "weighted_sum_of_many",
+    lambda name: task(
+        name,
+        tuple(tensor(f"argument_{number}", "B", "D") for number in range(6)),
+        "return " + " + ".join(f"argument_{number} * {number + 1}" for number in range(6)),
+    ),
+    "// kernel-lsp: 1\n// op: NAME("
+    + ", ".join(f"argument_{number}: f32[B, D]" for number in range(6))
+    + ") -> (out: f32[B, D])\n// launch: add<<<B, 256>>>("
+    + ", ".join(f"argument_{number}" for number in range(6))
+    + ", out, D)\n// op: NAME_backward(grad_out: f32[B, D], "
+    + ", ".join(f"argument_{number}: f32[B, D]" for number in range(6))
+    + ") -> ("
+    + ", ".join(f"grad_argument_{number}: f32[B, D]" for number in range(6))
+    + ")\n// launch: scale<<<B, 256>>>(grad_out, "
+    + ", ".join(f"grad_argument_{number}" for number in range(6))
+    + ", D)\n\n__global__ void add("
+    + ", ".join(f"const float* a{number}" for number in range(6))
+    + ", float* out, int D) {}\n__global__ void scale(const float* g, "
+    + ", ".join(f"float* a{number}" for number in range(6))
+    + ", int D) {}\n",
+)
 RMS_NORM = Sample("rms_norm", rms_norm_task, rms_norm_cu("NAME"))
 RMS_NORM_MODULE = Sample(
     "rms_norm_module",
@@ -178,4 +201,5 @@ SAMPLES = (
     LIBRARY_ONLY,
     MANY_ARGUMENTS,
     BAKED_NUMBER,
+    MANY_RESULTS,
 )

@@ -15,7 +15,18 @@ import pytest
 import torch
 
 from .loading import load_operator
-from .other_samples import AWKWARD_NAMES, LINEAR_RELU, RMS_NORM, RMS_NORM_MODULE, ROW_MAX, TOTAL, Sample
+from .other_samples import (
+    AWKWARD_NAMES,
+    BAKED_NUMBER,
+    LIBRARY_ONLY,
+    LINEAR_RELU,
+    MANY_RESULTS,
+    RMS_NORM,
+    RMS_NORM_MODULE,
+    ROW_MAX,
+    TOTAL,
+    Sample,
+)
 from .samples import RMS_NORM_CU, fresh_name, rms_norm_task
 
 EPS = 1e-6
@@ -95,6 +106,21 @@ def test_the_operators_gradients_are_right_to_the_second_order(rms_norm: ModuleT
     operator = operator_of(rms_norm)
     assert torch.autograd.gradcheck(lambda x, weight: operator(x, weight, EPS), inputs)
     assert torch.autograd.gradgradcheck(lambda x, weight: operator(x, weight, EPS), inputs)
+
+
+@pytest.mark.parametrize(
+    ("sample", "inputs"),
+    [
+        (BAKED_NUMBER, (torch.randn(2, 3), 0.7)),
+        (MANY_RESULTS, tuple(torch.randn(2, 3) for _ in range(6))),
+        (LIBRARY_ONLY, (torch.randn(2, 3), torch.randn(3, 4))),
+    ],
+    ids=lambda value: value.stem if isinstance(value, Sample) else "",
+)
+def test_gradients_find_their_arguments(sample: Sample, inputs: tuple[Any, ...], tmp_path: Path) -> None:
+    module = load(sample, tmp_path)
+    doubles = [v.double().requires_grad_() if isinstance(v, torch.Tensor) else v for v in inputs]
+    assert torch.autograd.gradcheck(operator_of(module), doubles)
 
 
 def test_only_the_gradient_that_is_needed_is_made(rms_norm: ModuleType) -> None:
