@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from kernel_lsp.core.dtype import DType
+from kernel_lsp.errors import InternalError
 from kernel_lsp.generate.index import Index, Sizes, Variable, as_index, product, ravel, reshape, unravel
 from kernel_lsp.generate.scalar import (
     Access,
@@ -28,6 +29,8 @@ from kernel_lsp.generate.scalar import (
 from kernel_lsp.generate.tensor import (
     Buffer,
     Definition,
+    LibraryCall,
+    LibraryResult,
     Pointwise,
     Reduction,
     Scan,
@@ -153,7 +156,15 @@ class ScatterGroup:
     base: ElementwiseGroup | None
 
 
-Group = ElementwiseGroup | RowGroup | ContractionGroup | ScanGroup | ScatterGroup
+@dataclass(frozen=True)
+class LibraryGroup:
+    """A vendor library call that writes `tensor`."""
+
+    tensor: Tensor
+    call: LibraryCall
+
+
+Group = ElementwiseGroup | RowGroup | ContractionGroup | ScanGroup | ScatterGroup | LibraryGroup
 
 
 @dataclass(frozen=True)
@@ -228,6 +239,9 @@ class _Fuser:
             seed = self._choose_seed()
             groups.append(self._grow(seed))
         stored = frozenset(self.read_by_others | set(self.outputs))
+        missing = [tensor.name for tensor in stored if tensor not in self.scheduled]
+        if missing:
+            raise InternalError(f"no kernel computes {', '.join(missing)}", next_step="please report this target")
         kept = [self._with_stored(group, stored) for group in groups]
         return FusedGraph(tuple(group for group in kept if _does_anything(group)), stored, self.hints)
 
@@ -260,12 +274,11 @@ class _Fuser:
 
     def _find_forced(self) -> None:
         """Pointwise definitions to store although no output asks for them."""
+        operands = {operand for tensor in self.live for operand in _operands_of(self.definitions[tensor])}
         for tensor in reversed(self.live):
             definition = self.definitions[tensor]
-            if (
-                isinstance(definition, Pointwise)
-                and not self._is_view(tensor)
-                and self._repeats_work(tensor, definition)
+            if isinstance(definition, Pointwise) and (
+                tensor in operands or (not self._is_view(tensor) and self._repeats_work(tensor, definition))
             ):
                 self.forced.add(tensor)
 
@@ -380,6 +393,8 @@ class _Fuser:
             group, roots = self._scan(seed, definition), [seed]
         elif isinstance(definition, Scatter):
             group, roots = self._scatter(seed, definition), [seed]
+        elif isinstance(definition, LibraryResult):
+            group, roots = self._library(seed, definition)
         else:
             group, roots = self._grow_elementwise(seed)
         self._finish(group, roots)
@@ -506,6 +521,26 @@ class _Fuser:
             return self.expand(definition.body.substitute(dict(zip(definition.variables, index, strict=True))), local)
         except NotReadyError:
             return None
+
+    # library calls
+
+    def _library(self, seed: Tensor, definition: LibraryResult) -> tuple[Group, list[Tensor]]:
+        """The call writes a result of the operation itself where that is all the result is."""
+        readers = [tensor for tensor in self.pending if tensor is not seed and seed in self.needs(tensor)]
+        if len(readers) == 1 and seed not in self.outputs and self._is_copy(readers[0], seed):
+            return LibraryGroup(readers[0], definition.call), [seed, readers[0]]
+        return LibraryGroup(seed, definition.call), [seed]
+
+    def _is_copy(self, tensor: Tensor, source: Tensor) -> bool:
+        definition = self.definitions[tensor]
+        if not isinstance(definition, Pointwise) or tensor.shape != source.shape or tensor.dtype != source.dtype:
+            return False
+        index = tuple(as_index(variable) for variable in definition.variables)
+        scalar = self._local_scalar(tensor, index, frozenset((source,)))
+        while isinstance(scalar, Operation) and scalar.name == "cast":
+            scalar = scalar.operands[0]
+        is_plain = isinstance(scalar, Access) and scalar.tensor is source and scalar.mask is None
+        return is_plain and ravel(scalar.index, source.shape) == ravel(index, tensor.shape)  # type: ignore[union-attr]
 
     # scans and scatters
 
@@ -772,7 +807,16 @@ def _scalars_of(definition: Definition) -> list[Scalar]:
             carriers: list[Scalar] = [IndexValue(index) for index in definition.index]
             optional = [scalar for scalar in (definition.base, definition.mask) if scalar is not None]
             return [definition.body, *carriers, *optional]
+        case LibraryResult():
+            return [Access(operand, [as_index(0)] * len(operand.shape)) for operand in _operands_of(definition)]
     return []
+
+
+def _operands_of(definition: Definition) -> list[Tensor]:
+    """The tensors that a library call needs in memory."""
+    if not isinstance(definition, LibraryResult):
+        return []
+    return [argument for argument in definition.call.arguments if isinstance(argument, Tensor)]
 
 
 def _scalars_of_group(group: Group) -> list[Scalar]:
@@ -790,6 +834,8 @@ def _scalars_of_group(group: Group) -> list[Scalar]:
             carriers: list[Scalar] = [IndexValue(index) for index in group.index]
             base = [store.scalar for store in group.base.stores] if group.base else []
             return [group.scalar, *carriers, *base, *([group.mask] if group.mask is not None else [])]
+        case LibraryGroup():
+            return _scalars_of(LibraryResult(group.call))
 
 
 _ = DType

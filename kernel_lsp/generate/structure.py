@@ -11,6 +11,7 @@ from kernel_lsp.core.expression import call
 from kernel_lsp.generate.fuse import live_tensors, pattern_of, unravel_safe
 from kernel_lsp.generate.index import Index, Sizes, Variable, as_index, product, to_expression
 from kernel_lsp.generate.knobs import Choices
+from kernel_lsp.generate.library import library_plan, n_products
 from kernel_lsp.generate.lowering.table import LoweredGraph
 from kernel_lsp.generate.names import NamePool
 from kernel_lsp.generate.scalar import Access, Constant, Loop, Scalar, compare, guarded, index_value
@@ -24,6 +25,10 @@ MAX_DIRECT_TERMS = 64
 """A sum of at most so many products is done by one thread: staging its factors would cost as much."""
 MAX_ROW_OUTPUTS = 1 << 15
 """Sums of products with at most so many results are done by a warp each: tiles would not fill the GPU."""
+LIBRARY_FROM_PRODUCTS = 1 << 30
+LIBRARY_FROM_PRODUCTS_TENSOR_CORE = 1 << 27
+"""Products from which a vendor library is the default: it uses the whole GPU where our tiles use part of its rate, and
+for f16 and bf16 it has the tensor cores, which ours do not use."""
 SPLITTABLE = ("sum", "prod", "max", "min", "any", "all")
 
 
@@ -117,12 +122,16 @@ class _Planner:
         return chosen
 
     def _contraction_options(self, tensor: Tensor, definition: Reduction) -> list[str]:
-        return ["direct", "rows", "tiled"]
+        has_library = library_plan(tensor, definition) is not None
+        return ["direct", "rows", "tiled", *(["library"] if has_library else [])]
 
     def _default_contraction(self, tensor: Tensor, definition: Reduction) -> str:
         contraction = definition.contraction
         assert contraction is not None
         n_terms = self._size(product(variable.extent for variable in definition.reduced))
+        plan = library_plan(tensor, definition)
+        if plan is not None and self._size(n_products(definition, tensor.shape)) >= _library_from(plan.result.dtype):
+            return "library"
         n_results = self._size(tensor.n_elements)
         n_columns = self._size(product(tensor.shape[axis] for axis in contraction.column_axes))
         n_rows = self._size(product(tensor.shape[axis] for axis in contraction.row_axes))
@@ -175,6 +184,11 @@ class _Rewriter:
         if way == "direct":
             loop = Loop("sum", definition.reduced, tensor.dtype, definition.body)
             self.definitions[tensor] = Pointwise(definition.variables, loop)
+        elif way == "library":
+            plan = library_plan(tensor, definition)
+            assert plan is not None
+            self.new_tensors.append(plan.result)
+            self.definitions[tensor] = plan.view
         elif way == "rows":
             self.definitions[tensor] = replace(definition, contraction=None)
 
@@ -217,6 +231,11 @@ class _Rewriter:
         exact = (columns + (split - 1)) // split
         expression = call("ceil_div", to_expression(columns), ConstantExpression(split))
         return as_index(self.sizes.derived(exact, expression, "part_length"))
+
+
+def _library_from(dtype: DType) -> int:
+    is_half = dtype in (DType.F16, DType.BF16)
+    return LIBRARY_FROM_PRODUCTS_TENSOR_CORE if is_half else LIBRARY_FROM_PRODUCTS
 
 
 def _split_domain(

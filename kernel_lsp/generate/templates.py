@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from kernel_lsp.core.expression import Constant
-from kernel_lsp.core.plan import Fill, LibraryStep
+from kernel_lsp.core.plan import Fill, LibraryArgument, LibraryStep
 from kernel_lsp.errors import TargetError
 from kernel_lsp.generate.codegen.elementwise import ElementwiseSchedule, render_elementwise
 from kernel_lsp.generate.codegen.kernel import RenderedKernel
@@ -20,6 +20,7 @@ from kernel_lsp.generate.fuse import (
     ContractionGroup,
     ElementwiseGroup,
     Group,
+    LibraryGroup,
     RowGroup,
     ScanGroup,
     ScatterGroup,
@@ -65,6 +66,8 @@ class GroupRenderer:
                 return self._scan(group, name)
             case ScatterGroup():
                 return self._scatter(group, name)
+            case LibraryGroup():
+                return RenderedGroup((), library=(self._library_step(group),))
 
     # --- contractions, scans, scatters
 
@@ -131,6 +134,20 @@ class GroupRenderer:
         comment = f"One thread per update finds its place and {how}."
         kernels.append(render_scatter(kernel, group, threads, comment))
         return RenderedGroup(tuple(kernels), fills)
+
+    def _library_step(self, group: LibraryGroup) -> LibraryStep:
+        arguments = tuple(self._library_argument(argument) for argument in group.call.arguments)
+        return LibraryStep(group.call.function, arguments, (self.tensor_names[group.tensor],))
+
+    def _library_argument(self, argument: Tensor | int | bool | tuple[int, ...] | None) -> LibraryArgument:
+        match argument:
+            case Tensor():
+                return self.tensor_names[argument]
+            case tuple():
+                return tuple(Constant(value) for value in argument)
+            case None:
+                return None
+        return Constant(argument)
 
     # --- elementwise
 

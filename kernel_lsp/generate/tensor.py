@@ -24,6 +24,23 @@ class Pointwise:
 
 
 @dataclass(frozen=True)
+class LibraryCall:
+    """An ATen function, e.g. ``aten::mm``, and the shape of its result. Arguments are tensors, which must lie in memory,
+    numbers, lists of numbers, or None."""
+
+    function: str
+    arguments: tuple[Tensor | int | bool | tuple[int, ...] | None, ...]
+    shape: tuple[Index, ...]
+
+
+@dataclass(frozen=True)
+class LibraryResult:
+    """What a library call returns."""
+
+    call: LibraryCall
+
+
+@dataclass(frozen=True)
 class Contraction:
     """The factors of a sum of products ``sum over k of left(batch, m, k) * right(batch, k, n)``.
 
@@ -36,14 +53,6 @@ class Contraction:
     row_axes: tuple[int, ...]
     column_axes: tuple[int, ...]
     library: LibraryCall | None = None
-
-
-@dataclass(frozen=True)
-class LibraryCall:
-    """An ATen function that computes a contraction. A tensor among `arguments` must be contiguous in memory."""
-
-    function: str
-    arguments: tuple[object, ...]
 
 
 @dataclass(frozen=True)
@@ -85,12 +94,12 @@ class Scatter:
     mask: Scalar | None = None
 
 
-Definition = Buffer | Pointwise | Reduction | Scan | Scatter
+Definition = Buffer | Pointwise | Reduction | Scan | Scatter | LibraryResult
 
 
 @dataclass(frozen=True, eq=False)
 class Tensor:
-    """A value of the graph. `name` is a C identifier after the user's variable; `serial` orders tensors by definition."""
+    """A value of the graph. `name` is an identifier after the user's variable; `serial` orders tensors by definition."""
 
     name: str
     serial: int

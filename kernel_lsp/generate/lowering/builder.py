@@ -15,7 +15,7 @@ from kernel_lsp.generate.index import ONE, ZERO, Index, Sizes, Variable, as_inde
 from kernel_lsp.generate.index import reshape as reshape_index
 from kernel_lsp.generate.names import identifier
 from kernel_lsp.generate.scalar import Access, Constant, Scalar, cast, index_value, operation
-from kernel_lsp.generate.tensor import Buffer, Contraction, Definition, Pointwise, Reduction, Tensor
+from kernel_lsp.generate.tensor import Buffer, Contraction, Definition, LibraryCall, Pointwise, Reduction, Tensor
 
 Body = Callable[[tuple[Index, ...]], Scalar]
 Shape = tuple[Index, ...]
@@ -93,13 +93,14 @@ class Builder:
         axes: tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]],
         *,
         name: str = "",
+        library: LibraryCall | None = None,
     ) -> Tensor:
         """Sum of products over `reduced_shape`. `axes` are the (batch, row, column) axes of the result."""
         variables = self.variables(shape)
         reduced = self.variables(reduced_shape, names=tap_names(len(reduced_shape)))
         left, right = factors(positions(variables), positions(reduced))
         body = multiply(left, right, accumulation_dtype(dtype))
-        contraction = Contraction(left, right, *axes)
+        contraction = Contraction(left, right, *axes, library)
         definition = Reduction("sum", variables, reduced, (*variables, *reduced), body, contraction)
         return self.tensor(name or self.result_name(), dtype, shape, definition)
 

@@ -21,7 +21,7 @@ from kernel_lsp.generate.scalar import (
     in_range,
     index_value,
 )
-from kernel_lsp.generate.tensor import Tensor
+from kernel_lsp.generate.tensor import LibraryCall, Tensor
 
 Factors = Callable[[tuple[Index, ...], tuple[Index, ...]], tuple[Scalar, Scalar]]
 
@@ -34,9 +34,12 @@ def contract(
     axes: tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]],
     *,
     name: str = "",
+    library: LibraryCall | None = None,
 ) -> Tensor:
     """A sum of products in the accumulation type of the call's first result."""
-    return call.builder.contraction(accumulation_dtype(call.dtype()), shape, reduced_shape, factors, axes, name=name)
+    return call.builder.contraction(
+        accumulation_dtype(call.dtype()), shape, reduced_shape, factors, axes, name=name, library=library
+    )
 
 
 def converted(call: Call, tensor: Tensor, item: int = 0) -> Tensor:
@@ -62,7 +65,9 @@ def matrix_product(call: Call, left: Tensor, right: Tensor) -> Tensor:
             Access(right, (*index[:n_batch], k[0], index[n_batch + 1])),
         )
 
-    return contract(call, shape, (left.shape[-1],), factors, (batch, (n_batch,), (n_batch + 1,)))
+    library = LibraryCall("aten::bmm" if n_batch else "aten::mm", (left, right), shape) if n_batch <= 1 else None
+    axes = (batch, (n_batch,), (n_batch + 1,))
+    return contract(call, shape, (left.shape[-1],), factors, axes, library=library)
 
 
 @lowers("mm", "bmm")
@@ -170,6 +175,12 @@ class _Convolution:
             call.integer(first + 5, "groups", 1),
         )
 
+    def library(self, source: Tensor, weight: Tensor, shape: Shape) -> LibraryCall:
+        """The plain convolution of these tensors."""
+        none_added = (0,) * len(self.stride)
+        settings = (self.stride, self.padding, self.dilation, False, none_added, self.groups)
+        return LibraryCall("aten::convolution", (source, weight, None, *settings), shape)
+
     def source_position(self, out: Sequence[Index], kernel: Sequence[Index]) -> list[Index]:
         """Which input position an output position reads at a place of the kernel; it may lie outside."""
         return [
@@ -224,8 +235,12 @@ def plain_convolution(call: Call, source: Tensor, weight: Tensor, geometry: _Con
         pixel = guarded_access(source, (index[0], group * per_group + k[0], *at), len(spatial))
         return pixel, Access(weight, (group * channels.per_group + channel, *k))
 
-    total = contract(call, channels.shape(source.shape[0], spatial), weight.shape[1:], factors, channels.axes)
-    return call.builder.reshaped(total, (source.shape[0], weight.shape[0], *spatial))
+    shape = (source.shape[0], weight.shape[0], *spatial)
+    library = geometry.library(source, weight, shape)
+    total = contract(
+        call, channels.shape(source.shape[0], spatial), weight.shape[1:], factors, channels.axes, library=library
+    )
+    return call.builder.reshaped(total, shape)
 
 
 def transposed_convolution(

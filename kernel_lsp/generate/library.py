@@ -1,0 +1,121 @@
+"""Which vendor library call, through ATen, computes a sum of products, and what it needs in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kernel_lsp.generate.index import Index, as_index, product, ravel, reshape
+from kernel_lsp.generate.lowering.builder import positions
+from kernel_lsp.generate.scalar import Access, Scalar, cast
+from kernel_lsp.generate.tensor import LibraryCall, LibraryResult, Pointwise, Reduction, Tensor
+
+
+@dataclass(frozen=True)
+class LibraryPlan:
+    """The call's result as a tensor of its own, and what the contraction is in terms of it."""
+
+    result: Tensor
+    view: Pointwise
+
+
+def library_plan(tensor: Tensor, definition: Reduction) -> LibraryPlan | None:
+    """How a library computes `tensor`; None when no function does."""
+    contraction = definition.contraction
+    if contraction is None or contraction.library is None:
+        return None
+    call = _direct(contraction.library)
+    operands = [argument for argument in call.arguments if isinstance(argument, Tensor)]
+    if len({operand.dtype for operand in operands}) != 1 or not operands[0].dtype.is_floating:
+        return None
+    name = f"{tensor.name}_by_library"
+    result = Tensor(name, tensor.serial - 1, operands[0].dtype, call.shape, LibraryResult(call), tensor.source)
+    index = positions(definition.variables)
+    body: Scalar = Access(result, reshape(index, tensor.shape, call.shape))
+    return LibraryPlan(result, Pointwise(definition.variables, cast(body, tensor.dtype)))
+
+
+# --- below: matrix products of views, without copies where ATen can take the viewed tensors
+
+
+def _direct(call: LibraryCall) -> LibraryCall:
+    """The same product of the tensors that the operands are views of, when a function takes those."""
+    if call.function not in ("aten::mm", "aten::bmm"):
+        return call
+    left, right = call.arguments
+    assert isinstance(left, Tensor) and isinstance(right, Tensor)
+    base = _same_memory(left)
+    if base is None:
+        return call
+    if call.function == "aten::mm" and base.shape and base.shape[-1] == left.shape[-1]:
+        weight = _transposed_memory(right)
+        if weight is not None:
+            return LibraryCall("aten::linear", (base, weight), (*base.shape[:-1], right.shape[-1]))
+        matrix = _same_memory(right)
+        if matrix is not None and matrix.shape == right.shape:
+            return LibraryCall("aten::matmul", (base, matrix), (*base.shape[:-1], right.shape[-1]))
+    other = _same_memory(right)
+    if call.function == "aten::bmm" and other is not None and _same_batch(base, other, left, right):
+        return LibraryCall("aten::matmul", (base, other), (*base.shape[:-1], right.shape[-1]))
+    return call
+
+
+def _same_batch(left: Tensor, right: Tensor, left_view: Tensor, right_view: Tensor) -> bool:
+    """Whether both are stacks of the same matrices that their views are."""
+    is_left = len(left.shape) > 2 and left.shape[-2:] == left_view.shape[-2:]
+    is_right = len(right.shape) == len(left.shape) and right.shape[-2:] == right_view.shape[-2:]
+    return is_left and is_right and left.shape[:-2] == right.shape[:-2]
+
+
+def _same_memory(tensor: Tensor) -> Tensor | None:
+    """The tensor that lies in memory exactly as `tensor` would: itself, or what it reshapes."""
+    base, flat, own = _viewed(tensor)
+    return base if flat == own else None
+
+
+def _transposed_memory(matrix: Tensor) -> Tensor | None:
+    """The (N, K) tensor that a (K, N) matrix is the transpose of."""
+    base, _, _ = _viewed(matrix)
+    if len(base.shape) != 2 or base.shape != tuple(reversed(matrix.shape)) or base is matrix:
+        return None
+    variables, body = _view_body(matrix)
+    return base if body == tuple(reversed(variables)) else None
+
+
+def _viewed(tensor: Tensor) -> tuple[Tensor, Index, Index]:
+    """What a chain of views looks at, the flat position there, and the flat position in the view."""
+    variables, index = _view_body(tensor)
+    base = _base(tensor)
+    return base, ravel(index, base.shape), ravel(variables, tensor.shape)
+
+
+def _view_body(tensor: Tensor) -> tuple[tuple[Index, ...], tuple[Index, ...]]:
+    """The view's own index, and the index of the base that it reads there."""
+    definition = tensor.definition
+    if not isinstance(definition, Pointwise):
+        index = tuple(as_index(0) for _ in tensor.shape)
+        return index, index
+    own = positions(definition.variables)
+    scalar: Scalar = definition.body
+    while isinstance(scalar, Access) and _is_view(scalar.tensor):
+        inner = scalar.tensor.definition
+        assert isinstance(inner, Pointwise)
+        scalar = inner.body.substitute(dict(zip(inner.variables, scalar.index, strict=True)))
+    return own, scalar.index if isinstance(scalar, Access) and _is_view(tensor) else own
+
+
+def _base(tensor: Tensor) -> Tensor:
+    while _is_view(tensor):
+        assert isinstance(tensor.definition, Pointwise) and isinstance(tensor.definition.body, Access)
+        tensor = tensor.definition.body.tensor
+    return tensor
+
+
+def _is_view(tensor: Tensor) -> bool:
+    definition = tensor.definition
+    return isinstance(definition, Pointwise) and isinstance(definition.body, Access) and definition.body.mask is None
+
+
+def n_products(definition: Reduction, shape: Sequence[Index]) -> Index:
+    """Multiplications of a contraction."""
+    return product(shape) * product(variable.extent for variable in definition.reduced)
