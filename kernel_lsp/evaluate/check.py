@@ -29,7 +29,7 @@ async def check_kernel(kernel: Path, target: str | None, directory: Path, settin
         return Verdict(candidate_id=candidate.id, device=DEVICE_NAME, outcome=BuildFailed(findings=parsed.findings))
     source = find_task(kernel, parsed.plan.task, target, directory)
     async with Session(settings) as session:
-        await session.device()
+        await session.gpu_index()
         task = await session.capture(source, with_backward=parsed.plan.backward is not None)
         evaluator = await session.evaluator(task)
         return await evaluator.evaluate(candidate, "full")

@@ -37,6 +37,7 @@ from kernel_lsp.evaluate.compare import (
     is_within_budget,
     unwritten_error,
 )
+from kernel_lsp.evaluate.judgement import describe_error
 from kernel_lsp.process.worker_client import CaseFiles, CaseTensor, Worker
 from kernel_lsp.ptx.executor import (
     WRITTEN_BY_KERNEL,
@@ -327,20 +328,3 @@ def _written_elements(run: _Run, tensor: BoundTensor) -> np.ndarray:
     shadow = np.fromfile(f"{run.path(tensor)}{WRITTEN_SUFFIX}", dtype=np.uint8)
     by_kernel = (shadow & WRITTEN_BY_KERNEL) != 0
     return by_kernel.reshape(-1, tensor.dtype.itemsize).all(axis=1).reshape(tensor.shape)
-
-
-def describe_error(error: TensorError, result: CaseResult) -> str:
-    """A wrong output in words: where, how far, on which case."""
-    shapes = ", ".join(f"{name}{list(shape)}" for name, shape in result.shapes.items())
-    case = f"inputs '{result.family}', {shapes}"
-    if error.found is None and error.n_wrong:
-        return f"{error.n_wrong} of {error.n_elements} elements of '{error.output}' are never written ({case})"
-    if error.worst_index is None:
-        return (
-            f"'{error.output}' is {error.relative_l2:.2e} from the fp64 reference (relative L2), "
-            f"and {error.relative_l2_budget:.2e} is allowed ({case})"
-        )
-    return (
-        f"{error.n_wrong} of {error.n_elements} elements of '{error.output}' are wrong: at {list(error.worst_index)} "
-        f"{error.found:.6g} instead of {error.expected:.6g} ({case})"
-    )

@@ -1,6 +1,7 @@
-"""The pipeline: plan -> build -> integrity -> profile -> cases -> verdict, on the PTX executor.
+"""The pipeline: plan -> build -> integrity -> profile -> cases -> time -> verdict.
 
-A candidate never raises: whatever it does becomes its outcome.
+The PTX executor checks everywhere; where there is a GPU, what passed is also run, judged and timed there. A candidate
+never raises: whatever it does becomes its outcome.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Literal
 
 from kernel_lsp.core.candidate import Candidate
 from kernel_lsp.core.finding import Finding, Severity
-from kernel_lsp.core.measurement import Comparison, Estimate
+from kernel_lsp.core.measurement import Comparison, Estimate, Measurement
 from kernel_lsp.core.plan import BoundLaunch, BoundOperation
 from kernel_lsp.core.task import Task
 from kernel_lsp.core.verdict import (
@@ -31,7 +32,7 @@ from kernel_lsp.core.verdict import (
     Verdict,
 )
 from kernel_lsp.errors import PlanError
-from kernel_lsp.evaluate.case_store import CaseStore
+from kernel_lsp.evaluate.case_store import CaseStore, NoCase
 from kernel_lsp.evaluate.cases import (
     Case,
     OperationKind,
@@ -41,6 +42,7 @@ from kernel_lsp.evaluate.cases import (
     screen_cases,
 )
 from kernel_lsp.evaluate.cpu import CaseRun, CpuDevice, Limits, Profile, Skipped
+from kernel_lsp.evaluate.cuda import GpuDevice, Measured
 from kernel_lsp.evaluate.prepare import Prepared, kernel_names, plan_failure, prepare
 from kernel_lsp.gpu.estimate import estimate_eager, estimate_operation
 from kernel_lsp.gpu.specs import GpuSpec
@@ -67,32 +69,51 @@ MIN_SAMPLED_BLOCKS = 12
 class _Progress:
     """What is known of one candidate so far."""
 
+    candidate_id: str
     findings: list[Finding] = field(default_factory=list)
     cases: list[CaseResult] = field(default_factory=list)
     times: dict[str, Comparison] = field(default_factory=dict)
     estimates: list[Estimate] = field(default_factory=list)
+    measurements: list[Measurement] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     built: Built | None = None
     has_atomics: bool = False
     """Some kernel adds to device memory: what one block wrote is not the final value."""
 
 
-class CpuEvaluator:
-    """Verdicts on one task from the PTX executor. Keeps executors warm between candidates. Use as ``async with``."""
+class Evaluator:
+    """Verdicts on one task. Keeps executors warm between candidates. Use as ``async with``."""
 
     n_slots = N_SLOTS
 
     def __init__(
-        self, task: Task, worker: Worker, compiler: Compiler, gpu: GpuSpec, directory: Path, *, seed: int
+        self,
+        task: Task,
+        worker: Worker,
+        compiler: Compiler,
+        gpu: GpuSpec,
+        directory: Path,
+        *,
+        seed: int,
+        gpu_device: GpuDevice | None = None,
     ) -> None:
         self._task, self._compiler, self._gpu, self._seed = task, compiler, gpu, seed
+        self._gpu_device, self._gpu_turn = gpu_device, asyncio.Lock()
         self._store = CaseStore(task, worker, directory)
         self._device = CpuDevice(self._store, worker, directory)
         self._idle: list[PtxExecutor] = []
         self._slots = asyncio.Semaphore(N_SLOTS)
 
-    async def __aenter__(self) -> CpuEvaluator:
+    async def __aenter__(self) -> Evaluator:
         return self
+
+    @property
+    def device_name(self) -> str:
+        """Where verdicts are reached."""
+        return DEVICE_NAME if self._gpu_device is None else f"{DEVICE_NAME} and {self._gpu_device.name}"
+
+    def _directions(self) -> tuple[OperationKind, ...]:
+        return ("forward",) if self._task.backward is None else ("forward", "backward")
 
     async def __aexit__(self, *_: object) -> None:
         await self._store.close()
@@ -101,7 +122,7 @@ class CpuEvaluator:
 
     async def evaluate(self, candidate: Candidate, depth: Depth) -> Verdict:
         """The verdict. Raises only for a broken machine or a worker that died."""
-        started, progress = time.monotonic(), _Progress()
+        started, progress = time.monotonic(), _Progress(candidate.id)
         prepared = prepare(candidate.text, self._task)
         outcome: CheckOutcome
         if isinstance(prepared, BuildFailed):
@@ -185,7 +206,28 @@ class CpuEvaluator:
         # A screen needs one case that says something: the small one, else the user's own inputs.
         cases = plan if depth == "full" else [*plan[1:], plan[0]]
         n_enough = len(cases) if depth == "full" else 1
-        return await self._run_cases(executor, built, cases, n_enough, profile, limits, progress)
+        failure = await self._run_cases(executor, built, cases, n_enough, profile, limits, progress)
+        if failure is not None or self._gpu_device is None:
+            return failure
+        return await self._measure(built, captured_case, captured_bound, progress)
+
+    async def _measure(
+        self, built: Built, case: Case, bound: BoundOperation, progress: _Progress
+    ) -> Crashed | Mismatch | None:
+        """Run and time on the GPU, one candidate at a time; None when it is right there too."""
+        assert self._gpu_device is not None
+        files = await self._store.get(case)
+        if isinstance(files, NoCase):
+            progress.notes.append(f"{bound.name}: not measured: {files.reason}")
+            return None
+        async with self._gpu_turn:
+            found = await self._gpu_device.measure(progress.candidate_id, built, bound, case.operation, files)
+        if not isinstance(found, Measured):
+            return found
+        assert isinstance(found.comparison.ours, Measurement)
+        progress.measurements.append(found.comparison.ours)
+        progress.times[bound.name] = found.comparison
+        return None
 
     async def _run_cases(
         self,
@@ -248,13 +290,14 @@ class CpuEvaluator:
         return Verdict(
             candidate_id=candidate.id,
             depth=depth,
-            device=DEVICE_NAME,
+            device=self.device_name,
             outcome=outcome,
             findings=tuple(progress.findings),
             kernels=progress.built.kernels if progress.built is not None else (),
             library_steps=prepared.library_steps if isinstance(prepared, Prepared) else (),
             times=progress.times,
-            estimate=_total(progress.estimates),
+            estimate=_total_estimate(progress.estimates),
+            measurement=_total_measurement(progress.measurements, len(self._directions())),
             notes=tuple(progress.notes),
             evaluate_s=elapsed_s,
         )
@@ -296,18 +339,17 @@ def _sample(bound: BoundOperation, profile: Profile | Skipped, limits: Limits, s
     return BlockSample(n_blocks=max(n_affordable, MIN_SAMPLED_BLOCKS), seed=seed)
 
 
-def _total(estimates: Sequence[Estimate]) -> Estimate | None:
+def _total_estimate(estimates: Sequence[Estimate]) -> Estimate | None:
     """Forward and backward together: what the search minimizes."""
     if not estimates:
         return None
-    first = estimates[0]
-    return first.model_copy(
-        update={
-            "time_us": sum(estimate.time_us for estimate in estimates),
-            "low_us": sum(estimate.low_us for estimate in estimates),
-            "high_us": sum(estimate.high_us for estimate in estimates),
-            "bytes_moved": sum(estimate.bytes_moved for estimate in estimates),
-            "n_operations": sum(estimate.n_operations for estimate in estimates),
-            "n_launches": sum(estimate.n_launches for estimate in estimates),
-        }
-    )
+    sums = ("time_us", "low_us", "high_us", "bytes_moved", "n_operations", "n_launches")
+    return estimates[0].model_copy(update={name: sum(getattr(e, name) for e in estimates) for name in sums})
+
+
+def _total_measurement(measurements: Sequence[Measurement], n_expected: int) -> Measurement | None:
+    """Forward and backward together, when both were measured."""
+    if len(measurements) < n_expected:
+        return None
+    sums = ("time_us", "low_us", "high_us")
+    return measurements[0].model_copy(update={name: sum(getattr(m, name) for m in measurements) for name in sums})

@@ -7,13 +7,13 @@ import shutil
 import tempfile
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Literal
 
 from kernel_lsp.config import Settings
 from kernel_lsp.core.target import TargetSource
 from kernel_lsp.core.task import Task
 from kernel_lsp.errors import EnvironmentProblem, SettingError
-from kernel_lsp.evaluate.pipeline import CpuEvaluator
+from kernel_lsp.evaluate.cuda import GpuDevice
+from kernel_lsp.evaluate.pipeline import Evaluator
 from kernel_lsp.gpu.specs import GpuSpec, find_gpu
 from kernel_lsp.process.worker_client import Worker, find_python
 from kernel_lsp.toolchain.cache import BuildCache
@@ -55,28 +55,43 @@ class Session:
     async def __aexit__(self, *_: object) -> None:
         await self._stack.aclose()
 
-    async def device(self) -> Literal["cpu", "cuda"]:
-        """The device that the settings ask for. Raises SettingError when it is not there."""
-        if self.settings.device == "cpu":
-            return "cpu"
-        has_cuda = (await self.worker.describe()).has_cuda
-        if self.settings.device == "auto":
-            return "cuda" if has_cuda else "cpu"
-        if not has_cuda:
+    async def gpu_index(self) -> int | None:
+        """The GPU that the settings ask for; None to use the executor alone. Raises SettingError when it is not there.
+
+        What is measured on it is of that GPU: the target GPU of estimates stays what the settings say."""
+        device = self.settings.device
+        if device == "cpu":
+            return None
+        seen = await self.worker.describe()
+        if device == "auto":
+            return 0 if seen.has_cuda else None
+        index = int(device.partition(":")[2] or 0)
+        if not seen.has_cuda or index >= len(seen.devices):
             raise SettingError(
-                f"device '{self.settings.device}' was asked for, and torch in {self.worker.python} sees no GPU",
-                next_step="use --device cpu, or name an interpreter whose torch has CUDA with --python",
+                f"device '{device}' was asked for, and torch in {self.worker.python} sees "
+                + (f"{len(seen.devices)} GPUs" if seen.has_cuda else "no GPU"),
+                next_step="use --device cpu, or name an interpreter whose torch sees it with --python",
             )
-        return "cuda"
+        return index
 
     async def capture(self, source: TargetSource, *, with_backward: bool) -> Task:
         """The target as a task. Raises TargetError, EnvironmentProblem."""
         return await self.worker.capture(source, with_backward=with_backward)
 
-    async def evaluator(self, task: Task) -> CpuEvaluator:
+    async def evaluator(self, task: Task) -> Evaluator:
         """An evaluator of this task's candidates; it ends with the session."""
-        evaluator = CpuEvaluator(
-            task, self.worker, self._compiler, self.gpu, self._scratch / "evaluate", seed=self.settings.seed
+        folder, index = self._scratch / "evaluate", await self.gpu_index()
+        gpu_device = None
+        if index is not None:
+            gpu_device = await self._stack.enter_async_context(GpuDevice(task, self.worker.python, index, folder))
+        evaluator = Evaluator(
+            task,
+            self.worker,
+            self._compiler,
+            self.gpu,
+            folder,
+            seed=self.settings.seed,
+            gpu_device=gpu_device,
         )
         return await self._stack.enter_async_context(evaluator)
 

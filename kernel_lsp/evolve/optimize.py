@@ -25,7 +25,6 @@ from kernel_lsp.core.target import TargetSource
 from kernel_lsp.core.task import Task
 from kernel_lsp.core.verdict import Verdict
 from kernel_lsp.errors import EnvironmentProblem, TargetError
-from kernel_lsp.evaluate.pipeline import DEVICE_NAME
 from kernel_lsp.evaluate.session import Session
 from kernel_lsp.evolve.archive import Archive, check_workspace_is_free, workspace_lock
 from kernel_lsp.evolve.generations import Search, SearchResult, SearchSettings
@@ -66,7 +65,7 @@ class RunHandle:
         source = read_target(self.request.target, self.request.directory)
         async with Session(self.settings) as session:
             yield StageStarted(message=f"capturing {self.request.target} with {session.worker.python}")
-            await session.device()
+            await session.gpu_index()
             task = await session.capture(source, with_backward=self.request.backward)
             out = self.request.out or Path(source.file).parent / OUT_FOLDER_NAME
             program = plan_program(_as_seen_from(out, task, source), gpu=session.gpu)
@@ -101,10 +100,11 @@ class RunHandle:
 
     async def _run(self, archive: Archive, run_id: str, resumed: bool, prepared: _Prepared) -> AsyncIterator[Event]:
         session, task = prepared.session, prepared.task
+        evaluator = await session.evaluator(task)
         yield RunStarted(
             run_id=run_id,
             target=self.request.target,
-            device=DEVICE_NAME,
+            device=evaluator.device_name,
             target_gpu=session.gpu.name,
             resumed=resumed,
         )
@@ -112,7 +112,7 @@ class RunHandle:
         search = Search(
             run_id,
             prepared.program,
-            await session.evaluator(task),
+            evaluator,
             archive,
             SearchSettings(self.request.generations, self.request.proposals, self.request.seed),
         )
