@@ -16,11 +16,13 @@ GRADIENT = "grad_"
 
 @dataclass
 class BackwardProgram:
-    """`graph` takes the forward's placeholders, then one gradient per floating output. `results` are nodes, or None for
-    a gradient that does not exist, one for each placeholder in `of`; `outputs` are the positions of the floating
-    outputs. The first `n_forward` nodes are the forward, computed again."""
+    """`module` takes the forward's placeholders, then one gradient per floating output.
 
-    graph: torch.fx.Graph
+    `results` are nodes, or None for a gradient that does not exist, one for each placeholder in `of`; `outputs` are the
+    positions of the floating outputs. The first `n_forward` nodes are the forward, computed again.
+    """
+
+    module: torch.fx.GraphModule
     results: list[Any]
     of: list[int]
     outputs: list[int]
@@ -68,7 +70,7 @@ def trace_backward(program: Program, wanted: Sequence[int]) -> BackwardProgram:
     traced.graph.eliminate_dead_code()
     results = list(next(node for node in reversed(traced.graph.nodes) if node.op == "output").args[0])
     n_forward = sum(node.name in forward_nodes for node in traced.graph.nodes)
-    return BackwardProgram(traced.graph, results, list(wanted), floating, n_forward)
+    return BackwardProgram(traced, results, list(wanted), floating, n_forward)
 
 
 class _Traced(torch.fx.Interpreter):

@@ -13,7 +13,7 @@ import torch
 from .backward import GRADIENT, BackwardProgram, trace_backward
 from .failure import Failure, TargetFailure, raised_by_user, short_message, user_place
 from .graph import GraphReader, GraphText, is_random
-from .guards import Bounds, assumptions
+from .guards import Bounds, assumptions, ranges
 from .inputs import CallInputs, inputs_of
 from .load import Callee, LoadedFile, load_file, resolve
 from .machine import take_asked, without_cuda
@@ -212,13 +212,12 @@ class _Attempt:
                 backward_text = self._backward_text(backward, symbols, arguments, constants, output_names, program)
         except Inexpressible as problem:
             raise self._must_fix(problem.symbols, str(problem)) from None
-        bounds = self._bounds(program, symbols, sizes)
         used = forward.used | (backward_text.used if backward_text else set())
         texts = [forward, backward_text] if backward_text else [forward]
         kept = _kept(arguments, used, program, symbols, texts)
         dropped = [a.name for a in arguments if a.placeholder.role == "input" and a not in kept]
         unused = [f"input '{name}' is not used, so it is not an argument" for name in dropped]
-        return Captured(
+        captured = Captured(
             source=self._source,
             callee=self._callee,
             inputs=self._inputs,
@@ -227,7 +226,7 @@ class _Attempt:
             backward=backward,
             symbols=symbols,
             captured_sizes=sizes,
-            bounds=bounds,
+            bounds={},
             arguments=kept,
             output_names=output_names,
             forward_text=forward,
@@ -235,6 +234,8 @@ class _Attempt:
             constants=constants,
             notes=[*self._notes, *unused, *_lifted_notes(kept), *self._mutation_notes(program)],
         )
+        self._settle_bounds(captured)
+        return captured
 
     def _export(self) -> Program:
         self._wrapper.record.problem = None
@@ -368,7 +369,7 @@ class _Attempt:
         output_names: list[str],
         program: Program,
     ) -> GraphText:
-        nodes = [node for node in backward.graph.nodes if node.op == "placeholder"]
+        nodes = [node for node in backward.module.graph.nodes if node.op == "placeholder"]
         n_forward = len(program.placeholders)
         by_node = {nodes[a.position].name: a.name for a in arguments}
         for node, position in zip(nodes[n_forward:], backward.outputs):
@@ -381,25 +382,27 @@ class _Attempt:
         by_position = {a.position: a.name for a in arguments}
         reader = GraphReader(symbols, by_node, values, self._place)
         names = [f"{GRADIENT}{by_position[position]}" for position in backward.of]
-        return reader.read(backward.graph, backward.results, names, n_forward=backward.n_forward)
+        return reader.read(backward.module.graph, backward.results, names, n_forward=backward.n_forward)
 
     # --- sizes
 
-    def _bounds(
-        self, program: Program, symbols: SymbolTable, sizes: dict[sympy.Symbol, int]
-    ) -> dict[sympy.Symbol, Bounds]:
-        shape_env = shape_env_of(program.fake_inputs)
+    def _settle_bounds(self, captured: Captured) -> None:
+        """Find the bounds of the symbols. Raises _MustFix for those that cannot stay symbolic."""
+        from .trial import agrees_at
+
+        shape_env, sizes = shape_env_of(captured.program.fake_inputs), captured.captured_sizes
         if shape_env is None or not sizes:
-            return {}
+            return
         # Differentiating can fix a size, or make two equal, that the forward left free.
         bound = frozenset(symbol for symbol in sizes if shape_env.replace(symbol) != symbol)
         if bound:
             raise self._must_fix(bound, "its backward needs the size")
-        found = assumptions(shape_env, symbols, sizes)
+        captured.bounds = ranges(shape_env, sizes)
+        found = assumptions(shape_env, captured.symbols, sizes, lambda tried: agrees_at(captured, tried, None))
         if found.fixed:
             reason = "; ".join(dict.fromkeys(found.fixed.values()))
             raise self._must_fix(frozenset(found.fixed), f"the code needs {reason}")
-        return found.bounds
+        captured.bounds = found.bounds
 
     def _must_fix(self, fixed: frozenset[sympy.Symbol], reason: str) -> _MustFix:
         dims: set[Dim] = set().union(*(self._dims_of.get(symbol, set()) for symbol in fixed))

@@ -24,6 +24,8 @@ LARGE_SIZES = (64, 97, 128, 509, 1000, 1021, 2048, 4093, 16384, 65521, 100003)
 PAIR_SIZES = 9
 """Sizes tried per symbol, beside the large ones, in a relation among several."""
 MAX_COMBINATIONS = 4000
+ROOMY_SIZE = 17
+N_TELLING = 3
 
 
 @dataclass(frozen=True)
@@ -46,9 +48,22 @@ class Assumptions:
     fixed: dict[sympy.Symbol, str]
 
 
-def assumptions(shape_env: Any, symbols: SymbolTable, captured: dict[sympy.Symbol, int]) -> Assumptions:
-    """The bounds of every named symbol, and which symbols cannot stay symbolic."""
-    bounds = {symbol: _range(shape_env, symbol) for symbol in captured}
+Agrees = Callable[[dict[sympy.Symbol, int]], bool]
+"""Whether the captured graph does what the user's code does at given sizes."""
+
+
+def ranges(shape_env: Any, captured: dict[sympy.Symbol, int]) -> dict[sympy.Symbol, Bounds]:
+    """The bounds of every named symbol before any relation."""
+    return {symbol: _range(shape_env, symbol) for symbol in captured}
+
+
+def assumptions(shape_env: Any, symbols: SymbolTable, captured: dict[sympy.Symbol, int], agrees: Agrees) -> Assumptions:
+    """The bounds of every named symbol, and which symbols cannot stay symbolic.
+
+    `agrees` is asked about sizes at which a relation fails: torch takes relations among strides, and its own choices of
+    a formula, for needs of the code.
+    """
+    bounds = ranges(shape_env, captured)
     fixed: dict[sympy.Symbol, str] = {}
     for guard in _relations(shape_env):
         involved = sorted((s for s in guard.free_symbols if s in captured), key=str)
@@ -56,9 +71,9 @@ def assumptions(shape_env: Any, symbols: SymbolTable, captured: dict[sympy.Symbo
             continue
         relation = _Relation(guard, involved, symbols)
         if relation.test is None:
-            fixed.update({symbol: str(guard) for symbol in involved})
+            fixed.update(dict.fromkeys(involved, relation.text))
         else:
-            _apply(relation, bounds, captured, fixed)
+            _apply(relation, bounds, captured, fixed, agrees)
     return Assumptions(bounds, fixed)
 
 
@@ -90,12 +105,14 @@ class _Relation:
     """One assumption, as a function of the sizes of `involved`; `test` is None when it cannot be stated."""
 
     def __init__(self, guard: Any, involved: list[sympy.Symbol], symbols: SymbolTable) -> None:
-        self.guard, self.involved = guard, involved
+        self.involved = involved
         self.test: Callable[..., bool] | None = None
+        self.text = str(guard.xreplace({symbol: sympy.Symbol(name) for symbol, name in symbols.names.items()}))
         try:
             text = _boolean_text(guard, symbols)
         except Inexpressible:
             return
+        self.text = text[1:-1]  # without the parentheses around the whole
         names = ", ".join(symbols.names[symbol] for symbol in involved)
         # The text is built by our own printer from sympy; nothing of the user's is evaluated.
         self.test = eval(f"lambda {names}: {text}", {"__builtins__": {}, "min": min, "max": max})
@@ -117,8 +134,9 @@ def _apply(
     bounds: dict[sympy.Symbol, Bounds],
     captured: dict[sympy.Symbol, int],
     fixed: dict[sympy.Symbol, str],
+    agrees: Agrees,
 ) -> None:
-    """Raise minima, or fix symbols, until the relation holds on every size tried."""
+    """Raise minima, or fix symbols, until the relation holds on every size tried, or is seen not to matter."""
     involved = relation.involved
     choices = [_sizes(bounds[symbol], captured[symbol], len(involved)) for symbol in involved]
     failures = relation.failures(choices)
@@ -129,8 +147,10 @@ def _apply(
         for symbol, minimum in zip(involved, raised):
             bounds[symbol] = Bounds(max(minimum, bounds[symbol].minimum), bounds[symbol].maximum)
         return
+    if all(agrees(dict(zip(involved, sizes))) for sizes in _telling(failures)):
+        return
     for symbol in _to_fix(relation, choices, captured):
-        fixed[symbol] = str(relation.guard)
+        fixed[symbol] = relation.text
 
 
 def _sizes(bounds: Bounds, captured: int, n_symbols: int) -> list[int]:
@@ -138,6 +158,12 @@ def _sizes(bounds: Bounds, captured: int, n_symbols: int) -> list[int]:
     large: Iterable[int] = LARGE_SIZES if n_symbols <= 2 else LARGE_SIZES[1::4]
     sizes = {*range(bounds.minimum, bounds.minimum + n_small), *large, captured}
     return sorted(size for size in sizes if bounds.holds(size))
+
+
+def _telling(failures: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
+    """A few of the sizes at which a relation fails: the smallest that leave room for windows and strides."""
+    roomy = [sizes for sizes in failures if min(sizes) >= ROOMY_SIZE] or failures
+    return sorted(roomy, key=lambda sizes: (sum(sizes), sizes))[:N_TELLING]
 
 
 def _raised_minima(

@@ -9,6 +9,7 @@ from typing import Any, Callable
 import sympy
 import torch
 
+from .backward import BackwardProgram
 from .capture import Captured
 from .machine import without_cuda
 from .program import OWNER, eagerly, quiet, user_outputs
@@ -54,12 +55,15 @@ def agrees_at(captured: Captured, wanted: dict[sympy.Symbol, int], reference: Fu
         if max([1, *(torch.Size(shape).numel() for shape in shapes)]) > MAX_TRIAL_ELEMENTS:
             continue
         inputs = _trial_inputs(captured, shapes, sizes)
-        with torch.random.fork_rng(devices=[]), torch.no_grad(), quiet(), contextlib.suppress(Exception):
+        with torch.random.fork_rng(devices=[]), quiet(), contextlib.suppress(Exception):
             # The code may refuse these sizes with any exception: then the larger trial, or none, must tell.
-            expected = run_original(captured, inputs)
-            return _agree(expected, _run_core(captured, inputs, sizes)) and (
-                reference is None or _agree(expected, _run_reference(captured, reference, inputs))
-            )
+            with torch.no_grad():
+                expected = run_original(captured, inputs)
+                if not _agree(expected, _run_core(captured, inputs, sizes)):
+                    return False
+                if reference is not None:
+                    return _agree(expected, _run_reference(captured, reference, inputs))
+            return captured.backward is None or _backward_agrees(captured, captured.backward, inputs, sizes)
     return False
 
 
@@ -150,6 +154,35 @@ def _run_core(captured: Captured, inputs: Sequence[torch.Tensor], sizes: dict[sy
     values = [inputs[p.index] if p.role == "input" else p.value for p in program.placeholders]
     results = list(_ShapeChecker(program.core.graph_module, sizes).run(*values, enable_io_processing=False))
     return results[len(results) - len(user_outputs(program.core)) :]
+
+
+def _backward_agrees(
+    captured: Captured, backward: BackwardProgram, inputs: Sequence[torch.Tensor], sizes: dict[sympy.Symbol, int]
+) -> bool:
+    """Whether the captured backward gives what autograd gives through the user's code."""
+    placeholders = captured.program.placeholders
+    values = [inputs[p.index] if p.role == "input" else p.value for p in placeholders]
+    leaves = [v.detach().clone().requires_grad_(position in backward.of) for position, v in enumerate(values)]
+    given, state = list(inputs), {}
+    for placeholder, leaf in zip(placeholders, leaves):
+        if placeholder.role == "input":
+            given[placeholder.index] = leaf
+        else:
+            state[placeholder.node] = leaf
+    outputs = call_original(captured, given, state)
+    generator = torch.Generator().manual_seed(SEED)
+    gradients = [torch.randn(outputs[p].shape, generator=generator).to(outputs[p].dtype) for p in backward.outputs]
+    reached = [(outputs[p], g) for p, g in zip(backward.outputs, gradients) if outputs[p].requires_grad]
+    expected = torch.autograd.grad(
+        [output for output, _ in reached],
+        [leaves[position] for position in backward.of],
+        [gradient for _, gradient in reached],
+        allow_unused=True,
+    )
+    with torch.no_grad():
+        found = _ShapeChecker(backward.module, sizes).run(*values, *gradients, enable_io_processing=False)
+    pairs = [(a, b) for a, b in zip(expected, found) if a is not None and b is not None]
+    return _agree([a for a, _ in pairs], [b for _, b in pairs])
 
 
 def _run_reference(captured: Captured, reference: Function, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:

@@ -86,7 +86,7 @@ def test_a_divisibility_that_symbols_cannot_state_fixes_that_dim_alone() -> None
     text = "def f(x):\n    B, T, C = x.shape\n    return x.view(B, T, 2, C // 2).transpose(1, 2)"
     task = capture_text(text, "f", inputs=[X])
     assert shape_of(task, "x") == ("B", "T", "8")
-    assert "x.shape[2] = 8" in task.notes[0]
+    assert "x.shape[2] = 8 (the code needs B * T * C == 2 * B * T * (C // 2))" in task.notes[0]
 
 
 def test_a_pooled_size_is_an_expression() -> None:
