@@ -26,6 +26,7 @@ from kernel_lsp.core.verdict import (
     CheckOutcome,
     Correct,
     Crashed,
+    Mismatch,
     Rejected,
     TimedOut,
     Unsupported,
