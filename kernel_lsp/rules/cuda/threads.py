@@ -85,17 +85,16 @@ def _dependent_names(function: Function, key: str, sources: frozenset[str]) -> f
 def _find_dependent(function: Function, sources: frozenset[str]) -> frozenset[str]:
     if function.words.isdisjoint(sources):
         return frozenset()
-    found: set[str] = set()
+    reached = set(sources)
     for _ in range(2):  # a loop may carry a value to a line above
-        reached = found | sources
         for name, variables in _values(function).items():
-            is_reached = all(
-                any(not v.hides and not v.names.isdisjoint(reached) for v in values) for values in variables
-            )
-            if is_reached:
-                found.add(name)
+            if name not in reached and all(_is_made_of(values, reached) for values in variables):
                 reached.add(name)
-    return frozenset(found)
+    return frozenset(reached - sources)
+
+
+def _is_made_of(values: list[_Value], names: set[str]) -> bool:
+    return any(not value.hides and not value.names.isdisjoint(names) for value in values)
 
 
 def _possible_names(function: Function) -> frozenset[str]:
@@ -110,18 +109,20 @@ def _find_possible(function: Function) -> frozenset[str]:
     reached = set(THREAD_SOURCES)
     for _ in range(3):
         for name, variables in _values(function).items():
-            if any(not v.names.isdisjoint(reached) for values in variables for v in values):
+            if name not in reached and any(not v.names.isdisjoint(reached) for values in variables for v in values):
                 reached.add(name)
     return frozenset(reached - THREAD_SOURCES)
 
 
 def _values(function: Function) -> dict[str, list[list[_Value]]]:
-    """For each name its variables, and for each of those its values."""
+    """For each name its variables, and for each of those its values; names that are never given one are left out."""
     if "values" not in function.caches:
-        function.caches["values"] = {
-            name: [_values_of(function, variable) for variable in variables]
+        given = {
+            name: variables
             for name, variables in function.variables.items()
+            if any(variable.value is not None or variable.writes for variable in variables)
         }
+        function.caches["values"] = {name: [_values_of(function, v) for v in given[name]] for name in given}
     return function.caches["values"]
 
 
