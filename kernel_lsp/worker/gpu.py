@@ -42,6 +42,8 @@ GUARD_BYTES = 4096
 alignment stays as it is."""
 L2_FLUSH_FACTOR = 2
 MIN_SAMPLES = 60
+GRADIENT_PREFIX = "grad_"
+"""Of the inputs of a backward that are the gradients of its results; they come first."""
 N_WARM_UP = 3
 LOW_PERCENTILE, HIGH_PERCENTILE = 10, 90
 SLEEP_CYCLES_PER_US = 2000
@@ -101,9 +103,10 @@ def handle_run(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def handle_time(request: dict[str, Any]) -> dict[str, Any]:
-    """``{"candidate", "operation", "inputs", "reference": {"name", "source", "arguments"}, "n_samples"}``.
+    """``{"candidate", "operation", "inputs", "reference": {"name", "source", "arguments", "direction"}, "n_samples"}``.
 
-    `arguments` are the reference's, in order: ``{"tensor": name}`` or ``{"value": number}``. Times are of the device,
+    `arguments` are the reference's, in order: ``{"tensor": name}`` or ``{"value": number}``. With the direction
+    ``backward`` PyTorch's time is that of autograd going back through the reference, whose forward ran before. Times are of the device,
     with a cold L2, in microseconds: ``{"status": "timed", "ours": {...}, "eager": {...}, "is_stable", ...facts}``.
     `is_stable` says whether the outputs after the last timed call have the bytes of those after the first call.
     """
@@ -296,7 +299,23 @@ def _reference_call(reference: dict[str, Any], run: BoundRun) -> Callable[[], An
         run.tensors[argument["tensor"]].clone() if "tensor" in argument else argument["value"]
         for argument in reference["arguments"]
     ]
+    if reference.get("direction") == "backward":
+        return _backward_call(function, arguments, run)
     return lambda: function(*arguments)
+
+
+def _backward_call(function: Callable[..., Any], arguments: list[Any], run: BoundRun) -> Callable[[], Any]:
+    """Autograd's way back, again and again over one forward."""
+    floating = [a for a in arguments if isinstance(a, torch.Tensor) and a.is_floating_point()]
+    with torch.enable_grad():
+        for argument in floating:
+            argument.requires_grad_()
+        results = function(*arguments)
+    flat = results if isinstance(results, (tuple, list)) else (results,)
+    flat = [result for result in flat if result.requires_grad]
+    given = [value for name, value in run.tensors.items() if name.startswith(GRADIENT_PREFIX)]
+    gradients = [value.clone() for value in given][: len(flat)]
+    return lambda: torch.autograd.grad(flat, floating, gradients, retain_graph=True, allow_unused=True)
 
 
 # --- below: loading and looking
