@@ -106,8 +106,8 @@ def handle_time(request: dict[str, Any]) -> dict[str, Any]:
     """``{"candidate", "operation", "inputs", "reference": {"name", "source", "arguments", "direction"}, "n_samples"}``.
 
     `arguments` are the reference's, in order: ``{"tensor": name}`` or ``{"value": number}``. With the direction
-    ``backward`` PyTorch's time is that of autograd going back through the reference, whose forward ran before. Times are of the device,
-    with a cold L2, in microseconds: ``{"status": "timed", "ours": {...}, "eager": {...}, "is_stable", ...facts}``.
+    ``backward`` PyTorch's time is that of autograd going back through the reference, whose forward ran before. Times
+    are of the device, with a cold L2, in microseconds: ``{"status": "timed", "ours": {...}, "eager": {...}, "is_stable", ...facts}``.
     `is_stable` says whether the outputs after the last timed call have the bytes of those after the first call.
     """
     candidate = _candidate(request)
@@ -117,7 +117,7 @@ def handle_time(request: dict[str, Any]) -> dict[str, Any]:
             originals = {entry["name"]: read_tensor(entry) for entry in request["inputs"]}
             _refuse_zeros(originals)
             run = BoundRun(candidate, request["operation"], originals)
-            eager = _reference_call(request["reference"], run)
+            eager = _reference_call(request["reference"], originals, candidate.device)
             run()
             first = run.outputs()
             samples = interleaved_times(run, eager, n_samples, candidate.device)
@@ -292,19 +292,20 @@ def _refuse_zeros(inputs: dict[str, torch.Tensor]) -> None:
         raise Failure("all floating inputs are zero: times on zeros are not true of other inputs")
 
 
-def _reference_call(reference: dict[str, Any], run: BoundRun) -> Callable[[], Any]:
+def _reference_call(reference: dict[str, Any], inputs: dict[str, torch.Tensor], device: int) -> Callable[[], Any]:
     """PyTorch's own computation on copies of the inputs, which the candidate cannot touch."""
     function = compile_reference(reference["source"], reference["name"])
     arguments = [
-        run.tensors[argument["tensor"]].clone() if "tensor" in argument else argument["value"]
+        inputs[argument["tensor"]].to(_on(device)) if "tensor" in argument else argument["value"]
         for argument in reference["arguments"]
     ]
     if reference.get("direction") == "backward":
-        return _backward_call(function, arguments, run)
+        given = [value.to(_on(device)) for name, value in inputs.items() if name.startswith(GRADIENT_PREFIX)]
+        return _backward_call(function, arguments, given)
     return lambda: function(*arguments)
 
 
-def _backward_call(function: Callable[..., Any], arguments: list[Any], run: BoundRun) -> Callable[[], Any]:
+def _backward_call(function: Callable[..., Any], arguments: list[Any], given: list[torch.Tensor]) -> Callable[[], Any]:
     """Autograd's way back, again and again over one forward."""
     floating = [a for a in arguments if isinstance(a, torch.Tensor) and a.is_floating_point()]
     with torch.enable_grad():
@@ -313,9 +314,7 @@ def _backward_call(function: Callable[..., Any], arguments: list[Any], run: Boun
         results = function(*arguments)
     flat = results if isinstance(results, (tuple, list)) else (results,)
     flat = [result for result in flat if result.requires_grad]
-    given = [value for name, value in run.tensors.items() if name.startswith(GRADIENT_PREFIX)]
-    gradients = [value.clone() for value in given][: len(flat)]
-    return lambda: torch.autograd.grad(flat, floating, gradients, retain_graph=True, allow_unused=True)
+    return lambda: torch.autograd.grad(flat, floating, given[: len(flat)], retain_graph=True, allow_unused=True)
 
 
 # --- below: loading and looking
