@@ -107,7 +107,8 @@ def handle_time(request: dict[str, Any]) -> dict[str, Any]:
 
     `arguments` are the reference's, in order: ``{"tensor": name}`` or ``{"value": number}``. With the direction
     ``backward`` PyTorch's time is that of autograd going back through the reference, whose forward ran before. Times
-    are of the device, with a cold L2, in microseconds: ``{"status": "timed", "ours": {...}, "eager": {...}, "is_stable", ...facts}``.
+    are of the device, with a cold L2, in microseconds:
+    ``{"status": "timed", "ours": {...}, "eager": {...}, "is_stable", ...facts}``.
     `is_stable` says whether the outputs after the last timed call have the bytes of those after the first call.
     """
     candidate = _candidate(request)
