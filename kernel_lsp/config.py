@@ -73,6 +73,15 @@ class Settings(Noun):
     )
     out_directory: Path | None = _setting(None, "Where the two result files go; by default beside the target's file.")
     log_level: Literal["debug", "info", "warning", "error"] = _setting("warning", "What is logged to stderr.")
+    diagnostics: bool = _setting(True, "In an editor: show what the rules find while you type.")
+    code_lens: bool = _setting(True, "In an editor: show what can be done, and the last result, above each target.")
+    inlay_hints: bool = _setting(False, "In an editor: show each line's share of the estimated time at its end.")
+    estimate_on_hover: bool = _setting(
+        True, "In an editor: estimate a target when you hover over it. That imports its file, in a trusted workspace."
+    )
+    check_on_save: bool = _setting(
+        True, "In an editor: compile and check a kernel when you save it, in a trusted workspace."
+    )
 
 
 class SettingDescription(Noun):

@@ -128,6 +128,14 @@ def doctor(python: Python = None, as_json: Json = False) -> None:
     raise typer.Exit(command.main({"python": python}, as_json))
 
 
+@app.command()
+def serve() -> None:
+    """Run the language server on stdin and stdout; editors start it."""
+    from kernel_lsp.server.main import serve
+
+    raise typer.Exit(serve())
+
+
 @app.callback(invoke_without_command=True)
 def root(version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False) -> None:
     """Optimize PyTorch to CUDA: translate, verify, evolve and measure kernels."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from kernel_lsp.core.event import RunFinished, RunStarted
+from kernel_lsp.core.event import RunFinished, RunStarted, TaskCaptured
 from kernel_lsp.core.task import Task
 from kernel_lsp.engine.messages import ResultFile, RunResult, RunSummary
 from kernel_lsp.errors import KernelLspError
@@ -47,13 +47,17 @@ def _summary(archive: Archive, record: RunRecord) -> RunSummary:
     events = archive.events(record.run_id)
     finished = next((event for event in reversed(events) if isinstance(event, RunFinished)), None)
     started = next((event for event in events if isinstance(event, RunStarted)), None)
+    captured = next((event for event in events if isinstance(event, TaskCaptured)), None)
+    path = Path(os.path.abspath(request.directory / file))
     summary = RunSummary(
         run_id=record.run_id,
         target=request.target,
-        file=os.path.abspath(request.directory / file),
+        file=str(path),
         symbol=symbol,
         status=record.status,
         started=record.started,
+        name=captured.name if captured is not None else "",
+        out=request.out or (path if path.is_dir() else path.parent) / OUT_FOLDER_NAME,
         backward=request.backward,
         device=started.device if started is not None else "",
     )
@@ -76,8 +80,6 @@ def _files(archive: Archive, record: RunRecord, summary: RunSummary) -> tuple[Re
         return ()
     candidate = next(c for c in archive.candidates(record.run_id) if c.id == summary.candidate_id)
     task = Task.model_validate_json(record.task_json)
-    request = OptimizeRequest.model_validate(record.request)
-    directory = request.out or Path(task.source_file).parent / OUT_FOLDER_NAME
     plan = parse_or_raise(candidate.text, f"{task.name}.cu")
-    texts = render_operator(task, candidate.text, plan, directory, verification=describe_verification(verdict))
+    texts = render_operator(task, candidate.text, plan, summary.out, verification=describe_verification(verdict))
     return tuple(ResultFile(path=path, text=text) for path, text in texts.items())

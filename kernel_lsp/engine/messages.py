@@ -113,8 +113,8 @@ class Done(Noun):
 
 
 class RunSummary(Noun):
-    """One run of the archive. `file` and `symbol` are its target's, absolute. `comparisons` and
-    `library_steps` are those of its winner; empty without one."""
+    """One run of the archive. `file` (absolute) and `symbol` are its target's, `name` is its operator's, with its
+    files in `out`. `comparisons` and `library_steps` are those of its winner; empty without one."""
 
     run_id: str
     target: str
@@ -123,6 +123,8 @@ class RunSummary(Noun):
     status: str
     """``running`` (or killed), ``interrupted`` or ``finished``."""
     started: str
+    name: str = ""
+    out: Path = Path()
     backward: bool = False
     candidate_id: str | None = None
     reason: str = ""

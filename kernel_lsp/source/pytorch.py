@@ -82,6 +82,11 @@ def list_targets(text: str) -> tuple[TargetLocation, ...]:
     return tuple(found)
 
 
+def read_symbol(symbol: str, path: Path, source: PythonFile) -> TargetSource:
+    """What `read_target` of ``path::symbol`` says, of a text that is at hand. Raises TargetError."""
+    return _read_symbol(f"{path.name}::{symbol}", symbol, path, source)
+
+
 # --- below: the three forms of a target
 
 _INPUT_FUNCTIONS = ("get_inputs", "get_init_inputs")

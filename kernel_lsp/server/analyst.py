@@ -1,0 +1,241 @@
+"""The static analysis, in a process of its own: a text in, an `Analysis` out, one JSON line each.
+
+A parser holds the interpreter for as long as it takes, and a broken grammar would end the process: neither may happen
+to the one that answers the editor. Nothing of the user's is run here, and nothing is read but the text.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import json
+import sys
+from collections import OrderedDict
+from collections.abc import Iterator
+from math import prod
+from pathlib import Path
+
+from kernel_lsp.core.expression import Constant
+from kernel_lsp.core.plan import Launch, LaunchPlan
+from kernel_lsp.core.target import TargetSource, TensorInput
+from kernel_lsp.engine.stdio import claim_stdout
+from kernel_lsp.errors import TargetError
+from kernel_lsp.plan.parser import parse as parse_plan
+from kernel_lsp.rules import cuda, pytorch
+from kernel_lsp.rules.cuda.parsing import ParsedCuda
+from kernel_lsp.server.analysed import ANALYSIS, EMPTY, Analysis, Kernel, Place, Target, TextRange, Use
+from kernel_lsp.source.cuda import kernel_line_ranges
+from kernel_lsp.source.python_file import FunctionNode, PythonFile, parse_python
+from kernel_lsp.source.pytorch import TargetLocation, list_targets, read_symbol
+
+MAX_TREES_KEPT = 8
+N_BLOCK_DIMS = 3
+PRAGMA_MARK = "# kernel-lsp:"
+USE_PREFIX, OPERATOR_SUFFIX = "use_", "_cuda"
+"""How a module and a function stand for their PyTorch code: ``use_rms_norm(RMSNorm(8))`` and ``softmax_cuda(x)``."""
+
+_trees: OrderedDict[str, ParsedCuda] = OrderedDict()
+
+
+def main() -> None:
+    """Answer until stdin ends."""
+    stdout = claim_stdout()
+    for line in sys.stdin.buffer:
+        request = json.loads(line)
+        analysis = analyse(request["language"], request["path"], request["text"])
+        reply = json.dumps({"id": request["id"], "analysis": ANALYSIS.dump_python(analysis, mode="json")})
+        stdout.write(reply.encode() + b"\n")
+
+
+def analyse(language: str, path: str, text: str) -> Analysis:
+    """The analysis of a text; an empty one for a language that is none of ours."""
+    if language == "python":
+        return _analyse_python(Path(path), text)
+    return _analyse_cuda(path, text) if language == "cuda" else EMPTY
+
+
+# --- below: CUDA
+
+
+def _analyse_cuda(path: str, text: str) -> Analysis:
+    tree = cuda.parse(text, _trees.pop(path, None))
+    _trees[path] = tree
+    if len(_trees) > MAX_TREES_KEPT:
+        _trees.popitem(last=False)
+    plan = parse_plan(text).plan
+    n_threads = _block_sizes(plan) if plan is not None else {}
+    return Analysis(
+        findings=cuda.check(text, tree=tree),
+        kernels=tuple(
+            Kernel(k.name, k.first_line - 1, k.last_line - 1, n_threads.get(k.name, 0))
+            for k in kernel_line_ranges(text)
+        ),
+        has_plan=plan is not None,
+        task=(plan.task or "") if plan is not None else "",
+    )
+
+
+def _block_sizes(plan: LaunchPlan) -> dict[str, int]:
+    """Threads of a block by kernel, of those that the plan launches with a number."""
+    launches = [step for operation in plan.operations for step in operation.steps if isinstance(step, Launch)]
+    sizes = {launch.kernel: [size.value for size in launch.block if isinstance(size, Constant)] for launch in launches}
+    return {kernel: prod(map(int, values)) for kernel, values in sizes.items() if len(values) == N_BLOCK_DIMS}
+
+
+# --- below: Python
+
+
+def _analyse_python(path: Path, text: str) -> Analysis:
+    findings = pytorch.check(text)
+    try:
+        source = parse_python(text, str(path))
+    except TargetError:
+        return Analysis(findings=findings)
+    targets = tuple(_targets(path, text, source)) if "torch" in text else ()
+    return Analysis(
+        findings=findings,
+        targets=targets,
+        places=tuple(_places(source, {target.symbol for target in targets})),
+        uses=tuple(_uses(source)),
+        import_line=_import_line(source.tree),
+        is_in_package=(path.parent / "__init__.py").is_file(),
+    )
+
+
+def _targets(path: Path, text: str, source: PythonFile) -> Iterator[Target]:
+    for location in list_targets(text):
+        target = _target(path, location, source)
+        if target.inputs or (target.problem and _computes_tensors(location, source)):
+            yield target
+
+
+def _target(path: Path, location: TargetLocation, source: PythonFile) -> Target:
+    first = _first_line(location, source)
+    digest = hashlib.sha256("\n".join(source.lines[first - 1 : location.end_line]).encode(errors="replace")).hexdigest()
+    inputs, problem, pragma, pragma_line = "", "", "", -1
+    try:
+        inputs = _inputs_text(read_symbol(location.symbol, path, source))
+    except TargetError as error:
+        problem = error.message
+        _, mark, rest = error.next_step.partition(PRAGMA_MARK)
+        if mark and error.line is not None and "add above" in error.next_step:
+            pragma, pragma_line = f"{mark}{rest}", error.line - 1
+    return Target(
+        symbol=location.symbol,
+        is_module=location.kind == "module",
+        line=location.line - 1,
+        end_line=location.end_line - 1,
+        forward_line=_forward_line(location, source) - 1,
+        digest=digest[:16],
+        inputs=inputs,
+        problem=problem,
+        pragma=pragma,
+        pragma_line=pragma_line,
+    )
+
+
+def _first_line(location: TargetLocation, source: PythonFile) -> int:
+    """Of the comments above it: a pragma is part of a target."""
+    first = location.line
+    while first > 1 and source.lines[first - 2].lstrip().startswith(("#", "@")):
+        first -= 1
+    return first
+
+
+def _inputs_text(found: TargetSource) -> str:
+    if found.inputs is None:
+        return "by get_inputs()"
+    parts = []
+    for value in found.inputs:
+        if isinstance(value, TensorInput):
+            parts.append(f"{value.name}: {value.dtype.value}[{', '.join(map(str, value.shape))}]")
+        else:
+            parts.append(f"{value.name} = {value.value}")
+    return ", ".join(parts) or "none"
+
+
+def _forward_line(location: TargetLocation, source: PythonFile) -> int:
+    found = source.definition(f"{location.symbol}.forward") if location.kind == "module" else None
+    is_here = isinstance(found, FunctionNode) and location.line <= found.lineno <= location.end_line
+    return found.lineno if is_here and found is not None else location.line
+
+
+def _computes_tensors(location: TargetLocation, source: PythonFile) -> bool:
+    """Whether anybody would want to optimize it: a helper that handles no tensors is left alone."""
+    node = source.definition(location.symbol)
+    if not isinstance(node, FunctionNode):
+        return source.definition(f"{location.symbol}.forward") is not None
+    if isinstance(node, ast.AsyncFunctionDef) or not (node.args.args or node.args.posonlyargs or node.args.kwonlyargs):
+        return False
+    arguments = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
+    annotations = [argument.annotation for argument in arguments if argument.annotation is not None]
+    return any("Tensor" in ast.unparse(annotation) for annotation in annotations)
+
+
+def _places(source: PythonFile, symbols: set[str]) -> Iterator[Place]:
+    """Calls of targets, those that stand for them already left out."""
+    wrapped = {id(call.args[0]) for call in _calls(source) if _is_wrapper(call)}
+    for call in _calls(source):
+        if isinstance(call.func, ast.Name) and call.func.id in symbols and id(call) not in wrapped:
+            yield Place(call.func.id, _range(call, source), _range(call.func, source))
+
+
+def _uses(source: PythonFile) -> Iterator[Use]:
+    """What `Use the optimized operator here` made."""
+    imported = {}
+    for statement in source.tree.body:
+        if isinstance(statement, ast.ImportFrom) and len(statement.names) == 1:
+            alias = statement.names[0]
+            imported[alias.asname or alias.name] = (statement, alias)
+    calls = [call for call in _calls(source) if isinstance(call.func, ast.Name) and call.func.id in imported]
+    for call in calls:
+        assert isinstance(call.func, ast.Name)
+        name = call.func.id
+        statement, _ = imported[name]
+        n_uses = sum(isinstance(other.func, ast.Name) and other.func.id == name for other in calls)
+        line = statement.lineno - 1
+        gone = (
+            TextRange(line, 0, (statement.end_lineno or statement.lineno), 0) if n_uses == 1 else TextRange(0, 0, 0, 0)
+        )
+        if _is_wrapper(call):
+            original = ast.get_source_segment("\n".join(source.lines), call.args[0]) or ""
+            yield Use(name, _range(call, source), original, gone)
+        elif name.endswith(OPERATOR_SUFFIX):
+            yield Use(name, _range(call.func, source), name.removesuffix(OPERATOR_SUFFIX), gone)
+
+
+def _calls(source: PythonFile) -> list[ast.Call]:
+    return [node for node in ast.walk(source.tree) if isinstance(node, ast.Call)]
+
+
+def _is_wrapper(call: ast.Call) -> bool:
+    is_named = isinstance(call.func, ast.Name) and call.func.id.startswith(USE_PREFIX)
+    return is_named and len(call.args) == 1 and isinstance(call.args[0], ast.Call)
+
+
+def _import_line(tree: ast.Module) -> int:
+    """Below the last import at the top of the file, else below its docstring."""
+    lines = [node.end_lineno or node.lineno for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
+    if lines:
+        return max(lines)
+    docstring = tree.body[0] if tree.body else None
+    is_docstring = isinstance(docstring, ast.Expr) and isinstance(docstring.value, ast.Constant)
+    return (docstring.end_lineno or 0) if is_docstring and docstring is not None else 0
+
+
+def _range(node: ast.expr, source: PythonFile) -> TextRange:
+    assert node.end_lineno is not None
+    assert node.end_col_offset is not None
+    start = _column(source, node.lineno, node.col_offset)
+    end = _column(source, node.end_lineno, node.end_col_offset)
+    return TextRange(node.lineno - 1, start, node.end_lineno - 1, end)
+
+
+def _column(source: PythonFile, line: int, offset: int) -> int:
+    """A column of `ast`, which counts UTF-8 bytes, in code points."""
+    text = source.lines[line - 1]
+    return offset if text.isascii() else len(text.encode(errors="replace")[:offset].decode(errors="replace"))
+
+
+if __name__ == "__main__":
+    main()

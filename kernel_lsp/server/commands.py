@@ -1,0 +1,283 @@
+"""What `workspace/executeCommand` does. A command that starts a job answers with its id before the job has begun."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from lsprotocol import types
+from pygls.exceptions import JsonRpcInvalidParams
+
+from kernel_lsp.engine.messages import Check, EstimateTarget, GetResult, JobRequest, Optimize, Resume, RunResult
+from kernel_lsp.evolve.archive import FOLDER_NAME
+from kernel_lsp.evolve.request import find_workspace
+from kernel_lsp.server import protocol
+from kernel_lsp.server.documents import Document, path_of
+from kernel_lsp.server.edits import RESULTS_FOLDER, write_aside
+from kernel_lsp.server.endings import present
+from kernel_lsp.server.jobs import Job, new_id
+from kernel_lsp.server.language_server import KernelLanguageServer
+from kernel_lsp.server.progress import WorkDoneProgress
+from kernel_lsp.server.reports import explanation, run_report
+
+UNTRUSTED = "The workspace is not trusted, so nothing of it is run. Trust it first."
+
+
+async def execute(server: KernelLanguageServer, params: types.ExecuteCommandParams) -> Any:
+    """Run a command. Raises JsonRpcInvalidParams for one that there is not, or arguments that are none."""
+    command = next((known for known in protocol.COMMANDS if known.name == params.command), None)
+    if command is None:
+        raise JsonRpcInvalidParams(message=f"there is no command {params.command!r}")
+    argument = _argument(server, command, list(params.arguments or ()))
+    return await _HANDLERS[command.name](server, argument)
+
+
+def start_check(server: KernelLanguageServer, document: Document, *, is_quiet: bool) -> str:
+    """Check a kernel file as it is in the editor; an earlier check of it that is under way is ended."""
+    path = _file(document.uri)
+    for job in server.jobs:
+        if isinstance(job.request, Check) and job.uri == document.uri:
+            server.spawn(server.jobs.cancel(job))
+    overrides = server.settings.overrides(path.parent)
+    request = Check(id=new_id(), directory=path.parent, kernel=path, text=document.text, settings=overrides)
+    return _start(server, request, f"Check {path.name}", document.uri, path, serial=document.serial, is_quiet=is_quiet)
+
+
+def start_estimate(server: KernelLanguageServer, document: Document, symbol: str, *, is_quiet: bool) -> str:
+    """Estimate a target, of the file as it is on disk."""
+    path = _file(document.uri)
+    for job in server.jobs:
+        if isinstance(job.request, EstimateTarget) and job.uri == document.uri and job.symbol == symbol:
+            return job.id
+    overrides = server.settings.overrides(path.parent)
+    request = EstimateTarget(id=new_id(), directory=path.parent, target=f"{path.name}::{symbol}", settings=overrides)
+    about = _about(server, document, symbol)
+    return _start(server, request, f"Estimate {symbol}", document.uri, path, **about, is_quiet=is_quiet)
+
+
+def start_resume(server: KernelLanguageServer, uri: str, workspace: Path, run_id: str) -> str:
+    """Go on with a run."""
+    request = Resume(id=new_id(), directory=workspace, run_id=run_id)
+    run = server.knowledge.run(run_id)
+    title = f"Optimize {run.target} (resumed)" if run is not None else f"Resume {run_id}"
+    return _start(server, request, title, uri, workspace / "file")
+
+
+# --- below: one function per command
+
+
+async def _optimize(server: KernelLanguageServer, about: protocol.TargetArguments) -> protocol.JobStarted:
+    return _start_optimize(server, about, backward=False)
+
+
+async def _optimize_with_backward(server: KernelLanguageServer, about: protocol.TargetArguments) -> protocol.JobStarted:
+    return _start_optimize(server, about, backward=True)
+
+
+def _start_optimize(
+    server: KernelLanguageServer, about: protocol.TargetArguments, *, backward: bool
+) -> protocol.JobStarted:
+    _allow(server)
+    path = _file(about.uri)
+    document = server.documents.get(about.uri)
+    if document is not None:
+        _check_saved(server, document, path)
+    request = Optimize(
+        id=new_id(),
+        directory=path.parent,
+        target=f"{path.name}::{about.symbol}",
+        backward=backward,
+        settings=server.settings.overrides(path.parent),
+    )
+    known = _about(server, document, about.symbol) if document is not None else {}
+    return protocol.JobStarted(_start(server, request, f"Optimize {about.symbol}", about.uri, path, **known))
+
+
+async def _check(server: KernelLanguageServer, about: protocol.DocumentArguments) -> protocol.JobStarted:
+    _allow(server)
+    document = server.documents.get(about.uri)
+    if document is None or document.language != "cuda":
+        raise JsonRpcInvalidParams(message=f"no CUDA document {about.uri!r} is open")
+    return protocol.JobStarted(start_check(server, document, is_quiet=False))
+
+
+async def _estimate(server: KernelLanguageServer, about: protocol.TargetArguments) -> protocol.JobStarted:
+    _allow(server)
+    document = server.documents.get(about.uri)
+    if document is None:
+        raise JsonRpcInvalidParams(message=f"the document {about.uri!r} is not open")
+    return protocol.JobStarted(start_estimate(server, document, about.symbol, is_quiet=False))
+
+
+async def _cancel(server: KernelLanguageServer, about: protocol.JobArguments) -> protocol.JobStarted:
+    job = server.jobs.get(about.job) if about.job is not None else server.jobs.newest()
+    if job is None:
+        raise JsonRpcInvalidParams(message="no such job is under way")
+    server.spawn(server.jobs.cancel(job))
+    return protocol.JobStarted(job.id)
+
+
+async def _resume(server: KernelLanguageServer, about: protocol.RunArguments) -> protocol.JobStarted:
+    _allow(server)
+    workspace = find_workspace(_file(about.uri).parent)
+    return protocol.JobStarted(start_resume(server, about.uri, workspace, about.run))
+
+
+async def _show_kernel(server: KernelLanguageServer, about: protocol.RunArguments) -> None:
+    server.spawn(_show_result(server, about, beside=False))
+
+
+async def _compare(server: KernelLanguageServer, about: protocol.RunArguments) -> None:
+    server.spawn(_show_result(server, about, beside=True))
+
+
+async def _report(server: KernelLanguageServer, about: protocol.RunArguments) -> None:
+    server.spawn(_show_report(server, about))
+
+
+async def _explain(server: KernelLanguageServer, about: protocol.ExplainArguments) -> str:
+    text = await asyncio.to_thread(explanation, about.code)
+    server.say(types.MessageType.Info, text)
+    return text
+
+
+_HANDLERS: dict[str, Callable[[KernelLanguageServer, Any], Any]] = {
+    "kernelLsp.optimize": _optimize,
+    "kernelLsp.optimizeWithBackward": _optimize_with_backward,
+    "kernelLsp.check": _check,
+    "kernelLsp.estimate": _estimate,
+    "kernelLsp.cancel": _cancel,
+    "kernelLsp.resume": _resume,
+    "kernelLsp.showKernel": _show_kernel,
+    "kernelLsp.compare": _compare,
+    "kernelLsp.report": _report,
+    "kernelLsp.explain": _explain,
+}
+
+
+# --- below: starting
+
+
+def _start(
+    server: KernelLanguageServer,
+    request: JobRequest,
+    title: str,
+    uri: str,
+    path: Path,
+    *,
+    is_quiet: bool = False,
+    symbol: str = "",
+    digest: str = "",
+    serial: int = 0,
+) -> str:
+    job = Job(
+        request=request,
+        title=title,
+        uri=uri,
+        workspace=find_workspace(path.parent),
+        engine=server.engines.of(path.parent),
+        progress=WorkDoneProgress(server.protocol, title, is_shown=server.client.shows_progress),
+        is_quiet=is_quiet,
+        symbol=symbol,
+        digest=digest,
+        serial=serial,
+    )
+    server.jobs.start(job)
+    return job.id
+
+
+def _about(server: KernelLanguageServer, document: Document, symbol: str) -> dict[str, Any]:
+    """Which text a job is about."""
+    target = server.analyses.latest(document).analysis.target(symbol)
+    digest = target.digest if target is not None else ""
+    return {"symbol": symbol, "digest": digest, "serial": document.serial}
+
+
+def _allow(server: KernelLanguageServer) -> None:
+    """Raises JsonRpcInvalidParams in an untrusted workspace."""
+    if not server.trust.allows_commands:
+        server.say(types.MessageType.Warning, UNTRUSTED)
+        raise JsonRpcInvalidParams(message=UNTRUSTED)
+    server.trust.has_been_asked = True
+
+
+def _check_saved(server: KernelLanguageServer, document: Document, path: Path) -> None:
+    """The worker imports the file: one that is not saved would give another kernel than the user sees code for."""
+    try:
+        is_saved = path.read_bytes().decode(errors="replace") == document.text
+    except OSError:
+        is_saved = False
+    if not is_saved:
+        message = f"Save {path.name} first: the file on disk is what gets optimized."
+        server.say(types.MessageType.Warning, message)
+        raise JsonRpcInvalidParams(message=message)
+
+
+def _file(uri: str) -> Path:
+    path = path_of(uri)
+    if path is None:
+        raise JsonRpcInvalidParams(message=f"{uri!r} is no file")
+    return path
+
+
+def _argument(server: KernelLanguageServer, command: protocol.Command, arguments: list[Any]) -> Any:
+    given = arguments[0] if arguments else {}
+    try:
+        if len(arguments) > 1 or not isinstance(given, dict):
+            raise TypeError("one object is expected")
+        return server.protocol._converter.structure(given, command.argument)
+    except Exception as error:  # converters raise whatever the malformed value made them stumble over
+        name = command.argument.__name__
+        raise JsonRpcInvalidParams(message=f"{command.name} takes one {name}: {error}") from None
+
+
+# --- below: showing a run
+
+
+async def _result(server: KernelLanguageServer, about: protocol.RunArguments) -> tuple[Path, RunResult] | None:
+    workspace = find_workspace(_file(about.uri).parent)
+    reply = await server.engines.of(workspace).ask(GetResult(id=new_id(), directory=workspace, run_id=about.run))
+    if reply.result is None:
+        message = reply.error.message if reply.error is not None else "no reply"
+        server.say(types.MessageType.Warning, message)
+        return None
+    return workspace, RunResult.model_validate(reply.result)
+
+
+async def _show_result(server: KernelLanguageServer, about: protocol.RunArguments, *, beside: bool) -> None:
+    """The kernel where it is, else offered anew; beside it, where wanted, the code it stands for."""
+    found = await _result(server, about)
+    if found is None:
+        return
+    workspace, result = found
+    if not result.files:
+        server.say(types.MessageType.Info, result.problem or f"run {result.summary.run_id} found no kernel")
+        return
+    kernel = result.files[0].path
+    if not kernel.is_file():
+        kernel = write_aside(result.files, _folder(workspace, result))[0]
+    if beside:
+        await server.show(Path(result.summary.file))
+    if not await server.show(kernel):
+        server.say(types.MessageType.Info, f"The kernel is in {kernel}")
+    if beside and not result.files[0].path.is_file():
+        await present(server, workspace, result)
+
+
+async def _show_report(server: KernelLanguageServer, about: protocol.RunArguments) -> None:
+    found = await _result(server, about)
+    if found is None:
+        return
+    workspace, result = found
+    folder = _folder(workspace, result)
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "report.md"
+    path.write_text(run_report(result), encoding="utf-8")
+    if not await server.show(path):
+        server.say(types.MessageType.Info, f"The report is in {path}")
+
+
+def _folder(workspace: Path, result: RunResult) -> Path:
+    return workspace.joinpath(FOLDER_NAME, *RESULTS_FOLDER, result.summary.run_id)

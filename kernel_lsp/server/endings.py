@@ -1,0 +1,144 @@
+"""What happens when a job ends: its result becomes knowledge, an edit, or a message."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lsprotocol import types
+
+from kernel_lsp.engine.messages import (
+    Check,
+    CheckResult,
+    EstimateTarget,
+    Optimize,
+    Problem,
+    Reply,
+    Resume,
+    RunResult,
+    TargetEstimate,
+)
+from kernel_lsp.evolve.archive import FOLDER_NAME
+from kernel_lsp.server.edits import RESULTS_FOLDER, propose, write_aside
+from kernel_lsp.server.knowledge import KnownCheck, KnownEstimate
+from kernel_lsp.server.rpc import ClientRefused
+from kernel_lsp.server.words import result_text, verdict_text
+
+if TYPE_CHECKING:
+    from kernel_lsp.server.jobs import Job
+    from kernel_lsp.server.language_server import KernelLanguageServer
+
+RESUME = "Resume"
+
+logger = logging.getLogger(__name__)
+
+
+async def job_ended(server: KernelLanguageServer, job: Job, reply: Reply) -> None:
+    """Take in what the engine replied to a job."""
+    if reply.error is not None:
+        await _failed(server, job, reply.error)
+        return
+    assert reply.result is not None
+    match job.request:
+        case Check():
+            _checked(server, job, CheckResult.model_validate(reply.result))
+        case EstimateTarget():
+            _estimated(server, job, TargetEstimate.model_validate(reply.result))
+        case Optimize() | Resume():
+            await _ran(server, job, RunResult.model_validate(reply.result))
+
+
+async def present(server: KernelLanguageServer, workspace: Path, result: RunResult) -> None:
+    """Offer a run's files to the user, in the best way that the client has."""
+    summary = result.summary
+    label = f"kernel-lsp: {summary.name}, {result_text(summary)}"
+    proposal = propose(result.files, label, server.documents, server.client)
+    if proposal.edit is not None:
+        if await _apply(server, proposal.edit, label) and not server.client.confirms_edits:
+            await server.show(result.files[0].path)
+        return
+    if proposal.is_nothing_new:
+        server.say(types.MessageType.Info, f"{label}. {proposal.reason}: {summary.out}")
+        return
+    folder = workspace.joinpath(FOLDER_NAME, *RESULTS_FOLDER, summary.run_id)
+    paths = write_aside(result.files, folder)
+    text = f"{label}. {proposal.reason}, so the result is in {folder}; its place is {summary.out}."
+    server.say(types.MessageType.Info, text)
+    await server.show(paths[0])
+
+
+# --- below: ends
+
+
+def _checked(server: KernelLanguageServer, job: Job, result: CheckResult) -> None:
+    document = server.documents.get(job.uri)
+    if document is None:
+        return
+    serial = job.serial
+    server.knowledge.learn_check(job.uri, KnownCheck(result.verdict, serial))
+    server.knowledge_changed(document)
+    if not job.is_quiet:
+        kind = types.MessageType.Info if result.verdict.is_correct else types.MessageType.Warning
+        server.say(kind, f"{result.kernel.name}: {verdict_text(result.verdict)}")
+
+
+def _estimated(server: KernelLanguageServer, job: Job, estimate: TargetEstimate) -> None:
+    document = server.documents.get(job.uri)
+    if document is not None:
+        server.knowledge.learn_estimate(job.uri, job.symbol, KnownEstimate(estimate, job.digest, job.serial))
+        server.knowledge_changed(document)
+
+
+async def _ran(server: KernelLanguageServer, job: Job, result: RunResult) -> None:
+    summary = result.summary
+    server.knowledge.learn_run(job.workspace, summary, job.digest)
+    server.knowledge_changed(None)
+    if summary.candidate_id is None:
+        server.say(types.MessageType.Warning, f"{summary.target}: no verified kernel: {summary.reason}")
+    elif result.problem:
+        server.say(types.MessageType.Warning, f"{summary.target}: {result.problem}")
+    else:
+        await present(server, job.workspace, result)
+
+
+async def _failed(server: KernelLanguageServer, job: Job, problem: Problem) -> None:
+    if problem.kind == "cancelled":
+        return
+    if job.is_quiet:
+        logger.warning("%s: %s", job.title, problem.message)
+        return
+    run_id = job.tracker.run_id
+    if problem.kind == "died" and run_id:
+        await _offer_resume(server, job, problem, run_id)
+        return
+    place = f"{problem.file}:{problem.line}: " if problem.file and problem.line else ""
+    next_step = f" Next: {problem.next_step}" if problem.next_step else ""
+    server.say(types.MessageType.Error, f"{job.title}: {place}{problem.message}.{next_step}")
+
+
+async def _offer_resume(server: KernelLanguageServer, job: Job, problem: Problem, run_id: str) -> None:
+    from kernel_lsp.server.commands import start_resume
+
+    params = types.ShowMessageRequestParams(
+        type=types.MessageType.Warning,
+        message=f"{job.title}: {problem.message}. What had finished is kept: run {run_id} can go on.",
+        actions=[types.MessageActionItem(title=RESUME)],
+    )
+    try:
+        chosen = await server.window_show_message_request_async(params)
+    except ClientRefused:
+        return
+    if chosen is not None and chosen.title == RESUME:
+        start_resume(server, job.uri, job.workspace, run_id)
+
+
+async def _apply(server: KernelLanguageServer, edit: types.WorkspaceEdit, label: str) -> bool:
+    try:
+        applied = await server.workspace_apply_edit_async(types.ApplyWorkspaceEditParams(edit=edit, label=label))
+    except ClientRefused as error:
+        server.say(types.MessageType.Warning, f"the editor refused the result: {error}")
+        return False
+    if not applied.applied:
+        logger.info("not applied: %s", applied.failure_reason)
+    return applied.applied

@@ -1,0 +1,156 @@
+"""Code actions: quick fixes of findings, and what can be made of a target."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from lsprotocol import types
+
+from kernel_lsp.rules.finding import QuickFix, RuleFinding, TextEdit, TextRange
+from kernel_lsp.server.analysed import Place, Target, Use
+from kernel_lsp.server.analysis import Known
+from kernel_lsp.server.capabilities import REWRITE_KIND, ClientFeatures
+from kernel_lsp.server.conversion import to_edit
+from kernel_lsp.server.diagnostics import rule_diagnostic
+from kernel_lsp.server.documents import Document
+from kernel_lsp.server.knowledge import Knowledge
+
+QUICK_FIX = types.CodeActionKind.QuickFix.value
+
+
+class CodeActions:
+    """The actions for lines ``[first, last]`` of one document."""
+
+    def __init__(self, document: Document, known: Known, knowledge: Knowledge, features: ClientFeatures) -> None:
+        self._document, self._knowledge, self._features = document, knowledge, features
+        self._analysis, self._is_current = known.now(document), known.is_current(document)
+
+    def between(self, first: int, last: int, only: Sequence[str]) -> list[types.CodeAction]:
+        """Those of the kinds that `only` asks for; all when it is empty. Edits are of the text as it is now, so there
+        are none while the analysis is of an older one."""
+        found = [*self._fixes(first, last), *self._refactorings(first, last)]
+        return [action for action in found if not only or any(_is_kind(action.kind, kind) for kind in only)]
+
+    # --- below: findings
+
+    def _fixes(self, first: int, last: int) -> Iterator[types.CodeAction]:
+        if not self._is_current:
+            return
+        for finding in self._analysis.findings:
+            if finding.range.start_line <= last and finding.range.end_line >= first:
+                for fix in finding.fixes:
+                    yield self._fix(finding, fix)
+                yield self._command(
+                    f"Explain {finding.code}: {finding.name}", QUICK_FIX, "explain", {"code": finding.code}
+                )
+
+    def _fix(self, finding: RuleFinding, fix: QuickFix) -> types.CodeAction:
+        return types.CodeAction(
+            title=fix.title,
+            kind=QUICK_FIX,
+            diagnostics=[rule_diagnostic(self._document, finding)],
+            is_preferred=fix.is_safe or None,
+            edit=self._edit(fix.edits),
+        )
+
+    # --- below: targets
+
+    def _refactorings(self, first: int, last: int) -> Iterator[types.CodeAction]:
+        if self._document.language == "cuda":
+            if self._analysis.has_plan:
+                yield self._command("Check now", REWRITE_KIND, "check", {"uri": self._document.uri})
+            return
+        target = self._analysis.target_at(first)
+        if target is not None:
+            yield from self._target_actions(target)
+        if self._is_current:
+            for place in self._analysis.places:
+                if place.range.start_line <= last and place.range.end_line >= first:
+                    yield from self._use_actions(place)
+            for use in self._analysis.uses:
+                if use.range.start_line <= last and use.range.end_line >= first:
+                    yield self._revert_action(use)
+
+    def _target_actions(self, target: Target) -> Iterator[types.CodeAction]:
+        about = {"uri": self._document.uri, "symbol": target.symbol}
+        if self._document.path is not None:
+            yield self._command(f"Optimize {target.symbol} to CUDA", REWRITE_KIND, "optimize", about)
+            title = f"Optimize {target.symbol} to CUDA with backward"
+            yield self._command(title, REWRITE_KIND, "optimizeWithBackward", about)
+            yield self._command(f"Estimate {target.symbol}", REWRITE_KIND, "estimate", about)
+        if target.pragma and self._is_current:
+            line = self._document.line_text(target.pragma_line)
+            indent = line[: len(line) - len(line.lstrip())]
+            place = TextRange(target.pragma_line, 0, target.pragma_line, 0)
+            edit = TextEdit(place, f"{indent}{target.pragma}{self._line_end()}")
+            title = f"Add shapes: {target.pragma}"
+            yield types.CodeAction(title=title, kind=REWRITE_KIND, edit=self._edit((edit,)))
+
+    # --- below: the operator in place of PyTorch code
+
+    def _use_actions(self, place: Place) -> Iterator[types.CodeAction]:
+        target = self._analysis.target(place.symbol)
+        result = self._knowledge.last_result(self._document.path, place.symbol)
+        if target is None or result is None or not (result.out / f"{result.name}.py").is_file():
+            return
+        if target.is_module:
+            imported = f"use_{result.name}"
+            start, end = place.range.start_line, place.range.end_line
+            edits = [
+                TextEdit(TextRange(start, place.range.start_column, start, place.range.start_column), f"{imported}("),
+                TextEdit(TextRange(end, place.range.end_column, end, place.range.end_column), ")"),
+            ]
+        else:
+            imported = f"{place.symbol}_cuda"
+            edits = [TextEdit(place.callee, imported)]
+        statement = self._import(result.out, result.name, imported)
+        if statement.rstrip() not in (text.rstrip() for text in self._document.lines):
+            line = self._analysis.import_line
+            edits.append(TextEdit(TextRange(line, 0, line, 0), statement))
+        title = f"Use the optimized operator here: {result.name}"
+        yield types.CodeAction(title=title, kind=REWRITE_KIND, edit=self._edit(edits))
+
+    def _import(self, out: Path, name: str, imported: str) -> str:
+        """Relative to the file where it is in a package; the folder must be below the file's."""
+        path = self._document.path
+        assert path is not None
+        parts = Path(os.path.relpath(out, path.parent)).parts
+        module = ".".join([*(part for part in parts if part not in (".", "..")), name])
+        dots = "." if self._analysis.is_in_package else ""
+        renamed = imported if imported.startswith("use_") else f"{name} as {imported}"
+        return f"from {dots}{module} import {renamed}{self._line_end()}"
+
+    def _revert_action(self, use: Use) -> types.CodeAction:
+        edits = [TextEdit(use.range, use.original)]
+        if use.import_range.end_line > use.import_range.start_line:
+            edits.append(TextEdit(use.import_range, ""))
+        return types.CodeAction(title="Revert to PyTorch", kind=REWRITE_KIND, edit=self._edit(edits))
+
+    # --- below: forms
+
+    def _edit(self, edits: Sequence[TextEdit]) -> types.WorkspaceEdit:
+        """Versioned where the client can, so that it refuses an edit of a text that has changed meanwhile."""
+        document = self._document
+        changed = [to_edit(document, edit.range, edit.new_text) for edit in edits]
+        if not self._features.versioned_edits:
+            return types.WorkspaceEdit(changes={document.uri: changed})
+        identifier = types.OptionalVersionedTextDocumentIdentifier(uri=document.uri, version=document.version)
+        return types.WorkspaceEdit(document_changes=[types.TextDocumentEdit(identifier, changed)])
+
+    def _command(self, title: str, kind: str, name: str, argument: dict[str, str]) -> types.CodeAction:
+        command = types.Command(title=title, command=f"kernelLsp.{name}", arguments=[argument])
+        return types.CodeAction(title=title, kind=kind, command=command)
+
+    def _line_end(self) -> str:
+        return "\r\n" if self._document.lines[0].endswith("\r\n") else "\n"
+
+
+# --- below
+
+
+def _is_kind(kind: str | types.CodeActionKind | None, wanted: str) -> bool:
+    """Kinds are hierarchical: ``refactor`` asks for ``refactor.rewrite``, too."""
+    name = kind.value if isinstance(kind, types.CodeActionKind) else kind or ""
+    return name == wanted or name.startswith(f"{wanted}.")

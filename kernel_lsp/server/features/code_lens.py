@@ -1,0 +1,66 @@
+"""Lenses: what can be done with a target or a kernel, and what was found last."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from lsprotocol import types
+
+from kernel_lsp.server.analysed import Analysis, Target
+from kernel_lsp.server.conversion import line_range
+from kernel_lsp.server.documents import Document
+from kernel_lsp.server.knowledge import Knowledge
+from kernel_lsp.server.words import facts_text, result_text, verdict_text
+
+
+def python_lenses(document: Document, analysis: Analysis, knowledge: Knowledge) -> list[types.CodeLens]:
+    """Above each target."""
+    return [
+        types.CodeLens(line_range(document, target.line), command)
+        for target in analysis.targets
+        for command in _target_commands(document, target, knowledge)
+    ]
+
+
+def cuda_lenses(document: Document, analysis: Analysis, knowledge: Knowledge) -> list[types.CodeLens]:
+    """Above the plan and each kernel."""
+    check = knowledge.check(document.uri)
+    stale = " (stale)" if check is not None and check.serial != document.serial else ""
+    lenses = []
+    if analysis.has_plan:
+        title = f"Check now: {verdict_text(check.verdict)}{stale}" if check is not None else "Check now"
+        lenses.append(
+            types.CodeLens(line_range(document, 0), _command(title, "kernelLsp.check", {"uri": document.uri}))
+        )
+    for kernel in analysis.kernels if check is not None else ():
+        assert check is not None
+        for facts in check.facts(kernel.name):
+            command = _command(f"{facts_text(facts)}{stale}", "kernelLsp.check", {"uri": document.uri})
+            lenses.append(types.CodeLens(line_range(document, kernel.line), command))
+    return lenses
+
+
+# --- below
+
+
+def _target_commands(document: Document, target: Target, knowledge: Knowledge) -> Iterator[types.Command]:
+    if document.path is None:
+        return  # a notebook's cell is no file that a worker could import
+    about = {"uri": document.uri, "symbol": target.symbol}
+    yield _command("Optimize to CUDA", "kernelLsp.optimize", about)
+    interrupted = knowledge.interrupted(document.path, target.symbol)
+    if interrupted is not None:
+        run = {"uri": document.uri, "run": interrupted.run_id}
+        yield _command(f"Resume run {interrupted.run_id}", "kernelLsp.resume", run)
+    result = knowledge.last_result(document.path, target.symbol)
+    if result is not None:
+        run = {"uri": document.uri, "run": result.run_id}
+        stale = " (stale)" if knowledge.is_stale(result, target, document.path) else ""
+        yield _command(f"{result_text(result)}{stale}", "kernelLsp.report", run)
+        yield _command("Show kernel", "kernelLsp.showKernel", run)
+        yield _command("Compare", "kernelLsp.compare", run)
+        yield _command("Report", "kernelLsp.report", run)
+
+
+def _command(title: str, name: str, argument: dict[str, str]) -> types.Command:
+    return types.Command(title=title, command=name, arguments=[argument])

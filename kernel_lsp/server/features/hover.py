@@ -1,0 +1,120 @@
+"""Hovers: what a target, a line or a kernel costs."""
+
+from __future__ import annotations
+
+from kernel_lsp.core.verdict import KernelFacts
+from kernel_lsp.errors import SettingError
+from kernel_lsp.gpu.occupancy import occupancy
+from kernel_lsp.gpu.specs import find_gpu
+from kernel_lsp.server.analysed import Analysis, Kernel, Target
+from kernel_lsp.server.documents import Document
+from kernel_lsp.server.knowledge import Knowledge, KnownEstimate
+from kernel_lsp.server.words import amount_text, facts_text, number_text, result_text, time_text, verdict_text
+
+STALE = " *(stale: the code has changed since)*"
+MAX_LINES_LISTED = 6
+
+
+def python_hover(document: Document, analysis: Analysis, knowledge: Knowledge, line: int, pending: str) -> str:
+    """Markdown for a line; empty when there is nothing to say. `pending` says what is being found out, or how to."""
+    target = analysis.target_at(line)
+    if target is None:
+        return ""
+    if line in (target.line, target.forward_line):
+        return _target_text(document, target, knowledge, pending)
+    return _line_text(document, target, knowledge, line)
+
+
+def cuda_hover(document: Document, analysis: Analysis, knowledge: Knowledge, line: int, gpu: str) -> str:
+    """Markdown for a line of a kernel; empty when there is nothing to say."""
+    kernel, check = analysis.kernel_at(line), knowledge.check(document.uri)
+    if kernel is None or (line != kernel.line and "__global__" not in document.line_text(line)):
+        return ""
+    parts = [f"**{kernel.name}**"]
+    if check is None:
+        return f"{parts[0]}\n\nNot compiled yet: save the file, or run *Check now*."
+    stale = STALE if check.serial != document.serial else ""
+    for facts in check.facts(kernel.name):
+        parts.append(f"`{facts.kernel}`: {facts_text(facts)}{_occupancy(kernel, facts, gpu)}")
+    parts.append(f"{verdict_text(check.verdict)}{stale}")
+    parts += [f"{name}: {number_text(comparison.ours)}" for name, comparison in check.verdict.times.items()]
+    return "\n\n".join(parts)
+
+
+# --- below: PyTorch
+
+
+def _target_text(document: Document, target: Target, knowledge: Knowledge, pending: str) -> str:
+    parts = [f"**{target.symbol}**" + (f" with `{target.inputs}`" if target.inputs else "")]
+    if target.problem:
+        parts.append(f"No time: {target.problem}.")
+        if target.pragma:
+            parts.append(f"Add above line {target.pragma_line + 1}: `{target.pragma}`")
+    known = knowledge.estimate(document.uri, target.symbol)
+    if known is not None:
+        parts += _estimate_parts(known, STALE if known.digest != target.digest else "")
+    elif not target.problem and pending:
+        parts.append(pending)
+    result = knowledge.last_result(document.path, target.symbol)
+    if result is not None:
+        stale = STALE if knowledge.is_stale(result, target, document.path) else ""
+        parts.append(f"Optimized: {result_text(result)}{stale}")
+    return "\n\n".join(parts)
+
+
+def _estimate_parts(known: KnownEstimate, stale: str) -> list[str]:
+    estimate, floor_us = known.estimate.estimate, known.estimate.floor_us
+    n = estimate.n_launches
+    moved = f"{amount_text(estimate.bytes_moved, 'B')} moved, {amount_text(estimate.n_operations, 'FLOP')}"
+    parts = [
+        f"PyTorch eager: **{time_text(estimate.time_us)}** — {number_text(estimate)}{stale}",
+        f"{estimate.bound}-bound; {moved}, {n} launch{'es' if n != 1 else ''}",
+    ]
+    if floor_us > 0:
+        distance = estimate.time_us / floor_us
+        parts.append(f"{distance:.2g}x above the floor of {time_text(floor_us)} (inputs read and outputs written once)")
+    listed = known.estimate.lines[:MAX_LINES_LISTED]
+    rows = [f"| {line.share:.0%} | {time_text(line.time_us)} | {line.line} | `{_cell(line.text)}` |" for line in listed]
+    if rows:
+        parts.append("\n".join(["| share | time | line | code |", "|--:|--:|--:|---|", *rows]))
+    return parts
+
+
+def _line_text(document: Document, target: Target, knowledge: Knowledge, line: int) -> str:
+    for now, found, is_stale in knowledge.lines(document, (target,)):
+        if now == line:
+            known = knowledge.estimate(document.uri, target.symbol)
+            assert known is not None
+            estimate = known.estimate.estimate
+            n = found.n_launches
+            moved = f"{amount_text(found.bytes_moved, 'B')} moved, {amount_text(found.n_operations, 'FLOP')}"
+            return "\n\n".join(
+                (
+                    f"**{time_text(found.time_us)}**, {found.share:.0%} of `{target.symbol}` in PyTorch eager, "
+                    f"estimated on {estimate.gpu}, {estimate.date}{STALE if is_stale else ''}",
+                    f"{moved}, {n} launch{'es' if n != 1 else ''} ({', '.join(found.operations)})",
+                )
+            )
+    return ""
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("`", "'")
+
+
+# --- below: CUDA
+
+
+def _occupancy(kernel: Kernel, facts: KernelFacts, gpu: str) -> str:
+    """Where the plan says the block's size, and not beyond what a GPU takes."""
+    try:
+        architecture = find_gpu(gpu).architecture
+        found = occupancy(
+            architecture,
+            n_threads_per_block=kernel.n_threads,
+            n_registers=facts.n_registers,
+            shared_bytes=facts.shared_bytes,
+        )
+    except (SettingError, ValueError):
+        return ""
+    return f"; occupancy {found.fraction:.0%} on {gpu} (limited by {found.limited_by})"

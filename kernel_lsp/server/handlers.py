@@ -1,0 +1,291 @@
+"""What each message of the protocol does. Every handler is short: work is in another process, answers are at hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from lsprotocol import types
+
+from kernel_lsp.server import protocol
+from kernel_lsp.server.analysed import Analysis
+from kernel_lsp.server.capabilities import DIAGNOSTICS_IDENTIFIER
+from kernel_lsp.server.commands import execute, start_check, start_estimate
+from kernel_lsp.server.conversion import change_of
+from kernel_lsp.server.documents import Document, path_of
+from kernel_lsp.server.features.code_actions import CodeActions
+from kernel_lsp.server.features.code_lens import cuda_lenses, python_lenses
+from kernel_lsp.server.features.hover import cuda_hover, python_hover
+from kernel_lsp.server.features.inlay_hints import line_hints
+from kernel_lsp.server.language_server import KernelLanguageServer
+from kernel_lsp.server.settings import SECTION
+
+FIRST_ANALYSIS_S = 5.0
+"""A request waits so long for a text that was never analysed; with an older analysis it does not wait."""
+FRESH_ANALYSIS_S = 0.05
+PULL_S = 10.0
+"""Diagnostics are asked for in the background: they are worth waiting for."""
+
+
+def register(server: KernelLanguageServer) -> None:
+    """Make the server hear these messages."""
+    for method, handler in HANDLERS.items():
+        server.feature(method)(handler)
+
+
+# --- life
+
+
+async def _shutdown(ls: KernelLanguageServer, params: Any) -> None:
+    ls.protocol.shut_down()
+    ls.exit_status = 0
+    await ls.close()
+
+
+def _exit(ls: KernelLanguageServer, params: Any) -> None:
+    ls.stopped.set()
+
+
+async def _initialized(ls: KernelLanguageServer, params: Any) -> None:
+    if ls.client.registers_configuration:
+        options = {"section": SECTION}
+        method = types.WORKSPACE_DID_CHANGE_CONFIGURATION
+        registration = types.Registration(id=f"{SECTION}.configuration", method=method, register_options=options)
+        ls.client_register_capability(types.RegistrationParams(registrations=[registration]))
+    await ls.read_configuration()
+
+
+def _set_trace(ls: KernelLanguageServer, params: types.SetTraceParams) -> None:
+    ls.protocol.trace = params.value
+
+
+# --- texts
+
+
+def _did_open(ls: KernelLanguageServer, params: types.DidOpenTextDocumentParams) -> None:
+    item = params.text_document
+    _open(ls, item)
+
+
+def _open(ls: KernelLanguageServer, item: types.TextDocumentItem) -> None:
+    document = ls.documents.open(item.uri, item.language_id, item.version, item.text)
+    ls.knowledge.forget(item.uri)
+    ls.analyses.opened(document)
+    ls.list_runs(document.path)
+
+
+def _did_change(ls: KernelLanguageServer, params: types.DidChangeTextDocumentParams) -> None:
+    _change(ls, params.text_document.uri, params.text_document.version, params.content_changes)
+
+
+def _change(ls: KernelLanguageServer, uri: str, version: int, events: Any) -> None:
+    document = ls.documents.get(uri)
+    if document is not None:
+        document.apply([change_of(event) for event in events], version)
+        ls.analyses.edited(document)
+
+
+def _did_close(ls: KernelLanguageServer, params: types.DidCloseTextDocumentParams) -> None:
+    _close(ls, params.text_document.uri)
+
+
+def _close(ls: KernelLanguageServer, uri: str) -> None:
+    ls.documents.close(uri)
+    ls.analyses.closed(uri)
+    ls.knowledge.forget(uri)
+    if not ls.client.pulls_diagnostics:
+        ls.text_document_publish_diagnostics(types.PublishDiagnosticsParams(uri, []))
+
+
+def _did_save(ls: KernelLanguageServer, params: types.DidSaveTextDocumentParams) -> None:
+    document = ls.documents.get(params.text_document.uri)
+    if document is None or document.language != "cuda" or document.path is None:
+        return
+    if ls.trust.allows_background_work and ls.settings_for(document.path).check_on_save:
+        start_check(ls, document, is_quiet=True)
+
+
+# --- notebooks: each cell is a text
+
+
+def _notebook_opened(ls: KernelLanguageServer, params: types.DidOpenNotebookDocumentParams) -> None:
+    for cell in params.cell_text_documents:
+        _open(ls, cell)
+
+
+def _notebook_changed(ls: KernelLanguageServer, params: types.DidChangeNotebookDocumentParams) -> None:
+    cells = params.change.cells
+    if cells is None:
+        return
+    for cell in (cells.structure.did_open or ()) if cells.structure is not None else ():
+        _open(ls, cell)
+    for closed in (cells.structure.did_close or ()) if cells.structure is not None else ():
+        _close(ls, closed.uri)
+    for changed in cells.text_content or ():
+        _change(ls, changed.document.uri, changed.document.version, changed.changes)
+
+
+def _notebook_closed(ls: KernelLanguageServer, params: types.DidCloseNotebookDocumentParams) -> None:
+    for cell in params.cell_text_documents:
+        _close(ls, cell.uri)
+
+
+# --- the workspace
+
+
+async def _configuration_changed(ls: KernelLanguageServer, params: types.DidChangeConfigurationParams) -> None:
+    if ls.client.gives_configuration:
+        await ls.read_configuration()
+        return
+    values = params.settings.get(SECTION) if isinstance(params.settings, dict) else None
+    if isinstance(values, dict):
+        ls.settings.set_everywhere(values)
+    ls.everything_changed()
+
+
+async def _folders_changed(ls: KernelLanguageServer, params: types.DidChangeWorkspaceFoldersParams) -> None:
+    removed = {path_of(folder.uri) for folder in params.event.removed}
+    added = [path for folder in params.event.added if (path := path_of(folder.uri)) is not None]
+    ls.folders = [folder for folder in ls.folders if folder not in removed and folder not in added] + added
+    for folder in removed:
+        if folder is not None:
+            ls.settings.forget(folder)
+    await ls.read_configuration()
+
+
+def _trust_changed(ls: KernelLanguageServer, params: protocol.TrustParams) -> None:
+    ls.trust.said = params.trusted
+    for document in ls.documents:
+        ls.list_runs(document.path)
+    if not params.trusted:
+        for job in ls.jobs:
+            ls.spawn(ls.jobs.cancel(job))
+    ls.everything_changed()
+
+
+def _progress_cancelled(ls: KernelLanguageServer, params: types.WorkDoneProgressCancelParams) -> None:
+    job = ls.jobs.of_token(params.token)
+    if job is not None:
+        ls.spawn(ls.jobs.cancel(job))
+
+
+# --- questions
+
+
+async def _hover(ls: KernelLanguageServer, params: types.HoverParams) -> types.Hover | None:
+    document = ls.documents.get(params.text_document.uri)
+    if document is None:
+        return None
+    analysis = await _analysis(ls, document)
+    line = params.position.line
+    if document.language == "cuda":
+        gpu = ls.settings_for(document.path).target_gpu
+        text = cuda_hover(document, analysis, ls.knowledge, line, gpu)
+    else:
+        text = python_hover(document, analysis, ls.knowledge, line, _pending(ls, document, analysis, line))
+    if not text:
+        return None
+    kind = types.MarkupKind.Markdown if ls.client.markdown_hover else types.MarkupKind.PlainText
+    return types.Hover(types.MarkupContent(kind, text))
+
+
+def _pending(ls: KernelLanguageServer, document: Document, analysis: Analysis, line: int) -> str:
+    """Starts an estimate where it may start by itself; says what is going on, or what the user can do."""
+    target = analysis.target_at(line)
+    if target is None or not target.inputs or document.path is None:
+        return ""
+    if ls.knowledge.estimate(document.uri, target.symbol) is not None or line not in (target.line, target.forward_line):
+        return ""
+    if not ls.trust.allows_commands:
+        return "No estimate: the workspace is not trusted."
+    if not (ls.trust.allows_background_work and ls.settings_for(document.path).estimate_on_hover):
+        return f"*Estimate {target.symbol}* (a code action) finds out what it costs; it imports this file."
+    start_estimate(ls, document, target.symbol, is_quiet=True)
+    return "Being estimated: hover again in a moment."
+
+
+async def _code_lens(ls: KernelLanguageServer, params: types.CodeLensParams) -> list[types.CodeLens]:
+    document = ls.documents.get(params.text_document.uri)
+    if document is None or not ls.settings_for(document.path).code_lens:
+        return []
+    analysis = await _analysis(ls, document)
+    lenses = cuda_lenses if document.language == "cuda" else python_lenses
+    return lenses(document, analysis, ls.knowledge)
+
+
+async def _inlay_hint(ls: KernelLanguageServer, params: types.InlayHintParams) -> list[types.InlayHint]:
+    document = ls.documents.get(params.text_document.uri)
+    if document is None or not ls.settings_for(document.path).inlay_hints:
+        return []
+    analysis = await _analysis(ls, document)
+    return line_hints(document, analysis, ls.knowledge, params.range.start.line, params.range.end.line)
+
+
+async def _code_action(ls: KernelLanguageServer, params: types.CodeActionParams) -> list[types.CodeAction]:
+    document = ls.documents.get(params.text_document.uri)
+    if document is None:
+        return []
+    await _analysis(ls, document)
+    known = ls.analyses.latest(document)
+    only = [kind.value if isinstance(kind, types.CodeActionKind) else kind for kind in params.context.only or ()]
+    actions = CodeActions(document, known, ls.knowledge, ls.client)
+    return actions.between(params.range.start.line, params.range.end.line, only)
+
+
+async def _diagnostic(ls: KernelLanguageServer, params: types.DocumentDiagnosticParams) -> Any:
+    document = ls.documents.get(params.text_document.uri)
+    if document is None:
+        return types.RelatedFullDocumentDiagnosticReport(items=[])
+    await ls.analyses.current(document, PULL_S)
+    items = ls.diagnostics(document)
+    result_id = f"{DIAGNOSTICS_IDENTIFIER}-{hash(repr(items)) & 0xFFFFFFFF:08x}"
+    if params.previous_result_id == result_id:
+        return types.RelatedUnchangedDocumentDiagnosticReport(result_id=result_id)
+    return types.RelatedFullDocumentDiagnosticReport(items=items, result_id=result_id)
+
+
+async def _execute_command(ls: KernelLanguageServer, params: types.ExecuteCommandParams) -> Any:
+    return await execute(ls, params)
+
+
+async def _status(ls: KernelLanguageServer, params: protocol.StatusParams) -> protocol.StatusResult:
+    return protocol.StatusResult(
+        jobs=[job.params() for job in ls.jobs],
+        n_documents=len(ls.documents),
+        trusted=ls.trust.said,
+        analyst_pid=ls.analyses.analyst_pid,
+        engine_pids=ls.engines.pids,
+    )
+
+
+async def _analysis(ls: KernelLanguageServer, document: Document) -> Analysis:
+    """In the lines of the text as it is now: fresh if that takes no time, an older one carried along if not."""
+    is_first = ls.analyses.latest(document).serial < 0
+    known = await ls.analyses.current(document, FIRST_ANALYSIS_S if is_first else FRESH_ANALYSIS_S)
+    return known.now(document)
+
+
+HANDLERS: dict[str, Callable[..., Any]] = {
+    types.INITIALIZED: _initialized,
+    types.SHUTDOWN: _shutdown,
+    types.EXIT: _exit,
+    types.SET_TRACE: _set_trace,
+    types.TEXT_DOCUMENT_DID_OPEN: _did_open,
+    types.TEXT_DOCUMENT_DID_CHANGE: _did_change,
+    types.TEXT_DOCUMENT_DID_CLOSE: _did_close,
+    types.TEXT_DOCUMENT_DID_SAVE: _did_save,
+    types.NOTEBOOK_DOCUMENT_DID_OPEN: _notebook_opened,
+    types.NOTEBOOK_DOCUMENT_DID_CHANGE: _notebook_changed,
+    types.NOTEBOOK_DOCUMENT_DID_CLOSE: _notebook_closed,
+    types.WORKSPACE_DID_CHANGE_CONFIGURATION: _configuration_changed,
+    types.WORKSPACE_DID_CHANGE_WORKSPACE_FOLDERS: _folders_changed,
+    types.WINDOW_WORK_DONE_PROGRESS_CANCEL: _progress_cancelled,
+    types.TEXT_DOCUMENT_HOVER: _hover,
+    types.TEXT_DOCUMENT_CODE_LENS: _code_lens,
+    types.TEXT_DOCUMENT_INLAY_HINT: _inlay_hint,
+    types.TEXT_DOCUMENT_CODE_ACTION: _code_action,
+    types.TEXT_DOCUMENT_DIAGNOSTIC: _diagnostic,
+    types.WORKSPACE_EXECUTE_COMMAND: _execute_command,
+    "kernelLsp/didChangeTrust": _trust_changed,
+    "kernelLsp/status": _status,
+}

@@ -1,0 +1,143 @@
+"""What jobs have told about files: estimates, checks and runs, each with the text it is about."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from kernel_lsp.core.finding import Finding
+from kernel_lsp.core.verdict import KernelFacts, Verdict
+from kernel_lsp.engine.messages import LineEstimate, RunSummary, TargetEstimate
+from kernel_lsp.server.analysed import Target
+from kernel_lsp.server.documents import Document
+
+PLAN_SOURCE = "plan"
+"""The rules find what is wrong with a launch plan; a check's findings of it would say the same again."""
+
+
+@dataclass(frozen=True)
+class KnownEstimate:
+    """An estimate of the target whose text had this digest, in the document's text at `serial`."""
+
+    estimate: TargetEstimate
+    digest: str
+    serial: int
+
+
+@dataclass(frozen=True)
+class KnownCheck:
+    """A verdict on a document's text at `serial`."""
+
+    verdict: Verdict
+    serial: int
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """Each once, without those that the rules have."""
+        every = dict.fromkeys((*getattr(self.verdict.outcome, "findings", ()), *self.verdict.findings))
+        return tuple(finding for finding in every if finding.source != PLAN_SOURCE)
+
+    def facts(self, kernel: str) -> tuple[KernelFacts, ...]:
+        """What ptxas says of a kernel, once for each of its instances."""
+        return tuple(facts for facts in self.verdict.kernels if _base_name(facts.kernel) == _base_name(kernel))
+
+
+class Knowledge:
+    """By document or file. Nothing here outlives the server: the archive does."""
+
+    def __init__(self) -> None:
+        self._estimates: dict[tuple[str, str], KnownEstimate] = {}
+        self._checks: dict[str, KnownCheck] = {}
+        self._runs: dict[Path, tuple[RunSummary, ...]] = {}
+        self._digests: dict[str, str] = {}
+
+    # --- estimates
+
+    def learn_estimate(self, uri: str, symbol: str, estimate: KnownEstimate) -> None:
+        self._estimates[uri, symbol] = estimate
+
+    def estimate(self, uri: str, symbol: str) -> KnownEstimate | None:
+        return self._estimates.get((uri, symbol))
+
+    def lines(self, document: Document, targets: Iterable[Target]) -> list[tuple[int, LineEstimate, bool]]:
+        """Where each estimated line of the document is now, and whether the target has changed since."""
+        found = []
+        for target in targets:
+            known = self._estimates.get((document.uri, target.symbol))
+            for line in known.estimate.lines if known is not None else ():
+                assert known is not None
+                now = document.line_now(line.line - 1, known.serial) if Path(line.file) == document.path else None
+                if now is not None and document.line_text(now).strip() == line.text:
+                    found.append((now, line, known.digest != target.digest))
+        return found
+
+    # --- checks
+
+    def learn_check(self, uri: str, check: KnownCheck) -> None:
+        self._checks[uri] = check
+
+    def check(self, uri: str) -> KnownCheck | None:
+        return self._checks.get(uri)
+
+    def forget(self, uri: str) -> None:
+        """The document was closed: what was known of its text goes with it."""
+        self._checks.pop(uri, None)
+        for key in [key for key in self._estimates if key[0] == uri]:
+            del self._estimates[key]
+
+    # --- runs
+
+    def learn_runs(self, workspace: Path, runs: tuple[RunSummary, ...]) -> None:
+        self._runs[workspace] = runs
+
+    def learn_run(self, workspace: Path, run: RunSummary, digest: str) -> None:
+        """A run that ended now, of the target whose text had this digest."""
+        others = tuple(other for other in self._runs.get(workspace, ()) if other.run_id != run.run_id)
+        self._runs[workspace] = (run, *others)
+        self._digests[run.run_id] = digest
+
+    def run(self, run_id: str) -> RunSummary | None:
+        return next((run for runs in self._runs.values() for run in runs if run.run_id == run_id), None)
+
+    def last_result(self, path: Path | None, symbol: str) -> RunSummary | None:
+        """The newest run of the target that found a kernel."""
+        return next((run for run in self._of(path, symbol) if run.candidate_id is not None), None)
+
+    def interrupted(self, path: Path | None, symbol: str) -> RunSummary | None:
+        """The newest run of the target, when it did not finish."""
+        newest = next(iter(self._of(path, symbol)), None)
+        return newest if newest is not None and newest.is_resumable else None
+
+    def is_stale(self, run: RunSummary, target: Target, path: Path | None) -> bool:
+        """Whether the code has changed since the run. Of a run before our time only the file's date can tell."""
+        digest = self._digests.get(run.run_id)
+        if digest:
+            return digest != target.digest
+        try:
+            return path is None or path.stat().st_mtime > _timestamp(run.started)
+        except (OSError, ValueError):
+            return True
+
+    def _of(self, path: Path | None, symbol: str) -> list[RunSummary]:
+        runs = (run for runs in self._runs.values() for run in runs)
+        return [run for run in runs if path is not None and Path(run.file) == path and _same_target(run.symbol, symbol)]
+
+
+# --- below
+
+
+def _same_target(run_symbol: str, symbol: str) -> bool:
+    """A KernelBench file's run names no symbol: it is of its class `Model`."""
+    return run_symbol == symbol or (not run_symbol and symbol == "Model")
+
+
+def _base_name(kernel: str) -> str:
+    """``ns::rows<256>(float*)`` is an instance of ``rows``."""
+    return kernel.split("<")[0].split("(")[0].split("::")[-1].split()[-1] if kernel.strip() else kernel
+
+
+def _timestamp(date: str) -> float:
+    from datetime import datetime
+
+    return datetime.fromisoformat(date).timestamp()

@@ -1,0 +1,225 @@
+"""The server's state, and what joins its parts: documents, analyses, knowledge, jobs and the client."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any
+
+from lsprotocol import types
+from pygls.lsp.server import LanguageServer
+
+from kernel_lsp import __version__
+from kernel_lsp.config import Settings
+from kernel_lsp.engine.messages import ListRuns, RunList
+from kernel_lsp.errors import SettingError
+from kernel_lsp.evolve.archive import FOLDER_NAME
+from kernel_lsp.evolve.request import find_workspace
+from kernel_lsp.server.analysis import Analyses
+from kernel_lsp.server.diagnostics import diagnostics_of
+from kernel_lsp.server.documents import Document, Documents, path_of
+from kernel_lsp.server.engines import Engines
+from kernel_lsp.server.handshake import Initialized
+from kernel_lsp.server.jobs import Job, Jobs, new_id
+from kernel_lsp.server.knowledge import Knowledge
+from kernel_lsp.server.rpc import ClientRefused, Protocol
+from kernel_lsp.server.settings import SECTION, EditorSettings
+from kernel_lsp.server.trust import Trust
+
+logger = logging.getLogger(__name__)
+
+
+class KernelLanguageServer(LanguageServer):
+    """One client's server. Handlers are in `kernel_lsp.server.handlers`, commands in `kernel_lsp.server.commands`."""
+
+    protocol: Protocol
+
+    def __init__(self, initialized: Initialized) -> None:
+        super().__init__("kernel-lsp", __version__, protocol_cls=Protocol)
+        options = _object(initialized.params.get("initializationOptions"))
+        self.client_process_id = initialized.params.get("processId")
+        self.client = initialized.features
+        self.wants_job_news = _wants_job_news(initialized)
+        self.documents = Documents(self.client.encoding)
+        self.settings = EditorSettings(_object(options.get("settings")))
+        self.trust = Trust(options["trusted"] if isinstance(options.get("trusted"), bool) else None)
+        self.folders = _folders(initialized.params)
+        self.knowledge = Knowledge()
+        self.analyses = Analyses(self.documents, self.analysis_changed)
+        self.engines = Engines(self._engine_died)
+        self.jobs = Jobs(self._job_changed, self._job_ended)
+        self.stopped = asyncio.Event()
+        self.exit_status = 1
+        self._listed: set[Path] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._bad_settings = ""
+
+    def report_server_error(self, error: Exception, source: Any) -> None:
+        """Into the log alone: who asked has an answer already, and nobody else can do anything about it."""
+        logger.error("%s: %s", getattr(source, "__name__", source), error)
+
+    def spawn(self, work: Coroutine[Any, Any, Any]) -> None:
+        """Do it beside everything else; its exceptions go to the log."""
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(_log_failure)
+
+    async def close(self) -> None:
+        """End every job and every process of ours, within the second and a half that engines are given."""
+        for task in (*self._tasks,):
+            task.cancel()
+        await asyncio.gather(self.jobs.close(), self.engines.close(), self.analyses.close(), return_exceptions=True)
+
+    # --- settings
+
+    def settings_for(self, path: Path | None) -> Settings:
+        """The settings for a file, or for none. A wrong one is told once, and then the defaults hold."""
+        directory = path.parent if path is not None else (self.folders[0] if self.folders else Path.cwd())
+        try:
+            return self.settings.of(directory)
+        except SettingError as error:
+            if self._bad_settings != str(error):
+                self._bad_settings = str(error)
+                self.say(types.MessageType.Warning, str(error))
+            return Settings()
+
+    async def read_configuration(self) -> None:
+        """Ask the client for its values: for everything, and for each folder."""
+        if not self.client.gives_configuration:
+            return
+        items = [types.ConfigurationItem(section=SECTION)]
+        items += [types.ConfigurationItem(section=SECTION, scope_uri=folder.as_uri()) for folder in self.folders]
+        try:
+            values = await self.workspace_configuration_async(types.ConfigurationParams(items=items))
+        except ClientRefused as error:
+            logger.warning("the client gave no configuration: %s", error)
+            return
+        if values and isinstance(values[0], dict):
+            self.settings.set_everywhere(values[0])
+        for folder, value in zip(self.folders, values[1:], strict=False):
+            if isinstance(value, dict):
+                self.settings.set_for(folder, value)
+        self.everything_changed()
+
+    # --- telling the client
+
+    def say(self, kind: types.MessageType, message: str) -> None:
+        """A message that the user sees."""
+        self.window_show_message(types.ShowMessageParams(type=kind, message=message))
+
+    async def show(self, path: Path) -> bool:
+        """Open a file in the editor; False when the client has no way to."""
+        if not self.client.shows_documents:
+            return False
+        try:
+            shown = await self.window_show_document_async(types.ShowDocumentParams(uri=path.as_uri(), take_focus=False))
+        except ClientRefused:
+            return False
+        return shown.success
+
+    def diagnostics(self, document: Document) -> list[types.Diagnostic]:
+        """Everything to say about a document now."""
+        if not self.settings_for(document.path).diagnostics:
+            return []
+        analysis = self.analyses.latest(document).now(document)
+        return diagnostics_of(document, analysis, self.knowledge.check(document.uri))
+
+    def analysis_changed(self, document: Document) -> None:
+        """New findings and targets."""
+        self._publish(document)
+        if self.client.refreshes_lenses:
+            self.spawn(_harmless(self.workspace_code_lens_refresh_async(None)))
+
+    def knowledge_changed(self, document: Document | None) -> None:
+        """New numbers, verdicts or runs."""
+        if document is not None:
+            self._publish(document)
+            if self.client.pulls_diagnostics:
+                self.spawn(_harmless(self.workspace_diagnostic_refresh_async(None)))
+        if self.client.refreshes_lenses:
+            self.spawn(_harmless(self.workspace_code_lens_refresh_async(None)))
+        if self.client.refreshes_hints:
+            self.spawn(_harmless(self.workspace_inlay_hint_refresh_async(None)))
+
+    def everything_changed(self) -> None:
+        """Settings or trust: what is shown may be another."""
+        for document in self.documents:
+            self._publish(document)
+        if self.client.pulls_diagnostics:
+            self.spawn(_harmless(self.workspace_diagnostic_refresh_async(None)))
+        self.knowledge_changed(None)
+
+    def _publish(self, document: Document) -> None:
+        if not self.client.pulls_diagnostics:
+            self.text_document_publish_diagnostics(
+                types.PublishDiagnosticsParams(document.uri, self.diagnostics(document), document.version)
+            )
+
+    # --- runs
+
+    def list_runs(self, path: Path | None) -> None:
+        """Learn of the earlier runs of a file's workspace, once. Without an archive there is nothing to ask."""
+        if path is None or not self.trust.allows_commands:
+            return
+        workspace = find_workspace(path.parent)
+        if workspace not in self._listed and (workspace / FOLDER_NAME / "archive.sqlite3").is_file():
+            self._listed.add(workspace)
+            self.spawn(self._list_runs(workspace))
+
+    async def _list_runs(self, workspace: Path) -> None:
+        reply = await self.engines.of(workspace).ask(ListRuns(id=new_id(), directory=workspace))
+        if reply.result is not None:
+            self.knowledge.learn_runs(workspace, RunList.model_validate(reply.result).runs)
+            self.knowledge_changed(None)
+
+    # --- jobs
+
+    def _job_changed(self, job: Job) -> None:
+        if self.wants_job_news:
+            self.protocol.notify("kernelLsp/jobChanged", job.params())
+
+    async def _job_ended(self, job: Job, reply: Any) -> None:
+        from kernel_lsp.server.endings import job_ended
+
+        await job_ended(self, job, reply)
+
+    def _engine_died(self, workspace: Path, how: str) -> None:
+        text = f"The kernel-lsp engine of {workspace} ended ({how}). It starts again when it is needed."
+        self.say(types.MessageType.Warning, text)
+
+
+# --- below
+
+
+async def _harmless(request: Coroutine[Any, Any, Any]) -> None:
+    """A client may refuse to refresh."""
+    try:
+        await request
+    except ClientRefused as error:
+        logger.info("refused: %s", error)
+
+
+def _log_failure(task: asyncio.Task[Any]) -> None:
+    if not task.cancelled() and task.exception() is not None:
+        logger.error("a task of ours failed", exc_info=task.exception())
+
+
+def _wants_job_news(initialized: Initialized) -> bool:
+    experimental = _object(_object(initialized.params.get("capabilities")).get("experimental"))
+    return _object(experimental.get("kernelLsp")).get("jobs") is True
+
+
+def _object(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _folders(params: dict[str, Any]) -> list[Path]:
+    """The workspace folders; the root of a client that knows only one."""
+    given = params.get("workspaceFolders")
+    uris = [folder.get("uri") for folder in given if isinstance(folder, dict)] if isinstance(given, list) else []
+    uris = uris or [params.get("rootUri")]
+    paths = [path_of(uri) for uri in uris if isinstance(uri, str)]
+    return [path for path in paths if path is not None]

@@ -1,0 +1,155 @@
+"""The methods and command arguments that are ours alone. `docs/protocol.md` is this file in words, and a test compares.
+
+A client without them has all main features: everything here only adds.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import attrs
+
+Direction = Literal["client to server", "server to client"]
+JobKind = Literal["optimize", "resume", "check", "estimate"]
+JobState = Literal["queued", "running", "finished", "failed", "cancelled"]
+
+
+@attrs.frozen
+class TrustParams:
+    """Whether the user trusts the workspace. Until a client says so, nothing runs unless it is asked for."""
+
+    trusted: bool
+
+
+@attrs.frozen
+class JobParams:
+    """Where a job is. Sent only to a client whose capabilities have ``experimental.kernelLsp.jobs``."""
+
+    job: str
+    kind: JobKind
+    state: JobState
+    title: str
+    percentage: int | None = None
+    message: str = ""
+    best_us: float | None = None
+
+
+@attrs.frozen
+class StatusParams:
+    """Nothing is asked."""
+
+
+@attrs.frozen
+class StatusResult:
+    """What the server is doing: its jobs, and its helper processes (0 for none)."""
+
+    jobs: list[JobParams]
+    n_documents: int
+    trusted: bool | None
+    analyst_pid: int
+    engine_pids: list[int]
+
+
+@attrs.frozen
+class TargetArguments:
+    """The argument of commands on a target."""
+
+    uri: str
+    symbol: str
+
+
+@attrs.frozen
+class DocumentArguments:
+    """The argument of commands on a kernel file."""
+
+    uri: str
+
+
+@attrs.frozen
+class JobArguments:
+    """The argument of `cancel`: without it the newest job."""
+
+    job: str | None = None
+
+
+@attrs.frozen
+class RunArguments:
+    """The argument of commands on a run. ``last`` is the newest of the workspace of `uri`."""
+
+    uri: str
+    run: str = "last"
+
+
+@attrs.frozen
+class ExplainArguments:
+    """The argument of `explain`: a rule's code, e.g. ``KL101``."""
+
+    code: str
+
+
+@attrs.frozen
+class JobStarted:
+    """What a command that starts a job answers, at once."""
+
+    job: str
+
+
+@attrs.frozen
+class Method:
+    """One method of ours. `result` is None for a notification."""
+
+    name: str
+    direction: Direction
+    params: type
+    result: type | None
+    summary: str
+
+
+@attrs.frozen
+class Command:
+    """One command for `workspace/executeCommand`. `argument` is what its only argument holds."""
+
+    name: str
+    argument: type
+    result: type | None
+    summary: str
+
+
+METHODS = (
+    Method(
+        "kernelLsp/didChangeTrust",
+        "client to server",
+        TrustParams,
+        None,
+        "The user granted or withdrew trust. The first word on it is `initializationOptions.trusted`.",
+    ),
+    Method(
+        "kernelLsp/status",
+        "client to server",
+        StatusParams,
+        StatusResult,
+        "What the server is doing.",
+    ),
+    Method(
+        "kernelLsp/jobChanged",
+        "server to client",
+        JobParams,
+        None,
+        "A job was queued, started, got further or ended. Beside the standard work-done progress.",
+    ),
+)
+
+COMMANDS = (
+    Command("kernelLsp.optimize", TargetArguments, JobStarted, "Optimize a target to CUDA."),
+    Command("kernelLsp.optimizeWithBackward", TargetArguments, JobStarted, "The same, with its backward."),
+    Command(
+        "kernelLsp.check", DocumentArguments, JobStarted, "Compile and check a kernel file, as it is in the editor."
+    ),
+    Command("kernelLsp.estimate", TargetArguments, JobStarted, "Estimate a target and each of its lines."),
+    Command("kernelLsp.cancel", JobArguments, JobStarted, "End a job and all its processes; answers which."),
+    Command("kernelLsp.resume", RunArguments, JobStarted, "Go on with a run that was interrupted."),
+    Command("kernelLsp.showKernel", RunArguments, None, "Show the kernel that a run ended with."),
+    Command("kernelLsp.compare", RunArguments, None, "Show a run's kernel beside the PyTorch code it stands for."),
+    Command("kernelLsp.report", RunArguments, None, "Write what a run found as Markdown, and show it."),
+    Command("kernelLsp.explain", ExplainArguments, None, "Show what a rule is about, with an example."),
+)
