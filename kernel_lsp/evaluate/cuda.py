@@ -112,7 +112,7 @@ class GpuDevice:
             for argument in self._task.arguments
         ]
         return {
-            "name": f"{self._task.name}_reference",
+            "name": self._task.name,
             "source": self._task.reference_source,
             "arguments": arguments,
             "direction": direction,
