@@ -33,6 +33,7 @@ ROOMS = (
     "evaluate",
     "export",
     "evolve",
+    "engine",
     "server",
     "cli",
 )
