@@ -46,8 +46,7 @@ class ClientFeatures:
     shows_hints: bool
     markdown_hover: bool
     literal_actions: bool
-    opens_commands: bool
-    """Whether it runs commands of ours in hovers; only VS Code's client does, where it trusts us."""
+    opens_notebooks: bool
 
 
 def client_features(capabilities: Mapping[str, Any]) -> ClientFeatures:
@@ -59,12 +58,14 @@ def client_features(capabilities: Mapping[str, Any]) -> ClientFeatures:
     resource_operations = _at(capabilities, "workspace.workspaceEdit.resourceOperations")
     hover_formats = _at(capabilities, "textDocument.hover.contentFormat")
     pulls = _is_object(capabilities, "textDocument.diagnostic")
-    versioned = has("workspace.workspaceEdit.documentChanges")
+    creates = "create" in _list(resource_operations)
+    # Only `documentChanges` can hold a creation: Neovim announces the one without the other and takes both.
+    versioned = has("workspace.workspaceEdit.documentChanges") or creates
     return ClientFeatures(
         encoding=choose_encoding(_list(_at(capabilities, "general.positionEncodings"))),
         pulls_diagnostics=pulls and has("workspace.diagnostics.refreshSupport"),
         versioned_edits=versioned,
-        creates_files=versioned and "create" in _list(resource_operations),
+        creates_files=creates,
         confirms_edits=versioned and _is_object(capabilities, "workspace.workspaceEdit.changeAnnotationSupport"),
         shows_progress=has("window.workDoneProgress"),
         shows_documents=has("window.showDocument.support"),
@@ -75,7 +76,7 @@ def client_features(capabilities: Mapping[str, Any]) -> ClientFeatures:
         shows_hints=_is_object(capabilities, "textDocument.inlayHint"),
         markdown_hover="markdown" in _list(hover_formats),
         literal_actions=_is_object(capabilities, "textDocument.codeAction.codeActionLiteralSupport"),
-        opens_commands=has("experimental.kernelLsp.commandLinks"),
+        opens_notebooks=_is_object(capabilities, "notebookDocument.synchronization"),
     )
 
 
@@ -84,14 +85,14 @@ def server_capabilities(features: ClientFeatures) -> dict[str, Any]:
     offered: dict[str, Any] = {
         "positionEncoding": features.encoding,
         "textDocumentSync": {"openClose": True, "change": SYNC_INCREMENTAL, "save": {"includeText": False}},
-        "notebookDocumentSync": {
-            "notebookSelector": [{"cells": [{"language": language} for language in CELL_LANGUAGES]}],
-        },
         "hoverProvider": True,
         "codeLensProvider": {"resolveProvider": False},
         "executeCommandProvider": {"commands": list(COMMANDS)},
         "workspace": {"workspaceFolders": {"supported": True, "changeNotifications": True}},
     }
+    if features.opens_notebooks:
+        cells = [{"language": language} for language in CELL_LANGUAGES]
+        offered["notebookDocumentSync"] = {"notebookSelector": [{"notebook": "*", "cells": cells}]}
     if features.literal_actions:
         kinds = ["quickfix", REWRITE_KIND]
         offered["codeActionProvider"] = {"codeActionKinds": kinds, "resolveProvider": False}

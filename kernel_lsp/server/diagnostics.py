@@ -22,6 +22,8 @@ SEVERITIES = {
     Severity.INFORMATION: types.DiagnosticSeverity.Information,
     Severity.HINT: types.DiagnosticSeverity.Hint,
 }
+COMPILED_AS = "kernel.cu"
+"""What a kernel's text is called while it is compiled (`BuildRequest.file_name`)."""
 CHECK_SOURCE = "kernel-lsp check"
 _DOCUMENTATION = Path(kernel_lsp.__file__).parent.parent
 
@@ -70,7 +72,7 @@ def _of_check(document: Document, check: KnownCheck) -> Iterator[types.Diagnosti
 
 
 def _of_finding(document: Document, check: KnownCheck, finding: Finding) -> types.Diagnostic | None:
-    is_here = finding.file is None or Path(finding.file).name == (document.path.name if document.path else "")
+    is_here = finding.file in (None, COMPILED_AS) or Path(str(finding.file)) == document.path
     message = _message(finding)
     line = document.line_now(finding.line - 1, check.serial) if is_here and finding.line is not None else 0
     if line is None:

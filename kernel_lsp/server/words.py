@@ -30,6 +30,12 @@ def number_text(number: Estimate | Measurement) -> str:
     return f"{time_text(number.time_us)} {interval}, {number.kind} on {number.gpu}, {number.date}"
 
 
+def bold_number_text(number: Estimate | Measurement) -> str:
+    """The same in Markdown, the time in bold."""
+    time, _, rest = number_text(number).partition(" [")
+    return f"**{time}** [{rest}"
+
+
 def comparison_text(comparison: Comparison) -> str:
     """``6x vs eager (estimated, H200)``"""
     ours = comparison.ours

@@ -9,7 +9,15 @@ from kernel_lsp.gpu.specs import find_gpu
 from kernel_lsp.server.analysed import Analysis, Kernel, Target
 from kernel_lsp.server.documents import Document
 from kernel_lsp.server.knowledge import Knowledge, KnownEstimate
-from kernel_lsp.server.words import amount_text, facts_text, number_text, result_text, time_text, verdict_text
+from kernel_lsp.server.words import (
+    amount_text,
+    bold_number_text,
+    facts_text,
+    number_text,
+    result_text,
+    time_text,
+    verdict_text,
+)
 
 STALE = " *(stale: the code has changed since)*"
 MAX_LINES_LISTED = 6
@@ -67,7 +75,7 @@ def _estimate_parts(known: KnownEstimate, stale: str) -> list[str]:
     n = estimate.n_launches
     moved = f"{amount_text(estimate.bytes_moved, 'B')} moved, {amount_text(estimate.n_operations, 'FLOP')}"
     parts = [
-        f"PyTorch eager: **{time_text(estimate.time_us)}** — {number_text(estimate)}{stale}",
+        f"PyTorch eager: {bold_number_text(estimate)}{stale}",
         f"{estimate.bound}-bound; {moved}, {n} launch{'es' if n != 1 else ''}",
     ]
     if floor_us > 0:
