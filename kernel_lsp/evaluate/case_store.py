@@ -66,7 +66,7 @@ class CaseStore:
 
 def read_expectations(files: CaseFiles) -> tuple[Expectation, ...]:
     """What each output should be, in the task's order."""
-    native, perturbed = _by_name(files.native), _by_name(getattr(files, "perturbed", ()))
+    native, perturbed = _by_name(files.native), _by_name(files.perturbed)
     return tuple(
         Expectation(
             output=tensor.name,

@@ -43,14 +43,16 @@ class CaseTensor:
 @dataclass(frozen=True)
 class CaseFiles:
     """One case on disk. `expected` is the fp64 reference; `native` is what PyTorch gives at the declared dtypes, as
-    float64 bytes. `is_degenerate` says that most of the reference is not finite, or that the family cannot be made:
-    then `reason` says why, and the case tells nothing."""
+    float64 bytes; `perturbed` is the reference on inputs moved by one rounding, empty for NaNs and infinities.
+    `is_degenerate` says that most of the reference is not finite, or that the family cannot be made: then `reason` says
+    why, and the case tells nothing."""
 
     family: str
     seed: int
     inputs: tuple[CaseTensor, ...]
     expected: tuple[CaseTensor, ...]
     native: tuple[CaseTensor, ...]
+    perturbed: tuple[CaseTensor, ...]
     output_dtypes: dict[str, DType]
     is_degenerate: bool = False
     reason: str = ""
@@ -140,6 +142,7 @@ class Worker:
             inputs=_tensors(reply["inputs"]),
             expected=_tensors(reply["expected"]),
             native=_tensors(reply["native"]),
+            perturbed=_tensors(reply["perturbed"]),
             output_dtypes={name: DType(dtype) for name, dtype in reply["output_dtypes"].items()},
             is_degenerate=reply["degenerate"],
             reason=reply["reason"],

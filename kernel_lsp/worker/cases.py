@@ -38,6 +38,17 @@ class Case:
     gradients: list[torch.Tensor]
 
 
+@dataclass
+class _Results:
+    """What the outputs should be: in fp64, by PyTorch at the declared dtypes, and in fp64 on inputs moved by one
+    rounding (empty where that makes no sense). `note` says what had to be done otherwise."""
+
+    expected: list[torch.Tensor]
+    native: list[torch.Tensor]
+    perturbed: list[torch.Tensor]
+    note: str
+
+
 def make_cases(request: dict[str, Any]) -> dict[str, Any]:
     """Make one case and write it below ``directory``. Raises Failure."""
     captured = WARM.captured
@@ -57,7 +68,8 @@ def make_cases(request: dict[str, Any]) -> dict[str, Any]:
     with quiet(), without_cuda():
         expected = _expected(captured, case, family, seed, is_backward)
         native, note = _native(captured, case, expected, is_backward)
-    return _write(captured, request, case, expected, native, note, is_backward)
+        perturbed = [] if family in SPECIAL_VALUES else _perturbed(captured, case, seed, is_backward)
+    return _write(captured, request, case, _Results(expected, native, perturbed, note), is_backward)
 
 
 # --- below: sizes
@@ -203,6 +215,29 @@ def _expected(captured: Captured, case: Case, family: str, seed: int, is_backwar
         raise _refused(captured, error) from None
 
 
+def _perturbed(captured: Captured, case: Case, seed: int, is_backward: bool) -> list[torch.Tensor]:
+    """The fp64 results on inputs moved by one rounding of the type that kernels compute in. How far they move is what
+    a backward-stable algorithm may be off; PyTorch's own error on one draw may be luckier than that."""
+    generator = _generator(seed, "rounding")
+    values = [_moved(value, generator) for value in _placeholder_values(captured, case)]
+    if not is_backward:
+        with torch.no_grad():
+            return run_exact(captured.program, values)
+    leaves = _leaves(captured, values)
+    outputs = run_exact(captured.program, leaves)
+    gradients = [_moved(gradient, generator) for gradient in case.gradients]
+    return _differentiate(captured, outputs, leaves, gradients)
+
+
+def _moved(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """In float64, each element up or down by half a unit of its last place; sums are kept in f32 for narrower types."""
+    if not value.is_floating_point():
+        return value
+    unit = torch.finfo(torch.float64 if value.dtype == torch.float64 else torch.float32).eps / 2
+    signs = torch.randint(0, 2, value.shape, generator=generator).double().mul_(2 * unit).sub_(unit)
+    return value.double() * (1.0 + signs)
+
+
 def _native(
     captured: Captured, case: Case, expected: list[torch.Tensor], is_backward: bool
 ) -> tuple[list[torch.Tensor], str]:
@@ -308,19 +343,25 @@ def _declared_outputs(captured: Captured) -> list[torch.dtype]:
 
 
 def _nothing(reason: str) -> dict[str, Any]:
-    return {"inputs": [], "expected": [], "native": [], "output_dtypes": {}, "degenerate": True, "reason": reason}
+    return {
+        "inputs": [],
+        "expected": [],
+        "native": [],
+        "perturbed": [],
+        "output_dtypes": {},
+        "degenerate": True,
+        "reason": reason,
+    }
 
 
 def _write(
     captured: Captured,
     request: dict[str, Any],
     case: Case,
-    expected: list[torch.Tensor],
-    native: list[torch.Tensor],
-    note: str,
+    results: _Results,
     is_backward: bool,
 ) -> dict[str, Any]:
-    reason = "" if request["family"] in SPECIAL_VALUES else _degenerate(expected, native)
+    reason = "" if request["family"] in SPECIAL_VALUES else _degenerate(results.expected, results.native)
     folder = os.path.abspath(request["directory"])
     names = _result_names(captured, is_backward)
     dtypes = _result_dtypes(captured, is_backward)
@@ -331,17 +372,21 @@ def _write(
         inputs = [*zip(gradients, case.gradients), *inputs]
     return {
         "inputs": [write_tensor(os.path.join(folder, "inputs", f"{n}.bin"), n, t) for n, t in inputs],
-        "expected": [
-            write_tensor(os.path.join(folder, "expected", f"{n}.f64.bin"), n, t.double())
-            for n, t in zip(names, expected)
-        ],
-        "native": [
-            write_tensor(os.path.join(folder, "native", f"{n}.bin"), n, t.double()) for n, t in zip(names, native)
-        ],
+        "expected": _write_wide(folder, "expected", names, results.expected),
+        "native": _write_wide(folder, "native", names, results.native),
+        "perturbed": _write_wide(folder, "perturbed", names, results.perturbed),
         "output_dtypes": {name: PLAN_NAMES[dtype] for name, dtype in zip(names, dtypes)},
         "degenerate": bool(reason),
-        "reason": reason or note,
+        "reason": reason or results.note,
     }
+
+
+def _write_wide(folder: str, kind: str, names: Sequence[str], tensors: Sequence[torch.Tensor]) -> list[dict[str, Any]]:
+    """Results as float64, whatever their dtype. None are written when there are none."""
+    return [
+        write_tensor(os.path.join(folder, kind, f"{name}.f64.bin"), name, tensor.double())
+        for name, tensor in zip(names, tensors)
+    ]
 
 
 def _value(argument: Argument, case: Case) -> torch.Tensor:
