@@ -113,7 +113,7 @@ class _OperationRenderer:
         for name, tensor in self.lowered.inputs.items():
             names[tensor] = pool.take_exactly(name)
         for name, tensor in self.results.items():
-            names[tensor] = pool.take(name)
+            names[tensor] = pool.take_exactly(name) if name not in names.values() else pool.take(name)
         for tensor in sorted(self.fused.stored - names.keys(), key=lambda tensor: tensor.serial):
             names[tensor] = pool.take(tensor.name)
         return names
@@ -137,9 +137,11 @@ class _OperationRenderer:
         )
         return renderer.render(group, self._group_name(group))
 
-    def _new_kernel(self, wanted: str) -> KernelWriter:
+    def _new_kernel(self, wanted: str, local_names: Sequence[str] = ()) -> KernelWriter:
+        """`local_names` are those that the template itself uses; sizes keep their own names too."""
         name = self.builder.kernel_names.take(f"{wanted}_kernel" if wanted in HELPERS else wanted)
-        return KernelWriter(name, self.names, self.fused.hints, self.index_type)  # type: ignore[arg-type]
+        reserved = {*local_names, *(symbol.name for symbol in self.builder.task.symbols)}
+        return KernelWriter(name, self.names, self.fused.hints, frozenset(reserved), self.index_type)  # type: ignore[arg-type]
 
     def _group_name(self, group: Group) -> str:
         """The operation's name, with what the group makes where there are several groups."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from kernel_lsp.core.expression import Constant
 from kernel_lsp.core.plan import Fill, LibraryArgument, LibraryStep
 from kernel_lsp.errors import TargetError
+from kernel_lsp.generate.codegen import elementwise, matmul, rows, scan, scatter
 from kernel_lsp.generate.codegen.elementwise import ElementwiseSchedule, render_elementwise
 from kernel_lsp.generate.codegen.kernel import RenderedKernel
 from kernel_lsp.generate.codegen.matmul import TileSchedule, is_valid_tile_schedule, render_contraction
@@ -50,7 +51,7 @@ class GroupRenderer:
     choices: Choices
     captured: Callable[[Index], int]
     n_multiprocessors: int
-    new_kernel: Callable[[str], KernelWriter]
+    new_kernel: Callable[[str, Sequence[str]], KernelWriter]
     tensor_names: Mapping[Tensor, str]
 
     def render(self, group: Group, name: str) -> RenderedGroup:
@@ -72,7 +73,7 @@ class GroupRenderer:
     # --- contractions, scans, scatters
 
     def _contraction(self, group: ContractionGroup, name: str) -> RenderedGroup:
-        kernel = self.new_kernel(name)
+        kernel = self.new_kernel(name, matmul.LOCAL_NAMES)
         pick = self.choices.pick_int
         default = self._default_tiles(group)
         schedule = TileSchedule(
@@ -104,7 +105,7 @@ class GroupRenderer:
         return TileSchedule(32, 32, 16, 2, 2)
 
     def _scan(self, group: ScanGroup, name: str) -> RenderedGroup:
-        kernel = self.new_kernel(name)
+        kernel = self.new_kernel(name, scan.LOCAL_NAMES)
         is_serial = not group.is_column_contiguous
         default = 256 if not is_serial else 64
         threads = self.choices.pick_int(f"{kernel.name}.threads", (64, 128, 256, 512), default, "threads per block")
@@ -128,7 +129,7 @@ class GroupRenderer:
             fills = (Fill(self.tensor_names[group.tensor], Constant(0)),)
         else:
             kernels += self._elementwise(group.base, f"{name}_base").kernels
-        kernel = self.new_kernel(name)
+        kernel = self.new_kernel(name, scatter.LOCAL_NAMES)
         threads = self.choices.pick_int(f"{kernel.name}.threads", (64, 128, 256, 512), 256, "threads per block")
         how = "adds it atomically, for several may meet" if group.kind == "sum" else "writes it"
         comment = f"One thread per update finds its place and {how}."
@@ -152,7 +153,7 @@ class GroupRenderer:
     # --- elementwise
 
     def _elementwise(self, group: ElementwiseGroup, name: str) -> RenderedGroup:
-        kernel = self.new_kernel(name)
+        kernel = self.new_kernel(name, elementwise.LOCAL_NAMES)
         total = group.position.extent
         widths = [1, *(width for width in (2, 4, 8) if self._can_pack(group, width))]
         threads = self.choices.pick_int(f"{kernel.name}.threads", (64, 128, 256, 512, 1024), 256, "threads per block")
@@ -195,7 +196,7 @@ class GroupRenderer:
     # --- rows
 
     def _rows(self, group: RowGroup, name: str) -> RenderedGroup:
-        kernel = self.new_kernel(name)
+        kernel = self.new_kernel(name, rows.LOCAL_NAMES)
         default = self._default_rows(group)
         threads_values = (1, 32, 64, 128, 256, 512, 1024) if group.is_column_contiguous else (1, 2, 4, 8, 16, 32)
         rows_values = (1, 2, 4, 8, 32, 64, 128, 256) if group.is_column_contiguous else (COLUMN_WIDTH,)

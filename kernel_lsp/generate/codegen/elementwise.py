@@ -14,6 +14,8 @@ from kernel_lsp.generate.fuse import ElementwiseGroup, Store
 from kernel_lsp.generate.index import Variable, as_index, divide_exactly
 from kernel_lsp.generate.scalar import Scalar
 
+LOCAL_NAMES = ("i", "pack", "v")
+
 
 @dataclass(frozen=True)
 class ElementwiseSchedule:
@@ -33,7 +35,6 @@ def render_elementwise(
     n_elements = kernel.size("n", group.position.extent)
     scope.define(group.position, "i")
     name_coordinates(kernel, as_index(group.position), group.shape)
-    scope.names.take("i")
     scope.line(f"const {kernel.index_type} i = {_thread_index(kernel, schedule.threads)};")
     scope.line(f"if (i >= {n_elements}) return;")
     write_stores(scope, group.stores)
@@ -70,7 +71,7 @@ def _render_packed(
     scope = Scope(kernel)
     size = kernel.size("n", total)
     limit = str(int(size) // vector) if size.isdigit() else f"{size} / {vector}"
-    scope.define(packing.pack, scope.names.take("pack"))
+    scope.define(packing.pack, "pack")
     name_coordinates(kernel, packing.flat, group.shape)
     scope.line(f"const {kernel.index_type} pack = {_thread_index(kernel, schedule.threads)};")
     scope.line(f"if (pack >= {limit}) return;")
@@ -92,7 +93,7 @@ def write_packed(scope: Scope, packing: Packing, stores: Sequence[Store]) -> Non
     targets = [packing.declare_result(scope, store) for store in stores]
     scope.line("#pragma unroll")
     inner = scope.open(f"for (int v = 0; v < {packing.vector}; ++v)")
-    inner.define(packing.lane, inner.names.take("v"))
+    inner.define(packing.lane, "v")
     for access in packed:
         inner.bind(access, packing.item(names[access.digest], access.dtype))
     texts = inner.values(scalars)

@@ -20,6 +20,10 @@ from kernel_lsp.generate.fuse import ContractionGroup
 from kernel_lsp.generate.index import ONE, Index, Variable, as_index, coefficient, ravel, to_expression
 from kernel_lsp.generate.scalar import Access, Scalar, accesses
 
+LOCAL_NAMES = (
+    *("m0", "n0", "k0", "left_tile", "right_tile", "sums", "left", "right", "e", "m", "n", "k", "i", "j", "row", "col"),
+    *("batch", "value", "TM", "TN", "TK"),
+)
 MAX_GRID_Z = 65535
 
 
@@ -80,16 +84,13 @@ class _TileRenderer:
 
     def _declare(self) -> None:
         scope, schedule = self.scope, self.schedule
-        for name in ("m0", "n0", "k0", "left", "right", "sum", "e", "m", "n", "k", "i", "j", "row", "col"):
-            scope.names.take(name)
         scope.line(f"constexpr int TM = {schedule.tile_m}, TN = {schedule.tile_n}, TK = {schedule.tile_k};")
-        scope.line(f"__shared__ {self.type} left[TK][TM + 1];   // the extra column keeps banks apart")
-        scope.line(f"__shared__ {self.type} right[TK][TN + 1];")
+        scope.line(f"__shared__ {self.type} left_tile[TK][TM + 1];  // the extra column keeps banks apart")
+        scope.line(f"__shared__ {self.type} right_tile[TK][TN + 1];")
         scope.line("const int m0 = blockIdx.x * TM, n0 = blockIdx.y * TN;")
         if self.has_batch:
-            name = scope.names.take("batch")
-            scope.line(f"const int {name} = blockIdx.z;")
-            scope.define(self.group.batch, name)
+            scope.line("const int batch = blockIdx.z;")
+            scope.define(self.group.batch, "batch")
         n_rows, n_columns = schedule.tile_m // schedule.thread_m, schedule.tile_n // schedule.thread_n
         # Neighbouring threads write neighbours in memory.
         store = self.group.stores[-1]
@@ -100,12 +101,12 @@ class _TileRenderer:
         name_coordinates(self.kernel, as_index(self.group.m), self.group.row_shape)
         names = [variable.name for variable in self.group.reduced]
         name_coordinates(self.kernel, as_index(self.group.k), [v.extent for v in self.group.reduced], names)
-        scope.line(f"{self.type} sum[{schedule.thread_m}][{schedule.thread_n}] = {{}};")
+        scope.line(f"{self.type} sums[{schedule.thread_m}][{schedule.thread_n}] = {{}};")
 
     def _main_loop(self) -> None:
         loop = self.scope.open(f"for (int k0 = 0; k0 < {self.n_terms}; k0 += TK)")
-        self._load(loop, "left", self.group.left, self.group.m, "m", "TM", self.n_rows)
-        self._load(loop, "right", self.group.right, self.group.n, "n", "TN", self.n_columns)
+        self._load(loop, "left_tile", self.group.left, self.group.m, "m", "TM", self.n_rows)
+        self._load(loop, "right_tile", self.group.right, self.group.n, "n", "TN", self.n_columns)
         loop.line("__syncthreads();")
         self._multiply(loop)
         loop.line("__syncthreads();")
@@ -121,7 +122,6 @@ class _TileRenderer:
         inner.define(self.group.k, "k")
         inner.define(along, name)
         inner.line(f"{self.type} value = 0;")
-        inner.names.take("value")
         guard = inner.open(f"if ({name} < {limit} && k < {self.n_terms})")
         text = guard.value(factor)
         guard.line(f"value = {text.text};")
@@ -141,15 +141,15 @@ class _TileRenderer:
         schedule = self.schedule
         scope.line("#pragma unroll")
         inner = scope.open("for (int k = 0; k < TK; ++k)")
-        inner.line(f"{self.type} a[{schedule.thread_m}], b[{schedule.thread_n}];")
+        inner.line(f"{self.type} left[{schedule.thread_m}], right[{schedule.thread_n}];")
         inner.line("#pragma unroll")
-        inner.line(f"for (int i = 0; i < {schedule.thread_m}; ++i) a[i] = left[k][row + i];")
+        inner.line(f"for (int i = 0; i < {schedule.thread_m}; ++i) left[i] = left_tile[k][row + i];")
         inner.line("#pragma unroll")
-        inner.line(f"for (int j = 0; j < {schedule.thread_n}; ++j) b[j] = right[k][col + j];")
+        inner.line(f"for (int j = 0; j < {schedule.thread_n}; ++j) right[j] = right_tile[k][col + j];")
         inner.line("#pragma unroll")
         rows = inner.open(f"for (int i = 0; i < {schedule.thread_m}; ++i)")
         rows.line("#pragma unroll")
-        rows.line(f"for (int j = 0; j < {schedule.thread_n}; ++j) sum[i][j] += a[i] * b[j];")
+        rows.line(f"for (int j = 0; j < {schedule.thread_n}; ++j) sums[i][j] += left[i] * right[j];")
         rows.close()
         inner.close()
 
@@ -163,7 +163,7 @@ class _TileRenderer:
         columns.line(f"if (m >= {self.n_rows} || n >= {self.n_columns}) continue;")
         columns.define(self.group.m, "m")
         columns.define(self.group.n, "n")
-        columns.bind(Access(self.group.tensor, self.group.at), Text("sum[i][j]", 20))
+        columns.bind(Access(self.group.tensor, self.group.at), Text("sums[i][j]", 20))
         write_stores(columns, self.group.stores)
         columns.close()
         rows.close()

@@ -20,6 +20,7 @@ from kernel_lsp.generate.index import Index, Variable, as_index, divide_exactly,
 from kernel_lsp.generate.scalar import Access, Scalar, accesses
 
 WARP = 32
+LOCAL_NAMES = ("row", "my_row", "is_row", "col", "pack", "v", "item")
 COLUMN_WIDTH = 32
 """Rows per block where neighbouring threads take different rows: one warp wide, for coalescing."""
 
@@ -107,7 +108,7 @@ class _RowRenderer:
     def _begin(self) -> None:
         """Declare the row, and leave where there is none."""
         scope, schedule = self.scope, self.schedule
-        name = scope.names.take("row")
+        name = "row"
         scope.define(self.group.row, name)
         name_coordinates(self.kernel, as_index(self.group.row), self.group.row_shape)
         if self.group.row.extent.constant == 1 and schedule.rows == 1:
@@ -124,7 +125,7 @@ class _RowRenderer:
             return
         n_rows = self.kernel.size("n_rows", self.group.row.extent)
         if self._is_guarded():
-            raw = scope.names.take("my_row")
+            raw = "my_row"
             scope.line(f"const {self.kernel.index_type} {raw} = {text};")
             scope.line(f"const bool is_row = {raw} < {n_rows};")
             scope.line(
@@ -179,12 +180,12 @@ class _RowRenderer:
         threads = self.schedule.threads
         lane = self._column_lane()
         kernel_type = self.kernel.index_type
-        name = self.scope.names.child().take(self.packing.pack.name)
+        name = self.packing.pack.name
         if self.schedule.cached:
             return self._open_unrolled(name, lane, limit)
         step = f"{name} += {threads}" if threads > 1 else f"++{name}"
         inner = self.scope.open(f"for ({kernel_type} {name} = {lane}; {name} < {limit}; {step})")
-        inner.define(self.packing.pack, inner.names.take(name))
+        inner.define(self.packing.pack, name)
         return inner, [inner]
 
     def _open_unrolled(self, name: str, lane: str, limit: str) -> tuple[Scope, list[Scope]]:
@@ -192,9 +193,8 @@ class _RowRenderer:
         n_items = -(-int(limit) // threads)
         self.scope.line("#pragma unroll")
         item = self.scope.open(f"for (int item = 0; item < {n_items}; ++item)")
-        item.names.take("item")
         item.line(f"const int {name} = item * {threads} + {lane};")
-        item.define(self.packing.pack, item.names.take(name))
+        item.define(self.packing.pack, name)
         if n_items * threads == int(limit):
             return item, [item]
         guarded = item.open(f"if ({name} < {limit})")
@@ -233,7 +233,7 @@ class _RowRenderer:
         if self.schedule.vector > 1:
             scope.line("#pragma unroll")
             lane_scope = scope.open(f"for (int v = 0; v < {self.schedule.vector}; ++v)")
-            lane_scope.define(self.packing.lane, lane_scope.names.take("v"))
+            lane_scope.define(self.packing.lane, "v")
         for access in packed:
             lane_scope.bind(access, self._item(loads[access.digest], access.dtype))
         self._compute(lane_scope, reductions, scalars, accumulators, stores, targets)

@@ -10,6 +10,8 @@ from kernel_lsp.generate.codegen.writer import KernelWriter, Scope, combined, id
 from kernel_lsp.generate.fuse import ScanGroup
 from kernel_lsp.generate.index import as_index
 
+LOCAL_NAMES = ("row", "col", "start", "value", "of_block")
+
 
 @dataclass(frozen=True)
 class ScanSchedule:
@@ -37,7 +39,7 @@ def _render_serial(kernel: KernelWriter, group: ScanGroup, schedule: ScanSchedul
     total = _declare_total(scope, group)
     n_columns = kernel.size("n_columns", group.column.extent)
     inner = scope.open(f"for (int col = 0; col < {n_columns}; ++col)")
-    inner.define(group.column, inner.names.take("col"))
+    inner.define(group.column, "col")
     inner.line(combined(group.kind, total, inner.value(group.scalar), group.scalar.dtype, kernel))
     _write(inner, group, total)
     inner.close()
@@ -57,9 +59,8 @@ def _render_block(kernel: KernelWriter, group: ScanGroup, schedule: ScanSchedule
     n_columns = kernel.size("n_columns", group.column.extent)
     outer = scope.open(f"for (int start = 0; start < {n_columns}; start += {threads})")
     outer.line("const int col = start + threadIdx.x;")
-    outer.define(group.column, outer.names.take("col"))
+    outer.define(group.column, "col")
     outer.line(f"{type_} value = {identity(group.kind, group.scalar.dtype).text};")
-    outer.names.take("value")
     guard = outer.open(f"if (col < {n_columns})")
     guard.line(f"value = {guard.value(group.scalar).text};")
     guard.close()
@@ -76,7 +77,7 @@ def _render_block(kernel: KernelWriter, group: ScanGroup, schedule: ScanSchedule
 
 
 def _row_name(scope: Scope, group: ScanGroup, text: str) -> str:
-    row = scope.names.take("row")
+    row = "row"
     prefix = "(long long)" if scope.kernel.index_type == "long long" else ""
     scope.line(f"const {scope.kernel.index_type} {row} = {prefix}{text};")
     scope.define(group.row, row)

@@ -9,11 +9,13 @@ from kernel_lsp.generate.codegen.writer import KernelWriter, Scope, stored
 from kernel_lsp.generate.fuse import ScatterGroup
 from kernel_lsp.generate.index import as_index, ravel
 
+LOCAL_NAMES = ("i",)
+
 
 def render_scatter(kernel: KernelWriter, group: ScatterGroup, threads: int, comment: str) -> RenderedKernel:
     """The kernel of the updates. What they update was prepared before."""
     scope = Scope(kernel)
-    scope.define(group.position, scope.names.take("i"))
+    scope.define(group.position, "i")
     name_coordinates(kernel, as_index(group.position), group.shape)
     prefix = "(long long)" if kernel.index_type == "long long" else ""
     scope.line(f"const {kernel.index_type} i = {prefix}blockIdx.x * {threads} + threadIdx.x;")

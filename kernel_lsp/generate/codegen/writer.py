@@ -19,7 +19,6 @@ from kernel_lsp.generate.codegen.operators import (
     ATOM,
     COMPUTE_TYPE,
     MULTIPLY,
-    RELATION,
     TERNARY,
     UNARY,
     Text,
@@ -96,6 +95,7 @@ class KernelWriter:
     name: str
     tensor_names: Mapping[Tensor, str]
     hints: Mapping[bytes, str]
+    reserved: frozenset[str] = frozenset()
     index_type: Literal["int", "long long"] = "int"
     coordinates: dict[bytes, str] = field(default_factory=dict)
     helpers: set[HelperUse] = field(default_factory=set)
@@ -106,7 +106,7 @@ class KernelWriter:
     names: NamePool = field(default_factory=NamePool)
 
     def __post_init__(self) -> None:
-        pool = NamePool()
+        pool = NamePool(set(self.reserved))
         self._local_names = {tensor: pool.take(name) for tensor, name in self.tensor_names.items()}
         self.names = pool
 
@@ -276,6 +276,8 @@ class _Emission:
 
     def __init__(self, scope: Scope, roots: Sequence[Scalar], *, counts_only: bool = False) -> None:
         self.scope, self.kernel = scope, scope.kernel
+        self._assumed: Scalar | None = None
+        self._pinned: frozenset[bytes] = frozenset()
         self.counts = _use_counts(roots, scope)
         self._declare_shared_atoms(roots)
 
@@ -302,7 +304,7 @@ class _Emission:
         return Text(name, ATOM)
 
     def _deserves_name(self, node: Scalar, text: Text) -> bool:
-        if isinstance(node, Constant | Argument):
+        if isinstance(node, Constant | Argument) or node.digest in self._pinned:
             return False
         if isinstance(node, IndexValue):
             return self.counts[node.digest] > 1 and len(text.text) > 12
@@ -355,7 +357,8 @@ class _Emission:
         for position in sorted(range(len(operands)), key=lambda entry: -len(operands[entry].text)):
             total = sum(len(operand.text) for operand in operands)
             text, operand = operands[position], node.operands[position]
-            if total > MAX_EXPRESSION_CHARACTERS and len(text.text) > MAX_UNNAMED_OPERAND and _can_be_named(operand):
+            is_long = total > MAX_EXPRESSION_CHARACTERS and len(text.text) > MAX_UNNAMED_OPERAND
+            if is_long and _can_be_named(operand) and operand.digest not in self._pinned:
                 operands[position] = self._declare(operand, text)
         return operands
 
@@ -365,26 +368,28 @@ class _Emission:
         return self.text(operand)
 
     def _merged_select(self, node: Operation) -> Text | None:
-        """``inside ? x[i] : other`` for a read that is masked by the very condition."""
+        """``inside ? f(x[i]) : other`` for reads that are masked by the very condition: C++ makes them only where it
+        holds, as long as nothing on the way to them is declared before."""
         condition, if_true, if_false = node.operands
-        conversions: list[Operation] = []
-        access = if_true
-        while isinstance(access, Operation) and access.name == "cast" and self.scope.lookup(access.digest) is None:
-            conversions.append(access)
-            access = access.operands[0]
-        if not isinstance(access, Access) or access.mask != condition or self.counts[access.digest] > 1:
+        guarded = _guarded_nodes(if_true, condition)
+        if not guarded or self._pinned or any(not self._is_used_once(entry) for entry in guarded):
             return None
-        if self.scope.lookup(access.digest) is not None:
-            return None
-        text = self._memory(access)
-        for conversion in reversed(conversions):
-            text = convert(text, conversion.operands[0].dtype, conversion.dtype)
-        chosen = f"{self.text(condition).within(TERNARY + 1)} ? {text.within(TERNARY + 1)}"
-        return Text(f"{chosen} : {self.text(if_false).within(TERNARY)}", TERNARY)
+        chosen = self.text(condition)
+        self._pinned = frozenset(entry.digest for entry in guarded)
+        self._assumed = condition
+        text = self.text(if_true)
+        self._pinned, self._assumed = frozenset(), None
+        return Text(
+            f"{chosen.within(TERNARY + 1)} ? {text.within(TERNARY + 1)} : {self.text(if_false).within(TERNARY)}",
+            TERNARY,
+        )
+
+    def _is_used_once(self, node: Scalar) -> bool:
+        return self.counts[node.digest] <= 1 and self.scope.lookup(node.digest) is None
 
     def _format_access(self, node: Access) -> Text:
         text = self._memory(node)
-        if node.mask is None:
+        if node.mask is None or node.mask == self._assumed:
             return text
         zero = literal(0, node.dtype).text
         return Text(f"{self.text(node.mask).within(TERNARY + 1)} ? {text.text} : {zero}", TERNARY)
@@ -544,18 +549,24 @@ def _use_counts(roots: Sequence[Scalar], scope: Scope) -> Counter[bytes]:
         for child in children(node):
             counts[child.digest] += 1
             pending.append(child)
-        if isinstance(node, Operation) and node.name == "select":
-            counts.update(_select_reuse(node))
     return counts
 
 
-def _select_reuse(node: Operation) -> list[bytes]:
-    """A mask that equals its select's condition is written once, not twice."""
-    condition, if_true, _ = node.operands
-    access = if_true
-    while isinstance(access, Operation) and access.name == "cast":
-        access = access.operands[0]
-    return []
+def _guarded_nodes(root: Scalar, condition: Scalar) -> list[Scalar]:
+    """The nodes that lead from `root` to reads under just this mask; none when one of them is a loop or an index."""
+    found: dict[bytes, bool] = {}
+    guarded: list[Scalar] = []
+
+    def leads(node: Scalar) -> bool:
+        if node.digest not in found:
+            below = [leads(child) for child in children(node)]
+            found[node.digest] = any(below) or (isinstance(node, Access) and node.mask == condition)
+            if found[node.digest]:
+                guarded.append(node)
+        return found[node.digest]
+
+    leads(root)
+    return [] if any(isinstance(node, Loop) for node in guarded) else guarded
 
 
 def _invariant_parts(roots: Sequence[Scalar], varying: frozenset[Variable], scope: Scope) -> Iterable[Scalar]:
@@ -764,6 +775,3 @@ def _division_text(atom: Atom, scope: Scope, emission: _Emission | None) -> Text
         return Text(f"{name}({dividend.text}, {divisor.text})", ATOM)
     symbol = "/" if is_quotient else "%"
     return Text(f"{dividend.within(MULTIPLY)} {symbol} {divisor.within(UNARY)}", MULTIPLY)
-
-
-_ = RELATION

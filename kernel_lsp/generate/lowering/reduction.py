@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from kernel_lsp.core.dtype import DType
-from kernel_lsp.generate.index import Index, product
+from kernel_lsp.generate.index import ZERO, Index, product
 from kernel_lsp.generate.lowering.builder import Body, Builder, Call, Shape, accumulation_dtype, read
 from kernel_lsp.generate.lowering.pointwise import number, op
 from kernel_lsp.generate.lowering.table import lowers
@@ -65,13 +65,34 @@ def mean_over(builder: Builder, source: Tensor, axes: Sequence[int], *, name: st
     return builder.pointwise(dtype, total.shape, lambda index: op("div", Access(total, index), count), name=name)
 
 
+def shifted_mean(builder: Builder, source: Tensor, axes: Sequence[int]) -> Tensor:
+    """The mean as ``first + mean(x - first)``: of equal elements it is that element exactly, so that their variance is
+    0 and not what rounding left, and a large common offset costs no digits."""
+    dtype = accumulation_dtype(source.dtype)
+
+    def first(kept: Sequence[Index]) -> Scalar:
+        rest = iter(kept)
+        index = [ZERO if axis in axes else next(rest) for axis in range(len(source.shape))]
+        return cast(Access(source, index), dtype)
+
+    def distance(index: tuple[Index, ...]) -> Scalar:
+        return op("sub", cast(Access(source, index), dtype), first(without(index, axes)))
+
+    total = builder.reduction("sum", dtype, source.shape, axes, distance, name="shifted_sum")
+    count = count_of(element_count(source.shape, axes), dtype)
+
+    def body(index: tuple[Index, ...]) -> Scalar:
+        return op("add", first(index), op("div", Access(total, index), count))
+
+    return builder.pointwise(dtype, total.shape, body, name="mean")
+
+
 def centered_squares(builder: Builder, source: Tensor, axes: Sequence[int], mean: Tensor) -> Tensor:
     """The sum of squared distances from the mean: a second pass, as exact as one gets."""
     dtype = mean.dtype
 
     def body(index: tuple[Index, ...]) -> Scalar:
-        kept = [position for axis, position in enumerate(index) if axis not in axes]
-        distance = op("sub", cast(Access(source, index), dtype), Access(mean, kept))
+        distance = op("sub", cast(Access(source, index), dtype), Access(mean, without(index, axes)))
         return op("mul", distance, distance)
 
     return builder.reduction("sum", dtype, source.shape, axes, body, name="squares")
@@ -81,7 +102,7 @@ def variance_over(
     builder: Builder, source: Tensor, axes: Sequence[int], correction: float = 0, *, name: str = "variance"
 ) -> tuple[Tensor, Tensor]:
     """(variance, mean) over axes, without them."""
-    mean = mean_over(builder, source, axes)
+    mean = shifted_mean(builder, source, axes)
     squares = centered_squares(builder, source, axes, mean)
     count = count_of(element_count(source.shape, axes), mean.dtype)
 
@@ -99,17 +120,16 @@ def variance_over(
 def _variance(call: Call) -> Tensor | tuple[Tensor, ...]:
     source = call.tensor(0)
     name = call.node.op.split(".")[1]
-    axes = (
-        call.axes(1, "dim", len(source.shape)) if not isinstance(call.raw(1, "dim"), bool) else range(len(source.shape))
-    )
-    variance, mean = variance_over(call.builder, source, tuple(axes), _correction(call))
+    rank = len(source.shape)
+    axes = tuple(range(rank)) if isinstance(call.raw(1, "dim"), bool) else call.axes(1, "dim", rank)
+    variance, _ = variance_over(call.builder, source, axes, _correction(call))
     if name.startswith("std"):
         deviation = variance
         variance = call.builder.pointwise(
             deviation.dtype, deviation.shape, lambda index: op("sqrt", Access(deviation, index)), name="deviation"
         )
     if name.endswith("mean"):
-        return shaped(call, variance, 0), shaped(call, mean, 1)
+        return shaped(call, variance, 0), shaped(call, mean_over(call.builder, source, axes), 1)
     return shaped(call, variance)
 
 

@@ -66,7 +66,7 @@ def lower_graph(graph: Graph, sizes: Sizes) -> LoweredGraph:
         tensor = None if output.node is None else values[output.node][output.item or 0]
         if tensor is not None:
             taken = [entry.tensor for entry in outputs]
-            outputs.append(LoweredOutput(identifier(output.name), _own(tensor, taken, builder, output.name)))
+            outputs.append(LoweredOutput(output.name, _own(tensor, taken, builder, output.name)))
     return LoweredGraph(inputs, tuple(builder.tensors), tuple(outputs), sizes)
 
 
@@ -93,8 +93,27 @@ def _lower_node(
 
 
 VIEWS = frozenset(
-    "alias as_strided detach diagonal expand flatten narrow permute select slice split split_with_sizes squeeze t "
-    "transpose unbind unflatten unsqueeze view".split()
+    [
+        "alias",
+        "as_strided",
+        "detach",
+        "diagonal",
+        "expand",
+        "flatten",
+        "narrow",
+        "permute",
+        "select",
+        "slice",
+        "split",
+        "split_with_sizes",
+        "squeeze",
+        "t",
+        "transpose",
+        "unbind",
+        "unflatten",
+        "unsqueeze",
+        "view",
+    ]
 )
 
 
