@@ -29,7 +29,7 @@ PATTERNS: dict[str, tuple[int, ...]] = {
 ALIGNMENTS = (1, 2, 4, 8, 16, 32)
 """Multiples tried, in this order, when a pattern is outside the contract (`where: D % 4 == 0`)."""
 MAX_REDUCED_ELEMENTS = 1 << 20
-"""Of all inputs and outputs of a reduced case together."""
+"""Of all inputs and outputs of a reduced case, or as many as the captured sizes have: weights do not shrink."""
 MAX_REDUCED_ASSIGNMENTS = 4
 FAMILIES = (
     "small_integers",
@@ -149,13 +149,22 @@ def _captured_but_first(
 
 
 def _is_usable(task: Task, operation: OperationKind, sizes: Sizes) -> bool:
-    graph = graph_of(task, operation)
-    types = [*graph.input_types, *(output.type for output in graph.outputs if output.type is not None)]
     try:
-        shapes = [shape_of(type_, sizes) for type_ in types]
+        shapes = _all_shapes(task, operation, sizes)
     except ExpressionError:
         return False
-    return all(all(shape) for shape in shapes) and sum(_n_elements(s) for s in shapes) <= MAX_REDUCED_ELEMENTS
+    n_allowed = max(MAX_REDUCED_ELEMENTS, _n_total(_all_shapes(task, operation, captured_sizes(task))))
+    return all(all(shape) for shape in shapes) and _n_total(shapes) <= n_allowed
+
+
+def _all_shapes(task: Task, operation: OperationKind, sizes: Sizes) -> list[tuple[int, ...]]:
+    graph = graph_of(task, operation)
+    types = [*graph.input_types, *(output.type for output in graph.outputs if output.type is not None)]
+    return [shape_of(type_, sizes) for type_ in types]
+
+
+def _n_total(shapes: Iterable[tuple[int, ...]]) -> int:
+    return sum(_n_elements(shape) for shape in shapes)
 
 
 def _n_elements(shape: tuple[int, ...]) -> int:

@@ -6,7 +6,7 @@ import ast
 from typing import Literal
 
 from kernel_lsp.core.dtype import DType
-from kernel_lsp.source.pragma import TensorItem, parse_dim
+from kernel_lsp.source.pragma import Pragma, TensorItem, read_dim
 
 AnnotationKind = Literal["tensor", "float", "int", "bool", "other", "none"]
 JAXTYPING_DTYPES = {
@@ -27,9 +27,9 @@ JAXTYPING_DTYPES = {
 """`Float` and `Int` leave the width open: f32 and i64 are what torch makes by default."""
 
 
-def tensor_item(name: str, annotation: ast.expr | None) -> TensorItem | None:
-    """The tensor that an annotation describes in full; None for one that does not say its shape. Raises PragmaError
-    for dims that are no sizes."""
+def tensor_item(name: str, annotation: ast.expr | None, pragma: Pragma) -> TensorItem | None:
+    """The tensor that an annotation describes in full; None for one that does not say its shape. A dim ``batch=2`` gives
+    the pragma a size. Raises PragmaError for dims that are no sizes."""
     node = _unquoted(annotation)
     if not isinstance(node, ast.Subscript) or not isinstance(node.slice, ast.Tuple) or len(node.slice.elts) != 2:
         return None
@@ -40,7 +40,7 @@ def tensor_item(name: str, annotation: ast.expr | None) -> TensorItem | None:
     if any(text.startswith(("*", "#", "?", "_")) or text == "..." for text in texts):
         return None  # leaves dims open: only a pragma can say
     line = annotation.lineno if annotation is not None else 1
-    dims = tuple(parse_dim(text.split("=")[-1], name, line) for text in texts)
+    dims = tuple(read_dim(text, name, line, pragma) for text in texts)
     return TensorItem(name, dtype, dims, None, line)
 
 

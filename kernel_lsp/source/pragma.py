@@ -193,7 +193,7 @@ def _read_tensor(name: str, match: re.Match[str], line: int, pragma: Pragma) -> 
     return TensorItem(
         name=name,
         dtype=dtype,
-        dims=tuple(_read_dim(text.strip(), name, line, pragma) for text in texts),
+        dims=tuple(read_dim(text.strip(), name, line, pragma) for text in texts),
         bounds=_read_bounds(name, dtype, rest, line),
         line=line,
     )
@@ -209,7 +209,8 @@ def _suggest_dtype(spelled: str) -> str:
     return f"did you mean {near[0]}?" if near else f"there are {' '.join(DType)}"
 
 
-def _read_dim(text: str, tensor: str, line: int, pragma: Pragma) -> Expression:
+def read_dim(text: str, tensor: str, line: int, pragma: Pragma) -> Expression:
+    """A dim, of which ``B=8192`` also gives the pragma a size. Raises PragmaError."""
     named = _NAMED_DIM.fullmatch(text)
     if named:
         _set_size(named.group(1), int(named.group(2)), line, pragma)

@@ -334,7 +334,7 @@ def _tensor_items(subject: _Subject, pragma: Pragma) -> dict[str, TensorItem]:
     for parameter in subject.parameters:
         item = pragma.tensors.get(parameter.name)
         if item is None and parameter.name not in pragma.numbers:
-            item = tensor_item(parameter.name, parameter.annotation)
+            item = tensor_item(parameter.name, parameter.annotation, pragma)
         if item is not None:
             items[parameter.name] = item
     return items

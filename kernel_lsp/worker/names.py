@@ -31,9 +31,15 @@ def identifier(text: str) -> str:
     return f"t{name}" if name[0].isdigit() else name
 
 
+MIXED_CASE_WORDS = ("PReLU", "ReLU", "SiLU", "SwiGLU", "GeGLU", "ReGLU", "QKNorm")
+"""Words of the field whose capitals do not begin a word."""
+
+
 def snake_case(text: str) -> str:
-    """``RMSNorm`` gives ``rms_norm``, ``1_Square-matmul`` gives ``square_matmul``."""
+    """``RMSNorm`` gives ``rms_norm``, ``LinearReLU`` ``linear_relu``, ``1_Square-matmul`` ``square_matmul``."""
     text = re.sub(r"^\d+[_\-\s]*", "", text) or text
+    for word in MIXED_CASE_WORDS:
+        text = text.replace(word, word.capitalize())
     text = re.sub(r"([A-Z]+)([A-Z][a-z])", r"\1_\2", text)
     text = re.sub(r"([a-z0-9])([A-Z])", r"\1_\2", text)
     return re.sub(r"_+", "_", identifier(text)).lower()
