@@ -28,8 +28,8 @@ JAXTYPING_DTYPES = {
 
 
 def tensor_item(name: str, annotation: ast.expr | None, pragma: Pragma) -> TensorItem | None:
-    """The tensor that an annotation describes in full; None for one that does not say its shape. A dim ``batch=2`` gives
-    the pragma a size. Raises PragmaError for dims that are no sizes."""
+    """The tensor that an annotation describes in full; None for one that does not say its shape. A dim ``batch=2``
+    gives the pragma a size. Raises PragmaError for dims that are no sizes."""
     node = _unquoted(annotation)
     if not isinstance(node, ast.Subscript) or not isinstance(node.slice, ast.Tuple) or len(node.slice.elts) != 2:
         return None

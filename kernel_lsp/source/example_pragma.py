@@ -80,7 +80,7 @@ def _example_init_value(parameter: Parameter) -> str:
 
 def _example_tensor(parameter: Parameter) -> str:
     try:
-        known = tensor_item(parameter.name, parameter.annotation)
+        known = tensor_item(parameter.name, parameter.annotation, Pragma())
     except PragmaError:
         known = None
     if known is not None:
