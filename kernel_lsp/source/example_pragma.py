@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from kernel_lsp.core.expression import free_names
 from kernel_lsp.source.annotation import annotation_kind, tensor_item
-from kernel_lsp.source.pragma import InitValue, PragmaError, TensorItem
+from kernel_lsp.source.pragma import InitValue, Pragma, PragmaError, TensorItem
 from kernel_lsp.source.python_file import Parameter
 
 
