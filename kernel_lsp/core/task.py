@@ -132,7 +132,7 @@ class Task(Noun):
     reference_source: str
     """A functional PyTorch function ``<name>_reference(...)`` over the same arguments, printed from the graph."""
     configurations: tuple[Configuration, ...]
-    module_settings: dict[str, float | int | bool | str] = {}
+    module_settings: dict[str, bool | int | float | str | tuple[int, ...]] = {}
     """For a module: the plain attributes of it and its submodules at the capture, by qualified name, e.g. ``{"norm.eps":
     1e-06, "training": False}``. The graph has their values in it: an instance with others computes something else."""
     torch_version: str

@@ -48,7 +48,9 @@ def _settings(task: Task) -> list[str]:
     return literal("_CAPTURED_SETTINGS = {", items, "}") if items else []
 
 
-def _literal(value: float | int | bool | str) -> str:
+def _literal(value: float | int | bool | str | tuple[int, ...]) -> str:
+    if isinstance(value, tuple):
+        return tuple_text([str(entry) for entry in value])
     return string_literal(value) if isinstance(value, str) else python_number(value)
 
 

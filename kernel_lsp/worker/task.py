@@ -13,6 +13,7 @@ from .capture import Argument, Captured, is_lifted
 from .dtypes import PLAN_NAMES
 from .index_bounds import index_limits
 from .inputs import ScalarLeaf, TensorLeaf
+from .module_settings import module_settings
 from .names import snake_case
 from .program import user_outputs
 from .reference import ReferenceArgument, ReferencePrinter, compile_reference
@@ -41,6 +42,7 @@ def task_of(captured: Captured) -> dict[str, Any]:
         "backward": _backward(captured),
         "reference_source": reference,
         "configurations": _configurations(captured),
+        "module_settings": module_settings(captured.callee.owner),
         "torch_version": torch.__version__,
         "notes": list(dict.fromkeys(captured.notes)),
     }

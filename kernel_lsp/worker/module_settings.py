@@ -1,0 +1,41 @@
+"""The plain attributes of a module that its captured graph has in it as constants."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+
+TOLD_BY_SHAPES = frozenset(
+    "in_features out_features in_channels out_channels num_features num_channels num_embeddings embedding_dim "
+    "normalized_shape affine elementwise_affine output_padding transposed training call_super_init "
+    "dump_patches num_batches_tracked".split()
+)
+"""What the contract on the parameters' shapes says already, or what says nothing about the values."""
+MODE_DEPENDENT = (torch.nn.modules.batchnorm._NormBase, torch.nn.modules.dropout._DropoutNd)
+TRAINING = "training"
+
+
+def module_settings(owner: Any) -> dict[str, Any]:
+    """By qualified name, e.g. ``{"norm.eps": 1e-06, "conv.stride": [2, 2], "training": False}``; empty for a function.
+    The mode is among them only where some submodule computes something else in the other."""
+    if not isinstance(owner, torch.nn.Module):
+        return {}
+    settings: dict[str, Any] = {}
+    for path, module in owner.named_modules():
+        for name, value in vars(module).items():
+            if name.startswith("_") or name in TOLD_BY_SHAPES or not _is_plain(value):
+                continue
+            settings[f"{path}.{name}" if path else name] = list(value) if isinstance(value, tuple) else value
+    if any(isinstance(module, MODE_DEPENDENT) for module in owner.modules()):
+        settings[TRAINING] = owner.training
+    return settings
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, tuple):
+        return all(type(entry) is int for entry in value)
+    if type(value) is float:
+        return math.isfinite(value)
+    return type(value) in (int, bool, str)
