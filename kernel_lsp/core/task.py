@@ -133,8 +133,9 @@ class Task(Noun):
     """A functional PyTorch function ``<name>_reference(...)`` over the same arguments, printed from the graph."""
     configurations: tuple[Configuration, ...]
     module_settings: dict[str, bool | int | float | str | tuple[int, ...]] = {}
-    """For a module: the plain attributes of it and its submodules at the capture, by qualified name, e.g. ``{"norm.eps":
-    1e-06, "training": False}``. The graph has their values in it: an instance with others computes something else."""
+    """For a module: the plain attributes of it and its submodules at the capture, by qualified name, e.g.
+    ``{"norm.eps": 1e-06, "training": False}``. The graph has their values in it: an instance with others computes
+    something else."""
     torch_version: str
     notes: tuple[str, ...] = ()
     """What the capture decided for the user, e.g. a shape it could not keep symbolic."""
