@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from kernel_lsp.core.dtype import DType
 from kernel_lsp.errors import InternalError
 from kernel_lsp.generate.index import Index, Sizes, Variable, as_index, product, ravel, reshape, unravel
 from kernel_lsp.generate.scalar import (
@@ -41,28 +40,8 @@ from kernel_lsp.generate.tensor import (
 MAX_REPEATED_NODES = 60
 """A pointwise definition larger than this that several kernels read is computed once and stored."""
 MAX_FREE_OPERATIONS = 2
-COSTLY = frozenset(
-    [
-        "exp",
-        "exp2",
-        "expm1",
-        "log",
-        "log1p",
-        "log2",
-        "log10",
-        "erf",
-        "erfc",
-        "tanh",
-        "sigmoid",
-        "gelu",
-        "gelu_tanh",
-        "silu",
-        "pow",
-        "sin",
-        "cos",
-        "tan",
-    ]
-)
+_COSTLY = "exp exp2 expm1 log log1p log2 log10 erf erfc tanh sigmoid gelu gelu_tanh silu pow sin cos tan"
+COSTLY = frozenset(_COSTLY.split())
 
 
 @dataclass(frozen=True)
@@ -509,7 +488,7 @@ class _Fuser:
             scalar = self._local_scalar(tensor, index, frozenset((seed,)))
             if scalar is not None and _reads_only_at(scalar, seed, at):
                 own = Access(seed, at)
-                scalar = rewrite(scalar, lambda access, own=own: own if access.tensor is seed else access)
+                scalar = rewrite(scalar, _Replacement(seed, own))
                 stores.append(Store(tensor, index, scalar))
                 roots.append(tensor)
         return stores
@@ -745,6 +724,17 @@ def _are_cheap(operations: Sequence[Operation]) -> bool:
     return all(operation.name in ("cast", "mul", "add", "sub", "neg") for operation in operations)
 
 
+@dataclass(frozen=True)
+class _Replacement:
+    """Accesses to a tensor become one access."""
+
+    tensor: Tensor
+    access: Access
+
+    def __call__(self, access: Access) -> Scalar:
+        return self.access if access.tensor is self.tensor else access
+
+
 def _does_anything(group: Group) -> bool:
     """Whether it writes memory that is read or returned."""
     match group:
@@ -836,6 +826,3 @@ def _scalars_of_group(group: Group) -> list[Scalar]:
             return [group.scalar, *carriers, *base, *([group.mask] if group.mask is not None else [])]
         case LibraryGroup():
             return _scalars_of(LibraryResult(group.call))
-
-
-_ = DType

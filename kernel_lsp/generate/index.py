@@ -53,6 +53,9 @@ class Atom(Digested):
 
     __slots__ = ("as_index", "digest", "sort_key")
 
+    as_index: Index
+    sort_key: tuple[int, str, bytes]
+
     def as_polynomial(self) -> Index:
         """The index that is this atom alone."""
         made: Index | None = getattr(self, "as_index", None)
@@ -311,8 +314,8 @@ def expanded(index: Index) -> Index:
     for monomial, factor in index.terms:
         term = as_index(factor)
         for atom in monomial:
-            is_derived = isinstance(atom, Symbol) and atom.exact is not None
-            term = term * (atom.exact if is_derived else as_index(atom))  # type: ignore[union-attr]
+            exact = atom.exact if isinstance(atom, Symbol) else None
+            term = term * (as_index(atom) if exact is None else exact)
         total = total + term
     return total
 
@@ -674,10 +677,8 @@ def _above_minimum(index: Index) -> Index:
 
 def _atom_expression(atom: Atom) -> Expression:
     match atom:
-        case Symbol(definition=None):
-            return Name(atom.name)
         case Symbol():
-            return atom.definition
+            return Name(atom.name) if atom.definition is None else atom.definition
         case Quotient():
             return binary("//", to_expression(atom.dividend), to_expression(atom.divisor))
         case Remainder():

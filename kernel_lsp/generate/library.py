@@ -43,7 +43,8 @@ def _direct(call: LibraryCall) -> LibraryCall:
     if call.function not in ("aten::mm", "aten::bmm"):
         return call
     left, right = call.arguments
-    assert isinstance(left, Tensor) and isinstance(right, Tensor)
+    assert isinstance(left, Tensor)
+    assert isinstance(right, Tensor)
     base = _same_memory(left)
     if base is None:
         return call
@@ -106,7 +107,8 @@ def _view_body(tensor: Tensor) -> tuple[tuple[Index, ...], tuple[Index, ...]]:
 
 def _base(tensor: Tensor) -> Tensor:
     while _is_view(tensor):
-        assert isinstance(tensor.definition, Pointwise) and isinstance(tensor.definition.body, Access)
+        assert isinstance(tensor.definition, Pointwise)
+        assert isinstance(tensor.definition.body, Access)
         tensor = tensor.definition.body.tensor
     return tensor
 

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.expression import Binary, Constant, Expression, Name, evaluate_int
 from kernel_lsp.core.plan import (
     Condition,
-    Fill,
     Launch,
-    LibraryStep,
     Operation,
     ScalarParameter,
     Step,
@@ -226,6 +223,3 @@ def _main_tensor(group: Group) -> Tensor:
             return row_stores[-1].tensor if row_stores else (stored or [reductions[0].tensor])[-1]
     stores = getattr(group, "stores", ())
     return stores[-1].tensor if stores else group.tensor
-
-
-_ = (DType, Mapping, Fill, LibraryStep)

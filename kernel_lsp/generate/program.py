@@ -12,6 +12,7 @@ from functools import cached_property
 
 from kernel_lsp.core.plan import LaunchPlan
 from kernel_lsp.core.task import Graph, Task
+from kernel_lsp.errors import KernelLspError, TargetError
 from kernel_lsp.generate.codegen.helpers import HelperUse, render_helpers
 from kernel_lsp.generate.fuse import FusedGraph
 from kernel_lsp.generate.index import Sizes
@@ -30,10 +31,22 @@ def plan_program(task: Task, *, gpu: object | None = None) -> Program:
     `gpu` is accepted for its number of multiprocessors (`n_multiprocessors`); without one an H200's is assumed for the
     defaults of knobs, never for correctness.
     """
-    forward = _lowered(task, task.forward)
-    backward = _lowered(task, task.backward) if task.backward is not None else None
-    program = Program(task, forward, backward, int(getattr(gpu, "n_multiprocessors", DEFAULT_MULTIPROCESSORS)))
-    program.render({})  # what cannot be rendered is found here, not in the search
+    n_multiprocessors = int(getattr(gpu, "n_multiprocessors", DEFAULT_MULTIPROCESSORS))
+    try:
+        forward = _lowered(task, task.forward)
+        backward = _lowered(task, task.backward) if task.backward is not None else None
+        program = Program(task, forward, backward, n_multiprocessors)
+        program.render({})  # what cannot be rendered is found here, not in the search
+    except KernelLspError:
+        raise
+    except Exception as problem:
+        # A rule that trips over a graph nobody tried must cost the user a proposal, not the run.
+        raise TargetError(
+            f"the generator cannot do this graph: {type(problem).__name__}: {problem}",
+            file=task.source_file,
+            line=task.source_line,
+            next_step="please report this target; a smaller part of it may work",
+        ) from problem
     return program
 
 

@@ -195,11 +195,17 @@ def as_position(scalar: Scalar) -> Index:
     return as_index(Indirect(scalar))
 
 
-def masked(mask: Scalar, scalar: Scalar) -> Scalar:
-    """The scalar with every read of memory under `mask`."""
+def masked(mask: Scalar, scalar: Scalar, *, varying: frozenset[Variable] | None = None) -> Scalar:
+    """The scalar with every read of memory under `mask`; with `varying`, just reads that depend on those variables."""
     if isinstance(mask, Constant):
         return scalar
-    return rewrite(scalar, lambda access: Access(access.tensor, access.index, _mask_and(access.mask, mask)))
+
+    def mask_access(access: Access) -> Scalar:
+        if varying is not None and access.variables.isdisjoint(varying):
+            return access
+        return Access(access.tensor, access.index, _mask_and(access.mask, mask))
+
+    return rewrite(scalar, mask_access)
 
 
 def guarded(condition: Scalar, scalar: Scalar, otherwise: Scalar) -> Scalar:

@@ -14,7 +14,7 @@ from kernel_lsp.generate.knobs import Choices
 from kernel_lsp.generate.library import library_plan, n_products
 from kernel_lsp.generate.lowering.table import LoweredGraph
 from kernel_lsp.generate.names import NamePool
-from kernel_lsp.generate.scalar import Access, Constant, Loop, Scalar, compare, guarded, index_value
+from kernel_lsp.generate.scalar import Access, Constant, Loop, Scalar, compare, index_value, masked, select
 from kernel_lsp.generate.tensor import Definition, Pointwise, Reduction, Tensor
 
 MIN_SPLIT_COLUMNS = 8192
@@ -206,7 +206,9 @@ class _Rewriter:
         body = definition.body.substitute(replacements)
         if (length * split) != columns:
             inside = compare("lt", index_value(flat), index_value(columns))
-            body = guarded(inside, body, identity_scalar(definition.kind, body.dtype))
+            neutral = identity_scalar(definition.kind, body.dtype)
+            # What all columns share is there whether or not this one is: left alone it can be read once per row.
+            body = select(inside, masked(inside, body, varying=frozenset((part, within))), neutral)
         domain, variables = _split_domain(definition, part, within)
         partial = Tensor(
             f"{tensor.name}_parts",

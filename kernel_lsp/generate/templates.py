@@ -97,7 +97,7 @@ class GroupRenderer:
         for tile_m, tile_n, thread in ((128, 128, 8), (64, 64, 4), (32, 32, 2)):
             n_blocks = -(-n_rows // tile_m) * -(-n_columns // tile_n) * n_batch
             if n_blocks >= self.n_multiprocessors and n_rows >= tile_m and n_columns >= tile_n:
-                return TileSchedule(tile_m, tile_n, 16, thread, thread)
+                return TileSchedule(tile_m, tile_n, 16 if tile_m == 128 else 32, thread, thread)
         if n_columns <= 16 < n_rows:
             return TileSchedule(64, 16, 16, 4, 2)
         if n_rows <= 16 < n_columns:
@@ -154,7 +154,6 @@ class GroupRenderer:
 
     def _elementwise(self, group: ElementwiseGroup, name: str) -> RenderedGroup:
         kernel = self.new_kernel(name, elementwise.LOCAL_NAMES)
-        total = group.position.extent
         widths = [1, *(width for width in (2, 4, 8) if self._can_pack(group, width))]
         threads = self.choices.pick_int(f"{kernel.name}.threads", (64, 128, 256, 512, 1024), 256, "threads per block")
         vector = self.choices.pick_int(
@@ -162,8 +161,17 @@ class GroupRenderer:
         )
         what = "One thread per element." if vector == 1 else f"One thread per pack of {vector} neighbouring elements."
         comment = f"{what} {self._reads_and_writes(group)}"
-        _ = total
-        return RenderedGroup((render_elementwise(kernel, group, ElementwiseSchedule(threads, vector), comment),))
+        unroll = self.choices.pick_int(
+            f"{kernel.name}.unroll", (1, 2, 4, 8), self._default_unroll(group, vector), "elements or packs per thread"
+        )
+        schedule = ElementwiseSchedule(threads, vector, unroll)
+        return RenderedGroup((render_elementwise(kernel, group, schedule, comment),))
+
+    def _default_unroll(self, group: ElementwiseGroup, vector: int) -> int:
+        """Without packs, several independent loads per thread are what keeps the memory busy."""
+        has_loop = any(isinstance(node, Loop) for node in nodes(*(store.scalar for store in group.stores)))
+        is_large = self.captured(group.position.extent) >= 4 * self.n_multiprocessors * 2048
+        return 4 if vector == 1 and is_large and not has_loop else 1
 
     def _can_pack(self, group: ElementwiseGroup, width: int) -> bool:
         """Whether packs fit the captured sizes, and something is a plain run of memory."""
@@ -233,7 +241,7 @@ class GroupRenderer:
         n_rows, n_columns = self.captured(group.row.extent), self.captured(group.column.extent)
         if not group.is_column_contiguous:
             lanes = 1
-            while lanes < 32 and n_rows * lanes < self.n_multiprocessors * 1024 and n_columns >= 16 * lanes:
+            while lanes < 16 and n_rows * lanes < self.n_multiprocessors * 8192 and n_columns >= 16 * lanes:
                 lanes *= 2
             return RowSchedule(lanes, COLUMN_WIDTH, 1, False)
         width = max((w for w in self._row_widths(group) if w <= 4 and divides(w, group.column.extent)), default=1)
@@ -242,6 +250,9 @@ class GroupRenderer:
         if n_columns <= 512:
             width = 1 if n_columns < 128 else width
             return self._with_cache(group, RowSchedule(WARP, 4, width, False))
+        is_one_pass = not group.stores and all(entry.level == 0 for entry in group.reductions)
+        if is_one_pass and n_columns <= 4096 and n_rows >= 16 * self.n_multiprocessors:
+            return RowSchedule(WARP, 4, width, False)
         threads = 64
         while threads < 1024 and threads * width * 4 < n_columns:
             threads *= 2

@@ -25,8 +25,8 @@ class Pointwise:
 
 @dataclass(frozen=True)
 class LibraryCall:
-    """An ATen function, e.g. ``aten::mm``, and the shape of its result. Arguments are tensors, which must lie in memory,
-    numbers, lists of numbers, or None."""
+    """An ATen function, e.g. ``aten::mm``, and the shape of its result. Arguments are tensors, which must lie in
+    memory, numbers, lists of numbers, or None."""
 
     function: str
     arguments: tuple[Tensor | int | bool | tuple[int, ...] | None, ...]
@@ -99,7 +99,7 @@ Definition = Buffer | Pointwise | Reduction | Scan | Scatter | LibraryResult
 
 @dataclass(frozen=True, eq=False)
 class Tensor:
-    """A value of the graph. `name` is an identifier after the user's variable; `serial` orders tensors by definition."""
+    """A value of the graph. `name` is an identifier after the user's variable; `serial` orders by definition."""
 
     name: str
     serial: int

@@ -110,7 +110,13 @@ def test_instance_norm() -> None:
 
 
 def test_a_row_cached_in_registers_is_read_once() -> None:
-    text = "class M(nn.Module):\n    def forward(self, x): return x.softmax(-1) * self.w\n    def __init__(self):\n        super().__init__()\n        self.w = nn.Parameter(torch.ones(256))"
+    text = """
+    class M(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.w = nn.Parameter(torch.ones(256))
+        def forward(self, x): return x.softmax(-1) * self.w
+    """
     checked = check(
         text, symbol="M", inputs=[tensor("x", 5, 256)], schedule={"m.cached": 1, "m.threads": 32, "m.vector": 4}
     )

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kernel_lsp.core.dtype import DType
 from kernel_lsp.generate.codegen.coordinates import name_coordinates
 from kernel_lsp.generate.codegen.kernel import RenderedKernel, blocks_of, divisible, rendered
 from kernel_lsp.generate.codegen.packs import Packing, find_packed
@@ -14,15 +13,16 @@ from kernel_lsp.generate.fuse import ElementwiseGroup, Store
 from kernel_lsp.generate.index import Variable, as_index, divide_exactly
 from kernel_lsp.generate.scalar import Scalar
 
-LOCAL_NAMES = ("i", "pack", "v")
+LOCAL_NAMES = ("i", "pack", "v", "u")
 
 
 @dataclass(frozen=True)
 class ElementwiseSchedule:
-    """`threads` per block, `vector` elements per thread."""
+    """`threads` per block; each thread does `unroll` packs of `vector` elements, a block's width apart."""
 
     threads: int
     vector: int
+    unroll: int = 1
 
 
 def render_elementwise(
@@ -35,10 +35,11 @@ def render_elementwise(
     n_elements = kernel.size("n", group.position.extent)
     scope.define(group.position, "i")
     name_coordinates(kernel, as_index(group.position), group.shape)
-    scope.line(f"const {kernel.index_type} i = {_thread_index(kernel, schedule.threads)};")
-    scope.line(f"if (i >= {n_elements}) return;")
-    write_stores(scope, group.stores)
-    grid = (blocks_of(group.position.extent, schedule.threads),)
+    inner = _open_unrolled(scope, schedule, "i", n_elements)
+    write_stores(inner, group.stores)
+    if inner is not scope:
+        inner.close()
+    grid = (blocks_of(group.position.extent, schedule.threads * schedule.unroll),)
     return rendered(kernel, comment, scope.lines, grid, (schedule.threads,))
 
 
@@ -51,9 +52,19 @@ def write_stores(scope: Scope, stores: Sequence[Store]) -> None:
         scope.line(f"{target}[{offset}] = {stored(text, store.scalar.dtype, store.tensor.dtype)};")
 
 
-def _thread_index(kernel: KernelWriter, threads: int) -> str:
-    text = f"blockIdx.x * {threads} + threadIdx.x"
-    return f"(long long){text}" if kernel.index_type == "long long" else text
+def _open_unrolled(scope: Scope, schedule: ElementwiseSchedule, name: str, limit: str) -> Scope:
+    """Declare the thread's position; the scope in which the work is done for it."""
+    type_, threads = scope.kernel.index_type, schedule.threads
+    cast = "(long long)" if type_ == "long long" else ""
+    if schedule.unroll == 1:
+        scope.line(f"const {type_} {name} = {cast}blockIdx.x * {threads} + threadIdx.x;")
+        scope.line(f"if ({name} >= {limit}) return;")
+        return scope
+    scope.line("#pragma unroll")
+    inner = scope.open(f"for (int u = 0; u < {schedule.unroll}; ++u)")
+    inner.line(f"const {type_} {name} = ({cast}blockIdx.x * {schedule.unroll} + u) * {threads} + threadIdx.x;")
+    inner.line(f"if ({name} >= {limit}) return;")
+    return inner
 
 
 # --- below: packs
@@ -73,14 +84,12 @@ def _render_packed(
     limit = str(int(size) // vector) if size.isdigit() else f"{size} / {vector}"
     scope.define(packing.pack, "pack")
     name_coordinates(kernel, packing.flat, group.shape)
-    scope.line(f"const {kernel.index_type} pack = {_thread_index(kernel, schedule.threads)};")
-    scope.line(f"if (pack >= {limit}) return;")
-    write_packed(scope, packing, stores)
-    grid = (
-        blocks_of(pack_extent, schedule.threads)
-        if n_packs is not None
-        else blocks_of(total, schedule.threads * vector),
-    )
+    inner = _open_unrolled(scope, schedule, "pack", limit)
+    write_packed(inner, packing, stores)
+    if inner is not scope:
+        inner.close()
+    per_block = schedule.threads * schedule.unroll
+    grid = (blocks_of(pack_extent, schedule.threads) if n_packs is not None else blocks_of(total, per_block * vector),)
     return rendered(kernel, comment, scope.lines, grid, (schedule.threads,), divisible(total, vector))
 
 
@@ -108,6 +117,3 @@ def write_packed(scope: Scope, packing: Packing, stores: Sequence[Store]) -> Non
     for store, target in zip(stores, targets, strict=True):
         if target is not None:
             packing.store(scope, store, target)
-
-
-_ = DType

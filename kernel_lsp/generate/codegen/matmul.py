@@ -6,7 +6,6 @@ as implicit matrix products, and their gradients.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kernel_lsp.core.dtype import DType
@@ -24,6 +23,8 @@ LOCAL_NAMES = (
     *("m0", "n0", "k0", "left_tile", "right_tile", "sums", "left", "right", "e", "m", "n", "k", "i", "j", "row", "col"),
     *("batch", "value", "TM", "TN", "TK"),
 )
+RUN = 4
+"""Neighbouring rows or columns that a thread reads at once: 16 bytes of f32."""
 MAX_GRID_Z = 65535
 
 
@@ -46,7 +47,7 @@ def is_valid_tile_schedule(schedule: TileSchedule, dtype: DType) -> bool:
     """Whether a block holds it: whole warps, and two tiles within 48 KiB of shared memory."""
     if schedule.tile_m % schedule.thread_m or schedule.tile_n % schedule.thread_n:
         return False
-    n_shared_bytes = schedule.tile_k * (schedule.tile_m + schedule.tile_n + 2) * max(4, dtype.itemsize)
+    n_shared_bytes = schedule.tile_k * (schedule.tile_m + schedule.tile_n + 8) * max(4, dtype.itemsize)
     return 32 <= schedule.n_threads <= 1024 and schedule.n_threads % 32 == 0 and n_shared_bytes <= 48 << 10
 
 
@@ -85,8 +86,10 @@ class _TileRenderer:
     def _declare(self) -> None:
         scope, schedule = self.scope, self.schedule
         scope.line(f"constexpr int TM = {schedule.tile_m}, TN = {schedule.tile_n}, TK = {schedule.tile_k};")
-        scope.line(f"__shared__ {self.type} left_tile[TK][TM + 1];  // the extra column keeps banks apart")
-        scope.line(f"__shared__ {self.type} right_tile[TK][TN + 1];")
+        scope.line(
+            f"__shared__ __align__(16) {self.type} left_tile[TK][TM + 4];  // the extra columns keep banks apart"
+        )
+        scope.line(f"__shared__ __align__(16) {self.type} right_tile[TK][TN + 4];")
         scope.line("const int m0 = blockIdx.x * TM, n0 = blockIdx.y * TN;")
         if self.has_batch:
             scope.line("const int batch = blockIdx.z;")
@@ -96,8 +99,8 @@ class _TileRenderer:
         store = self.group.stores[-1]
         by_row = _is_innermost(ravel(store.index, store.tensor.shape), self.group.m)
         row, col = (f"% {n_rows}", f"/ {n_rows}") if by_row else (f"/ {n_columns}", f"% {n_columns}")
-        scope.line(f"const int row = threadIdx.x {row} * {schedule.thread_m};")
-        scope.line(f"const int col = threadIdx.x {col} * {schedule.thread_n};")
+        scope.line(f"const int row = threadIdx.x {row} * {min(schedule.thread_m, RUN)};")
+        scope.line(f"const int col = threadIdx.x {col} * {min(schedule.thread_n, RUN)};")
         name_coordinates(self.kernel, as_index(self.group.m), self.group.row_shape)
         names = [variable.name for variable in self.group.reduced]
         name_coordinates(self.kernel, as_index(self.group.k), [v.extent for v in self.group.reduced], names)
@@ -141,11 +144,9 @@ class _TileRenderer:
         schedule = self.schedule
         scope.line("#pragma unroll")
         inner = scope.open("for (int k = 0; k < TK; ++k)")
-        inner.line(f"{self.type} left[{schedule.thread_m}], right[{schedule.thread_n}];")
-        inner.line("#pragma unroll")
-        inner.line(f"for (int i = 0; i < {schedule.thread_m}; ++i) left[i] = left_tile[k][row + i];")
-        inner.line("#pragma unroll")
-        inner.line(f"for (int j = 0; j < {schedule.thread_n}; ++j) right[j] = right_tile[k][col + j];")
+        inner.line(f"__align__(16) {self.type} left[{schedule.thread_m}], right[{schedule.thread_n}];")
+        self._read_part(inner, "left", "row", schedule.thread_m, schedule.tile_m)
+        self._read_part(inner, "right", "col", schedule.thread_n, schedule.tile_n)
         inner.line("#pragma unroll")
         rows = inner.open(f"for (int i = 0; i < {schedule.thread_m}; ++i)")
         rows.line("#pragma unroll")
@@ -153,13 +154,28 @@ class _TileRenderer:
         rows.close()
         inner.close()
 
+    def _read_part(self, scope: Scope, name: str, first: str, count: int, tile: int) -> None:
+        """This thread's part of a row of a tile, by reads as wide as they can be."""
+        width = min(count, RUN)
+        step = tile // (count // width)
+        if width == 1:
+            scope.line(f"{name}[0] = {name}_tile[k][{first}];")
+            return
+        self.kernel.use("packs")
+        scope.line("#pragma unroll")
+        run = scope.open(f"for (int i = 0; i < {count}; i += {width})")
+        at = first if count == width else f"{first} + i * {step // width}"
+        run.line(f"*packs<{width}>({name} + i) = *packs<{width}>(&{name}_tile[k][{at}]);")
+        run.close()
+
     def _write_results(self) -> None:
         schedule, scope = self.schedule, self.scope
         scope.line("#pragma unroll")
         rows = scope.open(f"for (int i = 0; i < {schedule.thread_m}; ++i)")
         rows.line("#pragma unroll")
         columns = rows.open(f"for (int j = 0; j < {schedule.thread_n}; ++j)")
-        columns.line("const int m = m0 + row + i, n = n0 + col + j;")
+        m, n = _spread("i", schedule.thread_m, schedule.tile_m), _spread("j", schedule.thread_n, schedule.tile_n)
+        columns.line(f"const int m = m0 + row + {m}, n = n0 + col + {n};")
         columns.line(f"if (m >= {self.n_rows} || n >= {self.n_columns}) continue;")
         columns.define(self.group.m, "m")
         columns.define(self.group.n, "n")
@@ -167,6 +183,14 @@ class _TileRenderer:
         write_stores(columns, self.group.stores)
         columns.close()
         rows.close()
+
+
+def _spread(index: str, count: int, tile: int) -> str:
+    """Where a thread's `index`-th row or column lies from its first: in runs, which are spread over the tile so that
+    neighbouring threads read neighbouring runs."""
+    if count <= RUN:
+        return index
+    return f"{index} / {RUN} * {tile // (count // RUN)} + {index} % {RUN}"
 
 
 def _is_innermost(flat: Index, variable: Variable) -> bool:
@@ -188,6 +212,3 @@ def _grid_condition(size: Index) -> list[Expression]:
     if size.constant is not None:
         return []
     return [Binary("<=", to_expression(size), Constant(MAX_GRID_Z))]
-
-
-_ = (Sequence, as_index)

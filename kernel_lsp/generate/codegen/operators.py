@@ -67,10 +67,7 @@ def format_operation(name: str, dtype: DType, operands: Sequence[Text], types: S
 def helper_uses(name: str, dtype: DType) -> tuple[HelperUse, ...]:
     """The device functions that the operator calls."""
     type_ = COMPUTE_TYPE[dtype]
-    if dtype.is_floating:
-        helper = FLOAT_HELPERS.get(name)
-    else:
-        helper = INTEGER_HELPERS.get(name)
+    helper = (FLOAT_HELPERS if dtype.is_floating else INTEGER_HELPERS).get(name)
     return (HelperUse(helper, type_),) if helper else ()
 
 
@@ -84,66 +81,21 @@ def convert(operand: Text, source: DType, target: DType) -> Text:
     return Text(f"({target_type}){operand.within(UNARY)}", UNARY)
 
 
+_SAME_NAME_FUNCTIONS = """
+exp exp2 expm1 log log1p log2 log10 sqrt rsqrt floor ceil trunc sin cos tan asin acos atan sinh cosh tanh asinh
+acosh atanh erf erfc fmod atan2 hypot copysign pow lgamma fmax fmin
+"""
 FLOAT_FUNCTIONS = {
-    **{
-        name: name
-        for name in [
-            "exp",
-            "exp2",
-            "expm1",
-            "log",
-            "log1p",
-            "log2",
-            "log10",
-            "sqrt",
-            "rsqrt",
-            "floor",
-            "ceil",
-            "trunc",
-            "sin",
-            "cos",
-            "tan",
-            "asin",
-            "acos",
-            "atan",
-            "sinh",
-            "cosh",
-            "tanh",
-            "asinh",
-            "acosh",
-            "atanh",
-            "erf",
-            "erfc",
-            "fmod",
-            "atan2",
-            "hypot",
-            "copysign",
-            "pow",
-            "lgamma",
-            "fmax",
-            "fmin",
-        ]
-    },
+    **{name: name for name in _SAME_NAME_FUNCTIONS.split()},
     "abs": "fabs",
     "round": "rint",
     "erfinv": "erfinv",
 }
+_SAME_NAME_HELPERS = """
+relu sigmoid silu gelu gelu_derivative gelu_tanh gelu_tanh_derivative sign maximum minimum
+"""
 FLOAT_HELPERS = {
-    **{
-        name: name
-        for name in [
-            "relu",
-            "sigmoid",
-            "silu",
-            "gelu",
-            "gelu_derivative",
-            "gelu_tanh",
-            "gelu_tanh_derivative",
-            "sign",
-            "maximum",
-            "minimum",
-        ]
-    },
+    **{name: name for name in _SAME_NAME_HELPERS.split()},
     "remainder": "python_remainder",
     "div_floor": "floor_divide",
 }
@@ -153,22 +105,8 @@ INTEGER_HELPERS = {
     "pow": "integer_power",
     "sign": "sign",
 }
-WRAPPED = frozenset(
-    [
-        "add",
-        "sub",
-        "mul",
-        "neg",
-        "bitwise_not",
-        "bitwise_left_shift",
-        "div_floor",
-        "div_trunc",
-        "remainder",
-        "pow",
-        "abs",
-        "sign",
-    ]
-)
+_WRAPPED = "add sub mul neg bitwise_not bitwise_left_shift div_floor div_trunc remainder pow abs sign"
+WRAPPED = frozenset(_WRAPPED.split())
 _INFIX = {
     "add": ("+", ADD),
     "sub": ("-", ADD),

@@ -16,7 +16,7 @@ from kernel_lsp.generate.codegen.operators import Text
 from kernel_lsp.generate.codegen.packs import Packing, find_packed
 from kernel_lsp.generate.codegen.writer import Accumulator, KernelWriter, Scope, stored
 from kernel_lsp.generate.fuse import RowGroup, RowReduction, Store, row_index
-from kernel_lsp.generate.index import Index, Variable, as_index, divide_exactly, ravel, substitute
+from kernel_lsp.generate.index import Index, Variable, as_index, divide_exactly, ravel
 from kernel_lsp.generate.scalar import Access, Scalar, accesses
 
 WARP = 32
@@ -413,6 +413,3 @@ class _RowRenderer:
         if self.schedule.threads > 1:
             conditions.append(f"{self._column_lane()} == 0")
         return " && ".join(conditions)
-
-
-_ = substitute

@@ -8,7 +8,6 @@ from kernel_lsp.generate.codegen.kernel import RenderedKernel, blocks_of, render
 from kernel_lsp.generate.codegen.operators import COMPUTE_TYPE, Text
 from kernel_lsp.generate.codegen.writer import KernelWriter, Scope, combined, identity, stored
 from kernel_lsp.generate.fuse import ScanGroup
-from kernel_lsp.generate.index import as_index
 
 LOCAL_NAMES = ("row", "col", "start", "value", "of_block")
 
@@ -94,6 +93,3 @@ def _write(scope: Scope, group: ScanGroup, value: str) -> None:
     offset = scope.offset(group.tensor, group.index).text
     text = stored(Text(value, 12), group.scalar.dtype, group.tensor.dtype)
     scope.line(f"{target}[{offset}] = {text};")
-
-
-_ = as_index

@@ -52,6 +52,7 @@ from kernel_lsp.generate.scalar import (
     Operation,
     Scalar,
     children,
+    indirect_scalars,
     nodes,
 )
 from kernel_lsp.generate.tensor import Tensor
@@ -60,6 +61,8 @@ MAX_EXPRESSION_CHARACTERS = 80
 """An expression longer than this is named, so that lines stay readable."""
 MAX_UNNAMED_OPERAND = 30
 """An operand longer than this gets a name when its line is too long."""
+MAX_INDEX_CHARACTERS = 56
+"""An index longer than this gets a name."""
 INDENT = "    "
 VALUE_NAMES = {
     "exp": "e",
@@ -396,7 +399,11 @@ class _Emission:
 
     def _memory(self, node: Access) -> Text:
         pointer = self.kernel.pointer(node.tensor)
-        offset = _index_text(ravel(node.index, node.tensor.shape), self.scope, self)
+        flat = ravel(node.index, node.tensor.shape)
+        offset = _index_text(flat, self.scope, self)
+        if len(offset.text) > MAX_INDEX_CHARACTERS and not any(True for _ in indirect_scalars(flat)):
+            offset = Text(self.scope.declare(f"{pointer}_at", self.kernel.index_type, offset.text), ATOM)
+            self.scope.named[flat.digest] = offset
         return loaded(f"{pointer}[{offset.text}]", node.dtype)
 
     def _format_loop(self, node: Loop) -> Text:
@@ -405,6 +412,8 @@ class _Emission:
         accumulator = Accumulator.start(outer, self._name_for(node), node.kind, node.operands[0].dtype, node.dtype)
         block = outer
         for variable in node.loop_variables:
+            if variable.extent.constant == 1:
+                continue
             name = block.names.take(variable.name)
             extent = block.index(variable.extent).text
             block = block.open(f"for (int {name} = 0; {name} < {extent}; ++{name})")
@@ -425,10 +434,24 @@ class _Emission:
             if self.scope.lookup(node.digest) is None or node in roots:
                 for index in _indices_of(node):
                     _count_atoms(index, counted)
+        self._declare_shared_dividends(counted)
         for atom in sorted(counted, key=_nesting):
             is_named = atom_index(atom).digest in self.kernel.coordinates
             if (is_named or counted[atom] > 1) and self._can_declare(atom):
                 _declare_atom(atom, self.scope, self)
+
+    def _declare_shared_dividends(self, counted: Counter[Atom]) -> None:
+        """A sum that several divisions divide."""
+        dividends: Counter[Index] = Counter()
+        for atom in counted:
+            if isinstance(atom, Quotient | Remainder) and len(atom.dividend.terms) > 1 and self._can_declare(atom):
+                dividends[atom.dividend] += 1
+        for dividend in sorted(dividends, key=lambda index: index.digest):
+            is_known = self.scope.lookup(dividend.digest) is not None
+            if dividends[dividend] > 1 and not is_known:
+                text = _index_text(dividend, self.scope, self)
+                name = self.scope.declare("position", self.kernel.index_type, text.text)
+                self.scope.named[dividend.digest] = Text(name, ATOM)
 
     def _can_declare(self, atom: Atom) -> bool:
         has_scalars = isinstance(atom, Quotient | Remainder) and _mentions_scalar(atom)

@@ -21,6 +21,28 @@ Body = Callable[[tuple[Index, ...]], Scalar]
 Shape = tuple[Index, ...]
 
 
+RESULT_NAMES = {
+    "max_pool1d_with_indices": "max_pool",
+    "max_pool2d_with_indices": "max_pool",
+    "max_pool3d_with_indices": "max_pool",
+    "native_layer_norm": "layer_norm",
+    "native_group_norm": "group_norm",
+    "native_batch_norm_legit": "batch_norm",
+    "native_batch_norm_legit_no_training": "batch_norm",
+    "linalg_vector_norm": "norm",
+    "to_copy": "converted",
+    "constant_pad_nd": "padded",
+    "add": "total",
+    "sub": "difference",
+    "mul": "product",
+    "div": "ratio",
+    "where": "chosen",
+    "max_pool2d_with_indices_backward": "grad_input",
+    "threshold_backward": "grad_relu",
+}
+"""What a result is called where the user's code has no name for it; else after its operator."""
+
+
 class Builder:
     """Makes tensors for one graph, in order."""
 
@@ -118,7 +140,8 @@ class Builder:
         """After the variable that the user's line assigns, else after the ATen operator."""
         if self._node is None:
             return "value"
-        return identifier(self._node.user_name or self._node.op.split(".")[1].removeprefix("_"))
+        operator = self._node.op.split(".")[1].strip("_")
+        return identifier(self._node.user_name or RESULT_NAMES.get(operator, operator))
 
     # --- views
 

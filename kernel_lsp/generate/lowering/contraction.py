@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from kernel_lsp.core.dtype import DType
-from kernel_lsp.generate.index import ONE, ZERO, Index, as_index, divide_exactly
+from kernel_lsp.generate.index import ZERO, Index, as_index, divide_exactly
 from kernel_lsp.generate.lowering.builder import Call, Shape, accumulation_dtype, read
 from kernel_lsp.generate.lowering.pointwise import op
 from kernel_lsp.generate.lowering.table import lowers
@@ -246,8 +246,8 @@ def plain_convolution(call: Call, source: Tensor, weight: Tensor, geometry: _Con
 def transposed_convolution(
     call: Call, source: Tensor, weight: Tensor, geometry: _Convolution, spatial: Shape, *, name: str = ""
 ) -> Tensor:
-    """In gather form: every output position sums the input positions that reach it. The weight is (C_in, C_out / groups,
-    kernel)."""
+    """In gather form: every output position sums the input positions that reach it. The weight is
+    (C_in, C_out / groups, kernel)."""
     in_per_group = _divided(call, weight.shape[0], geometry.groups)
     channels = _Channels(len(spatial), geometry.groups, weight.shape[1])
 
@@ -344,6 +344,3 @@ def _divided(call: Call, size: Index, groups: int) -> Index:
     if quotient is None:
         call.fail("its channels do not divide by its groups")
     return quotient
-
-
-_ = ONE

@@ -92,29 +92,11 @@ def _lower_node(
     return result if isinstance(result, tuple) else (result,)
 
 
-VIEWS = frozenset(
-    [
-        "alias",
-        "as_strided",
-        "detach",
-        "diagonal",
-        "expand",
-        "flatten",
-        "narrow",
-        "permute",
-        "select",
-        "slice",
-        "split",
-        "split_with_sizes",
-        "squeeze",
-        "t",
-        "transpose",
-        "unbind",
-        "unflatten",
-        "unsqueeze",
-        "view",
-    ]
-)
+_VIEW_NAMES = """
+alias as_strided detach diagonal expand flatten narrow permute select slice split split_with_sizes squeeze t
+transpose unbind unflatten unsqueeze view
+"""
+VIEWS = frozenset(_VIEW_NAMES.split())
 
 
 def _is_in_place(node: GraphNode) -> bool:

@@ -16,7 +16,6 @@ from kernel_lsp.generate.scalar import (
     guarded,
     in_range,
     index_value,
-    select,
 )
 from kernel_lsp.generate.tensor import Tensor
 
@@ -339,6 +338,3 @@ def _view_backward(call: Call) -> Tensor:
         return guarded(inside, Access(grad, (*index[:axis], offset // step, *index[axis + 1 :])), zero)
 
     return call.builder.pointwise(grad.dtype, shape, element)
-
-
-_ = select
