@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from lsprotocol import types
+from pygls.exceptions import JsonRpcInvalidParams
 from pygls.lsp.server import LanguageServer
 
 from kernel_lsp import __version__
@@ -58,7 +59,8 @@ class KernelLanguageServer(LanguageServer):
 
     def report_server_error(self, error: Exception, source: Any) -> None:
         """Into the log alone: who asked has an answer already, and nobody else can do anything about it."""
-        logger.error("%s: %s", getattr(source, "__name__", source), error)
+        is_ours = not isinstance(error, JsonRpcInvalidParams)
+        logger.log(logging.ERROR if is_ours else logging.INFO, "%s: %s", getattr(source, "__name__", source), error)
 
     def spawn(self, work: Coroutine[Any, Any, Any]) -> None:
         """Do it beside everything else; its exceptions go to the log."""
@@ -153,7 +155,8 @@ class KernelLanguageServer(LanguageServer):
         self.knowledge_changed(None)
 
     def _publish(self, document: Document) -> None:
-        if not self.client.pulls_diagnostics:
+        """Nothing before the first analysis: an empty list would say that there is nothing to find."""
+        if not self.client.pulls_diagnostics and self.analyses.latest(document).asked_serial >= 0:
             self.text_document_publish_diagnostics(
                 types.PublishDiagnosticsParams(document.uri, self.diagnostics(document), document.version)
             )

@@ -21,7 +21,7 @@ def run(connection: Connection, initialized: Initialized) -> int:
     """Serve until `exit`, the end of the input, a signal, or the client's death. Does not come back: threads that wait
     for something must not keep the process."""
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
-    logging.getLogger("pygls").setLevel(logging.ERROR)
+    logging.getLogger("pygls").setLevel(logging.CRITICAL)  # what it would say, `report_server_error` says
     status = asyncio.run(_serve(connection, initialized))
     sys.stderr.flush()
     os._exit(status)

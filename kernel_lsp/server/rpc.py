@@ -107,7 +107,7 @@ class Protocol(LanguageServerProtocol):
     def _receive_response(self, message: dict[str, Any]) -> None:
         future = self._asked.pop(str(message.get("id")), None)
         if future is None or future.done():
-            logger.warning("a response to nothing we asked: %r", message.get("id"))
+            logger.info("a response to nothing we asked: %r", message.get("id"))
             return
         self._request_futures.pop(message["id"], None)
         result_type = self._result_types.pop(message["id"], None)
@@ -128,7 +128,7 @@ class Protocol(LanguageServerProtocol):
         if is_request:
             self._refuse(id_, code, reason)
         else:
-            logger.warning("ignored: %s", reason)
+            logger.info("ignored: %s", reason)
 
     def _refuse(self, id_: int | str | None, code: int, reason: str) -> None:
         error = {"code": code, "message": reason[:MAX_REASON_CHARACTERS]}

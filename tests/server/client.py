@@ -169,11 +169,11 @@ class Client:
 
     def _take(self, message: dict[str, Any]) -> None:
         if "method" in message and "id" in message:
-            self.requests.append((message["method"], message["params"]))
-            answer = self.answers.get(message["method"], lambda _: None)(message["params"])
+            self.requests.append((message["method"], message.get("params")))
+            answer = self.answers.get(message["method"], lambda _: None)(message.get("params"))
             self.send({"jsonrpc": "2.0", "id": message["id"], "result": answer})
         elif "method" in message:
-            self.notifications.append((message["method"], message["params"]))
+            self.notifications.append((message["method"], message.get("params")))
         elif message["id"] is None:
             self.errors_without_id.append(message["error"])
         elif message["id"] in self._pending:

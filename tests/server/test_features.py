@@ -1,0 +1,449 @@
+"""Hovers, lenses, hints and actions, from an analysis and what jobs told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from lsprotocol import types
+
+from kernel_lsp.core.finding import Finding, Severity
+from kernel_lsp.core.verdict import BuildFailed, Correct, Crashed, KernelFacts, Unsupported, Verdict
+from kernel_lsp.server.analysed import Analysis
+from kernel_lsp.server.analysis import Known
+from kernel_lsp.server.analyst import analyse
+from kernel_lsp.server.capabilities import REWRITE_KIND, client_features
+from kernel_lsp.server.diagnostics import COMPILED_AS, diagnostics_of
+from kernel_lsp.server.documents import Change, Document, Documents
+from kernel_lsp.server.features.code_actions import CodeActions
+from kernel_lsp.server.features.code_lens import cuda_lenses, python_lenses
+from kernel_lsp.server.features.hover import cuda_hover, python_hover
+from kernel_lsp.server.features.inlay_hints import line_hints
+from kernel_lsp.server.knowledge import Knowledge, KnownCheck, KnownEstimate
+from kernel_lsp.toolchain.compile import BuildRequest
+
+from .client import MINIMAL, VSCODE
+from .samples import (
+    CALL_LINE,
+    KERNEL,
+    KERNEL_LINE,
+    NET_FORWARD_LINE,
+    NET_LINE,
+    SCALE,
+    SCALE_LINE,
+    SHIFTED_LINE,
+    STORE_LINE,
+    run_of_scale,
+    target_estimate,
+)
+
+FACTS = KernelFacts(
+    kernel="scale",
+    symbol="_Z5scale",
+    n_registers=20,
+    spill_store_bytes=0,
+    spill_load_bytes=0,
+    stack_bytes=0,
+    shared_bytes=64,
+)
+
+
+class Opened:
+    """One document with its analysis, and knowledge to add to."""
+
+    def __init__(self, path: Path, text: str) -> None:
+        self.path = path
+        self.document: Document = Documents("utf-16").open(path.as_uri(), "", 1, text)
+        self.knowledge = Knowledge()
+        self.known = Known(analyse(self.document.language, str(path), text), 0, 0)
+
+    @property
+    def analysis(self) -> Analysis:
+        return self.known.now(self.document)
+
+    def edit(self, line: int, text: str) -> None:
+        """Insert before a line; the analysis is then of an older text."""
+        self.document.apply([Change(text, (line, 0), (line, 0))], 2)
+
+    def hover(self, line: int, pending: str = "") -> str:
+        if self.document.language == "cuda":
+            return cuda_hover(self.document, self.analysis, self.knowledge, line, "H200")
+        return python_hover(self.document, self.analysis, self.knowledge, line, pending)
+
+    def lenses(self) -> list[tuple[int, str]]:
+        make = cuda_lenses if self.document.language == "cuda" else python_lenses
+        lenses = make(self.document, self.analysis, self.knowledge)
+        return [(lens.range.start.line, lens.command.title) for lens in lenses if lens.command]
+
+    def actions(self, line: int, *only: str, client: dict[str, Any] = VSCODE) -> dict[str, types.CodeAction]:
+        made = CodeActions(self.document, self.known, self.knowledge, client_features(client))
+        return {action.title: action for action in made.between(line, line, only)}
+
+    def diagnostics(self) -> list[types.Diagnostic]:
+        return diagnostics_of(self.document, self.analysis, self.knowledge.check(self.document.uri))
+
+    def learn_estimate(self) -> None:
+        target = self.analysis.target("scale")
+        assert target is not None
+        known = KnownEstimate(target_estimate(self.path), target.digest, self.document.serial)
+        self.knowledge.learn_estimate(self.document.uri, "scale", known)
+
+    def learn_check(self, outcome: Any, *findings: Finding) -> None:
+        verdict = Verdict(
+            candidate_id="x", device="PTX executor (CPU)", outcome=outcome, findings=findings, kernels=(FACTS,)
+        )
+        self.knowledge.learn_check(self.document.uri, KnownCheck(verdict, self.document.serial))
+
+    def applied(self, action: types.CodeAction) -> str:
+        """The text after an action's edit."""
+        assert action.edit is not None
+        assert action.edit.document_changes is not None
+        (change,) = action.edit.document_changes
+        assert isinstance(change, types.TextDocumentEdit)
+        assert change.text_document.version == self.document.version
+        copy = Documents("utf-16").open(self.document.uri, "", 1, self.document.text)
+        for edit in sorted(change.edits, key=lambda edit: (edit.range.start.line, edit.range.start.character))[::-1]:
+            start, end = edit.range.start, edit.range.end
+            copy.apply([Change(edit.new_text, (start.line, start.character), (end.line, end.character))], 2)  # type: ignore[union-attr]
+        return copy.text
+
+
+@pytest.fixture
+def scale(tmp_path: Path) -> Opened:
+    path = tmp_path / "scale.py"
+    path.write_text(SCALE)
+    return Opened(path, SCALE)
+
+
+@pytest.fixture
+def kernel(tmp_path: Path) -> Opened:
+    return Opened(tmp_path / "scale.cu", KERNEL)
+
+
+def check(text: str, *parts: str) -> None:
+    assert not [part for part in parts if part not in text], text
+
+
+# --- hovers
+
+
+def test_a_target_without_an_estimate_says_what_is_going_on(scale: Opened) -> None:
+    check(scale.hover(SCALE_LINE, "Being estimated"), "**scale**", "f32[64, 256]", "Being estimated")
+
+
+def test_a_target_with_an_estimate_says_time_interval_kind_gpu_and_date(scale: Opened) -> None:
+    scale.learn_estimate()
+    check(scale.hover(SCALE_LINE), "**20 us** [10, 40], estimated on H200, 2026-11-21", "memory-bound", "3 launches")
+
+
+def test_a_target_says_how_far_from_the_floor_it_is(scale: Opened) -> None:
+    scale.learn_estimate()
+    check(scale.hover(SCALE_LINE), "4x above the floor of 5 us")
+
+
+def test_a_line_says_its_share(scale: Opened) -> None:
+    scale.learn_estimate()
+    check(scale.hover(SHIFTED_LINE), "**15 us**, 75% of `scale`", "estimated on H200", "mul, add", "2 launches")
+
+
+def test_a_line_that_moved_keeps_its_share(scale: Opened) -> None:
+    scale.learn_estimate()
+    scale.edit(0, "# one more line\n")
+    check(scale.hover(SHIFTED_LINE + 1), "75% of `scale`")
+
+
+def test_a_changed_target_s_estimate_is_stale(scale: Opened) -> None:
+    scale.learn_estimate()
+    text = SCALE.replace("relu", "tanh")
+    scale.document.apply([Change(text)], 2)
+    scale.known.analysis, scale.known.serial = analyse("python", str(scale.path), text), scale.document.serial
+    check(scale.hover(SCALE_LINE), "stale")
+    check(scale.hover(SHIFTED_LINE), "stale")
+
+
+def test_without_shapes_a_target_says_what_to_add(scale: Opened) -> None:
+    check(scale.hover(NET_LINE), "No time: nothing says which shapes", "# kernel-lsp: x=f32[")
+
+
+def test_a_result_is_part_of_the_hover(scale: Opened) -> None:
+    scale.knowledge.learn_runs(scale.path.parent, (run_of_scale(scale.path),))
+    check(scale.hover(SCALE_LINE), "Optimized: 4x vs eager (estimated, H200), verified on PTX executor (CPU)")
+
+
+def test_outside_of_targets_there_is_no_hover(scale: Opened) -> None:
+    assert scale.hover(0) == ""
+
+
+def test_a_kernel_says_what_ptxas_says(kernel: Opened) -> None:
+    kernel.learn_check(Correct(cases=()))
+    check(
+        kernel.hover(KERNEL_LINE),
+        "20 registers, no spills, 64 B shared",
+        "occupancy 100% on H200",
+        "correct in 0 cases",
+    )
+
+
+def test_a_kernel_that_was_not_compiled_says_so(kernel: Opened) -> None:
+    check(kernel.hover(KERNEL_LINE), "Not compiled yet")
+
+
+def test_a_changed_kernel_s_facts_are_stale(kernel: Opened) -> None:
+    kernel.learn_check(Correct(cases=()))
+    kernel.edit(STORE_LINE, "    // more\n")
+    check(kernel.hover(KERNEL_LINE), "stale")
+
+
+def test_unsupported_is_not_called_clean(kernel: Opened) -> None:
+    kernel.learn_check(Unsupported(message="an instruction"))
+    check(kernel.hover(KERNEL_LINE), "could not be checked: an instruction")
+
+
+# --- lenses and hints
+
+
+def test_every_target_has_a_lens(scale: Opened) -> None:
+    assert scale.lenses() == [(SCALE_LINE, "Optimize to CUDA"), (NET_LINE, "Optimize to CUDA")]
+
+
+def test_lenses_move_with_the_text(scale: Opened) -> None:
+    scale.edit(0, "\n\n")
+    assert scale.lenses()[0] == (SCALE_LINE + 2, "Optimize to CUDA")
+
+
+def test_a_target_with_a_result_shows_it(scale: Opened) -> None:
+    scale.knowledge.learn_runs(scale.path.parent, (run_of_scale(scale.path),))
+    titles = [title for line, title in scale.lenses() if line == SCALE_LINE]
+    result = "4x vs eager (estimated, H200), verified on PTX executor (CPU)"
+    assert titles == ["Optimize to CUDA", result, "Show kernel", "Compare", "Report"]
+
+
+def test_a_result_of_other_code_is_stale(scale: Opened) -> None:
+    scale.knowledge.learn_run(scale.path.parent, run_of_scale(scale.path), digest="another")
+    assert any("(stale)" in title for _, title in scale.lenses())
+
+
+def test_an_interrupted_run_can_be_resumed(scale: Opened) -> None:
+    scale.knowledge.learn_runs(scale.path.parent, (run_of_scale(scale.path, "interrupted"),))
+    assert (SCALE_LINE, "Resume run 1121-000000-abcdef") in scale.lenses()
+
+
+def test_a_run_of_another_file_shows_nowhere(scale: Opened) -> None:
+    scale.knowledge.learn_runs(scale.path.parent, (run_of_scale(scale.path.with_name("other.py")),))
+    assert len(scale.lenses()) == 2
+
+
+def test_a_notebook_s_cell_offers_no_run(tmp_path: Path) -> None:
+    document = Documents("utf-16").open("vscode-notebook-cell:/a.ipynb#1", "python", 1, SCALE)
+    assert python_lenses(document, analyse("python", "a", SCALE), Knowledge()) == []
+
+
+def test_a_kernel_shows_its_facts_after_a_check(kernel: Opened) -> None:
+    assert kernel.lenses() == [(0, "Check now")]
+    kernel.learn_check(BuildFailed(findings=()))
+    assert kernel.lenses() == [
+        (0, "Check now: does not compile"),
+        (KERNEL_LINE, "20 registers, no spills, 64 B shared"),
+    ]
+
+
+def test_a_hint_is_at_the_end_of_its_line(scale: Opened) -> None:
+    scale.learn_estimate()
+    (hint,) = line_hints(scale.document, scale.analysis, scale.knowledge, 0, 99)
+    assert (hint.position.line, hint.position.character) == (SHIFTED_LINE, len("    shifted = x * weight + 1.0"))
+    assert hint.label == "15 us est., 75%"
+
+
+def test_hints_are_of_the_lines_asked_for(scale: Opened) -> None:
+    scale.learn_estimate()
+    assert line_hints(scale.document, scale.analysis, scale.knowledge, 0, SHIFTED_LINE - 1) == []
+
+
+def test_a_line_that_was_edited_has_no_hint(scale: Opened) -> None:
+    scale.learn_estimate()
+    scale.document.apply([Change("y", (SHIFTED_LINE, 14), (SHIFTED_LINE, 15))], 2)
+    assert line_hints(scale.document, scale.analysis, scale.knowledge, 0, 99) == []
+
+
+# --- diagnostics
+
+
+def test_a_rule_s_finding_has_code_documentation_and_source(scale: Opened) -> None:
+    found = next(diagnostic for diagnostic in scale.diagnostics() if diagnostic.code == "KL101")
+    assert found.range.start.line == CALL_LINE
+    assert found.source == "kernel-lsp"
+    assert found.code_description is not None
+    assert found.code_description.href.endswith("docs/rules/pytorch.md#kl101")
+
+
+def test_a_finding_moves_with_its_line(scale: Opened) -> None:
+    scale.edit(0, "\n")
+    assert CALL_LINE + 1 in {diagnostic.range.start.line for diagnostic in scale.diagnostics()}
+
+
+def finding(
+    source: str, line: int = STORE_LINE + 1, file: str | None = COMPILED_AS, column: int | None = 16
+) -> Finding:
+    return Finding(
+        code="a-code",
+        severity=Severity.ERROR,
+        message="it is wrong",
+        source=source,
+        file=file,
+        line=line,
+        column=column,
+    )
+
+
+def test_a_check_s_findings_stand_at_their_lines(kernel: Opened) -> None:
+    kernel.learn_check(BuildFailed(findings=(finding("nvrtc"),)))
+    (found,) = kernel.diagnostics()
+    assert (found.source, found.message) == ("nvrtc", "it is wrong")
+    assert (found.range.start.line, found.range.start.character, found.range.end.character) == (STORE_LINE, 15, 18)
+
+
+def test_the_plan_s_findings_are_the_rules_alone(kernel: Opened) -> None:
+    kernel.learn_check(BuildFailed(findings=(finding("plan"),)))
+    assert kernel.diagnostics() == []
+
+
+def test_a_finding_is_said_once(kernel: Opened) -> None:
+    kernel.learn_check(Crashed(message="it crashed", findings=(finding("executor"),)), finding("executor"))
+    assert len(kernel.diagnostics()) == 1
+
+
+def test_a_finding_in_a_header_names_the_header(kernel: Opened) -> None:
+    kernel.learn_check(BuildFailed(findings=(finding("nvrtc", file="/usr/include/cuda_fp16.h", line=7),)))
+    (found,) = kernel.diagnostics()
+    assert found.range.start.line == 0
+    assert found.message == "/usr/include/cuda_fp16.h:7: it is wrong"
+
+
+def test_a_finding_of_an_edited_line_is_gone(kernel: Opened) -> None:
+    kernel.learn_check(BuildFailed(findings=(finding("nvrtc"),)))
+    kernel.document.apply([Change("x", (STORE_LINE, 0), (STORE_LINE, 0))], 2)
+    assert kernel.diagnostics() == []
+
+
+def test_what_could_not_be_checked_is_said_at_the_operation(kernel: Opened) -> None:
+    kernel.learn_check(Unsupported(message="an instruction"))
+    (found,) = kernel.diagnostics()
+    assert (found.range.start.line, found.code) == (2, "unsupported")
+    assert found.severity == types.DiagnosticSeverity.Information
+
+
+def test_a_text_is_compiled_under_the_name_that_findings_have() -> None:
+    assert BuildRequest(text="", name_expressions=(), architecture="sm_90").file_name == COMPILED_AS
+
+
+# --- actions
+
+
+def test_a_target_can_be_optimized(scale: Opened) -> None:
+    action = scale.actions(SCALE_LINE, "refactor")["Optimize scale to CUDA"]
+    assert action.kind == REWRITE_KIND
+    assert action.command is not None
+    assert action.command.arguments == [{"uri": scale.document.uri, "symbol": "scale"}]
+
+
+def test_a_target_can_be_optimized_with_its_backward(scale: Opened) -> None:
+    assert "Optimize scale to CUDA with backward" in scale.actions(SHIFTED_LINE)
+
+
+def test_only_the_kinds_asked_for_are_given(scale: Opened) -> None:
+    assert {action.kind for action in scale.actions(CALL_LINE, REWRITE_KIND).values()} == {REWRITE_KIND}
+    assert {action.kind for action in scale.actions(CALL_LINE, "quickfix").values()} == {"quickfix"}
+    assert scale.actions(CALL_LINE, "source.organizeImports") == {}
+
+
+def test_missing_shapes_can_be_added(scale: Opened) -> None:
+    action = next(a for title, a in scale.actions(NET_LINE).items() if title.startswith("Add shapes"))
+    lines = scale.applied(action).split("\n")
+    assert lines[NET_FORWARD_LINE].startswith("    # kernel-lsp: x=f32[")
+    assert lines[NET_FORWARD_LINE + 1].startswith("    def forward")
+    assert analyse("python", "a.py", "\n".join(lines)).targets[1].inputs
+
+
+def test_a_target_with_shapes_needs_none(scale: Opened) -> None:
+    assert not [title for title in scale.actions(SCALE_LINE) if title.startswith("Add shapes")]
+
+
+def test_a_finding_can_be_explained(scale: Opened) -> None:
+    action = scale.actions(CALL_LINE)[
+        "Explain KL101: " + next(f.name for f in scale.analysis.findings if f.code == "KL101")
+    ]
+    assert action.command is not None
+    assert action.command.arguments == [{"code": "KL101"}]
+
+
+def test_while_the_analysis_is_old_nothing_is_edited(scale: Opened) -> None:
+    scale.edit(0, "\n")
+    assert not [a for line in range(15) for a in scale.actions(line).values() if a.edit is not None]
+
+
+def written_operator(opened: Opened, name: str = "scale") -> None:
+    folder = opened.path.parent / "kernels"
+    folder.mkdir()
+    (folder / f"{name}.py").touch()
+
+
+def test_a_call_can_use_the_operator_and_come_back(scale: Opened) -> None:
+    scale.knowledge.learn_runs(scale.path.parent, (run_of_scale(scale.path),))
+    written_operator(scale)
+    text = scale.applied(scale.actions(CALL_LINE)["Use the optimized operator here: scale"])
+    check(
+        text,
+        "return scale_cuda(x, x) + x.sum().item()",
+        "from kernels.scale import scale as scale_cuda\n",
+        "def scale(",
+    )
+    again = Opened(scale.path, text)
+    assert again.applied(again.actions(CALL_LINE + 1)["Revert to PyTorch"]) == SCALE
+
+
+def test_a_module_can_use_the_operator_and_come_back(tmp_path: Path) -> None:
+    text = SCALE + "\n\nnet = Net()\n"
+    opened = Opened(tmp_path / "scale.py", text)
+    opened.knowledge.learn_runs(tmp_path, (run_of_scale(opened.path, symbol="Net", name="net"),))
+    written_operator(opened, "net")
+    line = text.split("\n").index("net = Net()")
+    used = opened.applied(opened.actions(line)["Use the optimized operator here: net"])
+    check(used, "net = use_net(Net())\n", "from kernels.net import use_net\n")
+    again = Opened(opened.path, used)
+    assert again.applied(again.actions(line + 1)["Revert to PyTorch"]) == text
+
+
+def test_in_a_package_the_import_is_relative(scale: Opened) -> None:
+    (scale.path.parent / "__init__.py").touch()
+    inside = Opened(scale.path, SCALE)
+    inside.knowledge.learn_runs(scale.path.parent, (run_of_scale(scale.path),))
+    written_operator(inside)
+    check(
+        inside.applied(inside.actions(CALL_LINE)["Use the optimized operator here: scale"]),
+        "from .kernels.scale import",
+    )
+
+
+def test_an_operator_that_is_not_written_is_not_offered(scale: Opened) -> None:
+    scale.knowledge.learn_runs(scale.path.parent, (run_of_scale(scale.path),))
+    assert not [title for title in scale.actions(CALL_LINE) if title.startswith("Use")]
+
+
+def test_a_client_without_versioned_edits_gets_plain_ones(scale: Opened) -> None:
+    actions = scale.actions(NET_LINE, client=MINIMAL)
+    edit = next(a.edit for title, a in actions.items() if title.startswith("Add shapes"))
+    assert edit is not None
+    assert edit.changes is not None
+
+
+def test_a_kernel_can_be_checked(kernel: Opened) -> None:
+    assert list(kernel.actions(KERNEL_LINE)) == ["Check now"]
+
+
+def test_a_quick_fix_leaves_what_it_says(tmp_path: Path) -> None:
+    opened = Opened(tmp_path / "scale.cu", KERNEL.replace("const float* __restrict__ x", "const float* x"))
+    fixes = [a for line in range(10) for a in opened.actions(line).values() if a.edit is not None]
+    assert fixes
+    assert "const float* __restrict__ x" in opened.applied(fixes[0])
+    assert fixes[0].diagnostics

@@ -1,0 +1,263 @@
+"""Every request is answered: malformed, unknown, early, late, repeated, cancelled."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .client import VSCODE, Client, initialized, started
+from .samples import KERNEL, SCALE
+
+PARSE_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND, INVALID_PARAMS, NOT_INITIALIZED = -32700, -32600, -32601, -32602, -32002
+N_FUZZED = 3000
+SEED = 20261121
+PLACE = {"line": 1, "character": 1}
+HOVER = {"textDocument": {"uri": "file:///nowhere.py"}, "position": PLACE}
+
+
+async def check_refused(editor: Client, message: Any, id_: Any, code: int) -> None:
+    reply = editor.expect(id_)
+    editor.send(message)
+    assert (await asyncio.wait_for(reply, 30))["error"]["code"] == code
+
+
+async def check_alive(editor: Client) -> None:
+    assert (await editor.ask("kernelLsp/status", {}))["jobs"] == []
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        None,
+        3,
+        "x",
+        [],
+        {},
+        {"textDocument": {"uri": "file:///a"}},
+        {"textDocument": 3, "position": PLACE},
+        {"textDocument": {"uri": "file:///a"}, "position": {"line": "one", "character": 1}},
+        {"textDocument": {"uri": "file:///a"}, "position": {"line": -1, "character": 1}},
+        {"textDocument": {"uri": None}, "position": {"line": 1 << 80, "character": 1}},
+    ],
+)
+async def test_malformed_params_get_an_error(tmp_path: Path, params: Any) -> None:
+    async with initialized(tmp_path) as editor:
+        message = {"jsonrpc": "2.0", "id": "m", "method": "textDocument/hover", "params": params}
+        await check_refused(editor, message, "m", INVALID_PARAMS)
+        await check_alive(editor)
+
+
+async def test_missing_params_get_an_error(tmp_path: Path) -> None:
+    async with initialized(tmp_path) as editor:
+        await check_refused(editor, {"jsonrpc": "2.0", "id": "m", "method": "textDocument/hover"}, "m", INVALID_PARAMS)
+
+
+@pytest.mark.parametrize(
+    "arguments", [None, [], [3], [{"uri": 3}], [{"uri": "file:///a"}, {}], [{"uri": "untitled:a", "symbol": "f"}]]
+)
+async def test_malformed_arguments_of_a_command_get_an_error(tmp_path: Path, arguments: Any) -> None:
+    async with initialized(tmp_path, trusted=True) as editor:
+        params = {"command": "kernelLsp.optimize", "arguments": arguments}
+        message = {"jsonrpc": "2.0", "id": "m", "method": "workspace/executeCommand", "params": params}
+        await check_refused(editor, message, "m", INVALID_PARAMS)
+
+
+async def test_an_unknown_command_gets_an_error(tmp_path: Path) -> None:
+    async with initialized(tmp_path) as editor:
+        params = {"command": "kernelLsp.conquer"}
+        message = {"jsonrpc": "2.0", "id": "m", "method": "workspace/executeCommand", "params": params}
+        await check_refused(editor, message, "m", INVALID_PARAMS)
+
+
+@pytest.mark.parametrize("method", ["textDocument/definition", "kernelLsp/nothing", "$/something", ""])
+async def test_an_unknown_method_gets_an_error(tmp_path: Path, method: str) -> None:
+    async with initialized(tmp_path) as editor:
+        await check_refused(
+            editor, {"jsonrpc": "2.0", "id": "m", "method": method, "params": {}}, "m", METHOD_NOT_FOUND
+        )
+
+
+@pytest.mark.parametrize(
+    ("message", "id_"),
+    [
+        ({"id": "m", "method": "textDocument/hover"}, "m"),
+        ({"jsonrpc": "1.0", "id": "m", "method": "textDocument/hover"}, "m"),
+        ({"jsonrpc": "2.0", "id": "m"}, "m"),
+        ({"jsonrpc": "2.0", "id": "m", "method": 3}, "m"),
+    ],
+)
+async def test_what_is_no_request_gets_an_error(tmp_path: Path, message: dict[str, Any], id_: str) -> None:
+    async with initialized(tmp_path) as editor:
+        await check_refused(editor, message, id_, INVALID_REQUEST)
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"{", b"[]", b"3", b"null", b"\xff\xfe", b"[" * 100_000, b'{"jsonrpc":"2.0","id":[],"method":"a"}']
+)
+async def test_what_is_no_message_gets_an_error_without_an_id(tmp_path: Path, body: bytes) -> None:
+    async with initialized(tmp_path) as editor:
+        editor.send_bytes(body)
+        await editor.until(lambda: editor.errors_without_id, 30)
+        await check_alive(editor)
+
+
+async def test_a_request_before_initialize_is_refused() -> None:
+    async with started() as editor:
+        message = {"jsonrpc": "2.0", "id": 77, "method": "textDocument/hover", "params": HOVER}
+        await check_refused(editor, message, 77, NOT_INITIALIZED)
+
+
+async def test_a_second_initialize_is_refused(tmp_path: Path) -> None:
+    async with initialized(tmp_path) as editor:
+        reply = await editor.reply("initialize", {"capabilities": {}})
+        assert "error" in reply
+
+
+async def test_a_request_after_shutdown_is_refused(tmp_path: Path) -> None:
+    async with initialized(tmp_path) as editor:
+        await editor.ask("shutdown")
+        reply = await editor.reply("textDocument/hover", HOVER)
+        assert reply["error"]["code"] == INVALID_REQUEST
+
+
+async def test_a_cancelled_request_is_answered(tmp_path: Path) -> None:
+    path = tmp_path / "a.py"
+    path.write_text(SCALE)
+    async with initialized(tmp_path, VSCODE) as editor:
+        reply = editor.expect("c")
+        params = {"textDocument": {"uri": editor.open(path)}}
+        editor.send({"jsonrpc": "2.0", "id": "c", "method": "textDocument/diagnostic", "params": params})
+        editor.tell("$/cancelRequest", {"id": "c"})
+        assert (await asyncio.wait_for(reply, 30))["error"]["code"] == -32800
+        await check_alive(editor)
+
+
+async def test_a_client_that_answers_its_own_request_does_no_harm(tmp_path: Path) -> None:
+    path = tmp_path / "a.py"
+    path.write_text(SCALE)
+    async with initialized(tmp_path, VSCODE) as editor:
+        reply = editor.expect("own")
+        params = {"textDocument": {"uri": editor.open(path)}}
+        editor.send({"jsonrpc": "2.0", "id": "own", "method": "textDocument/diagnostic", "params": params})
+        editor.send({"jsonrpc": "2.0", "id": "own", "result": None})
+        assert (await asyncio.wait_for(reply, 30))["result"]["kind"] == "full"
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"jsonrpc": "2.0", "method": "textDocument/didChange", "params": None},
+        {"jsonrpc": "2.0", "method": "textDocument/didChange", "params": {"textDocument": {"uri": "file:///a"}}},
+        {
+            "jsonrpc": "2.0",
+            "method": "textDocument/didChange",
+            "params": {"textDocument": {"uri": "file:///a", "version": 1}, "contentChanges": [{"text": "x"}]},
+        },
+        {"jsonrpc": "2.0", "method": "textDocument/didClose", "params": {"textDocument": {"uri": "file:///a"}}},
+        {"jsonrpc": "2.0", "method": "$/cancelRequest", "params": {"id": 99}},
+        {"jsonrpc": "2.0", "method": "$/cancelRequest", "params": 3},
+        {"jsonrpc": "2.0", "method": "window/workDoneProgress/cancel", "params": {"token": "none"}},
+        {"jsonrpc": "2.0", "method": "nobody/knows", "params": {"deep": [[[]]]}},
+        {"jsonrpc": "2.0", "id": "unasked", "result": 3},
+        {"jsonrpc": "2.0", "id": "unasked", "error": {"code": 1, "message": "x"}},
+        {"jsonrpc": "2.0", "id": None, "error": 3},
+    ],
+)
+async def test_a_bad_notification_or_response_does_no_harm(tmp_path: Path, message: dict[str, Any]) -> None:
+    async with initialized(tmp_path) as editor:
+        editor.send(message)
+        await check_alive(editor)
+        assert editor.said("window/showMessage") == []
+
+
+async def test_fuzzed_messages_leave_every_request_answered(tmp_path: Path) -> None:
+    """Valid and malformed ones in random order; the seed is fixed."""
+    random_ = random.Random(SEED)
+    async with initialized(tmp_path, VSCODE, trusted=False) as editor:
+        replies = []
+        for number in range(N_FUZZED):
+            message = fuzzed(random_, f"f{number}", tmp_path)
+            if "id" in message and "method" in message:
+                replies.append(editor.expect(message["id"]))
+            editor.send(message)
+            if number % 200 == 0:
+                await check_alive(editor)
+        await asyncio.wait_for(asyncio.gather(*replies), 120)
+        await check_alive(editor)
+        assert await editor.leave() == 0
+
+
+# --- below: what is sent
+
+METHODS = (
+    "textDocument/hover",
+    "textDocument/codeLens",
+    "textDocument/codeAction",
+    "textDocument/inlayHint",
+    "textDocument/diagnostic",
+    "workspace/executeCommand",
+    "kernelLsp/status",
+    "textDocument/foldingRange",
+)
+NOTIFICATIONS = (
+    "textDocument/didOpen",
+    "textDocument/didChange",
+    "textDocument/didClose",
+    "textDocument/didSave",
+    "notebookDocument/didOpen",
+    "notebookDocument/didChange",
+    "notebookDocument/didClose",
+    "workspace/didChangeConfiguration",
+    "workspace/didChangeWorkspaceFolders",
+    "window/workDoneProgress/cancel",
+    "kernelLsp/didChangeTrust",
+    "$/setTrace",
+    "$/cancelRequest",
+    "made/up",
+)
+ODD: tuple[Any, ...] = (None, True, -1, 1 << 70, 1.5, "", "\ud83d", "é😀", [], {}, [[]], {"uri": 3}, {"line": {}})
+
+
+def fuzzed(random_: random.Random, id_: str, folder: Path) -> dict[str, Any]:
+    params = valid_params(random_, folder)
+    for _ in range(random_.choice((0, 0, 1, 2))):
+        params = damaged(random_, params)
+    message = {"jsonrpc": "2.0", "method": random_.choice(NOTIFICATIONS), "params": params}
+    return message if random_.random() < 0.4 else {**message, "id": id_, "method": random_.choice(METHODS)}
+
+
+def valid_params(random_: random.Random, folder: Path) -> Any:
+    uri = (folder / random_.choice(("a.py", "b.py", "c.cu"))).as_uri()
+    start = {"line": random_.randrange(20), "character": random_.randrange(40)}
+    end = {"line": start["line"] + random_.randrange(3), "character": random_.randrange(40)}
+    text = random_.choice((SCALE, KERNEL, "x", "", "é😀\r\n\r"))
+    language = "cuda" if uri.endswith("cu") else "python"
+    return {
+        "textDocument": {"uri": uri, "version": random_.randrange(100), "languageId": language, "text": text},
+        "position": start,
+        "range": {"start": start, "end": end},
+        "context": {"diagnostics": []},
+        "contentChanges": [{"range": {"start": start, "end": end}, "text": text[:9]}],
+        "command": random_.choice(("kernelLsp.optimize", "kernelLsp.cancel", "kernelLsp.check", "nothing")),
+        "arguments": [{"uri": uri, "symbol": "scale"}],
+        "settings": {"kernelLsp": {"codeLens": random_.random() < 0.5}},
+        "event": {"added": [], "removed": []},
+        "token": "t",
+        "trusted": False,
+        "value": "off",
+        "id": f"f{random_.randrange(3000)}",
+    }
+
+
+def damaged(random_: random.Random, value: Any) -> Any:
+    """One part of it is something else, or missing."""
+    if isinstance(value, dict) and value and random_.random() < 0.85:
+        key = random_.choice(sorted(value))
+        if random_.random() < 0.2:
+            return {name: inner for name, inner in value.items() if name != key}
+        return {**value, key: damaged(random_, value[key])}
+    return random_.choice(ODD)
