@@ -76,6 +76,13 @@ def captured_sizes(task: Task) -> Sizes:
     return {symbol.name: symbol.captured for symbol in task.symbols}
 
 
+def configured_sizes(task: Task) -> list[Sizes]:
+    """The sizes of the task's other configurations, where a dim is a symbol by itself and tells its size."""
+    found = [_sizes_of(configuration.shapes, task) for configuration in task.configurations]
+    names = {symbol.name for symbol in task.symbols}
+    return [sizes for sizes in found if sizes.keys() == names and sizes != captured_sizes(task)]
+
+
 def graph_of(task: Task, operation: OperationKind) -> Graph:
     """The graph of one direction. The caller knows that a backward exists."""
     graph = task.forward if operation == "forward" else task.backward
@@ -96,12 +103,16 @@ def reduced_sizes(task: Task, operation: OperationKind, holds: Callable[[Sizes],
     return found[:MAX_REDUCED_ASSIGNMENTS]
 
 
-def full_cases(operation: OperationKind, reduced: Iterable[Sizes], captured: Sizes, seed: int) -> list[Case]:
-    """Every case of a full check, the most telling first."""
+def full_cases(
+    operation: OperationKind, reduced: Iterable[Sizes], captured: Sizes, seed: int, configured: Iterable[Sizes] = ()
+) -> list[Case]:
+    """Every case of a full check, the most telling first. `configured` are sizes that the task names beside the
+    captured ones."""
     assignments = list(reduced)
     first = assignments[0] if assignments else captured
     cases = [_case(operation, captured, captured, "given", seed, "forward")]
     cases.append(_case(operation, first, captured, "normal", seed + 1, "reverse"))
+    cases += [_case(operation, sizes, captured, "normal", seed + 1, "forward") for sizes in configured]
     for position, sizes in enumerate(assignments[1:]):
         order: ThreadOrder = ("random", "forward", "reverse")[position % 3]
         cases.append(_case(operation, sizes, captured, "normal", seed + 2 + position, order))
@@ -119,6 +130,13 @@ def screen_cases(operation: OperationKind, reduced: Iterable[Sizes], captured: S
 
 
 # --- below: drawing sizes
+
+
+def _sizes_of(shapes: Mapping[str, tuple[int, ...]], task: Task) -> Sizes:
+    names = {symbol.name for symbol in task.symbols}
+    known = [(tensor.type.shape, shapes[tensor.name]) for tensor in task.tensors if tensor.name in shapes]
+    pairs = (pair for dims, sizes in known for pair in zip(dims, sizes, strict=False))
+    return {dim: size for dim, size in pairs if dim in names}
 
 
 def _case(operation: OperationKind, sizes: Sizes, captured: Sizes, family: str, seed: int, order: ThreadOrder) -> Case:

@@ -167,9 +167,13 @@ class Evaluator:
         Raises PlanError when the plan does not bind, ContractError when it excludes the captured sizes."""
         captured = captured_sizes(self._task)
         reduced = reduced_sizes(self._task, direction, lambda sizes: prepared.holds(direction, sizes))
-        choose = screen_cases if depth == "screen" else full_cases
         given = Case(direction, tuple(sorted(captured.items())), "given", self._seed, "forward", is_captured=True)
-        cases = [given, *(case for case in choose(direction, reduced, captured, self._seed) if case != given)]
+        if depth == "screen":
+            chosen = screen_cases(direction, reduced, captured, self._seed)
+        else:
+            configured = [sizes for sizes in configured_sizes(self._task) if prepared.holds(direction, sizes)]
+            chosen = full_cases(direction, reduced, captured, self._seed, configured)
+        cases = [given, *(case for case in chosen if case != given)]
         bound = {sizes: prepared.bind(direction, dict(sizes)) for sizes in dict.fromkeys(case.sizes for case in cases)}
         return [(case, bound[case.sizes]) for case in cases]
 

@@ -1,0 +1,94 @@
+"""Sizes are small, varied, inside the contract, and include what the task itself names."""
+
+from __future__ import annotations
+
+from kernel_lsp.core.dtype import DType
+from kernel_lsp.core.task import Configuration, Graph, GraphOutput, Symbol, Task, TaskTensor, TensorType
+from kernel_lsp.evaluate.cases import (
+    MAX_REDUCED_ELEMENTS,
+    Sizes,
+    captured_sizes,
+    configured_sizes,
+    full_cases,
+    reduced_sizes,
+    screen_cases,
+)
+
+
+def _task(*dims: str, minimum: int = 1, configurations: tuple[Configuration, ...] = ()) -> Task:
+    type_ = TensorType(dtype=DType.F32, shape=dims)
+    graph = Graph(
+        inputs=("x",),
+        input_types=(type_,),
+        nodes=(),
+        outputs=(GraphOutput(name="out", node="x", type=type_),),
+    )
+    symbols = tuple(Symbol(name=dim, captured=512, minimum=minimum) for dim in dims if not dim.isdigit())
+    return Task(
+        name="f",
+        target="model.py::f",
+        kind="function",
+        source_file="model.py",
+        source_line=1,
+        symbols=symbols,
+        arguments=(TaskTensor(name="x", type=type_, role="input"),),
+        forward=graph,
+        reference_source="",
+        configurations=configurations,
+        torch_version="2",
+    )
+
+
+def check(task: Task, divisor: int = 1) -> list[Sizes]:
+    def holds(sizes: Sizes) -> bool:
+        return all(size % divisor == 0 for size in sizes.values())
+
+    found = reduced_sizes(task, "forward", holds)
+    assert all(holds(sizes) for sizes in found)
+    assert len({tuple(sizes.items()) for sizes in found}) == len(found)
+    return found
+
+
+def test_small_sizes_have_primes_powers_and_neighbours_of_powers() -> None:
+    found = check(_task("B", "D"))
+    assert {7, 9, 4} <= {sizes["B"] for sizes in found}
+
+
+def test_sizes_stay_inside_a_contract_of_divisibility() -> None:
+    assert len(check(_task("B", "D"), divisor=4)) >= 2
+
+
+def test_sizes_respect_the_minimum_of_a_symbol() -> None:
+    assert all(size >= 40 for sizes in check(_task("B", "D", minimum=40)) for size in sizes.values())
+
+
+def test_a_task_without_symbols_has_the_captured_sizes_only() -> None:
+    assert check(_task("8", "16")) == []
+
+
+def test_large_fixed_dims_leave_only_small_others() -> None:
+    for sizes in check(_task("B", "T", "65536")):
+        assert sizes["B"] * sizes["T"] * 65536 * 2 <= max(MAX_REDUCED_ELEMENTS, 512 * 512 * 65536 * 2)
+
+
+def test_a_screen_is_one_small_case() -> None:
+    task = _task("B", "D")
+    (case,) = screen_cases("forward", check(task), captured_sizes(task), seed=0)
+    assert not case.is_captured
+
+
+def test_a_full_check_has_the_captured_sizes_the_small_ones_and_every_family() -> None:
+    task = _task("B", "D")
+    cases = full_cases("forward", check(task), captured_sizes(task), seed=0)
+    assert cases[0].is_captured
+    assert cases[0].family == "given"
+    assert {"normal", "small_integers", "special_nan", "large", "one_hot"} <= {case.family for case in cases}
+    assert {case.thread_order for case in cases} == {"forward", "reverse", "random"}
+
+
+def test_configurations_of_the_task_are_checked_at_their_own_sizes() -> None:
+    configuration = Configuration(name="multi", shapes={"x": (3, 96)})
+    task = _task("B", "D", configurations=(configuration,))
+    assert configured_sizes(task) == [{"B": 3, "D": 96}]
+    cases = full_cases("forward", [], captured_sizes(task), seed=0, configured=configured_sizes(task))
+    assert (("B", 3), ("D", 96)) in [case.sizes for case in cases]
