@@ -38,6 +38,7 @@ from kernel_lsp.evaluate.cases import (
     Case,
     OperationKind,
     captured_sizes,
+    configured_sizes,
     full_cases,
     reduced_sizes,
     screen_cases,

@@ -26,7 +26,8 @@ def test_unary_operators_are_right_and_keep_nan(calls: str) -> None:
 
 
 def test_logarithms_and_roots_on_positive_input() -> None:
-    calls = "x.log(), x.log1p(), x.log2(), x.log10(), x.sqrt(), x.rsqrt(), x.reciprocal(), x ** 0.5, x ** 3, x ** -1, x ** 2.5"
+    calls = "x.log(), x.log1p(), x.log2(), x.log10(), x.sqrt(), x.rsqrt(), x.reciprocal()"
+    calls += ", x ** 0.5, x ** 3, x ** -1, x ** 2.5"
     check(f"def f(x): x = x.abs() + 0.1; return {calls}", inputs=[tensor("x", 6, 33)])
 
 
