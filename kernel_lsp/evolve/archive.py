@@ -213,10 +213,8 @@ def workspace_lock(workspace: Path) -> Iterator[None]:
     with file:
         _lock(file, folder)
         with suppress(OSError):  # the process id is a courtesy; the lock holds without it
-            file.seek(0)
-            file.truncate()
-            file.write(str(os.getpid()))
-            file.flush()
+            os.ftruncate(file.fileno(), 0)
+            os.pwrite(file.fileno(), str(os.getpid()).encode(), 0)  # unbuffered: closing has nothing left to fail at
         yield
 
 
