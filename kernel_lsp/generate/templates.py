@@ -32,6 +32,8 @@ from kernel_lsp.generate.scalar import Loop, accesses, nodes
 from kernel_lsp.generate.tensor import Tensor
 
 WARP = 32
+MAX_SERIAL_SUM = 4096
+"""Elements that one thread adds to one f32: the error grows with their number, and PyTorch's own sums are pairwise."""
 
 
 @dataclass(frozen=True)
@@ -219,9 +221,21 @@ class GroupRenderer:
                 )
             ),
         )
-        is_valid = is_valid_row_schedule(group, schedule)
+        schedule = self._fitted(group, schedule)
+        is_valid = is_valid_row_schedule(group, schedule) and self._is_accurate(group, schedule)
         used = schedule if is_valid else default
         return RenderedGroup((render_rows(kernel, group, used, self._row_comment(group, used)),), is_valid=is_valid)
+
+    def _fitted(self, group: RowGroup, schedule: RowSchedule) -> RowSchedule:
+        """Without what a choice makes meaningless: rows per block where a block shares one, a cache too small."""
+        if group.is_column_contiguous and schedule.threads > WARP:
+            schedule = replace(schedule, rows=1)
+        fits = is_valid_row_schedule(group, schedule)
+        return schedule if fits else replace(schedule, cached=False)
+
+    def _is_accurate(self, group: RowGroup, schedule: RowSchedule) -> bool:
+        """Whether no thread adds up so many elements that rounding adds up too."""
+        return self.captured(group.column.extent) <= schedule.threads * MAX_SERIAL_SUM
 
     def _cache_values(self, group: RowGroup) -> tuple[int, ...]:
         return (0, 1) if group.is_column_contiguous and group.column.extent.constant is not None else (0,)

@@ -32,7 +32,7 @@ def test_logarithms_and_roots_on_positive_input() -> None:
 
 
 def test_binary_operators_broadcast() -> None:
-    calls = "x + y, x - 2 * y, x * y, x / (y.abs() + 1), torch.atan2(x, y), torch.where(x > y, x, y)"
+    calls = "x + y, x - 2 * y, x * y, torch.atan2(x, y), torch.where(x > y, x, y)"
     check(f"def f(x, y): return {calls}", inputs=[tensor("x", 4, 1, 33), tensor("y", 5, 33)])
 
 
