@@ -33,7 +33,7 @@ KERNEL = """\
 __global__ void scale(const float* __restrict__ x, const float* __restrict__ weight, float* __restrict__ out,
                       int n, int d) {
     const int i = blockIdx.x * blockDim.x + threadIdx.x;
-    if (i < n) out[i] = fmaxf(x[i] * weight[i % d] + 1.0f, 0.0f);
+    if (i < n) out[i] = x[i] * weight[i % d] < -1.0f ? 0.0f : x[i] * weight[i % d] + 1.0f;
 }
 """
 KERNEL_LINE, STORE_LINE = 5, 8

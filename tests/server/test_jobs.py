@@ -1,0 +1,244 @@
+"""Long work from an editor: progress, results as edits, cancelling, dying, resuming. With a real engine."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kernel_lsp.process.tree import descendants
+
+from .client import MINIMAL, NEOVIM, VSCODE, Client, children, initialized
+from .samples import KERNEL, SCALE, SCALE_LINE
+
+QUICK = {"device": "cpu", "generations": 1, "proposals": 2}
+LONG = {"device": "cpu", "generations": 50, "proposals": 8}
+EXIT_S = 2.0
+CANCEL_S = 1.0
+SLACK = 2.0
+"""Other work on the machine may double a time."""
+RUN_S = 180.0
+
+
+@pytest.fixture
+def scale(tmp_path: Path) -> Path:
+    (tmp_path / ".kernel-lsp").mkdir()
+    path = tmp_path / "scale.py"
+    path.write_text(SCALE)
+    return path
+
+
+def answers(settings: dict[str, Any], *, applied: bool = True) -> dict[str, Any]:
+    return {
+        "workspace/configuration": lambda params: [settings for _ in params["items"]],
+        "workspace/applyEdit": lambda _: {"applied": applied},
+        "window/showDocument": lambda _: {"success": True},
+    }
+
+
+async def optimize(editor: Client, scale: Path) -> str:
+    await editor.until(lambda: editor.asked("workspace/configuration") or not editor.answers)
+    uri = editor.open(scale)
+    return (await editor.command("optimize", uri=uri, symbol="scale"))["job"]
+
+
+def progress(editor: Client) -> list[dict[str, Any]]:
+    return [params["value"] for params in editor.said("$/progress")]
+
+
+async def until_searching(editor: Client) -> None:
+    await editor.until(lambda: [v for v in progress(editor) if v.get("percentage", 0) > 5], RUN_S)
+
+
+def are_gone(pids: tuple[int, ...]) -> bool:
+    return not [pid for pid in pids if Path(f"/proc/{pid}").exists() and not is_zombie(pid)]
+
+
+def is_zombie(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return True
+
+
+async def test_a_run_shows_its_progress_and_ends_in_an_edit_to_confirm(scale: Path) -> None:
+    async with initialized(scale.parent, VSCODE, answers(QUICK), trusted=True) as editor:
+        started = time.monotonic()
+        job = await optimize(editor, scale)
+        assert time.monotonic() - started < 10
+        (asked,) = await editor.until(lambda: editor.asked("workspace/applyEdit"), RUN_S)
+        check_progress(editor)
+        changes = asked["edit"]["documentChanges"]
+        assert [change.get("kind", "edit") for change in changes] == ["create", "edit", "create", "edit"]
+        (annotation,) = asked["edit"]["changeAnnotations"].values()
+        assert annotation["needsConfirmation"]
+        assert all("annotationId" in change for change in changes if change.get("kind") == "create")
+        assert all("annotationId" in edit for change in changes for edit in change.get("edits", ()))
+        assert not (scale.parent / "kernels").exists()
+        states = [news["state"] for news in editor.said("kernelLsp/jobChanged") if news["job"] == job]
+        assert (states[0], states[-1]) == ("queued", "finished")
+        titles = [lens["command"]["title"] for lens in await editor.at("codeLens", scale.as_uri())]
+        assert "Show kernel" in titles
+        assert any("verified on PTX executor (CPU)" in title for title in titles)
+        await check_hints(editor, scale)
+
+
+def check_progress(editor: Client) -> None:
+    """Begun once, never falling, with the best so far, ended once, under one fresh token."""
+    values = progress(editor)
+    assert [value["kind"] for value in values if value["kind"] != "report"] == ["begin", "end"]
+    percentages = [value["percentage"] for value in values if "percentage" in value]
+    assert percentages == sorted(percentages)
+    assert any("best" in value["message"] for value in values if value["kind"] == "report")
+    assert len({params["token"] for params in editor.said("$/progress")}) == 1
+    assert values[0]["cancellable"]
+
+
+async def check_hints(editor: Client, scale: Path) -> None:
+    """After an estimate lines have hints, for who wants them."""
+    editor.answers["workspace/configuration"] = lambda params: [{"inlayHints": True} for _ in params["items"]]
+    editor.tell("workspace/didChangeConfiguration", {"settings": None})
+    await editor.command("estimate", uri=scale.as_uri(), symbol="scale")
+    whole = {"start": {"line": 0, "character": 0}, "end": {"line": 99, "character": 0}}
+    deadline = time.monotonic() + RUN_S
+    hints: list[Any] = []
+    while not hints and time.monotonic() < deadline:
+        await asyncio.sleep(0.5)
+        params = {"textDocument": {"uri": scale.as_uri()}, "range": whole}
+        hints = await editor.ask("textDocument/inlayHint", params)
+    assert len(hints) == 2
+    hover = await editor.at("hover", scale.as_uri(), SCALE_LINE, 4)
+    assert "estimated on H200" in hover["contents"]["value"]
+
+
+async def test_without_confirmation_only_new_files_are_made(scale: Path) -> None:
+    async with initialized(scale.parent, NEOVIM, answers(QUICK), trusted=True) as editor:
+        await optimize(editor, scale)
+        (asked,) = await editor.until(lambda: editor.asked("workspace/applyEdit"), RUN_S)
+        assert "changeAnnotations" not in asked["edit"]
+        creations = [change for change in asked["edit"]["documentChanges"] if change.get("kind") == "create"]
+        assert [Path(change["uri"]).name for change in creations] == ["scale.cu", "scale.py"]
+        assert not any(change["options"]["overwrite"] for change in creations)
+        (shown,) = await editor.until(lambda: editor.asked("window/showDocument"))
+        assert shown["uri"].endswith("kernels/scale.cu")
+
+
+async def test_a_client_that_can_do_nothing_finds_the_result_aside(scale: Path) -> None:
+    async with initialized(scale.parent, MINIMAL, trusted=True, settings=QUICK) as editor:
+        editor.open(scale)
+        await editor.command("optimize", uri=scale.as_uri(), symbol="scale")
+        told = await editor.until(lambda: editor.said("window/showMessage"), RUN_S)
+        assert "the result is in" in told[-1]["message"]
+        written = sorted(path.name for path in (scale.parent / ".kernel-lsp" / "results").glob("*/*"))
+        assert written == ["scale.cu", "scale.py"]
+        assert progress(editor) == []
+
+
+async def test_cancelling_the_progress_ends_all_processes_within_a_second(scale: Path) -> None:
+    async with initialized(scale.parent, VSCODE, answers(LONG), trusted=True) as editor:
+        job = await optimize(editor, scale)
+        await until_searching(editor)
+        (engine,) = (await editor.ask("kernelLsp/status", {}))["enginePids"]
+        running = descendants(engine)
+        started = time.monotonic()
+        editor.tell("window/workDoneProgress/cancel", {"token": editor.said("$/progress")[0]["token"]})
+        await editor.until(
+            lambda: [n for n in editor.said("kernelLsp/jobChanged") if (n["job"], n["state"]) == (job, "cancelled")]
+        )
+        assert time.monotonic() - started <= CANCEL_S * SLACK
+        assert len(running) >= 2
+        assert are_gone(running)
+        assert progress(editor)[-1] == {"kind": "end", "message": "cancelled"}
+
+
+async def test_a_cancelled_run_can_be_resumed_from_its_lens(scale: Path) -> None:
+    async with initialized(scale.parent, VSCODE, answers(QUICK | {"generations": 2}), trusted=True) as editor:
+        job = await optimize(editor, scale)
+        await until_searching(editor)
+        await editor.command("cancel", job=job)
+        await editor.until(lambda: progress(editor)[-1]["kind"] == "end")
+    async with initialized(scale.parent, VSCODE, answers(QUICK), trusted=True) as editor:
+        uri = editor.open(scale)
+        await editor.until(lambda: editor.asked("workspace/codeLens/refresh"))
+        deadline = time.monotonic() + 60
+        resume: list[Any] = []
+        while not resume and time.monotonic() < deadline:
+            lenses = await editor.at("codeLens", uri)
+            resume = [lens["command"] for lens in lenses if lens["command"]["title"].startswith("Resume run")]
+            await asyncio.sleep(0.3)
+        await editor.ask("workspace/executeCommand", {key: resume[0][key] for key in ("command", "arguments")})
+        await editor.until(lambda: editor.asked("workspace/applyEdit"), RUN_S)
+
+
+async def test_a_killed_engine_is_said_and_its_run_offered_to_go_on(scale: Path) -> None:
+    choose = {"window/showMessageRequest": lambda params: params["actions"][0]}
+    async with initialized(scale.parent, VSCODE, answers(QUICK | {"generations": 2}) | choose, trusted=True) as editor:
+        await optimize(editor, scale)
+        await until_searching(editor)
+        (engine,) = (await editor.ask("kernelLsp/status", {}))["enginePids"]
+        os.kill(engine, signal.SIGKILL)
+        (offered,) = await editor.until(lambda: editor.asked("window/showMessageRequest"))
+        assert "can go on" in offered["message"]
+        assert any(
+            "engine" in told["message"] and "signal 9" in told["message"] for told in editor.said("window/showMessage")
+        )
+        await editor.until(lambda: editor.asked("workspace/applyEdit"), RUN_S)
+        assert (await editor.ask("kernelLsp/status", {}))["enginePids"] != [engine]
+
+
+async def test_exit_with_jobs_running_is_quick_and_leaves_no_process(scale: Path) -> None:
+    async with initialized(scale.parent, VSCODE, answers(LONG), trusted=True) as editor:
+        await optimize(editor, scale)
+        await until_searching(editor)
+        running = children(editor)
+        started = time.monotonic()
+        assert await editor.leave() == 0
+        assert time.monotonic() - started <= EXIT_S * SLACK
+        assert len(running) >= 4
+        assert are_gone(running)
+
+
+async def test_losing_trust_ends_the_jobs(scale: Path) -> None:
+    async with initialized(scale.parent, VSCODE, answers(LONG), trusted=True) as editor:
+        job = await optimize(editor, scale)
+        await until_searching(editor)
+        editor.tell("kernelLsp/didChangeTrust", {"trusted": False})
+        await editor.until(
+            lambda: [n for n in editor.said("kernelLsp/jobChanged") if (n["job"], n["state"]) == (job, "cancelled")]
+        )
+
+
+async def test_a_saved_kernel_is_checked_and_its_errors_stand_at_their_lines(scale: Path) -> None:
+    kernel = scale.with_name("scale.cu")
+    kernel.write_text(KERNEL.replace("weight[i % d]", "weigth[i % d]"))
+    async with initialized(scale.parent, VSCODE, answers({"device": "cpu"}), trusted=True) as editor:
+        uri = editor.open(kernel)
+        await editor.diagnostics(uri)
+        n_before = len(editor.asked("workspace/diagnostic/refresh"))
+        editor.tell("textDocument/didSave", {"textDocument": {"uri": uri}})
+        errors: list[Any] = []
+        deadline = time.monotonic() + RUN_S
+        while not errors and time.monotonic() < deadline:
+            await editor.until(lambda: len(editor.asked("workspace/diagnostic/refresh")) > n_before, RUN_S)
+            errors = [found for found in await editor.diagnostics(uri) if found["source"] == "nvrtc"]
+            await asyncio.sleep(0.2)
+        assert "weigth" in errors[0]["message"]
+        assert errors[0]["range"]["start"]["line"] == 8
+        assert editor.said("window/showMessage") == []
+
+
+async def test_a_kernel_that_is_right_shows_what_ptxas_says(scale: Path) -> None:
+    kernel = scale.with_name("scale.cu")
+    kernel.write_text(KERNEL)
+    async with initialized(scale.parent, VSCODE, answers({"device": "cpu"}), trusted=True) as editor:
+        uri = editor.open(kernel)
+        await editor.command("check", uri=uri)
+        told = await editor.until(lambda: editor.said("window/showMessage"), RUN_S)
+        assert told[-1]["message"].startswith("scale.cu: correct in ")
+        titles = [lens["command"]["title"] for lens in await editor.at("codeLens", uri)]
+        assert any("registers, no spills" in title for title in titles)
