@@ -61,7 +61,7 @@ def robust_kbench(folder: Path, settings: dict[str, object]) -> TargetSource:
 def test_a_kernelbench_file_is_captured(tmp_path: Path) -> None:
     source = source_of(KERNELBENCH, "", file=tmp_path / "12_Gemm_ReLU.py", kind="kernelbench")
     task = capture_source(source)
-    assert task.name == "gemm_re_lu"
+    assert task.name == "gemm_relu"
     assert [(a.name, a.type.shape) for a in task.tensors] == [
         ("x", ("B", "32")),
         ("y", ("B", "8")),
