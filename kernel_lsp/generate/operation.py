@@ -30,6 +30,9 @@ from kernel_lsp.generate.tensor import Tensor
 MAX_INT_ELEMENTS = 1 << 30
 """Tensors up to this size are indexed with int: twice as many elements still cannot overflow it."""
 
+MAX_SOURCE_LINES = 12
+MAX_SOURCE_CHARACTERS = 110
+
 
 @dataclass(frozen=True)
 class RenderedOperation:
@@ -95,7 +98,20 @@ class _OperationRenderer:
             self._scratch(groups),
             steps,
         )
-        return RenderedOperation(plan, kernels, (), all(group.is_valid for group in groups))
+        return RenderedOperation(plan, kernels, self._summary(kernels), all(group.is_valid for group in groups))
+
+    def _summary(self, kernels: Sequence[RenderedKernel]) -> tuple[str, ...]:
+        """What it computes, in the user's own lines, and how many launches that takes."""
+        task = self.builder.task
+        is_backward = self.name != task.name
+        graph = task.backward if is_backward and task.backward is not None else task.forward
+        n_calls, n_kernels = len(graph.nodes), len(kernels)
+        counted = f"{n_calls} ATen call{'s' * (n_calls != 1)} in {n_kernels} kernel{'s' * (n_kernels != 1)}"
+        if is_backward:
+            return (f"{self.name}: {counted}.",)
+        lines = dict.fromkeys(node.source.text.strip() for node in graph.nodes if node.source is not None)
+        shown = [f"    {line[:MAX_SOURCE_CHARACTERS]}" for line in list(lines)[:MAX_SOURCE_LINES]]
+        return (f"{self.name}: {counted}. In PyTorch:", *shown) if shown else (f"{self.name}: {counted}.",)
 
     # --- tensors and their names
 

@@ -130,7 +130,11 @@ class Program:
             n_nodes = len(graph.nodes) if graph else 0
             kernels = ", ".join(kernel.name for kernel in operation.kernels)
             n_kernels = len(operation.kernels)
-            parts.append(f"{n_nodes} ATen calls in {n_kernels} kernel{'s' if n_kernels != 1 else ''} ({kernels})")
+            calls, launches = (
+                f"{n_nodes} ATen call{'s' * (n_nodes != 1)}",
+                f"{n_kernels} kernel{'s' * (n_kernels != 1)}",
+            )
+            parts.append(f"{calls} in {launches} ({kernels})")
         return "; backward: ".join(parts)
 
     def _choices(self, schedule: Mapping[str, Choice]) -> Choices:

@@ -28,7 +28,7 @@ from kernel_lsp.generate.fuse import (
 )
 from kernel_lsp.generate.index import Index, divides
 from kernel_lsp.generate.knobs import Choices
-from kernel_lsp.generate.scalar import Loop, accesses, nodes
+from kernel_lsp.generate.scalar import Access, Loop, accesses, nodes
 from kernel_lsp.generate.tensor import Tensor
 
 WARP = 32
@@ -89,9 +89,16 @@ class GroupRenderer:
         used = schedule if is_valid else default
         comment = (
             f"Each block computes a {used.tile_m} x {used.tile_n} tile of {group.tensor.name} in shared memory, "
-            f"{used.tile_k} products at a time; each thread keeps {used.thread_m} x {used.thread_n} sums in registers."
+            f"{used.tile_k} products at a time; each thread keeps {used.thread_m} x {used.thread_n} sums in registers"
+            f" and writes {self._written(group)}."
         )
         return RenderedGroup((render_contraction(kernel, group, used, comment),), is_valid=is_valid)
+
+    def _written(self, group: ContractionGroup) -> str:
+        """What becomes of the sums."""
+        names = [self.tensor_names[store.tensor] for store in group.stores]
+        is_plain = len(group.stores) == 1 and isinstance(group.stores[0].scalar, Access)
+        return "them" if is_plain else f"{' and '.join(names)} from them"
 
     def _default_tiles(self, group: ContractionGroup) -> TileSchedule:
         n_rows, n_columns = self.captured(group.m.extent), self.captured(group.n.extent)

@@ -162,9 +162,12 @@ class _TileRenderer:
             scope.line(f"{name}[0] = {name}_tile[k][{first}];")
             return
         self.kernel.use("packs")
+        if width == count:
+            scope.line(f"*packs<{width}>({name}) = *packs<{width}>(&{name}_tile[k][{first}]);")
+            return
         scope.line("#pragma unroll")
         run = scope.open(f"for (int i = 0; i < {count}; i += {width})")
-        at = first if count == width else f"{first} + i * {step // width}"
+        at = f"{first} + i * {step // width}"
         run.line(f"*packs<{width}>({name} + i) = *packs<{width}>(&{name}_tile[k][{at}]);")
         run.close()
 

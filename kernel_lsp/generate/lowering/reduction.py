@@ -60,7 +60,7 @@ def mean_over(builder: Builder, source: Tensor, axes: Sequence[int], *, name: st
     """The mean over axes, without them, in the accumulation type."""
     dtype = accumulation_dtype(source.dtype)
     body: Body = lambda index: cast(Access(source, index), dtype)  # noqa: E731
-    total = builder.reduction("sum", dtype, source.shape, axes, body, name=f"{name}_sum" if name == "mean" else "sum")
+    total = builder.reduction("sum", dtype, source.shape, axes, body, name="sum")
     count = count_of(element_count(source.shape, axes), dtype)
     return builder.pointwise(dtype, total.shape, lambda index: op("div", Access(total, index), count), name=name)
 

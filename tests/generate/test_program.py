@@ -1,0 +1,91 @@
+"""The program as a whole: its knobs, its determinism, and what it says where it cannot help."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from kernel_lsp.errors import TargetError
+from kernel_lsp.generate.lowering.table import supported_operators
+from kernel_lsp.generate.program import plan_program
+from tests.generate.harness import check_program, plan_text, tensor
+from tests.worker.capturing import capture_text
+
+MLP = """
+class M(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm, self.up, self.down = nn.LayerNorm(32), nn.Linear(32, 48), nn.Linear(48, 32)
+    def forward(self, x): return x + self.down(F.gelu(self.up(self.norm(x))))
+"""
+
+
+def test_one_schedule_gives_one_text() -> None:
+    first = plan_text(MLP, symbol="M", inputs=[tensor("x", 3, 5, 32)], backward=True)
+    second = plan_text(MLP, symbol="M", inputs=[tensor("x", 3, 5, 32)], backward=True)
+    for knob in first.knobs:
+        second.render({knob.name: knob.values[-1]})
+    strip = lambda text: text.split("\n", 2)[2]  # noqa: E731  the task's file differs
+    assert strip(first.render({})) == strip(second.render({}))
+
+
+def test_defaults_are_a_valid_schedule() -> None:
+    program = plan_text(MLP, symbol="M", inputs=[tensor("x", 3, 5, 32)])
+    schedule = program.default_schedule()
+    assert program.is_valid(schedule)
+    assert program.render(schedule) == program.render({})
+    assert not program.is_valid({next(iter(schedule)): 12345})
+    assert not program.is_valid({"no_such_knob": 1})
+
+
+def test_any_valid_schedule_is_right() -> None:
+    program = plan_text(MLP, symbol="M", inputs=[tensor("x", 3, 5, 32)], backward=True)
+    choose = random.Random(5)
+    n_checked = 0
+    while n_checked < 4:
+        schedule = {knob.name: choose.choice(knob.values) for knob in program.knobs if choose.random() < 0.5}
+        if program.is_valid(schedule):
+            check_program(program, schedule=schedule)
+            n_checked += 1
+
+
+def test_an_operator_without_a_rule_names_itself_and_the_users_line() -> None:
+    task = capture_text("def f(x):\n    y = x * 2\n    return torch.sort(y)[0]", "f", inputs=[tensor("x", 4, 8)])
+    with pytest.raises(TargetError, match=r"aten\.sort") as raised:
+        plan_program(task)
+    assert raised.value.line is not None
+    assert "torch.sort" in Path(task.source_file).read_text().splitlines()[raised.value.line - 1]
+    assert raised.value.next_step
+
+
+def test_every_part_three_family_has_rules() -> None:
+    families = "add gelu sum mean _softmax native_layer_norm native_group_norm embedding gather cat convolution mm "
+    families += "max_pool2d_with_indices avg_pool2d convolution_backward native_batch_norm cumsum scatter_add"
+    missing = [name for name in families.split() if f"aten.{name}" not in supported_operators()]
+    assert not missing
+
+
+def test_the_description_counts_kernels() -> None:
+    program = plan_text("def f(x): return x.softmax(-1)", inputs=[tensor("x", 4, 8)])
+    assert program.describe() == "1 ATen call in 1 kernel (f)"
+
+
+def test_library_steps_are_labelled() -> None:
+    program = plan_text("def f(a, b): return torch.relu(a @ b)", inputs=[tensor("a", 9, 20), tensor("b", 20, 7)])
+    knob = next(knob for knob in program.knobs if knob.name.endswith(".contraction"))
+    assert "library" in knob.values
+    checked = check_program(program, schedule={knob.name: "library"})
+    assert "library: aten::matmul(a, b)" in checked.text
+
+
+def test_zero_dim_tensors() -> None:
+    program = plan_text("def f(x, y): return (x * y).sum() + y", inputs=[tensor("x", 5), tensor("y")])
+    check_program(program, schedule={})
+
+
+def test_the_document_lists_every_operator() -> None:
+    document = (Path(__file__).parents[2] / "docs" / "generator.md").read_text()
+    listed = document.split("<!-- operators -->")[1].split()
+    assert listed == [name.removeprefix("aten.") for name in supported_operators()]
