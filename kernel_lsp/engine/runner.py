@@ -25,6 +25,8 @@ from kernel_lsp.engine.stdio import claim_stdout, open_stdin, write_line
 
 EXIT_OK, EXIT_ENDED = 0, 143
 """143 is what a shell reports for SIGTERM."""
+NICENESS = 10
+"""An editor, and the server that answers it, go first. Children inherit it."""
 _JOB_REQUEST: TypeAdapter[JobRequest] = TypeAdapter(JobRequest)
 
 
@@ -39,6 +41,7 @@ class RunnerLine(Noun):
 def main() -> int:
     """Run the job to its end; returns the exit status."""
     stdout = claim_stdout()
+    os.nice(NICENESS)
 
     async def run() -> None:
         task = asyncio.current_task()

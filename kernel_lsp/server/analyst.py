@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import hashlib
 import json
+import os
 import sys
 from collections import OrderedDict
 from collections.abc import Iterator
@@ -29,6 +30,8 @@ from kernel_lsp.source.python_file import FunctionNode, PythonFile, parse_python
 from kernel_lsp.source.pytorch import TargetLocation, list_targets, read_symbol
 
 MAX_TREES_KEPT = 8
+NICENESS = 5
+"""Behind the editor and the server that answers it, before the jobs."""
 N_BLOCK_DIMS = 3
 PRAGMA_MARK = "# kernel-lsp:"
 USE_PREFIX, OPERATOR_SUFFIX = "use_", "_cuda"
@@ -40,6 +43,7 @@ _trees: OrderedDict[str, ParsedCuda] = OrderedDict()
 def main() -> None:
     """Answer until stdin ends."""
     stdout = claim_stdout()
+    os.nice(NICENESS)
     for line in sys.stdin.buffer:
         request = json.loads(line)
         analysis = analyse(request["language"], request["path"], request["text"])

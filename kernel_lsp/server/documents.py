@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Literal
 from urllib.parse import unquote, urlsplit
@@ -58,7 +59,7 @@ class Document:
             self._text = "".join(self.lines)
         return self._text
 
-    @property
+    @cached_property
     def path(self) -> Path | None:
         """The file; None for a notebook's cell or anything else that is none."""
         return path_of(self.uri)

@@ -21,8 +21,10 @@ from kernel_lsp.server.language_server import KernelLanguageServer
 from kernel_lsp.server.settings import SECTION
 
 FIRST_ANALYSIS_S = 5.0
-"""A request waits so long for a text that was never analysed; with an older analysis it does not wait."""
-FRESH_ANALYSIS_S = 0.05
+"""A request waits so long for a text that was never analysed. With an older analysis it does not wait: that is carried
+along with the edits since."""
+FRESH_ACTIONS_S = 0.03
+"""Quick fixes are only of the text as it is now: a moment's wait may be worth it."""
 PULL_S = 10.0
 """Diagnostics are asked for in the background: they are worth waiting for."""
 
@@ -226,7 +228,7 @@ async def _code_action(ls: KernelLanguageServer, params: types.CodeActionParams)
     if document is None:
         return []
     await _analysis(ls, document)
-    known = ls.analyses.latest(document)
+    known = await ls.analyses.current(document, FRESH_ACTIONS_S)
     only = [kind.value if isinstance(kind, types.CodeActionKind) else kind for kind in params.context.only or ()]
     actions = CodeActions(document, known, ls.knowledge, ls.client)
     return actions.between(params.range.start.line, params.range.end.line, only)
@@ -259,9 +261,10 @@ async def _status(ls: KernelLanguageServer, params: protocol.StatusParams) -> pr
 
 
 async def _analysis(ls: KernelLanguageServer, document: Document) -> Analysis:
-    """In the lines of the text as it is now: fresh if that takes no time, an older one carried along if not."""
-    is_first = ls.analyses.latest(document).serial < 0
-    known = await ls.analyses.current(document, FIRST_ANALYSIS_S if is_first else FRESH_ANALYSIS_S)
+    """In the lines of the text as it is now."""
+    known = ls.analyses.latest(document)
+    if known.asked_serial < 0:
+        known = await ls.analyses.current(document, FIRST_ANALYSIS_S)
     return known.now(document)
 
 

@@ -50,6 +50,7 @@ class Knowledge:
         self._estimates: dict[tuple[str, str], KnownEstimate] = {}
         self._checks: dict[str, KnownCheck] = {}
         self._runs: dict[Path, tuple[RunSummary, ...]] = {}
+        self._of_file: dict[str, list[RunSummary]] = {}
         self._digests: dict[str, str] = {}
 
     # --- estimates
@@ -90,11 +91,13 @@ class Knowledge:
 
     def learn_runs(self, workspace: Path, runs: tuple[RunSummary, ...]) -> None:
         self._runs[workspace] = runs
+        self._index()
 
     def learn_run(self, workspace: Path, run: RunSummary, digest: str) -> None:
         """A run that ended now, of the target whose text had this digest."""
         others = tuple(other for other in self._runs.get(workspace, ()) if other.run_id != run.run_id)
         self._runs[workspace] = (run, *others)
+        self._index()
         self._digests[run.run_id] = digest
 
     def run(self, run_id: str) -> RunSummary | None:
@@ -120,8 +123,14 @@ class Knowledge:
             return True
 
     def _of(self, path: Path | None, symbol: str) -> list[RunSummary]:
-        runs = (run for runs in self._runs.values() for run in runs)
-        return [run for run in runs if path is not None and Path(run.file) == path and _same_target(run.symbol, symbol)]
+        return [run for run in self._of_file.get(str(path), ()) if _same_target(run.symbol, symbol)]
+
+    def _index(self) -> None:
+        """A lens is asked for often and about every target, a run ends rarely."""
+        self._of_file = {}
+        for runs in self._runs.values():
+            for run in runs:
+                self._of_file.setdefault(run.file, []).append(run)
 
 
 # --- below

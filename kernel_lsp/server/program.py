@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
 import signal
@@ -30,6 +31,7 @@ def run(connection: Connection, initialized: Initialized) -> int:
 async def _serve(connection: Connection, initialized: Initialized) -> int:
     server = KernelLanguageServer(initialized)
     register(server)
+    gc.freeze()  # the modules are never garbage, and looking through them takes as long as a person notices
     writer = await _Writer.open(connection.stdout, server.stopped)
     server.protocol.set_writer(writer)
     loop = asyncio.get_running_loop()
