@@ -433,16 +433,12 @@ def clamped(x: Scalar, low: Scalar | None, high: Scalar | None) -> Scalar:
 
 @lowers("clamp", "clip")
 def _clamp(call: Call) -> Tensor:
-    low, high = call.optional_number(1, "min"), call.optional_number(2, "max")
-
-    def body(x: Scalar) -> Scalar:
-        return clamped(x, *(None if bound is None else _bound(bound, x) for bound in (low, high)))
-
-    return elementwise(call, body, call.tensor(0))
-
-
-def _bound(value: float, x: Scalar) -> Scalar:
-    return cast(Constant(value, DType.F64 if isinstance(value, float) else DType.I64), x.dtype)
+    dtype = call.dtype()
+    bounds = [
+        None if call.raw(position, name) is None else call.scalar(position, name, dtype)
+        for position, name in ((1, "min"), (2, "max"))
+    ]
+    return elementwise(call, lambda x: clamped(x, bounds[0], bounds[1]), call.tensor(0))
 
 
 @lowers("clamp_min", "clamp_max")
@@ -451,10 +447,9 @@ def _clamp_one_side(call: Call) -> Tensor:
     if call.is_tensor(1, "min" if is_min else "max"):
         name = "maximum" if is_min else "minimum"
         return elementwise(call, lambda x, y: op(name, x, y), call.tensor(0), call.tensor(1))
-    bound = call.number(1, "min" if is_min else "max")
+    limit = call.scalar(1, "min" if is_min else "max", call.dtype())
 
     def body(x: Scalar) -> Scalar:
-        limit = _bound(bound, x)
         return clamped(x, limit, None) if is_min else clamped(x, None, limit)
 
     return elementwise(call, body, call.tensor(0))

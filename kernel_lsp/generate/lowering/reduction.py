@@ -292,6 +292,27 @@ def _distance(call: Call) -> Tensor:
     return shaped(call, call.builder.pointwise(dtype, (), lambda index: _rooted(Access(total, index), order)))
 
 
+@lowers("_cdist_forward")
+def _pairwise_distance(call: Call) -> Tensor:
+    """Distances between all rows of (..., P, M) and (..., R, M)."""
+    left, right, order = call.tensor(0, "x1"), call.tensor(1, "x2"), float(call.number(2, "p"))
+    dtype = accumulation_dtype(call.dtype())
+    shape = (*call.shape(), left.shape[-1])
+    axis = len(shape) - 1
+
+    def magnitude(index: tuple[Index, ...]) -> Scalar:
+        lhs = read(left, (*index[:-2], index[-1]))
+        rhs = read(right, (*index[:-3], *index[-2:]))
+        return op("abs", op("sub", cast(lhs, dtype), cast(rhs, dtype)))
+
+    if order == float("inf"):
+        return shaped(call, call.builder.reduction("max", dtype, shape, (axis,), magnitude))
+    total = call.builder.reduction(
+        "sum", dtype, shape, (axis,), lambda index: _powered(magnitude(index), order), name="sum"
+    )
+    return shaped(call, call.builder.pointwise(dtype, total.shape, lambda index: _rooted(Access(total, index), order)))
+
+
 # --- softmax
 
 
