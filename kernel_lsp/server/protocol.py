@@ -151,5 +151,5 @@ COMMANDS = (
     Command("kernelLsp.showKernel", RunArguments, None, "Show the kernel that a run ended with."),
     Command("kernelLsp.compare", RunArguments, None, "Show a run's kernel beside the PyTorch code it stands for."),
     Command("kernelLsp.report", RunArguments, None, "Write what a run found as Markdown, and show it."),
-    Command("kernelLsp.explain", ExplainArguments, None, "Show what a rule is about, with an example."),
+    Command("kernelLsp.explain", ExplainArguments, str, "Show what a rule is about, with an example."),
 )
