@@ -21,6 +21,7 @@ from kernel_lsp.server.jobs import Job, new_id
 from kernel_lsp.server.language_server import KernelLanguageServer
 from kernel_lsp.server.progress import WorkDoneProgress
 from kernel_lsp.server.reports import explanation, run_report
+from kernel_lsp.server.rpc import structure_strictly
 
 UNTRUSTED = "The workspace is not trusted, so nothing of it is run. Trust it first."
 
@@ -30,7 +31,7 @@ async def execute(server: KernelLanguageServer, params: types.ExecuteCommandPara
     command = next((known for known in protocol.COMMANDS if known.name == params.command), None)
     if command is None:
         raise JsonRpcInvalidParams(message=f"there is no command {params.command!r}")
-    argument = _argument(server, command, list(params.arguments or ()))
+    argument = _argument(command, list(params.arguments or ()))
     return await _HANDLERS[command.name](server, argument)
 
 
@@ -222,12 +223,11 @@ def _file(uri: str) -> Path:
     return path
 
 
-def _argument(server: KernelLanguageServer, command: protocol.Command, arguments: list[Any]) -> Any:
-    given = arguments[0] if arguments else {}
+def _argument(command: protocol.Command, arguments: list[Any]) -> Any:
     try:
-        if len(arguments) > 1 or not isinstance(given, dict):
+        if len(arguments) > 1:
             raise TypeError("one object is expected")
-        return server.protocol._converter.structure(given, command.argument)
+        return structure_strictly(arguments[0] if arguments else {}, command.argument)
     except Exception as error:  # converters raise whatever the malformed value made them stumble over
         name = command.argument.__name__
         raise JsonRpcInvalidParams(message=f"{command.name} takes one {name}: {error}") from None

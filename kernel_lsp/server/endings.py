@@ -21,7 +21,7 @@ from kernel_lsp.engine.messages import (
 )
 from kernel_lsp.evolve.archive import FOLDER_NAME
 from kernel_lsp.server.edits import RESULTS_FOLDER, propose, write_aside
-from kernel_lsp.server.knowledge import KnownCheck, KnownEstimate
+from kernel_lsp.server.knowledge import KnownCheck, KnownEstimate, NoEstimate
 from kernel_lsp.server.rpc import ClientRefused
 from kernel_lsp.server.words import result_text, verdict_text
 
@@ -105,8 +105,12 @@ async def _ran(server: KernelLanguageServer, job: Job, result: RunResult) -> Non
 async def _failed(server: KernelLanguageServer, job: Job, problem: Problem) -> None:
     if problem.kind == "cancelled":
         return
+    if isinstance(job.request, EstimateTarget):
+        server.knowledge.learn_no_estimate(job.uri, job.symbol, NoEstimate(problem.message, job.digest))
     if job.is_quiet:
-        logger.warning("%s: %s", job.title, problem.message)
+        if problem.kind == "environment":
+            server.say_once(types.MessageType.Warning, f"{problem.message}. Next: {problem.next_step}")
+        logger.info("%s: %s", job.title, problem.message)
         return
     run_id = job.tracker.run_id
     if problem.kind == "died" and run_id:

@@ -71,7 +71,7 @@ def _did_open(ls: KernelLanguageServer, params: types.DidOpenTextDocumentParams)
 
 def _open(ls: KernelLanguageServer, item: types.TextDocumentItem) -> None:
     document = ls.documents.open(item.uri, item.language_id, item.version, item.text)
-    ls.knowledge.forget(item.uri)
+    ls.forget(item.uri)
     ls.analyses.opened(document)
     ls.list_runs(document.path)
 
@@ -94,17 +94,29 @@ def _did_close(ls: KernelLanguageServer, params: types.DidCloseTextDocumentParam
 def _close(ls: KernelLanguageServer, uri: str) -> None:
     ls.documents.close(uri)
     ls.analyses.closed(uri)
-    ls.knowledge.forget(uri)
+    ls.forget(uri)
     if not ls.client.pulls_diagnostics:
         ls.text_document_publish_diagnostics(types.PublishDiagnosticsParams(uri, []))
 
 
 def _did_save(ls: KernelLanguageServer, params: types.DidSaveTextDocumentParams) -> None:
     document = ls.documents.get(params.text_document.uri)
-    if document is None or document.language != "cuda" or document.path is None:
+    if document is None or document.path is None or not ls.trust.allows_background_work:
         return
-    if ls.trust.allows_background_work and ls.settings_for(document.path).check_on_save:
+    settings, analysis = ls.settings_for(document.path), ls.analyses.latest(document).analysis
+    if document.language == "cuda" and analysis.has_plan and settings.check_on_save:
         start_check(ls, document, is_quiet=True)
+    if document.language == "python" and settings.estimate_on_hover:
+        ls.spawn(_estimate_again(ls, document))
+
+
+async def _estimate_again(ls: KernelLanguageServer, document: Document) -> None:
+    """The targets whose code has changed since they were estimated."""
+    known = await ls.analyses.current(document, PULL_S)
+    for target in known.analysis.targets:
+        estimate = ls.knowledge.estimate(document.uri, target.symbol)
+        if estimate is not None and estimate.digest != target.digest:
+            start_estimate(ls, document, target.symbol, is_quiet=True)
 
 
 # --- notebooks: each cell is a text
@@ -198,6 +210,9 @@ def _pending(ls: KernelLanguageServer, document: Document, analysis: Analysis, l
         return ""
     if ls.knowledge.estimate(document.uri, target.symbol) is not None or line not in (target.line, target.forward_line):
         return ""
+    problem = ls.knowledge.why_no_estimate(document.uri, target)
+    if problem:
+        return f"No estimate: {problem}."
     if not ls.trust.allows_commands:
         return "No estimate: the workspace is not trusted."
     if not (ls.trust.allows_background_work and ls.settings_for(document.path).estimate_on_hover):

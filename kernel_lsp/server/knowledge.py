@@ -26,6 +26,14 @@ class KnownEstimate:
 
 
 @dataclass(frozen=True)
+class NoEstimate:
+    """Why there is none, of the target whose text had this digest."""
+
+    reason: str
+    digest: str
+
+
+@dataclass(frozen=True)
 class KnownCheck:
     """A verdict on a document's text at `serial`."""
 
@@ -48,6 +56,7 @@ class Knowledge:
 
     def __init__(self) -> None:
         self._estimates: dict[tuple[str, str], KnownEstimate] = {}
+        self._no_estimates: dict[tuple[str, str], NoEstimate] = {}
         self._checks: dict[str, KnownCheck] = {}
         self._runs: dict[Path, tuple[RunSummary, ...]] = {}
         self._of_file: dict[str, list[RunSummary]] = {}
@@ -60,6 +69,14 @@ class Knowledge:
 
     def estimate(self, uri: str, symbol: str) -> KnownEstimate | None:
         return self._estimates.get((uri, symbol))
+
+    def learn_no_estimate(self, uri: str, symbol: str, why: NoEstimate) -> None:
+        self._no_estimates[uri, symbol] = why
+
+    def why_no_estimate(self, uri: str, target: Target) -> str:
+        """What went wrong with this text of the target; empty when nothing did. Trying again would not help."""
+        why = self._no_estimates.get((uri, target.symbol))
+        return why.reason if why is not None and why.digest == target.digest else ""
 
     def lines(self, document: Document, targets: Iterable[Target]) -> list[tuple[int, LineEstimate, bool]]:
         """Where each estimated line of the document is now, and whether the target has changed since."""
@@ -84,8 +101,9 @@ class Knowledge:
     def forget(self, uri: str) -> None:
         """The document was closed: what was known of its text goes with it."""
         self._checks.pop(uri, None)
-        for key in [key for key in self._estimates if key[0] == uri]:
-            del self._estimates[key]
+        for of_targets in (self._estimates, self._no_estimates):
+            for key in [key for key in of_targets if key[0] == uri]:
+                del of_targets[key]
 
     # --- runs
 

@@ -55,7 +55,8 @@ class KernelLanguageServer(LanguageServer):
         self.exit_status = 1
         self._listed: set[Path] = set()
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._bad_settings = ""
+        self._said: set[str] = set()
+        self._lensed: dict[str, tuple[object, ...]] = {}
 
     def report_server_error(self, error: Exception, source: Any) -> None:
         """Into the log alone: who asked has an answer already, and nobody else can do anything about it."""
@@ -75,6 +76,11 @@ class KernelLanguageServer(LanguageServer):
             task.cancel()
         await asyncio.gather(self.jobs.close(), self.engines.close(), self.analyses.close(), return_exceptions=True)
 
+    def forget(self, uri: str) -> None:
+        """A document was closed, or begins anew: what was known of its text goes."""
+        self.knowledge.forget(uri)
+        self._lensed.pop(uri, None)
+
     # --- settings
 
     def settings_for(self, path: Path | None) -> Settings:
@@ -83,9 +89,7 @@ class KernelLanguageServer(LanguageServer):
         try:
             return self.settings.of(directory)
         except SettingError as error:
-            if self._bad_settings != str(error):
-                self._bad_settings = str(error)
-                self.say(types.MessageType.Warning, str(error))
+            self.say_once(types.MessageType.Warning, str(error))
             return Settings()
 
     async def read_configuration(self) -> None:
@@ -112,6 +116,12 @@ class KernelLanguageServer(LanguageServer):
         """A message that the user sees."""
         self.window_show_message(types.ShowMessageParams(type=kind, message=message))
 
+    def say_once(self, kind: types.MessageType, message: str) -> None:
+        """A message that would otherwise come with every edit."""
+        if message not in self._said:
+            self._said.add(message)
+            self.say(kind, message)
+
     async def show(self, path: Path) -> bool:
         """Open a file in the editor; False when the client has no way to."""
         if not self.client.shows_documents:
@@ -130,9 +140,12 @@ class KernelLanguageServer(LanguageServer):
         return diagnostics_of(document, analysis, self.knowledge.check(document.uri))
 
     def analysis_changed(self, document: Document) -> None:
-        """New findings and targets."""
+        """New findings and targets. A client asks for lenses after each edit by itself; that was before this."""
         self._publish(document)
-        if self.client.refreshes_lenses:
+        analysis = self.analyses.latest(document).analysis
+        lensed = (analysis.has_plan, analysis.kernels, *((each.symbol, each.line) for each in analysis.targets))
+        if self.client.refreshes_lenses and self._lensed.get(document.uri) != lensed:
+            self._lensed[document.uri] = lensed
             self.spawn(_harmless(self.workspace_code_lens_refresh_async(None)))
 
     def knowledge_changed(self, document: Document | None) -> None:
@@ -148,6 +161,7 @@ class KernelLanguageServer(LanguageServer):
 
     def everything_changed(self) -> None:
         """Settings or trust: what is shown may be another."""
+        logging.getLogger("kernel_lsp").setLevel(self.settings_for(None).log_level.upper())
         for document in self.documents:
             self._publish(document)
         if self.client.pulls_diagnostics:

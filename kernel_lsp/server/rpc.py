@@ -6,9 +6,11 @@ import contextvars
 import json
 import logging
 from concurrent.futures import Future, InvalidStateError
-from typing import Any
+from functools import cache
+from typing import Any, TypeVar
 
 import attrs
+from cattrs import Converter
 from lsprotocol import types
 from pygls.protocol import LanguageServerProtocol
 
@@ -17,6 +19,8 @@ from kernel_lsp.server.handshake import INVALID_PARAMS, INVALID_REQUEST, PARSE_E
 
 METHOD_NOT_FOUND = -32601
 MAX_REASON_CHARACTERS = 300
+
+T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
@@ -91,7 +95,7 @@ class Protocol(LanguageServerProtocol):
     def _params(self, message: dict[str, Any], method: str) -> Any:
         own = next((known for known in protocol.METHODS if known.name == method), None)
         if own is not None:
-            return self._converter.structure(message.get("params") or {}, own.params)
+            return structure_strictly(message.get("params") or {}, own.params)
         known = self.get_message_type(method)
         assert known is not None, "only methods of the protocol are registered"
         filled = {"id": 0, "params": None, **message} if "id" in attrs.fields_dict(known) else message
@@ -135,11 +139,32 @@ class Protocol(LanguageServerProtocol):
         self._send_data({"jsonrpc": self.VERSION, "id": id_, "error": error})
 
 
+def structure_strictly(value: Any, type_: type[T]) -> T:
+    """A value as one of our own types. Raises for another form: nothing is converted, since a text is no trust."""
+    if not isinstance(value, dict):
+        raise TypeError("one object is expected")
+    return _strict_converter().structure(value, type_)
+
+
 class ClientRefused(Exception):
     """The client answered a request of ours with an error, or with something that is no answer to it."""
 
 
 # --- below
+
+
+@cache
+def _strict_converter() -> Converter:
+    converter = Converter()
+    for primitive in (bool, int, str):
+        converter.register_structure_hook(primitive, _exactly)
+    return converter
+
+
+def _exactly(value: Any, type_: type) -> Any:
+    if type(value) is not type_:
+        raise TypeError(f"{type_.__name__} is expected, not {type(value).__name__}")
+    return value
 
 
 def _id_in(message: Any) -> int | str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from kernel_lsp.server.features.code_actions import CodeActions
 from kernel_lsp.server.features.code_lens import cuda_lenses, python_lenses
 from kernel_lsp.server.features.hover import cuda_hover, python_hover
 from kernel_lsp.server.features.inlay_hints import line_hints
-from kernel_lsp.server.knowledge import Knowledge, KnownCheck, KnownEstimate
+from kernel_lsp.server.knowledge import Knowledge, KnownCheck, KnownEstimate, NoEstimate
 from kernel_lsp.toolchain.compile import BuildRequest
 
 from .client import MINIMAL, VSCODE
@@ -169,6 +170,14 @@ def test_without_shapes_a_target_says_what_to_add(scale: Opened) -> None:
 def test_a_result_is_part_of_the_hover(scale: Opened) -> None:
     scale.knowledge.learn_runs(scale.path.parent, (run_of_scale(scale.path),))
     check(scale.hover(SCALE_LINE), "Optimized: 4x vs eager (estimated, H200), verified on PTX executor (CPU)")
+
+
+def test_what_went_wrong_with_an_estimate_is_remembered_until_the_code_changes(scale: Opened) -> None:
+    target = scale.analysis.target("scale")
+    assert target is not None
+    scale.knowledge.learn_no_estimate(scale.document.uri, "scale", NoEstimate("it raises", target.digest))
+    assert scale.knowledge.why_no_estimate(scale.document.uri, target) == "it raises"
+    assert scale.knowledge.why_no_estimate(scale.document.uri, replace(target, digest="another")) == ""
 
 
 def test_outside_of_targets_there_is_no_hover(scale: Opened) -> None:
@@ -438,7 +447,13 @@ def test_a_client_without_versioned_edits_gets_plain_ones(scale: Opened) -> None
 
 
 def test_a_kernel_can_be_checked(kernel: Opened) -> None:
-    assert list(kernel.actions(KERNEL_LINE)) == ["Check now"]
+    assert list(kernel.actions(KERNEL_LINE)) == ["Check now", "Optimize scale again"]
+
+
+def test_a_kernel_s_task_can_be_optimized_again(kernel: Opened) -> None:
+    command = kernel.actions(KERNEL_LINE)["Optimize scale again"].command
+    assert command is not None
+    assert command.arguments == [{"uri": kernel.path.with_name("scale.py").as_uri(), "symbol": "scale"}]
 
 
 def test_a_quick_fix_leaves_what_it_says(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from .client import VSCODE, Client, initialized, started
 from .samples import KERNEL, SCALE
 
 PARSE_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND, INVALID_PARAMS, NOT_INITIALIZED = -32700, -32600, -32601, -32602, -32002
-N_FUZZED = 3000
+N_FUZZED = int(os.environ.get("KERNEL_LSP_TEST_MESSAGES", "3000"))
 SEED = 20261121
 PLACE = {"line": 1, "character": 1}
 HOVER = {"textDocument": {"uri": "file:///nowhere.py"}, "position": PLACE}
@@ -105,6 +106,13 @@ async def test_what_is_no_message_gets_an_error_without_an_id(tmp_path: Path, bo
         await check_alive(editor)
 
 
+@pytest.mark.parametrize("trusted", ["true", 1, [True], {}, None])
+async def test_what_is_no_trust_does_not_become_any(tmp_path: Path, trusted: Any) -> None:
+    async with initialized(tmp_path, trusted=False) as editor:
+        editor.tell("kernelLsp/didChangeTrust", {"trusted": trusted})
+        assert (await editor.ask("kernelLsp/status", {}))["trusted"] is False
+
+
 async def test_a_request_before_initialize_is_refused() -> None:
     async with started() as editor:
         message = {"jsonrpc": "2.0", "id": 77, "method": "textDocument/hover", "params": HOVER}
@@ -175,10 +183,10 @@ async def test_a_bad_notification_or_response_does_no_harm(tmp_path: Path, messa
 
 
 async def test_fuzzed_messages_leave_every_request_answered(tmp_path: Path) -> None:
-    """Valid and malformed ones in random order; the seed is fixed."""
+    """Valid and malformed ones in random order; the seed is fixed. `KERNEL_LSP_TEST_MESSAGES=100000` sends more."""
     random_ = random.Random(SEED)
     async with initialized(tmp_path, VSCODE, trusted=False) as editor:
-        replies = []
+        replies: list[asyncio.Future[dict[str, Any]]] = []
         for number in range(N_FUZZED):
             message = fuzzed(random_, f"f{number}", tmp_path)
             if "id" in message and "method" in message:
@@ -186,6 +194,8 @@ async def test_fuzzed_messages_leave_every_request_answered(tmp_path: Path) -> N
             editor.send(message)
             if number % 200 == 0:
                 await check_alive(editor)
+                await asyncio.wait_for(asyncio.gather(*replies), 120)
+                replies.clear()
         await asyncio.wait_for(asyncio.gather(*replies), 120)
         await check_alive(editor)
         assert await editor.leave() == 0
@@ -226,6 +236,8 @@ def fuzzed(random_: random.Random, id_: str, folder: Path) -> dict[str, Any]:
     params = valid_params(random_, folder)
     for _ in range(random_.choice((0, 0, 1, 2))):
         params = damaged(random_, params)
+    if isinstance(params, dict) and params.get("trusted") is True:
+        params = {**params, "trusted": "yes"}  # what is no trust must not become any
     message = {"jsonrpc": "2.0", "method": random_.choice(NOTIFICATIONS), "params": params}
     return message if random_.random() < 0.4 else {**message, "id": id_, "method": random_.choice(METHODS)}
 

@@ -59,8 +59,7 @@ class CodeActions:
 
     def _refactorings(self, first: int, last: int) -> Iterator[types.CodeAction]:
         if self._document.language == "cuda":
-            if self._analysis.has_plan:
-                yield self._command("Check now", REWRITE_KIND, "check", {"uri": self._document.uri})
+            yield from self._kernel_actions()
             return
         target = self._analysis.target_at(first)
         if target is not None:
@@ -72,6 +71,16 @@ class CodeActions:
             for use in self._analysis.uses:
                 if use.range.start_line <= last and use.range.end_line >= first:
                     yield self._revert_action(use)
+
+    def _kernel_actions(self) -> Iterator[types.CodeAction]:
+        if self._analysis.has_plan:
+            yield self._command("Check now", REWRITE_KIND, "check", {"uri": self._document.uri})
+        file, separator, symbol = self._analysis.task.partition("::")
+        if separator and self._document.path is not None:
+            path = Path(os.path.abspath(self._document.path.parent / file))
+            yield self._command(
+                f"Optimize {symbol} again", REWRITE_KIND, "optimize", {"uri": path.as_uri(), "symbol": symbol}
+            )
 
     def _target_actions(self, target: Target) -> Iterator[types.CodeAction]:
         about = {"uri": self._document.uri, "symbol": target.symbol}
