@@ -203,6 +203,18 @@ async def test_exit_with_jobs_running_is_quick_and_leaves_no_process(scale: Path
         assert are_gone(running)
 
 
+async def test_a_killed_server_leaves_no_process(scale: Path) -> None:
+    async with initialized(scale.parent, VSCODE, answers(LONG), trusted=True) as editor:
+        await optimize(editor, scale)
+        await until_searching(editor)
+        running = children(editor)
+        os.kill(editor.pid, signal.SIGKILL)
+        async with asyncio.timeout(EXIT_S * SLACK):
+            while not are_gone(running):
+                await asyncio.sleep(0.02)
+        assert len(running) >= 4
+
+
 async def test_losing_trust_ends_the_jobs(scale: Path) -> None:
     async with initialized(scale.parent, VSCODE, answers(LONG), trusted=True) as editor:
         job = await optimize(editor, scale)

@@ -108,6 +108,22 @@ async def test_settings_of_the_client_hold_and_change_without_a_restart(scale: P
         assert await editor.at("codeLens", uri) != []
 
 
+async def test_each_folder_has_its_own_settings(tmp_path: Path) -> None:
+    folders = [tmp_path / "one", tmp_path / "two"]
+    for folder in folders:
+        folder.mkdir()
+        (folder / "scale.py").write_text(SCALE)
+    values = {None: {}, folders[0].as_uri(): {"codeLens": True}, folders[1].as_uri(): {"codeLens": False}}
+    answers = {"workspace/configuration": lambda params: [values.get(item.get("scopeUri")) for item in params["items"]]}
+    async with initialized(folders[0], VSCODE, answers) as editor:
+        event = {"added": [{"uri": folders[1].as_uri(), "name": "two"}], "removed": []}
+        editor.tell("workspace/didChangeWorkspaceFolders", {"event": event})
+        await editor.until(lambda: [p for p in editor.asked("workspace/configuration") if len(p["items"]) == 3])
+        await asyncio.sleep(0.2)
+        n_lenses = [len(await editor.at("codeLens", editor.open(folder / "scale.py"))) for folder in folders]
+        assert n_lenses == [2, 0]
+
+
 async def test_settings_may_come_in_the_notification(scale: Path) -> None:
     async with initialized(scale.parent, settings={"codeLens": False}) as editor:
         uri = editor.open(scale)
