@@ -1,4 +1,4 @@
-"""Entry point, started by path: ``PYTHON kernel_lsp/worker/__main__.py``."""
+"""Entry point, started by path: ``PYTHON kernel_lsp/worker/__main__.py [PROGRAM ARGUMENT...]``."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ import os
 import sys
 
 PACKAGE = "_kernel_lsp_worker"
+PROGRAMS = ("profile_launches",)
+"""Modules here that run once and end, by their ``main(arguments)``. Without one, requests are served."""
 
 
 def main() -> None:
-    """Load this folder as the package `PACKAGE` and serve until stdin ends."""
+    """Load this folder as the package `PACKAGE`, and serve until stdin ends or run the program that is named."""
     folder = os.path.dirname(os.path.abspath(__file__))
     # Python put this folder first on the path, where our file names would shadow the user's modules.
     sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry or ".") != folder]
@@ -22,6 +24,8 @@ def main() -> None:
     package = importlib.util.module_from_spec(spec)
     sys.modules[PACKAGE] = package
     spec.loader.exec_module(package)
+    if len(sys.argv) > 1 and sys.argv[1] in PROGRAMS:
+        raise SystemExit(importlib.import_module(f"{PACKAGE}.{sys.argv[1]}").main(sys.argv[2:]))
     importlib.import_module(f"{PACKAGE}.protocol").serve()
 
 
