@@ -11,35 +11,25 @@ import statistics
 import subprocess
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from .cuda_runtime import (
-    POINTER,
     CudaError,
-    KernelLaunch,
     architecture_of,
     compiled,
-    current_stream,
     find_function,
     load_module,
     make_context_current,
     on_device,
 )
-from .dtypes import torch_dtype
 from .failure import EnvironmentFailure, Failure, short_message
 from .files import read_tensor, write_tensor
-from .library import _argument, _function
+from .gpu_run import BoundRun, Candidate, on, same_bytes
 from .reference import compile_reference
 
-POISON_BYTE = 0xFF
-"""Repeated, a NaN in every floating type."""
-GUARD_BYTES = 4096
-"""Poisoned before and after every tensor that a kernel may write, and looked at afterwards. A whole page, so that
-alignment stays as it is."""
 L2_FLUSH_FACTOR = 2
 MIN_SAMPLES = 60
 GRADIENT_PREFIX = "grad_"
@@ -49,14 +39,6 @@ LOW_PERCENTILE, HIGH_PERCENTILE = 10, 90
 SLEEP_CYCLES_PER_US = 2000
 """Of `torch.cuda._sleep`, at the highest clock of current GPUs: sleeping too long costs little."""
 MAX_SLEEP_US = 2000.0
-
-
-@dataclass
-class Candidate:
-    """A candidate on a device: a handle for each name expression."""
-
-    functions: dict[str, Any]
-    device: int
 
 
 LOADED: dict[str, Candidate] = {}
@@ -77,7 +59,7 @@ def handle_load(request: dict[str, Any]) -> dict[str, Any]:
             functions = {name: find_function(module, symbols[name]) for name in request["kernels"]}
         except CudaError as error:
             return {"loaded": False, "log": str(error), "load_s": time.monotonic() - started, **device_facts(device)}
-    LOADED[request["candidate"]] = Candidate(functions, device)
+    LOADED[request["candidate"]] = Candidate(functions, device, [module])
     return {"loaded": True, "log": "", "load_s": time.monotonic() - started, **device_facts(device)}
 
 
@@ -95,7 +77,7 @@ def handle_run(request: dict[str, Any]) -> dict[str, Any]:
             run = BoundRun(candidate, request["operation"], originals)
             run()
             torch.cuda.synchronize(candidate.device)
-            changed = [name for name, tensor in originals.items() if not _same_bytes(run.tensors[name].cpu(), tensor)]
+            changed = [name for name, tensor in originals.items() if not same_bytes(run.tensors[name].cpu(), tensor)]
             outputs = [write_tensor(path, name, run.tensors[name]) for name, path in request["outputs"].items()]
             return {"status": "ran", "outputs": outputs, "changed_inputs": changed, "overrun": run.overrun()}
         except (CudaError, RuntimeError) as error:
@@ -129,7 +111,7 @@ def handle_time(request: dict[str, Any]) -> dict[str, Any]:
         "status": "timed",
         "ours": summary(samples[0]),
         "eager": summary(samples[1]),
-        "is_stable": all(_same_bytes(first[name], after[name]) for name in first),
+        "is_stable": all(same_bytes(first[name], after[name]) for name in first),
         "cache": "cold",
         "date": datetime.date.today().isoformat(),
         **device_facts(candidate.device),
@@ -137,78 +119,6 @@ def handle_time(request: dict[str, Any]) -> dict[str, Any]:
 
 
 COMMANDS = {"load": handle_load, "run": handle_run, "time": handle_time}
-
-
-class BoundRun:
-    """A bound operation with its tensors on the device; calling it takes the steps."""
-
-    def __init__(self, candidate: Candidate, operation: dict[str, Any], inputs: dict[str, torch.Tensor]) -> None:
-        self.device = candidate.device
-        self.tensors: dict[str, torch.Tensor] = {}
-        self._buffers: dict[str, torch.Tensor] = {}
-        self._output_names = [t["name"] for t in operation["tensors"] if t["role"] == "output"]
-        for tensor in operation["tensors"]:
-            self._allocate(tensor, inputs)
-        self._steps = [self._step(step, candidate) for step in operation["steps"]]
-
-    def __call__(self) -> None:
-        for step in self._steps:
-            step()
-
-    def outputs(self) -> dict[str, torch.Tensor]:
-        """Copies on the CPU."""
-        return {name: self.tensors[name].cpu() for name in self._output_names}
-
-    def overrun(self) -> list[str]:
-        """Tensors whose guards are no longer as they were."""
-        return [name for name, buffer in self._buffers.items() if not _guards_hold(buffer)]
-
-    def _allocate(self, tensor: dict[str, Any], inputs: dict[str, torch.Tensor]) -> None:
-        name, dtype = tensor["name"], torch_dtype(tensor["dtype"])
-        n_bytes = dtype.itemsize
-        for size in tensor["shape"]:
-            n_bytes *= size
-        buffer = torch.full((n_bytes + 2 * GUARD_BYTES,), POISON_BYTE, dtype=torch.uint8, device=_on(self.device))
-        values = buffer[GUARD_BYTES : GUARD_BYTES + n_bytes].view(dtype).view(tensor["shape"])
-        if tensor["role"] == "input":
-            values.copy_(inputs[name])
-        self.tensors[name] = values
-        self._buffers[name] = buffer
-
-    def _step(self, step: dict[str, Any], candidate: Candidate) -> Callable[[], None]:
-        if step["kind"] == "fill":
-            return lambda: self._fill(step)
-        if step["kind"] == "library":
-            return lambda: self._library(step)
-        return self._launch(step, candidate)
-
-    def _fill(self, step: dict[str, Any]) -> None:
-        self.tensors[step["tensor"]].fill_(step["value"])
-
-    def _library(self, step: dict[str, Any]) -> None:
-        """The library's own results take the place of the tensors: a copy would not be part of the operator either."""
-        arguments = [_argument(argument, self.tensors) for argument in step["arguments"]]
-        found = _function(step["function"])(*arguments)
-        values = found if isinstance(found, (tuple, list)) else (found,)
-        for name, value in zip(step["results"], (value for value in values if value is not None)):
-            declared = self.tensors[name]
-            if value.shape != declared.shape or value.dtype != declared.dtype:
-                raise Failure(f"{step['function']} gives {value.dtype} {list(value.shape)} for '{name}'")
-            self.tensors[name] = value.contiguous()
-
-    def _launch(self, step: dict[str, Any], candidate: Candidate) -> Callable[[], None]:
-        arguments = step["arguments"]
-        packed = [POINTER if a["kind"] == "tensor" else (a["cuda_type"], a["value"]) for a in arguments]
-        names = [argument["tensor"] for argument in arguments if argument["kind"] == "tensor"]
-        launch = KernelLaunch(
-            candidate.functions[step["kernel"]],
-            step["grid"],
-            step["block"],
-            step["shared_bytes"],
-            packed,
-            step["attributes"],
-        )
-        return lambda: launch(current_stream(self.device), *(self.tensors[name].data_ptr() for name in names))
 
 
 def interleaved_times(
@@ -297,11 +207,11 @@ def _reference_call(reference: dict[str, Any], inputs: dict[str, torch.Tensor], 
     """PyTorch's own computation on copies of the inputs, which the candidate cannot touch."""
     function = compile_reference(reference["source"], reference["name"])
     arguments = [
-        inputs[argument["tensor"]].to(_on(device)) if "tensor" in argument else argument["value"]
+        inputs[argument["tensor"]].to(on(device)) if "tensor" in argument else argument["value"]
         for argument in reference["arguments"]
     ]
     if reference.get("direction") == "backward":
-        given = [value.to(_on(device)) for name, value in inputs.items() if name.startswith(GRADIENT_PREFIX)]
+        given = [value.to(on(device)) for name, value in inputs.items() if name.startswith(GRADIENT_PREFIX)]
         return _backward_call(function, arguments, given)
     return lambda: function(*arguments)
 
@@ -338,25 +248,10 @@ def _device(request: dict[str, Any]) -> int:
     return device
 
 
-def _on(device: int) -> torch.device:
-    return torch.device("cuda", device)
-
-
 def _candidate(request: dict[str, Any]) -> Candidate:
     if request["candidate"] not in LOADED:
         raise Failure(f"the candidate {request['candidate']} is not loaded in this process")
     return LOADED[request["candidate"]]
-
-
-def _same_bytes(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Bitwise, so that NaNs are equal to themselves and zeros have their sign."""
-    flat = [tensor.contiguous().view(-1).view(torch.uint8) for tensor in (one, other)]
-    return torch.equal(*flat)
-
-
-def _guards_hold(buffer: torch.Tensor) -> bool:
-    before, after = buffer[:GUARD_BYTES], buffer[-GUARD_BYTES:]
-    return bool((before == POISON_BYTE).all()) and bool((after == POISON_BYTE).all())
 
 
 def _driver_version() -> str:

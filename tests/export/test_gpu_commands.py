@@ -64,8 +64,9 @@ def driver(gpu: ModuleType, monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
     runtime = importlib.import_module(f"{gpu.__package__}.cuda_runtime")
     monkeypatch.setattr(runtime, "_driver", fake)
     monkeypatch.setattr(gpu, "on_device", lambda index: contextlib.nullcontext())
-    monkeypatch.setattr(gpu, "current_stream", lambda index: 0)
-    monkeypatch.setattr(gpu, "_on", lambda index: torch.device("cpu"))
+    bound_run = importlib.import_module(f"{gpu.__package__}.gpu_run")
+    monkeypatch.setattr(bound_run, "current_stream", lambda index: 0)
+    monkeypatch.setattr(bound_run, "on", lambda index: torch.device("cpu"))
     monkeypatch.setattr(torch.cuda, "synchronize", lambda device=None: None)
     monkeypatch.setitem(gpu.LOADED, "candidate", gpu.Candidate({"add": fake.handle("add")}, 0))
     return fake

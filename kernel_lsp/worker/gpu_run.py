@@ -1,0 +1,211 @@
+"""A bound operation with its tensors on a GPU: what is checked, replayed and timed.
+
+    run = BoundRun(candidate, operation, inputs)   # buffers between guards, outputs and scratch poisoned
+    run()                                          # takes the steps on PyTorch's current stream, returns at once
+    run.outputs(); run.overrun()                   # after a synchronization
+    other = run.fresh()                            # the same content at other addresses
+    run.refill(other_inputs)                       # other content at the same addresses
+
+An operation is the JSON of `kernel_lsp.core.plan.BoundOperation`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from .cuda_runtime import POINTER, KernelLaunch, current_stream
+from .dtypes import torch_dtype
+from .failure import Failure
+from .library import _argument, _function
+
+POISON_BYTE = 0xFF
+"""Repeated, a NaN in every floating type."""
+OTHER_POISON_BYTE = 0xA5
+"""Repeated, a small number in every floating type: what depends on memory that nobody wrote shows beside the first."""
+GUARD_BYTES = 4096
+"""Poisoned before and after every tensor that a kernel may write, and looked at afterwards. A whole page, so that
+alignment stays as it is."""
+FINGERPRINT_WORDS = 1 << 24
+"""Mixed at a time, to bound the memory that it takes."""
+_MIX_INDEX, _MIX_VALUE = 0x1E3779B97F4A7C15, 0x3F58476D1CE4E5B9
+"""Odd constants of SplitMix64 (Steele, Lea and Flood 2014), without their top bit: torch's integers have a sign."""
+
+
+@dataclass
+class Candidate:
+    """A candidate on a device: a handle for each name expression, and the modules that they are in."""
+
+    functions: dict[str, Any]
+    device: int
+    modules: list[Any] = field(default_factory=list)
+
+
+class BoundRun:
+    """A bound operation with buffers of its own. Calling it takes the steps on the current stream.
+
+    `inputs` are tensors by name, on any device; their content is copied, and they are kept for `fresh`. Every tensor
+    lies between two guards of `GUARD_BYTES`. Raises torch.OutOfMemoryError where they do not fit.
+    """
+
+    def __init__(self, candidate: Candidate, operation: Mapping[str, Any], inputs: Mapping[str, torch.Tensor]) -> None:
+        self.device = candidate.device
+        self.tensors: dict[str, torch.Tensor] = {}
+        self._candidate, self._operation, self._inputs = candidate, operation, inputs
+        self._roles = {tensor["name"]: tensor["role"] for tensor in operation["tensors"]}
+        self._buffers: dict[str, torch.Tensor] = {}
+        self._own: dict[str, torch.Tensor] = {}
+        for tensor in operation["tensors"]:
+            self._allocate(tensor)
+        self.refill(inputs)
+        self._steps = [self._step(step, candidate) for step in operation["steps"]]
+
+    def __call__(self) -> None:
+        for step in self._steps:
+            step()
+
+    def fresh(self) -> BoundRun:
+        """The same operation on the same content in buffers of its own: other addresses while this one lives."""
+        return BoundRun(self._candidate, self._operation, self._inputs)
+
+    def refill(self, inputs: Mapping[str, torch.Tensor]) -> None:
+        """Other content at the same addresses; outputs and scratch are poisoned."""
+        self._inputs = inputs
+        for name, role in self._roles.items():
+            if role == "input":
+                self._own[name].copy_(inputs[name])
+        self.poison()
+
+    def poison(self, byte: int = POISON_BYTE) -> None:
+        """Write over outputs and scratch, so that what nobody writes is not right by luck."""
+        for name, role in self._roles.items():
+            self.tensors[name] = self._own[name]
+            if role != "input":
+                _as_bytes(self._own[name]).fill_(byte)
+
+    def output_tensors(self) -> dict[str, torch.Tensor]:
+        """The outputs themselves, on the device."""
+        return {name: self.tensors[name] for name, role in self._roles.items() if role == "output"}
+
+    def outputs(self) -> dict[str, torch.Tensor]:
+        """Copies on the CPU."""
+        return {name: tensor.cpu() for name, tensor in self.output_tensors().items()}
+
+    def output_fingerprints(self) -> dict[str, int]:
+        """A number for the bytes of each output."""
+        return {name: fingerprint(tensor) for name, tensor in self.output_tensors().items()}
+
+    def changed_inputs(self, fingerprints: Mapping[str, int]) -> list[str]:
+        """Inputs whose bytes are not those of the fingerprints, taken before the run."""
+        return [name for name, expected in fingerprints.items() if fingerprint(self._own[name]) != expected]
+
+    def overrun(self) -> list[str]:
+        """Tensors whose guards are no longer as they were."""
+        return [name for name, buffer in self._buffers.items() if not _guards_hold(buffer)]
+
+    @property
+    def input_bytes(self) -> int:
+        """Of all inputs."""
+        return self._bytes_of("input")
+
+    @property
+    def output_bytes(self) -> int:
+        """Of all outputs."""
+        return self._bytes_of("output")
+
+    @property
+    def scratch_bytes(self) -> int:
+        """What the operation needs beside its inputs and outputs."""
+        return self._bytes_of("scratch")
+
+    def _bytes_of(self, role: str) -> int:
+        return sum(_n_bytes(self._own[name]) for name, own_role in self._roles.items() if own_role == role)
+
+    def _allocate(self, tensor: Mapping[str, Any]) -> None:
+        name, dtype = tensor["name"], torch_dtype(tensor["dtype"])
+        n_bytes = dtype.itemsize * math.prod(tensor["shape"])
+        buffer = torch.full((n_bytes + 2 * GUARD_BYTES,), POISON_BYTE, dtype=torch.uint8, device=on(self.device))
+        self._buffers[name] = buffer
+        self._own[name] = buffer[GUARD_BYTES : GUARD_BYTES + n_bytes].view(dtype).view(tensor["shape"])
+
+    def _step(self, step: Mapping[str, Any], candidate: Candidate) -> Callable[[], None]:
+        if step["kind"] == "fill":
+            return lambda: self._fill(step)
+        if step["kind"] == "library":
+            return lambda: self._library(step)
+        return self._launch(step, candidate)
+
+    def _fill(self, step: Mapping[str, Any]) -> None:
+        self.tensors[step["tensor"]].fill_(step["value"])
+
+    def _library(self, step: Mapping[str, Any]) -> None:
+        """The library's own results take the place of the tensors: a copy would not be part of the operator either."""
+        arguments = [_argument(argument, self.tensors) for argument in step["arguments"]]
+        found = _function(step["function"])(*arguments)
+        values = found if isinstance(found, (tuple, list)) else (found,)
+        for name, value in zip(step["results"], (value for value in values if value is not None)):
+            declared = self.tensors[name]
+            if value.shape != declared.shape or value.dtype != declared.dtype:
+                raise Failure(f"{step['function']} gives {value.dtype} {list(value.shape)} for '{name}'")
+            self.tensors[name] = value.contiguous()
+
+    def _launch(self, step: Mapping[str, Any], candidate: Candidate) -> Callable[[], None]:
+        arguments = step["arguments"]
+        packed = [POINTER if a["kind"] == "tensor" else (a["cuda_type"], a["value"]) for a in arguments]
+        names = [argument["tensor"] for argument in arguments if argument["kind"] == "tensor"]
+        launch = KernelLaunch(
+            candidate.functions[step["kernel"]],
+            step["grid"],
+            step["block"],
+            step["shared_bytes"],
+            packed,
+            step["attributes"],
+        )
+        return lambda: launch(current_stream(self.device), *(self.tensors[name].data_ptr() for name in names))
+
+
+def fingerprint(tensor: torch.Tensor) -> int:
+    """A number for the bytes of a tensor and their places: 64 bits, for finding changes, not for secrecy."""
+    raw = _as_bytes(tensor)
+    n_words = raw.numel() // 8
+    words = raw[: 8 * n_words].view(torch.int64)
+    total = int.from_bytes(bytes(raw[8 * n_words :].tolist()), "little") ^ raw.numel()
+    for start in range(0, n_words, FINGERPRINT_WORDS):
+        part = words[start : start + FINGERPRINT_WORDS]
+        places = torch.arange(start, start + part.numel(), dtype=torch.int64, device=part.device)
+        mixed = places.mul_(_MIX_INDEX).add_(part)
+        mixed ^= mixed >> 32
+        mixed *= _MIX_VALUE
+        mixed ^= mixed >> 29
+        total += int(mixed.sum().item())
+    return total % (1 << 64)
+
+
+def same_bytes(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Bitwise, so that NaNs are equal to themselves and zeros have their sign."""
+    return torch.equal(_as_bytes(one), _as_bytes(other))
+
+
+def on(device: int) -> torch.device:
+    """The device that tensors of a GPU are on."""
+    return torch.device("cuda", device)
+
+
+# --- below: bytes
+
+
+def _as_bytes(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach().contiguous().view(-1).view(torch.uint8)
+
+
+def _n_bytes(tensor: torch.Tensor) -> int:
+    return tensor.numel() * tensor.element_size()
+
+
+def _guards_hold(buffer: torch.Tensor) -> bool:
+    before, after = buffer[:GUARD_BYTES], buffer[-GUARD_BYTES:]
+    return bool((before == POISON_BYTE).all()) and bool((after == POISON_BYTE).all())
