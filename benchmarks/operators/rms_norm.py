@@ -1,4 +1,4 @@
-# Written by kernel-lsp (operator 1): kernel 409ee72d632bf3c1, operator 281cf117e3b601c3.
+# Written by kernel-lsp (operator 1): kernel 409ee72d632bf3c1, operator f8fe9f33b1cd0842.
 """`rms_norm` as a CUDA operator.
 
 Made by kernel-lsp from tests/export/rms_norm.cu. The kernels and their launch plan are in rms_norm.cu beside
@@ -317,23 +317,10 @@ torch.library.register_autograd(
 )
 
 
-# --- Operator support: the contract, the fallback, tensors as kernels need them, gradients by PyTorch -----
+# --- Operator support: the contract, the fallback, gradients by PyTorch ----------------------------------
 
-VECTOR_BYTES = 16  # the widest load of a kernel: torch's own allocations are aligned to 512
-MAX_BOUND = 1024  # kinds of inputs whose launches a thread keeps
 _NUMBERS = (int, float, torch.SymInt, torch.SymFloat)
 _SAID: set[tuple[str, str]] = set()
-
-
-class _ThreadsLaunches(threading.local):
-    """The launches that a thread has bound, by the kind of their inputs. A launch holds the addresses of its
-    tensors, so threads cannot share it."""
-
-    def __init__(self) -> None:
-        self.by_inputs: dict[tuple[Any, ...], tuple[Any, ...] | str] = {}
-
-
-_BOUND = _ThreadsLaunches()
 
 
 def _is_tensor(value: Any, dtype: torch.dtype, rank: int) -> bool:
@@ -354,37 +341,6 @@ def _say_once(name: str, reason: str) -> None:
     if not torch.compiler.is_compiling() and (name, reason) not in _SAID:
         _SAID.add((name, reason))
         warnings.warn(f"{name}: computed by PyTorch, not by its CUDA kernels: {reason}", stacklevel=3)
-
-
-def _bound(
-    name: str,
-    key: tuple[Any, ...],
-    outside: Callable[..., str],
-    bind: Callable[..., Any],
-    *arguments: Any,
-) -> tuple[Any, ...] | str:
-    """The launches for these inputs, or why there are none; kept for the next inputs of the same kind."""
-    reason = outside(*arguments)
-    launches: tuple[Any, ...] = ()
-    if not reason:
-        tensor = next(argument for argument in arguments if isinstance(argument, Tensor))
-        try:
-            with on_device(tensor.device.index):
-                launches = bind(*arguments)
-        except (CudaError, OverflowError, OSError) as error:
-            reason = str(error)
-    if reason:
-        _say_once(name, reason)
-    if len(_BOUND.by_inputs) >= MAX_BOUND:
-        _BOUND.by_inputs.clear()
-    _BOUND.by_inputs[key] = reason or launches
-    return _BOUND.by_inputs[key]
-
-
-def _ready(tensor: Tensor) -> Tensor:
-    """The tensor as kernels read it: contiguous, and aligned for their widest load."""
-    tensor = tensor.contiguous()
-    return tensor.clone() if tensor.data_ptr() % VECTOR_BYTES else tensor
 
 
 def _empty_like(tensor: Tensor) -> Tensor:
@@ -441,6 +397,54 @@ def _gradients(
             )
         )
     return tuple(next(found) if is_needed else None for is_needed in needed)
+
+
+# --- Bound launches: kept by the kind of inputs, and tensors as kernels need them --------------------------
+
+VECTOR_BYTES = 16  # the widest load of a kernel: torch's own allocations are aligned to 512
+MAX_BOUND = 1024  # kinds of inputs whose launches a thread keeps
+
+
+class _ThreadsLaunches(threading.local):
+    """The launches that a thread has bound, by the kind of their inputs. A launch holds the addresses of its
+    tensors, so threads cannot share it."""
+
+    def __init__(self) -> None:
+        self.by_inputs: dict[tuple[Any, ...], tuple[Any, ...] | str] = {}
+
+
+_BOUND = _ThreadsLaunches()
+
+
+def _bound(
+    name: str,
+    key: tuple[Any, ...],
+    outside: Callable[..., str],
+    bind: Callable[..., Any],
+    *arguments: Any,
+) -> tuple[Any, ...] | str:
+    """The launches for these inputs, or why there are none; kept for the next inputs of the same kind."""
+    reason = outside(*arguments)
+    launches: tuple[Any, ...] = ()
+    if not reason:
+        tensor = next(argument for argument in arguments if isinstance(argument, Tensor))
+        try:
+            with on_device(tensor.device.index):
+                launches = bind(*arguments)
+        except (CudaError, OverflowError, OSError) as error:
+            reason = str(error)
+    if reason:
+        _say_once(name, reason)
+    if len(_BOUND.by_inputs) >= MAX_BOUND:
+        _BOUND.by_inputs.clear()
+    _BOUND.by_inputs[key] = reason or launches
+    return _BOUND.by_inputs[key]
+
+
+def _ready(tensor: Tensor) -> Tensor:
+    """The tensor as kernels read it: contiguous, and aligned for their widest load."""
+    tensor = tensor.contiguous()
+    return tensor.clone() if tensor.data_ptr() % VECTOR_BYTES else tensor
 
 
 # --- CUDA runtime: compile with NVRTC, keep the result on disk, launch through the driver -----------------

@@ -93,7 +93,7 @@ def _method_function(task: Task, operation: OperationText) -> list[str]:
                 *_arguments(held),
                 f"reason = _{task.name}_outside(*arguments)",
                 "if not reason:",
-                f"    return torch.ops.kernel_lsp.{task.name}(*arguments)",
+                f"    return {operation.qualified_name}(*arguments)",
                 f'_say_once("{task.name}", reason)',
             ]
         ),

@@ -43,6 +43,8 @@ from kernel_lsp.plan.binding import find_signature
 from kernel_lsp.plan.cuda_types import resolve_template, scalar_type
 from kernel_lsp.plan.printer import print_step
 
+NAMESPACE = "kernel_lsp"
+"""Of the operators of one-file results, in `torch.ops`."""
 SCHEMA_TYPES = {"float": "float", "int": "SymInt", "bool": "bool"}
 
 
@@ -76,6 +78,12 @@ class OperationText:
     arguments: tuple[OperatorArgument, ...]
     signatures: tuple[KernelSignature, ...]
     reserved: frozenset[str]
+    namespace: str = NAMESPACE
+
+    @property
+    def qualified_name(self) -> str:
+        """As Python spells the operator: ``torch.ops.kernel_lsp.rms_norm``."""
+        return f"torch.ops.{self.namespace}.{self.name}"
 
     @property
     def returns(self) -> str:
@@ -104,7 +112,7 @@ class OperationText:
     @property
     def kernel_names(self) -> tuple[str, ...]:
         """The name expressions that do not depend on shapes, so that one compilation makes them all."""
-        names = [self._kernel_name(launch) for launch in self._launches]
+        names = [self._kernel_name(launch) for launch in self.launches]
         return tuple(name[1:-1] for name in names if name.startswith('"'))
 
     def rename(self, name: str) -> str:
@@ -132,7 +140,7 @@ class OperationText:
             dtype = f"torch.{tensor.dtype.torch_name}"
             body += [f"if not _is_tensor({self.rename(tensor.name)}, {dtype}, {len(tensor.dims)}):"]
             body += indented([f'return "{self.rename(tensor.name)} is not a non-empty {_type_text(tensor)}"'])
-        checks = [check for tensor in self.inputs for check in self._dim_checks(tensor)]
+        checks = [check for tensor in self.inputs for check in self.dim_checks(tensor)]
         body += self._bindings(checked for _, checked in checks)
         for condition, tensor in _conditions(checks, self.inputs, self.rename):
             body += [f"if {condition}:"]
@@ -186,12 +194,12 @@ class OperationText:
     def bind_function(self) -> list[str]:
         """Everything about the launches that shapes and numbers decide."""
         body = ['"""The launches for these shapes and numbers."""']
-        if not self._launches:
+        if not self.launches:
             return [*self.define("_", "_bind", "tuple[Any, ...]"), *indented([*body, "return ()"])]
         body += [f"device_index = {self.rename(self.inputs[0].name)}.device.index"]
-        body += self._bindings(expression for launch in self._launches for expression in _expressions(launch))
-        names = [f"launch_{number}" for number in range(1, len(self._launches) + 1)]
-        for name, launch in zip(names, self._launches, strict=True):
+        body += self._bindings(expression for launch in self.launches for expression in _expressions(launch))
+        names = [f"launch_{number}" for number in range(1, len(self.launches) + 1)]
+        for name, launch in zip(names, self.launches, strict=True):
             body += self._bind(name, launch)
         return [
             *self.define("_", "_bind", "tuple[Any, ...]"),
@@ -221,7 +229,7 @@ class OperationText:
         return [*comment, f"{name} = None", f"if {condition}:", *indented(made)]
 
     def _kernel_arguments(self, launch: Launch) -> list[str]:
-        signature = self._signature(launch)
+        signature = self.signature(launch)
         templates = tuple(argument if isinstance(argument, str) else "" for argument in launch.template_arguments)
         items = []
         for argument, parameter in zip(launch.arguments, signature.parameters, strict=True):
@@ -239,7 +247,7 @@ class OperationText:
     def _kernel_name(self, launch: Launch) -> str:
         """A Python expression for the name expression, e.g. ``"rows<256>"`` or ``f"rows<{D}>"``."""
         texts = [self._template_text(argument) for argument in launch.template_arguments]
-        has_defaults = bool(self._signature(launch).template_parameters)
+        has_defaults = bool(self.signature(launch).template_parameters)
         name = f"{launch.kernel}<{', '.join(texts)}>" if texts or has_defaults else launch.kernel
         return f'{"f" if "{" in name else ""}"{name}"'
 
@@ -250,7 +258,8 @@ class OperationText:
             return f"{{str({self._python(argument)}).lower()}}"
         return self._python(argument).lower()
 
-    def _signature(self, launch: Launch) -> KernelSignature:
+    def signature(self, launch: Launch) -> KernelSignature:
+        """The kernel that a line launches. Raises PlanError when there is none."""
         signature = find_signature(launch, self.signatures)
         if signature is None or len(signature.parameters) != len(launch.arguments):
             raise PlanError(f"no kernel '{launch.kernel}' that takes these arguments", line=launch.span.line)
@@ -287,13 +296,13 @@ class OperationText:
 
     def _prepare(self, inputs: Sequence[str]) -> list[str]:
         lines = [f"{name} = _ready({name})" for name in inputs]
-        allocated = self._allocated()
+        allocated = self.allocated()
         used = [dim for tensor in allocated for dim in tensor.dims]
         lines += self._bindings([*used, *self._step_expressions()])
         lines += [f"{self.rename(t.name)} = {self._empty(t, f'{inputs[0]}.device')}" for t in allocated]
-        if self._launches:
+        if self.launches:
             lines += [f"stream = current_stream({inputs[0]}.device.index)"]
-            names = [f"launch_{number}" for number in range(1, len(self._launches) + 1)]
+            names = [f"launch_{number}" for number in range(1, len(self.launches) + 1)]
             lines += unpacked(names, "launches", 2)
         return lines
 
@@ -312,7 +321,7 @@ class OperationText:
         return lines
 
     def _launch(self, name: str, launch: Launch) -> list[str]:
-        parameters = self._signature(launch).parameters
+        parameters = self.signature(launch).parameters
         tensors = [a for a, p in zip(launch.arguments, parameters, strict=True) if p.is_pointer]
         pointers = [f"{self._python(tensor)}.data_ptr()" for tensor in tensors]
         if launch.condition is None:
@@ -341,7 +350,7 @@ class OperationText:
             return f"[{', '.join(self._library_argument(item) for item in argument)}]"
         return self.rename(argument) if isinstance(argument, str) else self._python(argument)
 
-    def _allocated(self) -> list[TensorParameter]:
+    def allocated(self) -> list[TensorParameter]:
         """Results, and the scratch that a step uses; but for those that a library step makes before anything else
         touches them."""
         made: set[str] = set()
@@ -366,7 +375,8 @@ class OperationText:
     # names and dims
 
     @property
-    def _launches(self) -> tuple[Launch, ...]:
+    def launches(self) -> tuple[Launch, ...]:
+        """The launch lines, in order."""
         return tuple(step for step in self.operation.steps if isinstance(step, Launch))
 
     def _python(self, expression: Expression) -> str:
@@ -379,7 +389,7 @@ class OperationText:
         shape = tuple_text([self._python(dim) for dim in tensor.dims]) if tensor.dims else "()"
         return f"torch.empty({shape}, dtype=torch.{tensor.dtype.torch_name}, device={device})"
 
-    def _homes(self) -> dict[str, tuple[str, int]]:
+    def homes(self) -> dict[str, tuple[str, int]]:
         """Where each dim is read: the first tensor and position at which it stands alone."""
         homes: dict[str, tuple[str, int]] = {}
         scalars = {p.name for p in self.operation.parameters if isinstance(p, ScalarParameter)}
@@ -392,7 +402,7 @@ class OperationText:
     def _bindings(self, expressions: Iterable[Expression]) -> list[str]:
         """Assignments of the dims that the expressions mention."""
         needed = frozenset().union(*map(free_names, expressions))
-        homes = self._homes()
+        homes = self.homes()
         lines = []
         for tensor in self.inputs:
             own = [dim.id if isinstance(dim, Name) else "" for dim in tensor.dims]
@@ -404,9 +414,9 @@ class OperationText:
                 lines += [f"{self.rename(own[i])} = {shape}[{i}]" for i in read]
         return lines
 
-    def _dim_checks(self, tensor: TensorParameter) -> list[tuple[tuple[TensorParameter, int], Expression]]:
+    def dim_checks(self, tensor: TensorParameter) -> list[tuple[tuple[TensorParameter, int], Expression]]:
         """The dims that must equal something, rather than giving a dim its value."""
-        homes = self._homes()
+        homes = self.homes()
         return [
             ((tensor, position), dim)
             for position, dim in enumerate(tensor.dims)

@@ -13,6 +13,7 @@ from kernel_lsp.core.task import Task, TaskScalar, TaskTensor
 from kernel_lsp.errors import PlanError, TargetError
 from kernel_lsp.export.module_text import is_module, module_functions, module_names
 from kernel_lsp.export.operation_text import (
+    NAMESPACE,
     SCHEMA_TYPES,
     OperationText,
     OperatorArgument,
@@ -75,11 +76,12 @@ class OperatorParts:
     plan: LaunchPlan
     signatures: tuple[KernelSignature, ...]
     verification: str
+    namespace: str = NAMESPACE
 
 
 def operator_text(parts: OperatorParts) -> str:
     """The file without its marker line. Raises PlanError for a plan that does not fit its kernels."""
-    operator = _Operator(parts)
+    operator = OperatorText(parts)
     body = [
         *_section(operator.public_function()),
         *_section(*operator.module_part()),
@@ -94,10 +96,11 @@ def operator_text(parts: OperatorParts) -> str:
     return "\n".join([*operator.docstring(), "", *_imports("\n".join(body)), "", operator.public_names(), *body, ""])
 
 
-class _Operator:
+class OperatorText:
     """Prints the parts that need to know the task and the plan."""
 
     def __init__(self, parts: OperatorParts) -> None:
+        self._parts = parts
         self._task, self._plan, self._verification = parts.task, parts.plan, parts.verification
         self.name = parts.task.name
         self._reserved = frozenset({*runtime_names(), *_own_names(self.name)})
@@ -155,7 +158,7 @@ class _Operator:
             "if reason:",
             *indented([f'_say_once("{self.name}", reason)']),
             *indented(bracketed(f"return {self.name}_reference(", names, ")", depth=2)),
-            *bracketed(f"return torch.ops.kernel_lsp.{self.name}(", names, ")", depth=1),
+            *bracketed(f"return {self.forward.qualified_name}(", names, ")", depth=1),
         ]
         return [*bracketed(f"def {self.name}(", declarations, f") -> {self.forward.returns}:"), *indented(body)]
 
@@ -305,7 +308,7 @@ class _Operator:
     def _gradients_by_kernel(self) -> list[str]:
         assert self.backward is not None
         results = [self.backward.rename(result.name) for result in self.backward.operation.results]
-        operator = f"torch.ops.kernel_lsp.{self.backward.name}("
+        operator = f"{self.backward.qualified_name}("
         left = ", ".join(results)
         values = results
         if len(results) > 1 and len(left) + len(operator) > LINE_LENGTH // 2:
@@ -330,13 +333,13 @@ class _Operator:
 
     def registration(self) -> list[str]:
         """The operators, for the dispatcher."""
-        lines = ['_LIBRARY = torch.library.Library("kernel_lsp", "FRAGMENT")']
+        lines = [f'_LIBRARY = torch.library.Library("{self._parts.namespace}", "FRAGMENT")']
         for text in (self.forward, self.backward):
             if text is None:
                 continue
             lines += _define(text.schema)
             name, cuda, by_pytorch = f'"{text.name}"', f"_{text.name}_cuda", f"_{text.name}_by_pytorch"
-            fake = [f'"kernel_lsp::{text.name}"', f"_{text.name}_fake", "lib=_LIBRARY"]
+            fake = [f'"{text.namespace}::{text.name}"', f"_{text.name}_fake", "lib=_LIBRARY"]
             lines += bracketed("_LIBRARY.impl(", [name, cuda, '"CUDA"'], ")")
             lines += bracketed("_LIBRARY.impl(", [name, by_pytorch, '"CompositeExplicitAutograd"'], ")")
             lines += bracketed("torch.library.register_fake(", fake, ")")
@@ -344,7 +347,7 @@ class _Operator:
             lines += bracketed(
                 "torch.library.register_autograd(",
                 [
-                    f'"kernel_lsp::{self.name}"',
+                    f'"{self._parts.namespace}::{self.name}"',
                     f"_{self.name}_gradients",
                     f"setup_context=_{self.name}_setup",
                     "lib=_LIBRARY",
@@ -398,7 +401,7 @@ class _Operator:
         arguments: tuple[OperatorArgument, ...],
         signatures: tuple[KernelSignature, ...],
     ) -> OperationText:
-        text = OperationText(name, operation, arguments, signatures, self._reserved)
+        text = OperationText(name, operation, arguments, signatures, self._reserved, self._parts.namespace)
         known = {argument.name for argument in arguments}
         for parameter in operation.parameters:
             if text.rename(parameter.name) not in known:

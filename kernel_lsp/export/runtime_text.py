@@ -6,7 +6,8 @@ import ast
 from functools import cache
 from pathlib import Path
 
-PARTS = ("operator_support.py", "cuda_runtime.py")
+SUPPORT = "operator_support.py"
+PARTS = (SUPPORT, "operator_launches.py", "cuda_runtime.py")
 """In the order in which they stand in the file."""
 SECTION_MARK = "\n# --- "
 """Ends the imports of a part."""
@@ -14,16 +15,16 @@ _WORKER = Path(__file__).parent.parent / "worker"
 
 
 @cache
-def runtime_sections() -> tuple[str, ...]:
+def runtime_sections(parts: tuple[str, ...] = PARTS) -> tuple[str, ...]:
     """Each part below its imports, word for word."""
-    texts = (_part(name) for name in PARTS)
+    texts = (_part(name) for name in parts)
     return tuple(text[text.index(SECTION_MARK) + 1 :].rstrip("\n") for text in texts)
 
 
 @cache
-def runtime_imports() -> frozenset[str]:
+def runtime_imports(parts: tuple[str, ...] = PARTS) -> frozenset[str]:
     """The lines that import what the parts use, but for each other."""
-    lines = (line for name in PARTS for line in _part(name).split(SECTION_MARK)[0].splitlines())
+    lines = (line for name in parts for line in _part(name).split(SECTION_MARK)[0].splitlines())
     return frozenset(line for line in lines if line.startswith(("import ", "from ")) and not line.startswith("from ."))
 
 

@@ -1,12 +1,11 @@
-"""What every exported operator does around its kernels: contract, fallback, alignment, gradients by PyTorch.
+"""What every exported operator does around its kernels: contract, fallback, gradients by PyTorch.
 
-The part below the imports is carried by each operator file, word for word, before the CUDA runtime.
+The part below the imports is carried by each operator file and each operator package, word for word.
 """
 
 from __future__ import annotations
 
 import contextlib
-import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -14,25 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .cuda_runtime import CudaError, on_device
+# --- Operator support: the contract, the fallback, gradients by PyTorch ----------------------------------
 
-# --- Operator support: the contract, the fallback, tensors as kernels need them, gradients by PyTorch -----
-
-VECTOR_BYTES = 16  # the widest load of a kernel: torch's own allocations are aligned to 512
-MAX_BOUND = 1024  # kinds of inputs whose launches a thread keeps
 _NUMBERS = (int, float, torch.SymInt, torch.SymFloat)
 _SAID: set[tuple[str, str]] = set()
-
-
-class _ThreadsLaunches(threading.local):
-    """The launches that a thread has bound, by the kind of their inputs. A launch holds the addresses of its
-    tensors, so threads cannot share it."""
-
-    def __init__(self) -> None:
-        self.by_inputs: dict[tuple[Any, ...], tuple[Any, ...] | str] = {}
-
-
-_BOUND = _ThreadsLaunches()
 
 
 def _is_tensor(value: Any, dtype: torch.dtype, rank: int) -> bool:
@@ -53,37 +37,6 @@ def _say_once(name: str, reason: str) -> None:
     if not torch.compiler.is_compiling() and (name, reason) not in _SAID:
         _SAID.add((name, reason))
         warnings.warn(f"{name}: computed by PyTorch, not by its CUDA kernels: {reason}", stacklevel=3)
-
-
-def _bound(
-    name: str,
-    key: tuple[Any, ...],
-    outside: Callable[..., str],
-    bind: Callable[..., Any],
-    *arguments: Any,
-) -> tuple[Any, ...] | str:
-    """The launches for these inputs, or why there are none; kept for the next inputs of the same kind."""
-    reason = outside(*arguments)
-    launches: tuple[Any, ...] = ()
-    if not reason:
-        tensor = next(argument for argument in arguments if isinstance(argument, Tensor))
-        try:
-            with on_device(tensor.device.index):
-                launches = bind(*arguments)
-        except (CudaError, OverflowError, OSError) as error:
-            reason = str(error)
-    if reason:
-        _say_once(name, reason)
-    if len(_BOUND.by_inputs) >= MAX_BOUND:
-        _BOUND.by_inputs.clear()
-    _BOUND.by_inputs[key] = reason or launches
-    return _BOUND.by_inputs[key]
-
-
-def _ready(tensor: Tensor) -> Tensor:
-    """The tensor as kernels read it: contiguous, and aligned for their widest load."""
-    tensor = tensor.contiguous()
-    return tensor.clone() if tensor.data_ptr() % VECTOR_BYTES else tensor
 
 
 def _empty_like(tensor: Tensor) -> Tensor:
