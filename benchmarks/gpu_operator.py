@@ -384,7 +384,7 @@ def check_inputs_are_untouched(operator: Operator) -> None:
 
 
 def check_worker_commands(operator: Operator) -> str:
-    """`load`, `run` and `time` of the worker, on the operations beside the operator."""
+    """`load`, `check` and `time` of the worker, on the operations beside the operator."""
     need_gpu(operator)
     bound_path = operator.path.with_name(f"{operator.name}.operations.json")
     if not bound_path.exists():
@@ -393,7 +393,7 @@ def check_worker_commands(operator: Operator) -> str:
     operations = json.loads(bound_path.read_text())
     kernels = sorted({step["kernel"] for op in operations.values() for step in op["steps"] if step["kind"] == "launch"})
     request = {"candidate": "c", "device": 0, "kernels": kernels, "file_name": f"{operator.name}.cu"}
-    loaded = gpu.handle_load({**request, "text": operator.path.with_suffix(".cu").read_text()})
+    loaded = gpu.COMMANDS["load"]({**request, "text": operator.path.with_suffix(".cu").read_text()})
     assert loaded["loaded"], loaded["log"]
     details = []
     with tempfile.TemporaryDirectory() as folder:
@@ -646,7 +646,7 @@ def random_gradients(operator: Operator, inputs: list[Any]) -> tuple[torch.Tenso
 
 
 def run_in_worker(gpu: ModuleType, operator: Operator, operation: dict[str, Any], folder: Path) -> str:
-    """One bound operation through `run` and, for the forward, `time`."""
+    """One bound operation through `check` and, for the forward, `time`."""
     files = load_worker("files")
     names = [spec.name for spec in parse_inputs(operator.specification)]
     values = dict(zip(names, detached(operator.inputs()), strict=True))
@@ -657,7 +657,8 @@ def run_in_worker(gpu: ModuleType, operator: Operator, operation: dict[str, Any]
     entries = [files.write_tensor(str(folder / t["name"]), t["name"], values[t["name"]]) for t in declared]
     outputs = {t["name"]: str(folder / t["name"]) for t in operation["tensors"] if t["role"] == "output"}
     request = {"candidate": "c", "operation": operation, "inputs": entries}
-    ran = gpu.handle_run({**request, "outputs": outputs})
+    again = {name: f"{path}.again" for name, path in outputs.items()}
+    ran = gpu.COMMANDS["check"]({**request, "case": "c", "outputs": outputs, "again": again})
     assert ran["status"] == "ran", ran
     assert not ran["changed_inputs"], ran
     assert not ran["overrun"], ran

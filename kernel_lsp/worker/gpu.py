@@ -8,27 +8,22 @@ from __future__ import annotations
 
 import datetime
 import statistics
-import subprocess
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
 
-from .cuda_runtime import (
-    CudaError,
-    architecture_of,
-    compiled,
-    find_function,
-    load_module,
-    make_context_current,
-    on_device,
-)
-from .failure import EnvironmentFailure, Failure, short_message
-from .files import read_tensor, write_tensor
-from .gpu_run import BoundRun, Candidate, on, same_bytes
+from .cuda_runtime import CudaError, on_device
+from .failure import Failure, short_message
+from .files import read_tensor
+from .gpu_check import forget, handle_check, handle_recheck
+from .gpu_device import device_facts, open_device
+from .gpu_load import LOADED, handle_load, loaded_candidate, unload
+from .gpu_run import BoundRun, on, same_bytes
 from .reference import compile_reference
+
+__all__ = ["COMMANDS", "LOADED"]
 
 L2_FLUSH_FACTOR = 2
 MIN_SAMPLES = 60
@@ -41,47 +36,10 @@ SLEEP_CYCLES_PER_US = 2000
 MAX_SLEEP_US = 2000.0
 
 
-LOADED: dict[str, Candidate] = {}
-
-
-def handle_load(request: dict[str, Any]) -> dict[str, Any]:
-    """``{"candidate", "device", "kernels", "text", "file_name"}``, or ``"ptx"`` and ``"symbols"`` instead of text.
-
-    Answers ``{"loaded", "log", "load_s", ...device facts}``; a text that does not compile is an answer, no failure.
-    """
-    device = _device(request)
-    started = time.monotonic()
-    with on_device(device):
-        make_context_current(device)
-        try:
-            code, symbols = _machine_code(request, device)
-            module = load_module(code)
-            functions = {name: find_function(module, symbols[name]) for name in request["kernels"]}
-        except CudaError as error:
-            return {"loaded": False, "log": str(error), "load_s": time.monotonic() - started, **device_facts(device)}
-    LOADED[request["candidate"]] = Candidate(functions, device, [module])
-    return {"loaded": True, "log": "", "load_s": time.monotonic() - started, **device_facts(device)}
-
-
-def handle_run(request: dict[str, Any]) -> dict[str, Any]:
-    """``{"candidate", "operation", "inputs": [file entries], "outputs": {name: path}}``.
-
-    Answers ``{"status": "ran", "outputs": [file entries], "changed_inputs", "overrun"}``: inputs that no longer have
-    their bytes, and tensors beside which the guards were written over. Or ``{"status": "crashed", "message"}``: then
-    the CUDA context is lost, and this process must be replaced.
-    """
-    candidate = _candidate(request)
-    with on_device(candidate.device):
-        try:
-            originals = {entry["name"]: read_tensor(entry) for entry in request["inputs"]}
-            run = BoundRun(candidate, request["operation"], originals)
-            run()
-            torch.cuda.synchronize(candidate.device)
-            changed = [name for name, tensor in originals.items() if not same_bytes(run.tensors[name].cpu(), tensor)]
-            outputs = [write_tensor(path, name, run.tensors[name]) for name, path in request["outputs"].items()]
-            return {"status": "ran", "outputs": outputs, "changed_inputs": changed, "overrun": run.overrun()}
-        except (CudaError, RuntimeError) as error:
-            return {"status": "crashed", "message": short_message(error)}
+def handle_unload(request: dict[str, Any]) -> dict[str, Any]:
+    """``{"candidate"}``: forget it and what it ran on. Answers ``{"unloaded"}``: whether it was there."""
+    forget(request["candidate"])
+    return {"unloaded": unload(request["candidate"])}
 
 
 def handle_time(request: dict[str, Any]) -> dict[str, Any]:
@@ -93,7 +51,7 @@ def handle_time(request: dict[str, Any]) -> dict[str, Any]:
     ``{"status": "timed", "ours": {...}, "eager": {...}, "is_stable", ...facts}``.
     `is_stable` says whether the outputs after the last timed call have the bytes of those after the first call.
     """
-    candidate = _candidate(request)
+    candidate = loaded_candidate(request)
     n_samples = max(MIN_SAMPLES, int(request.get("n_samples", MIN_SAMPLES)))
     with on_device(candidate.device), torch.no_grad():
         try:
@@ -118,7 +76,14 @@ def handle_time(request: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-COMMANDS = {"load": handle_load, "run": handle_run, "time": handle_time}
+COMMANDS = {
+    "open_device": open_device,
+    "load": handle_load,
+    "unload": handle_unload,
+    "check": handle_check,
+    "recheck": handle_recheck,
+    "time": handle_time,
+}
 
 
 def interleaved_times(
@@ -145,15 +110,6 @@ def summary(samples_us: Sequence[float]) -> dict[str, Any]:
         "low_us": cuts[LOW_PERCENTILE - 1],
         "high_us": cuts[HIGH_PERCENTILE - 1],
         "n_samples": len(samples_us),
-    }
-
-
-def device_facts(device: int) -> dict[str, str]:
-    """What every measurement carries."""
-    return {
-        "gpu": torch.cuda.get_device_name(device),
-        "driver": _driver_version(),
-        "torch_version": torch.__version__,
     }
 
 
@@ -226,47 +182,3 @@ def _backward_call(function: Callable[..., Any], arguments: list[Any], given: li
     flat = results if isinstance(results, (tuple, list)) else (results,)
     flat = [result for result in flat if result.requires_grad]
     return lambda: torch.autograd.grad(flat, floating, given[: len(flat)], retain_graph=True, allow_unused=True)
-
-
-# --- below: loading and looking
-
-
-def _machine_code(request: dict[str, Any], device: int) -> tuple[bytes, dict[str, str]]:
-    if "ptx" in request:
-        return request["ptx"].encode(), request["symbols"]
-    return compiled(request["text"], request["file_name"], request["kernels"], architecture_of(device))
-
-
-def _device(request: dict[str, Any]) -> int:
-    device = int(request.get("device", 0))
-    if not torch.cuda.is_available() or device >= torch.cuda.device_count():
-        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-        raise EnvironmentFailure(
-            f"there is no CUDA device {device}: torch {torch.__version__} sees {count}",
-            next_step="use --device cpu, or an interpreter whose torch sees the GPU",
-        )
-    return device
-
-
-def _candidate(request: dict[str, Any]) -> Candidate:
-    if request["candidate"] not in LOADED:
-        raise Failure(f"the candidate {request['candidate']} is not loaded in this process")
-    return LOADED[request["candidate"]]
-
-
-def _driver_version() -> str:
-    """Of the kernel module, e.g. ``580.159.04``; ``unknown`` where nothing tells."""
-    try:
-        words = Path("/proc/driver/nvidia/version").read_text().split()
-        return next(word for word in words if word.count(".") >= 1 and word.replace(".", "").isdigit())
-    except (OSError, StopIteration):
-        return _driver_version_of_smi()
-
-
-def _driver_version_of_smi() -> str:
-    command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
-    except (OSError, subprocess.SubprocessError):
-        return "unknown"
-    return done.stdout.split()[0] if done.stdout.split() else "unknown"

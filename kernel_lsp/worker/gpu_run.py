@@ -38,11 +38,14 @@ _MIX_INDEX, _MIX_VALUE = 0x1E3779B97F4A7C15, 0x3F58476D1CE4E5B9
 
 @dataclass
 class Candidate:
-    """A candidate on a device: a handle for each name expression, and the modules that they are in."""
+    """A candidate on a device: a handle for each name expression. `code` is what they were loaded from, and `symbols`
+    has the symbol of each in it."""
 
     functions: dict[str, Any]
     device: int
-    modules: list[Any] = field(default_factory=list)
+    module: Any = None
+    code: bytes = field(default=b"", repr=False)
+    symbols: dict[str, str] = field(default_factory=dict)
 
 
 class BoundRun:

@@ -36,6 +36,7 @@ LIBRARY_TEXT = """// kernel-lsp: 1
 // op: multiply(a: f32[M, K], b: f32[K, N]) -> (out: f32[M, N])
 // library: aten::mm(a, b) -> (out)
 """
+PARTS = ("cuda_runtime", "gpu_run", "gpu_inputs", "gpu_check", "gpu_device")
 TYPES = {"add": [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int, ctypes.c_float]}
 
 
@@ -61,15 +62,24 @@ def files(gpu: ModuleType) -> ModuleType:
 def driver(gpu: ModuleType, monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
     """Host memory stands for the device's."""
     fake = FakeDriver(TYPES)
-    runtime = importlib.import_module(f"{gpu.__package__}.cuda_runtime")
-    monkeypatch.setattr(runtime, "_driver", fake)
-    monkeypatch.setattr(gpu, "on_device", lambda index: contextlib.nullcontext())
-    bound_run = importlib.import_module(f"{gpu.__package__}.gpu_run")
-    monkeypatch.setattr(bound_run, "current_stream", lambda index: 0)
-    monkeypatch.setattr(bound_run, "on", lambda index: torch.device("cpu"))
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda device=None: None)
-    monkeypatch.setitem(gpu.LOADED, "candidate", gpu.Candidate({"add": fake.handle("add")}, 0))
+    part = {name: importlib.import_module(f"{gpu.__package__}.{name}") for name in PARTS}
+    monkeypatch.setattr(part["cuda_runtime"], "_driver", fake)
+    monkeypatch.setattr(part["gpu_run"], "current_stream", lambda index: 0)
+    monkeypatch.setattr(part["gpu_run"], "on", lambda index: torch.device("cpu"))
+    monkeypatch.setattr(part["gpu_inputs"], "on", lambda index: torch.device("cpu"))
+    monkeypatch.setattr(part["gpu_inputs"], "_INPUTS", {})
+    monkeypatch.setattr(part["gpu_check"], "_SESSIONS", {})
+    monkeypatch.setattr(part["gpu_check"], "on_device", lambda index: contextlib.nullcontext())
+    monkeypatch.setattr(part["gpu_device"], "synchronize", lambda device: None)
+    monkeypatch.setattr(part["gpu_device"], "total_bytes", lambda device: 1 << 30)
+    monkeypatch.setattr(part["gpu_check"], "load_candidate", lambda *_: candidate(fake, part["gpu_run"]))
+    monkeypatch.setattr(part["gpu_device"], "unload_module", lambda module: None)
+    monkeypatch.setitem(gpu.LOADED, "candidate", candidate(fake, part["gpu_run"]))
     return fake
+
+
+def candidate(fake: FakeDriver, gpu_run: ModuleType) -> Any:
+    return gpu_run.Candidate({"add": fake.handle("add")}, 0)
 
 
 def add(launch: Launch) -> None:
@@ -85,13 +95,14 @@ def run(
     scalars: dict[str, float] | None = None,
     **inputs: torch.Tensor,
 ) -> dict[str, Any]:
-    """The answer of `run` for the only operation of a `.cu` text."""
+    """The answer of `check` for the only operation of a `.cu` text."""
     operation = plan_of(text).forward
     shapes = {name: tuple(tensor.shape) for name, tensor in inputs.items()}
     bound = bind(operation, shapes, scalars or {}, kernel_signatures(text)).model_dump(mode="json")
     entries = [files.write_tensor(str(folder / name), name, tensor) for name, tensor in inputs.items()]
-    request = {"candidate": "candidate", "operation": bound, "inputs": entries}
-    return gpu.handle_run({**request, "outputs": {"out": str(folder / "out")}})
+    request = {"candidate": "candidate", "case": "case", "operation": bound, "inputs": entries}
+    outputs, again = {"out": str(folder / "out")}, {"out": str(folder / "again")}
+    return gpu.COMMANDS["check"]({**request, "outputs": outputs, "again": again})
 
 
 def check_ran(files: ModuleType, answer: dict[str, Any], expected: torch.Tensor) -> None:
@@ -108,11 +119,62 @@ def test_an_operation_runs_from_files_to_files(
     assert driver.launches[0].grid == (4, 1, 1)
 
 
-def test_what_no_kernel_writes_is_poison(
+def test_what_no_kernel_writes_is_poison_and_differs_the_second_time(
     gpu: ModuleType, files: ModuleType, driver: FakeDriver, tmp_path: Path
 ) -> None:
     answer = run(gpu, files, tmp_path, scalars={"by": 0.5}, x=torch.randn(10))
     check_ran(files, answer, torch.full((10,), math.nan))
+    assert answer["spread"] == {"out": {"relative_l2": math.inf, "max": math.inf}}
+    assert not files.read_tensor(answer["again"][0]).isnan().any()
+
+
+def test_results_that_differ_between_two_runs_are_told_with_their_spread(
+    gpu: ModuleType, files: ModuleType, driver: FakeDriver, tmp_path: Path
+) -> None:
+    driver.kernels["add"] = drifting()
+    answer = run(gpu, files, tmp_path, scalars={"by": 0.0}, x=torch.ones(4))
+    assert answer["spread"]["out"] == {"relative_l2": 0.5, "max": 1.0}
+    torch.testing.assert_close(files.read_tensor(answer["again"][0]), 3 * torch.ones(4))
+
+
+def drifting() -> Callable[[Launch], None]:
+    """Adds how often it was called."""
+    calls: list[int] = []
+
+    def kernel(launch: Launch) -> None:
+        add(launch)
+        calls.append(0)
+        _, out, n, _ = launch.arguments
+        floats(out, n)[:] += len(calls)
+
+    return kernel
+
+
+def test_one_who_remembers_results_by_address_is_found(
+    gpu: ModuleType, files: ModuleType, driver: FakeDriver, tmp_path: Path
+) -> None:
+    """Cases of the same shapes come to the same addresses with other content."""
+    known: dict[int, np.ndarray] = {}
+
+    def memoizing(launch: Launch) -> None:
+        x, out, n, by = launch.arguments
+        floats(out, n)[:] = known.setdefault(x, floats(x, n) + by)
+
+    driver.kernels["add"] = memoizing
+    for folder, x in ((tmp_path / "one", torch.ones(4)), (tmp_path / "two", 5 * torch.ones(4))):
+        answer = run(gpu, files, folder, scalars={"by": 0.0}, x=x)
+    torch.testing.assert_close(files.read_tensor(answer["outputs"][0]), torch.ones(4))
+
+
+def test_a_fresh_module_must_give_the_same_bytes(
+    gpu: ModuleType, files: ModuleType, driver: FakeDriver, tmp_path: Path
+) -> None:
+    driver.kernels["add"] = add
+    run(gpu, files, tmp_path, scalars={"by": 0.5}, x=torch.randn(10))
+    recheck = {"candidate": "candidate", "seed": 1}
+    assert gpu.COMMANDS["recheck"](recheck) == {"status": "ran", "n_cases": 1, "differs": []}
+    driver.kernels["add"] = drifting()
+    assert gpu.COMMANDS["recheck"](recheck)["differs"] == ["case"]
 
 
 def test_a_library_step_gives_the_result(
@@ -167,13 +229,13 @@ def test_a_machine_without_a_gpu_is_told_what_to_do(gpu: ModuleType) -> None:
     if torch.cuda.is_available():
         pytest.skip("there is a GPU")
     with pytest.raises(Exception, match="no CUDA device 0") as raised:
-        gpu.handle_load({"candidate": "c", "kernels": [], "text": "", "file_name": "k.cu"})
+        gpu.COMMANDS["load"]({"candidate": "c", "kernels": [], "text": "", "file_name": "k.cu"})
     assert raised.value.next_step  # type: ignore[attr-defined]
 
 
 def test_a_candidate_that_was_not_loaded_is_our_fault(gpu: ModuleType) -> None:
     with pytest.raises(Exception, match="not loaded"):
-        gpu.handle_run({"candidate": "unknown", "operation": {}, "inputs": [], "outputs": {}})
+        gpu.COMMANDS["check"]({"candidate": "unknown"})
 
 
 def test_zeros_are_not_timed(gpu: ModuleType) -> None:

@@ -1,0 +1,203 @@
+"""Commands that run a candidate on case files for what it computes, not for how long it takes.
+
+What only the device can tell is told here: whether guards and inputs are as they were, and whether the same content
+gives the same bytes at other addresses, over other poison and from a module loaded anew. Whether the values are right
+is judged elsewhere, from the copies.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from . import gpu_device
+from .cuda_runtime import CudaError, on_device
+from .failure import EnvironmentFailure, Failure, short_message
+from .files import write_tensor
+from .gpu_inputs import inputs_on
+from .gpu_load import load_candidate, loaded_candidate
+from .gpu_run import OTHER_POISON_BYTE, BoundRun, Candidate
+
+MAX_KEPT_BYTES = 64 << 20
+"""Of one run's buffers. Smaller ones are kept, so that later cases of the same shapes come to the same addresses."""
+MAX_RECHECK_BYTES = 1 << 30
+"""Of one run's buffers, when cases are run again: past it a second run has told enough."""
+
+
+@dataclass
+class _Remembered:
+    """A case that gave the same bytes twice."""
+
+    operation: dict[str, Any]
+    entries: list[dict[str, Any]]
+    fingerprints: dict[str, int]
+
+
+@dataclass
+class _Session:
+    """What is known of one candidate between its requests."""
+
+    runs: dict[str, BoundRun] = field(default_factory=dict)
+    cases: dict[str, _Remembered] = field(default_factory=dict)
+
+
+_SESSIONS: dict[str, _Session] = {}
+
+
+def handle_check(request: dict[str, Any]) -> dict[str, Any]:
+    """``{"candidate", "case", "operation", "inputs": [entries], "outputs": {name: path}, "again": {name: path}}``.
+
+    Runs it twice: the second time in other buffers, over other poison. Answers ``{"status": "ran", "changed_inputs",
+    "overrun", "outputs": [entries], "spread": {name: {"relative_l2", "max"}}, "again": [entries], "scratch_bytes"}``;
+    `spread` names the outputs whose bytes differ, and only they are written to the paths of `again`. Otherwise the
+    status is ``out_of_memory``, ``refused`` (a launch or library step that cannot be made) or ``crashed``, with a
+    ``message``: after a crash the CUDA context is lost, and this process must be replaced.
+    """
+    candidate = loaded_candidate(request)
+    return _guarded(candidate, lambda: _check(candidate, request))
+
+
+def handle_recheck(request: dict[str, Any]) -> dict[str, Any]:
+    """``{"candidate", "seed"}``: every remembered case again, from a module loaded anew, in random order.
+
+    Answers ``{"status": "ran", "n_cases", "differs": [case]}``, or as `handle_check`.
+    """
+    candidate = loaded_candidate(request)
+    return _guarded(candidate, lambda: _recheck(candidate, request))
+
+
+def forget(name: str) -> None:
+    """Let go of a candidate's buffers."""
+    _SESSIONS.pop(name, None)
+
+
+# --- below: checking
+
+
+def _guarded(candidate: Candidate, work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    try:
+        with on_device(candidate.device), torch.no_grad():
+            return work()
+    except EnvironmentFailure:
+        raise  # e.g. a full disk: it says nothing about the candidate
+    except torch.OutOfMemoryError as error:
+        _let_go(candidate.device)
+        return {"status": "out_of_memory", "message": short_message(error)}
+    except (Failure, OverflowError) as error:
+        return {"status": "refused", "message": short_message(error)}
+    except (CudaError, RuntimeError) as error:
+        return {"status": "crashed", "message": short_message(error)}
+
+
+def _let_go(device: int) -> None:
+    _SESSIONS.clear()
+    inputs_on(device).clear()
+    gpu_device.release_memory()
+
+
+def _check(candidate: Candidate, request: dict[str, Any]) -> dict[str, Any]:
+    session = _SESSIONS.setdefault(request["candidate"], _Session())
+    tensors, fingerprints = inputs_on(candidate.device).get(request["inputs"])
+    run = _run_for(session, candidate, request["operation"], tensors)
+    run()
+    gpu_device.synchronize(candidate.device)
+    first = run.output_fingerprints()
+    answer = {
+        "status": "ran",
+        "changed_inputs": run.changed_inputs(fingerprints),
+        "overrun": run.overrun(),
+        "outputs": _written(run, request["outputs"]),
+        "scratch_bytes": run.scratch_bytes,
+    }
+    other = _elsewhere(run, candidate)
+    second = other.output_fingerprints()
+    differing = [name for name in first if first[name] != second[name]]
+    if not differing:
+        session.cases[request["case"]] = _Remembered(request["operation"], request["inputs"], first)
+    return {
+        **answer,
+        "overrun": sorted({*answer["overrun"], *other.overrun()}),
+        "changed_inputs": sorted({*answer["changed_inputs"], *other.changed_inputs(fingerprints)}),
+        "spread": {name: _spread(run.tensors[name], other.tensors[name]) for name in differing},
+        "again": _written(other, {name: request["again"][name] for name in differing}),
+    }
+
+
+def _run_for(
+    session: _Session, candidate: Candidate, operation: dict[str, Any], tensors: dict[str, torch.Tensor]
+) -> BoundRun:
+    """The buffers of an earlier case of these shapes with new content, or new buffers."""
+    key = repr((operation["name"], operation["tensors"]))
+    run = session.runs.get(key)
+    if run is not None:
+        run.refill(tensors)
+        return run
+    run = BoundRun(candidate, operation, tensors)
+    if run.input_bytes + run.output_bytes + run.scratch_bytes <= MAX_KEPT_BYTES:
+        session.runs[key] = run
+    return run
+
+
+def _elsewhere(run: BoundRun, candidate: Candidate) -> BoundRun:
+    other = run.fresh()
+    other.poison(OTHER_POISON_BYTE)
+    other()
+    gpu_device.synchronize(candidate.device)
+    return other
+
+
+def _written(run: BoundRun, paths: dict[str, str]) -> list[dict[str, Any]]:
+    tensors = run.output_tensors()
+    return [write_tensor(path, name, tensors[name]) for name, path in paths.items()]
+
+
+def _spread(one: torch.Tensor, other: torch.Tensor) -> dict[str, float]:
+    """How far two results of the same work are apart; infinite where only one of two values is a number."""
+    wide = one.double(), other.double()
+    difference = (wide[0] - wide[1]).abs()
+    difference = torch.where(wide[0].isnan() & wide[1].isnan() | (wide[0] == wide[1]), 0.0, difference)
+    difference = torch.nan_to_num(difference, nan=float("inf"))
+    norm = float(torch.nan_to_num(wide[0], posinf=0.0, neginf=0.0).norm())
+    return {
+        "relative_l2": float(difference.norm()) / norm if norm else float(difference.norm()),
+        "max": float(difference.max()) if difference.numel() else 0.0,
+    }
+
+
+# --- below: again
+
+
+def _recheck(candidate: Candidate, request: dict[str, Any]) -> dict[str, Any]:
+    session = _SESSIONS.get(request["candidate"], _Session())
+    session.runs.clear()
+    fresh = load_candidate(candidate.code, candidate.symbols, candidate.device)
+    names = sorted(session.cases)
+    random.Random(request["seed"]).shuffle(names)
+    try:
+        tried = {name: _is_same_again(fresh, session.cases[name]) for name in names if _is_small(session.cases[name])}
+    finally:
+        gpu_device.unload_module(fresh.module)
+    return {"status": "ran", "n_cases": len(tried), "differs": [name for name, is_same in tried.items() if not is_same]}
+
+
+def _is_same_again(candidate: Candidate, case: _Remembered) -> bool:
+    tensors, _ = inputs_on(candidate.device).get(case.entries)
+    run = BoundRun(candidate, case.operation, tensors)
+    run()
+    gpu_device.synchronize(candidate.device)
+    return run.output_fingerprints() == case.fingerprints
+
+
+def _is_small(case: _Remembered) -> bool:
+    return sum(_n_elements(tensor["shape"]) for tensor in case.operation["tensors"]) * 4 <= MAX_RECHECK_BYTES
+
+
+def _n_elements(shape: list[int]) -> int:
+    n = 1
+    for size in shape:
+        n *= size
+    return n
