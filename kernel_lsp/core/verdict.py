@@ -24,11 +24,13 @@ class KernelFacts(Noun):
 
 
 class Built(Noun):
-    """It compiled. `ptx` is the text of the PTX; `symbols` maps each name expression to its symbol."""
+    """It compiled. `ptx` is the text of the PTX, `cubin` the machine code in base64; `symbols` maps each name
+    expression to its symbol."""
 
     kind: Literal["built"] = "built"
     architecture: str
     ptx: str = Field(repr=False)
+    cubin: str = Field("", repr=False)
     symbols: dict[str, str]
     kernels: tuple[KernelFacts, ...] = ()
     warnings: tuple[Finding, ...] = ()
@@ -64,8 +66,10 @@ class TensorError(Noun):
 
 
 class CaseResult(Noun):
-    """One case: an operation, shapes and an input family. `n_blocks_run` of `n_blocks` ran when blocks were sampled."""
+    """One case: an operation, shapes and an input family. `n_blocks_run` of `n_blocks` ran when blocks were sampled.
+    `device` is where: the executor or the GPU's name."""
 
+    device: str = "PTX executor (CPU)"
     operation: str
     family: str
     shapes: dict[str, tuple[int, ...]]

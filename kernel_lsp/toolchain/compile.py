@@ -19,6 +19,8 @@ from kernel_lsp.core.finding import Finding, Severity
 from kernel_lsp.core.model import Noun
 from kernel_lsp.core.verdict import BuildFailed, Built, TimedOut
 from kernel_lsp.errors import EnvironmentProblem, SettingError
+from kernel_lsp.process.confinement import SandboxLevel, sandbox_level
+from kernel_lsp.process.profiles import compiler_confinement
 from kernel_lsp.process.supervisor import Answered, Conversation, Died, Overran
 from kernel_lsp.toolchain import nvrtc_program
 from kernel_lsp.toolchain.cache import BuildCache, content_key
@@ -34,7 +36,7 @@ DEFAULT_OPTIONS = ("--std=c++17", "-lineinfo", "-default-device", "--ptxas-optio
 """Never fast-math: it would change results without the text saying so."""
 MAX_TEXT_BYTES = 4 << 20
 MAX_LOG_CHARACTERS = 20_000
-CACHE_FORMAT = "2"
+CACHE_FORMAT = "3"
 """Raised when a stored outcome would no longer be what a compile gives."""
 
 _NVRTC_INVALID_OPTION = 5  # nvrtcResult in <nvrtc.h>
@@ -64,8 +66,14 @@ class Compiler:
         cache: BuildCache | None = None,
         n_processes: int = DEFAULT_N_PROCESSES,
         deadline_s: float = DEFAULT_DEADLINE_S,
+        sandbox: SandboxLevel | None = None,
     ) -> None:
+        """`sandbox` is how the processes are confined; None takes the strongest level that this machine has."""
         self.toolchain = toolchain
+        parts = (toolchain.nvrtc.parent, toolchain.nvrtc.resolve().parent, *toolchain.include_directories)
+        self._confinement = compiler_confinement(
+            sandbox_level("auto") if sandbox is None else sandbox, (*parts, Path(nvrtc_program.__file__))
+        )
         self._cache = cache
         self._deadline_s = deadline_s
         self._slots = asyncio.Semaphore(n_processes)
@@ -118,7 +126,10 @@ class Compiler:
     async def _start(self) -> Conversation:
         program = Path(nvrtc_program.__file__)
         conversation = Conversation(
-            [sys.executable, "-I", "-S", program, self.toolchain.nvrtc, self.toolchain.builtins], directory=Path("/")
+            [sys.executable, "-I", "-S", program, self.toolchain.nvrtc, self.toolchain.builtins],
+            directory=Path("/"),
+            confinement=self._confinement,
+            how="run",
         )
         try:
             await conversation.start()
@@ -224,6 +235,7 @@ def _answered(request: BuildRequest, reply: Mapping[str, Any], toolchain: Toolch
         return Built(
             architecture=request.architecture,
             ptx=ptx,
+            cubin=str(reply["cubin"]),
             symbols=symbols,
             kernels=kernel_facts(log, kernels),
             warnings=said + assembled,

@@ -3,12 +3,14 @@
     python -I -S nvrtc_program.py LIBNVRTC LIBNVRTC_BUILTINS
 
 A request is ``{"text", "file_name", "name_expressions", "options", "headers"}`` (`headers` maps an include name to its
-text). A reply is ``{"status", "log", "ptx", "symbols", "compile_s"}``; `status` is NVRTC's code, 0 for success. When
-ptxas refuses the kernel the PTX is there nevertheless. The parent keeps the deadline.
+text). A reply is ``{"status", "log", "ptx", "cubin", "symbols", "compile_s"}``; `status` is NVRTC's code, 0 for
+success, and `cubin` is base64. When ptxas refuses the kernel the PTX is there nevertheless. The parent keeps the
+deadline.
 """
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import ctypes
 import json
@@ -20,6 +22,7 @@ import time
 MAX_MEMORY_BYTES = 8 << 30  # NVRTC maps about 0.4 GB for itself; template bombs end here and not in the machine
 MAX_LOG_BYTES = 1 << 20
 MAX_PTX_BYTES = 64 << 20
+MAX_CUBIN_BYTES = 64 << 20
 TOO_LARGE_STATUS = -1
 """Our own code: the PTX is past `MAX_PTX_BYTES`."""
 
@@ -62,6 +65,7 @@ def _compile(library: ctypes.CDLL, request: dict) -> dict:
             "status": status,
             "log": _text(library.nvrtcGetProgramLogSize, library.nvrtcGetProgramLog, program, MAX_LOG_BYTES),
             "ptx": ptx,
+            "cubin": _machine_code(library, program) if status == 0 else "",
             "symbols": _symbols(library, program, names) if status == 0 else {},
             "compile_s": time.monotonic() - started,
         }
@@ -90,12 +94,23 @@ def _strings(values: list[bytes]) -> ctypes.Array:
 
 
 def _text(size_of, read, program: ctypes.c_void_p, max_bytes: int) -> str:  # type: ignore[no-untyped-def]
+    raw = _raw(size_of, read, program)
+    return raw[: min(len(raw) - 1, max_bytes)].decode(errors="replace") if raw else ""
+
+
+def _machine_code(library: ctypes.CDLL, program: ctypes.c_void_p) -> str:
+    """Empty for a virtual architecture, which has none."""
+    code = _raw(library.nvrtcGetCUBINSize, library.nvrtcGetCUBIN, program)
+    return base64.b64encode(code).decode() if len(code) <= MAX_CUBIN_BYTES else ""
+
+
+def _raw(size_of, read, program: ctypes.c_void_p) -> bytes:  # type: ignore[no-untyped-def]
     size = ctypes.c_size_t()
     if size_of(program, ctypes.byref(size)) != 0 or size.value == 0:
-        return ""
+        return b""
     buffer = ctypes.create_string_buffer(size.value)
     read(program, buffer)
-    return buffer.raw[: min(size.value - 1, max_bytes)].decode(errors="replace")
+    return buffer.raw
 
 
 def _symbols(library: ctypes.CDLL, program: ctypes.c_void_p, names: list[bytes]) -> dict:
