@@ -20,6 +20,10 @@ COMMANDS = {
     "capture": ("capture", "capture"),
     "make_cases": ("cases", "make_cases"),
     "run_library": ("library", "run_library"),
+    "prepare_candidate": ("timing_candidate", "prepare_candidate"),
+    "prepare_baseline": ("baseline", "prepare_baseline"),
+    "time_block": ("timing", "time_block"),
+    "end_timing": ("timing", "end_timing"),
 }
 """Command -> (module, function). Other commands belong to `gpu`, whose table is `gpu.COMMANDS`."""
 

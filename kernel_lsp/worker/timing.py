@@ -1,0 +1,265 @@
+"""Commands that time one subject, a block of samples at a time: `time_block` and `end_timing`.
+
+A subject is a candidate's operation (`timing_candidate`) or a way to run the task in PyTorch (`baseline`): these live
+in different processes. Who asks for the blocks alternates between them; between two blocks nothing runs here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import random
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from .clocks import Clocks
+from .failure import Failure
+from .timing_stopwatch import CudaStopwatch, HostStopwatch, Stopwatch
+
+N_WARM_UP = 3
+N_PROBES = 3
+MAX_SLEEP_US = 4000.0
+SLEEP_MARGIN = 1.5
+"""Times the host's own time to enqueue: it varies."""
+LEAST_SLEEP_US = 20.0
+"""For the events and the sleep's own launch."""
+MAX_SETS = 16
+SET_BYTES_BUDGET = 2 << 30
+"""Of all copies of one subject's buffers; two are made whatever they take."""
+FREE_MEMORY_SHARE = 8
+"""One part in so many of the device's free memory may go into copies."""
+
+
+class NoWatch:
+    """Nothing about a subject's results is looked at."""
+
+    def before_block(self, places: list[int]) -> None:
+        """Nothing to prepare."""
+
+    def after_block(self) -> None:
+        """Nothing to look at."""
+
+    def report(self) -> dict[str, Any]:
+        """Nothing was looked at."""
+        return {}
+
+
+@dataclass
+class Subject:
+    """Something to time. `arm(place)` does what is not timed and gives a call on the buffers at `place`, of `n_sets`;
+    `arm_operator` the same for a call as a user makes it. At most `max_calls` are armed at once."""
+
+    arm: Callable[[int], Callable[[], Any]]
+    arm_operator: Callable[[int], Callable[[], Any]]
+    n_sets: int
+    device: int | None
+    max_calls: int = MAX_SETS
+    watch: Any = field(default_factory=NoWatch)
+    enqueue_us: float = 0.0
+
+    def calls(self, start: int, n_calls: int) -> list[Callable[[], Any]]:
+        """Armed calls on `n_calls` sets of buffers from `start` on, around the end."""
+        return [self.arm((start + offset) % self.n_sets) for offset in range(n_calls)]
+
+
+SUBJECTS: dict[str, Subject] = {}
+
+
+def time_block(request: dict[str, Any]) -> dict[str, Any]:
+    """``{"subject", "n_samples", "n_calls", "n_warm_samples", "n_operator_calls"}``.
+
+    Answers ``{"status": "timed", "cold_us": [...], "warm_us": [...], "operator_us": [...], "clocks": {...}}``, all per
+    call, or ``{"status": "crashed", "message"}`` when the device or PyTorch fails: then use another process.
+    """
+    subject = _subject(request)
+    try:
+        with _grad_mode(), _on(subject.device):
+            return {"status": "timed", **_block(subject, request)}
+    except RuntimeError as error:  # torch raises nothing narrower for what a device refuses
+        return {"status": "crashed", "message": str(error)[:500]}
+
+
+def end_timing(request: dict[str, Any]) -> dict[str, Any]:
+    """``{"subject"}``: forget it, and say what was seen of its results: `OutputWatch.report` for a candidate."""
+    subject = _subject(request)
+    del SUBJECTS[request["subject"]]
+    return {"status": "ended", **subject.watch.report()}
+
+
+def admit(name: str, subject: Subject) -> dict[str, Any]:
+    """Make a subject known under a name, warm it up and probe it.
+
+    Answers ``{"n_sets", "max_calls", "time_us", "enqueue_us", "resolution_us", ...facts of the device}``.
+    """
+    with _grad_mode(), _on(subject.device):
+        stopwatch = stopwatch_of(subject.device)
+        for place in range(max(N_WARM_UP, subject.n_sets)):
+            subject.arm(place % subject.n_sets)()
+        stopwatch.wait()
+        subject.enqueue_us = _enqueue_us(subject, stopwatch)
+        for _ in range(N_PROBES):
+            stopwatch.cold_sample(subject.calls(0, 1), sleep_us(subject, 1))
+        probes = stopwatch.take()
+        SUBJECTS[name] = subject
+        return {
+            "n_sets": subject.n_sets,
+            "max_calls": min(subject.max_calls, subject.n_sets, _affordable_calls(subject)),
+            "time_us": min(probes),
+            "enqueue_us": subject.enqueue_us,
+            "resolution_us": _resolution_us(subject.device, stopwatch),
+            **_facts(subject.device),
+        }
+
+
+def n_affordable_sets(set_bytes: int, device: int | None) -> int:
+    """How many copies of a subject's buffers are made."""
+    budget = SET_BYTES_BUDGET
+    if device is not None:
+        budget = min(budget, torch.cuda.mem_get_info(device)[0] // FREE_MEMORY_SHARE)
+    return max(2, min(MAX_SETS, budget // max(set_bytes, 1)))
+
+
+def refuse_zeros(inputs: Mapping[str, torch.Tensor]) -> None:
+    """Zeros take less power, so a GPU runs them faster than anything real."""
+    floating = [tensor for tensor in inputs.values() if tensor.is_floating_point() and tensor.numel()]
+    if floating and not any(bool(tensor.any()) for tensor in floating):
+        raise Failure("all floating inputs are zero: times on zeros are not true of other inputs")
+
+
+def sleep_us(subject: Subject, n_calls: int) -> float:
+    """How long the device waits for the host to enqueue so many calls."""
+    return min(MAX_SLEEP_US, LEAST_SLEEP_US + SLEEP_MARGIN * n_calls * subject.enqueue_us)
+
+
+def stopwatch_of(device: int | None) -> Stopwatch:
+    """One per device, with its memory to flush with."""
+    if device not in _STOPWATCHES:
+        _STOPWATCHES[device] = HostStopwatch() if device is None else CudaStopwatch(device)
+    return _STOPWATCHES[device]
+
+
+# --- below: a block
+
+_STOPWATCHES: dict[int | None, Stopwatch] = {}
+_CLOCKS: dict[int | None, Clocks] = {}
+_RESOLUTIONS: dict[int | None, float] = {}
+_DRAW = random.Random()
+
+
+def _block(subject: Subject, request: dict[str, Any]) -> dict[str, Any]:
+    n_samples, n_calls = int(request["n_samples"]), int(request["n_calls"])
+    stopwatch, pause_us = stopwatch_of(subject.device), sleep_us(subject, n_calls)
+    start = _DRAW.randrange(subject.n_sets)
+    places = [start + index * n_calls for index in range(n_samples + 1)]
+    subject.watch.before_block([(place + offset) % subject.n_sets for place in places for offset in range(n_calls)])
+    for place in places:
+        stopwatch.cold_sample(subject.calls(place, n_calls), pause_us)
+    clocks = _clocks(subject.device).read()  # while the device is at it
+    # The first sample of a block comes after another process had the device.
+    cold = stopwatch.take()[1:]
+    warm = _warm_samples(subject, int(request["n_warm_samples"]), n_calls, pause_us)
+    operator = _operator_samples(subject, int(request["n_operator_calls"]))
+    subject.watch.after_block()
+    per_call = [[time_us / n_calls for time_us in samples] for samples in (cold, warm)]
+    return {"cold_us": per_call[0], "warm_us": per_call[1], "operator_us": operator, "clocks": clocks}
+
+
+def _warm_samples(subject: Subject, n_samples: int, n_calls: int, pause_us: float) -> list[float]:
+    """The same buffers again and again."""
+    stopwatch = stopwatch_of(subject.device)
+    for index in range(n_samples):
+        if index == 0:
+            subject.arm(0)()
+        stopwatch.warm_sample([subject.arm(0) for _ in range(n_calls)], pause_us)
+    return stopwatch.take()
+
+
+def _operator_samples(subject: Subject, n_calls: int) -> list[float]:
+    """One sample: the host's time per call until the device has done them all."""
+    if n_calls == 0:
+        return []
+    stopwatch = stopwatch_of(subject.device)
+    calls = [subject.arm_operator(index % subject.n_sets) for index in range(min(n_calls, subject.max_calls))]
+    stopwatch.wait()
+    started = time.perf_counter()
+    for call in calls:
+        call()
+    stopwatch.wait()
+    return [(time.perf_counter() - started) * 1e6 / len(calls)]
+
+
+def _enqueue_us(subject: Subject, stopwatch: Stopwatch) -> float:
+    """The host's time for one call, while the device is busy with something else."""
+    times = []
+    for _ in range(N_PROBES):
+        call = subject.arm(0)
+        stopwatch.wait()
+        started = time.perf_counter()
+        call()
+        times.append((time.perf_counter() - started) * 1e6)
+    stopwatch.wait()
+    return min(times)
+
+
+def _affordable_calls(subject: Subject) -> int:
+    """Calls that the device can be kept waiting for."""
+    return max(1, int((MAX_SLEEP_US - LEAST_SLEEP_US) / max(SLEEP_MARGIN * subject.enqueue_us, 1.0)))
+
+
+def _resolution_us(device: int | None, stopwatch: Stopwatch) -> float:
+    if device not in _RESOLUTIONS:
+        _RESOLUTIONS[device] = stopwatch.resolution_us()
+    return _RESOLUTIONS[device]
+
+
+# --- below: the device
+
+
+def _facts(device: int | None) -> dict[str, Any]:
+    switches = {
+        "tf32": _switch(torch.backends.cuda.matmul.allow_tf32 or torch.backends.cudnn.allow_tf32),
+        "cudnn_benchmark": _switch(torch.backends.cudnn.benchmark),
+        "date": datetime.date.today().isoformat(),
+    }
+    if device is None:
+        facts = {"gpu": "CPU", "gpu_uuid": "", "driver": "none", "torch_version": torch.__version__}
+    else:
+        from .gpu import device_facts
+
+        facts = {**device_facts(device), "gpu_uuid": _uuid(device)}
+    return {**facts, **switches}
+
+
+def _switch(is_on: bool) -> str:
+    return "on" if is_on else "off"
+
+
+def _uuid(device: int) -> str:
+    """As NVML spells it; empty where torch does not tell."""
+    uuid = getattr(torch.cuda.get_device_properties(device), "uuid", "")
+    return f"GPU-{uuid}" if uuid else ""
+
+
+def _clocks(device: int | None) -> Clocks:
+    if device not in _CLOCKS:
+        _CLOCKS[device] = Clocks("" if device is None else _uuid(device))
+    return _CLOCKS[device]
+
+
+def _subject(request: dict[str, Any]) -> Subject:
+    if request["subject"] not in SUBJECTS:
+        raise Failure(f"nothing called {request['subject']} was prepared for timing in this process")
+    return SUBJECTS[request["subject"]]
+
+
+def _grad_mode() -> torch.no_grad:
+    """Calls that need gradients switch them on themselves."""
+    return torch.no_grad()
+
+
+def _on(device: int | None) -> Any:
+    return contextlib.nullcontext() if device is None else torch.cuda.device(device)

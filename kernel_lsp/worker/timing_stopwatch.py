@@ -1,0 +1,99 @@
+"""Samples of time: of the device between two events, or, where there is none, of the host.
+
+A sample is one interval around one or more calls. On a device, what comes before each is the same for everything that
+is timed: a flush of L2 (for cold samples), then a sleep on the device for as long as the host needs to enqueue the
+calls, so that gaps between launches are the device's and not Python's.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Union
+
+import torch
+
+L2_FLUSH_FACTOR = 2
+SLEEP_CYCLES_PER_US = 2000
+"""Of `torch.cuda._sleep`, at the highest clock of current GPUs: sleeping too long costs little."""
+N_EMPTY_SAMPLES = 7
+
+Calls = Sequence[Callable[[], Any]]
+
+
+class CudaStopwatch:
+    """Samples on a GPU. They are enqueued; `take` waits for them."""
+
+    def __init__(self, device: int) -> None:
+        self._device = device
+        n_bytes = L2_FLUSH_FACTOR * torch.cuda.get_device_properties(device).L2_cache_size
+        self._memory = torch.randint(1, 1 << 30, (n_bytes // 4,), dtype=torch.int32, device=f"cuda:{device}")
+        self._pending: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
+
+    def cold_sample(self, calls: Calls, sleep_us: float) -> None:
+        """Calls that find nothing of theirs in L2: it is full of lines written by another kernel."""
+        self._memory.add_(1)
+        self.warm_sample(calls, sleep_us)
+
+    def warm_sample(self, calls: Calls, sleep_us: float) -> None:
+        """Calls that find in L2 what came before them."""
+        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        torch.cuda._sleep(int(sleep_us * SLEEP_CYCLES_PER_US))
+        start.record()
+        for call in calls:
+            call()
+        end.record()
+        self._pending.append((start, end))
+
+    def take(self) -> list[float]:
+        """Microseconds of each sample since the last `take`."""
+        self.wait()
+        times = [start.elapsed_time(end) * 1e3 for start, end in self._pending]
+        self._pending.clear()
+        return times
+
+    def wait(self) -> None:
+        """Until the device has done all its work."""
+        torch.cuda.synchronize(self._device)
+
+    def resolution_us(self) -> float:
+        """Between two events with nothing between them."""
+        for _ in range(N_EMPTY_SAMPLES):
+            self.cold_sample((), 0.0)
+        return statistics.median(self.take())
+
+
+class HostStopwatch:
+    """Samples of the host's clock, for computation on a CPU. There is no cache to flush and nothing to wait for."""
+
+    def __init__(self) -> None:
+        self._times: list[float] = []
+
+    def cold_sample(self, calls: Calls, sleep_us: float) -> None:
+        """The same as a warm one."""
+        self.warm_sample(calls, sleep_us)
+
+    def warm_sample(self, calls: Calls, sleep_us: float) -> None:
+        """Runs the calls at once."""
+        started = time.perf_counter_ns()
+        for call in calls:
+            call()
+        self._times.append((time.perf_counter_ns() - started) / 1e3)
+
+    def take(self) -> list[float]:
+        """Microseconds of each sample since the last `take`."""
+        times, self._times = self._times, []
+        return times
+
+    def wait(self) -> None:
+        """Nothing runs by itself."""
+
+    def resolution_us(self) -> float:
+        """Between two readings of the clock."""
+        for _ in range(N_EMPTY_SAMPLES):
+            self.warm_sample((), 0.0)
+        return statistics.median(self.take())
+
+
+Stopwatch = Union[CudaStopwatch, HostStopwatch]
