@@ -59,13 +59,13 @@ constraints=$venv/torch-constraint.txt
 "$venv/bin/python" -m pip freeze --disable-pip-version-check | grep '^torch==' >"$constraints"
 
 echo "Installing kernel_lsp and its tools"
-install --constraint "$constraints" --editable '.[dev]'
+install --constraint "$constraints" --editable '.[dev,llm]'
 
 if found=$(has_cuda_compiler); then
     echo "CUDA compiler: $found"
 else
     echo "CUDA compiler: none found, installing NVIDIA's NVRTC from PyPI"
-    install --constraint "$constraints" --editable '.[dev,cuda]'
+    install --constraint "$constraints" --editable '.[dev,llm,cuda]'
     found=$(has_cuda_compiler) || fail "NVRTC was installed but cannot be found" "$venv/bin/kernel-lsp doctor"
     echo "CUDA compiler: $found"
 fi

@@ -46,6 +46,7 @@ WHERE_ALLOWED = {
     "lsprotocol": ("server/",),
     "pygls": ("server/",),
     "litellm": ("llm/",),
+    "jinja2": ("llm/",),
     "ray": ("evaluate/executors/ray.py",),
     "typer": ("cli/",),
     "rich": ("cli/",),
@@ -56,7 +57,7 @@ MAY_PRINT = ("cli/", "worker/", "toolchain/nvrtc_program.py")
 WORKER_MAY_IMPORT = {*sys.stdlib_module_names, "torch", "sympy"}
 """sympy comes with torch: it is what symbolic sizes are made of."""
 
-HEAVY = ("torch", "numpy", "llvmlite", "tree_sitter", "sqlite3", "sympy", "litellm", "ray", "pygls")
+HEAVY = ("torch", "numpy", "llvmlite", "tree_sitter", "sqlite3", "sympy", "litellm", "jinja2", "ray", "pygls")
 IMPORT_BUDGET_MS = 300
 N_IMPORT_TRIES = 5
 """The best of several: other work on the machine only ever adds."""

@@ -1,0 +1,1 @@
+"""Language models: providers behind one seam, prompts, replies, what they cost."""

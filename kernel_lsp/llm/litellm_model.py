@@ -1,0 +1,261 @@
+"""Any vendor's model, a local server that speaks OpenAI's protocol, or Ollama, through litellm.
+
+litellm takes seconds to import, so it is imported with the first call, in the process of the run alone. It is told to
+log nothing, to call nowhere for prices, and to leave retrying to us.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import email.utils
+import logging
+import os
+import time
+from dataclasses import dataclass
+from functools import cache
+from types import ModuleType
+from typing import Any
+from urllib.parse import urlsplit
+
+from kernel_lsp.errors import EnvironmentProblem, SettingError
+from kernel_lsp.llm.keys import find_key
+from kernel_lsp.llm.request import Cause, ModelFailed, ModelRequest, OnText, Replied, Usage, ignore_text
+
+PROMPT_OVERHEAD_TOKENS = 64
+"""Of the chat format around the messages, for the bound on a prompt's tokens."""
+BYTES_PER_TOKEN = 4
+"""Where a provider reports no usage: the usual average for English and code."""
+FREE_PREFIXES = ("ollama/", "ollama_chat/", "llamafile/", "lm_studio/", "hosted_vllm/")
+"""Providers that run on the user's own machines."""
+NO_KEY = "none"
+"""Local servers want a key and look at none."""
+N_MESSAGE_CHARACTERS = 500
+
+
+@dataclass(frozen=True)
+class Prices:
+    """US dollars per token."""
+
+    prompt_usd: float
+    reply_usd: float
+
+    def cost_usd(self, n_prompt_tokens: int, n_reply_tokens: int) -> float:
+        return n_prompt_tokens * self.prompt_usd + n_reply_tokens * self.reply_usd
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """Where a model is. `base_url` None is the vendor's own; `prices` None means litellm's table."""
+
+    base_url: str | None = None
+    prices: Prices | None = None
+    deadline_s: float = 600.0
+    idle_deadline_s: float = 120.0
+    """Without a single piece of a streamed reply."""
+
+
+class LitellmModel:
+    """`name` is litellm's: ``openai/gpt-...``, ``anthropic/...``, ``gemini/...``, ``ollama/...``."""
+
+    def __init__(self, name: str, endpoint: Endpoint | None = None) -> None:
+        self._name, self._endpoint = name, endpoint or Endpoint()
+        if self._endpoint.base_url is not None:
+            check_base_url(self._endpoint.base_url)
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    @property
+    def costs_money(self) -> bool:
+        return self._prices() != Prices(0.0, 0.0)
+
+    def worst_cost_usd(self, request: ModelRequest) -> float | None:
+        """A token is at least one byte, and the reply ends at its limit."""
+        prices = self._prices()
+        if prices is None:
+            return None
+        n_bytes = sum(len(message.content.encode()) for message in request.messages)
+        return prices.cost_usd(n_bytes + PROMPT_OVERHEAD_TOKENS, request.max_tokens)
+
+    async def reply(self, request: ModelRequest, on_text: OnText = ignore_text) -> Replied | ModelFailed:
+        stream = _Stream(on_text)
+        try:
+            async with asyncio.timeout(self._endpoint.deadline_s):
+                await self._stream(request, stream)
+        except TimeoutError:
+            message = (
+                f"no whole reply within {self._endpoint.deadline_s:.0f} s (or {self._endpoint.idle_deadline_s:.0f}"
+            )
+            return self._failed("timeout", f"{message} s without a word)", request, stream)
+        except EnvironmentProblem:
+            raise
+        except Exception as error:  # litellm passes on whatever a vendor's client raises; each is an outcome
+            return self._failed(_cause(error), _message(error), request, stream, _retry_after_s(error))
+        if not stream.finish:
+            return self._failed("connection", "the stream ended before the reply did", request, stream)
+        finish = stream.finish if stream.finish in ("stop", "length") else "other"
+        return Replied(model=self.name, text=stream.text, usage=self._usage(request, stream), finish=finish)
+
+    # --- below
+
+    async def _stream(self, request: ModelRequest, stream: _Stream) -> None:
+        chunks = await _litellm().acompletion(
+            model=self.name,
+            messages=[message.model_dump() for message in request.messages],
+            temperature=request.temperature,
+            max_tokens=request.max_tokens,
+            stream=True,
+            stream_options={"include_usage": True},
+            drop_params=True,
+            num_retries=0,
+            max_retries=0,
+            timeout=self._endpoint.idle_deadline_s,
+            **self._connection(),
+        )
+        iterator = aiter(chunks)
+        while True:
+            async with asyncio.timeout(self._endpoint.idle_deadline_s):
+                try:
+                    chunk = await anext(iterator)
+                except StopAsyncIteration:
+                    return
+            stream.take(chunk)
+
+    def _connection(self) -> dict[str, str]:
+        """The address and the key. Without a base URL, litellm reads the vendor's own variable where we find none."""
+        variable = f"{self.name.partition('/')[0].upper()}_API_KEY" if "/" in self.name else "OPENAI_API_KEY"
+        key = find_key(variable)
+        if self._endpoint.base_url is not None:
+            return {"api_base": self._endpoint.base_url, "api_key": key or NO_KEY}
+        return {"api_key": key} if key else {}
+
+    def _prices(self) -> Prices | None:
+        if self._endpoint.prices is not None:
+            return self._endpoint.prices
+        if self.name.startswith(FREE_PREFIXES):
+            return Prices(0.0, 0.0)
+        return None if self._endpoint.base_url is not None else _listed_prices(self.name)
+
+    def _usage(self, request: ModelRequest, stream: _Stream) -> Usage:
+        """As the provider reports it; else estimated from the lengths."""
+        n_prompt, n_reply = stream.n_prompt_tokens, stream.n_reply_tokens
+        if not n_prompt and not n_reply:
+            n_prompt = sum(len(message.content.encode()) for message in request.messages) // BYTES_PER_TOKEN
+            n_reply = len(stream.text.encode()) // BYTES_PER_TOKEN
+        prices = self._prices()
+        cost_usd = prices.cost_usd(n_prompt, n_reply) if prices is not None else None
+        return Usage(n_prompt_tokens=n_prompt, n_reply_tokens=n_reply, cost_usd=cost_usd)
+
+    def _failed(
+        self, cause: Cause, message: str, request: ModelRequest, stream: _Stream, retry_after_s: float | None = None
+    ) -> ModelFailed:
+        # What was streamed before it broke off is paid for; a request that was refused outright is not.
+        usage = self._usage(request, stream) if stream.text else Usage()
+        return ModelFailed(model=self.name, cause=cause, message=message, retry_after_s=retry_after_s, usage=usage)
+
+
+def check_base_url(url: str) -> None:
+    """Raise SettingError for an address that is none, or that has a password in it."""
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise SettingError(f"model_base_url = '{url}' is no address", next_step="e.g. http://localhost:8000/v1")
+    if parts.username or parts.password:
+        raise SettingError(
+            "model_base_url has a user name or password in it",
+            next_step="give the key in the environment: settings are kept with the run",
+        )
+
+
+class _Stream:
+    """A reply as it comes."""
+
+    def __init__(self, on_text: OnText) -> None:
+        self._on_text = on_text
+        self._pieces: list[str] = []
+        self.finish = ""
+        self.n_prompt_tokens = self.n_reply_tokens = 0
+
+    @property
+    def text(self) -> str:
+        return "".join(self._pieces)
+
+    def take(self, chunk: Any) -> None:
+        usage = getattr(chunk, "usage", None)
+        if usage is not None:
+            self.n_prompt_tokens = int(usage.prompt_tokens or 0)
+            self.n_reply_tokens = int(usage.completion_tokens or 0)
+        for choice in chunk.choices[:1]:
+            piece = getattr(choice.delta, "content", None) or ""
+            if piece:
+                self._pieces.append(piece)
+                self._on_text(piece)
+            self.finish = choice.finish_reason or self.finish
+
+
+@cache
+def _litellm() -> ModuleType:
+    os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # read while it is imported: no call for a price table
+    os.environ.setdefault("LITELLM_LOG", "ERROR")
+    try:
+        with contextlib.redirect_stdout(None):  # stdout belongs to whoever asked for JSON
+            import litellm
+    except ImportError as error:
+        raise EnvironmentProblem(
+            f"litellm cannot be imported: {error}",
+            next_step="pip install 'kernel_lsp[llm]', or use --model manual, command:... or editor",
+        ) from error
+    litellm.suppress_debug_info = True
+    litellm.telemetry = False
+    litellm.turn_off_message_logging = True
+    litellm.disable_streaming_logging = True
+    for name in ("LiteLLM", "LiteLLM Router", "LiteLLM Proxy", "httpx", "openai"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)  # their messages hold requests
+    return litellm
+
+
+@cache
+def _listed_prices(name: str) -> Prices | None:
+    """litellm's table, as it came with the package."""
+    try:
+        found = _litellm().get_model_info(name)
+    except Exception:  # litellm raises a plain Exception for a model that it does not know
+        return None
+    prompt_usd, reply_usd = found.get("input_cost_per_token"), found.get("output_cost_per_token")
+    return Prices(prompt_usd, reply_usd) if prompt_usd is not None and reply_usd is not None else None
+
+
+# --- below: a vendor's exceptions as causes
+
+
+def _cause(error: Exception) -> Cause:
+    status = getattr(error, "status_code", None)
+    name = type(error).__name__
+    if status == 429 or "RateLimit" in name:
+        return "rate_limited"
+    if status in (401, 403) or "Authentication" in name or "PermissionDenied" in name:
+        return "authentication"
+    if status == 408 or "Timeout" in name:
+        return "timeout"
+    if "Connection" in name or isinstance(error, OSError) or status is None:
+        return "connection"
+    return "server" if int(status) >= 500 else "refused"
+
+
+def _message(error: Exception) -> str:
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if len(text) <= N_MESSAGE_CHARACTERS else text[:N_MESSAGE_CHARACTERS] + "..."
+
+
+def _retry_after_s(error: Exception) -> float | None:
+    """Seconds or a date, as RFC 9110 section 10.2.3 has it."""
+    headers = getattr(getattr(error, "response", None), "headers", None) or {}
+    value = headers.get("retry-after")
+    if value is None:
+        return None
+    with contextlib.suppress(ValueError):
+        return max(0.0, float(value))
+    with contextlib.suppress(ValueError, TypeError):
+        return max(0.0, email.utils.parsedate_to_datetime(value).timestamp() - time.time())
+    return None

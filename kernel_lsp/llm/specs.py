@@ -1,0 +1,141 @@
+"""Models by what a user writes: ``--model openai/gpt-5``, ``--model judge=ollama/qwen3``, ``--model manual:replies``.
+
+[PURPOSE=]NAME        any model that litellm knows, or of the server at model_base_url
+[PURPOSE=]manual[:DIR]       prompts are written to DIR, replies read from there
+[PURPOSE=]command:PROGRAM    the prompt on stdin, the reply on stdout
+[PURPOSE=]replay:FILE        recorded replies
+[PURPOSE=]editor             the editor's own model, when an editor runs this
+[PURPOSE=]paste              a person pastes replies into the terminal
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import get_args
+
+from kernel_lsp.errors import SettingError
+from kernel_lsp.llm.callback import Ask, CallbackModel
+from kernel_lsp.llm.command import CommandModel
+from kernel_lsp.llm.litellm_model import Endpoint, LitellmModel, Prices
+from kernel_lsp.llm.manual import ManualModel
+from kernel_lsp.llm.recording import ReplayModel, read_recording
+from kernel_lsp.llm.request import Message, Model, ModelRequest, Purpose
+
+CALLBACKS = ("editor", "paste")
+"""Names that stand for a callback of whoever runs us."""
+TOKENS_PER_PRICE = 1_000_000
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """Where specs are resolved. `replay` answers in place of every model, under the models' own names."""
+
+    directory: Path
+    manual_folder: Path
+    endpoint: Endpoint = field(default_factory=Endpoint)
+    callbacks: Mapping[str, Ask] = field(default_factory=dict)
+    replay: Path | None = None
+    manual_deadline_s: float = 24 * 3600.0
+
+
+@dataclass(frozen=True)
+class Roster:
+    """The models of each purpose, in the order given; those without a purpose serve every one that has none."""
+
+    by_purpose: Mapping[str, tuple[Model, ...]]
+
+    def of(self, purpose: Purpose) -> tuple[Model, ...]:
+        """`repair` falls back to `translate`, every purpose to those without one. Empty when there is none."""
+        for name in {"repair": ("repair", "translate", "")}.get(purpose, (purpose, "")):
+            if self.by_purpose.get(name):
+                return self.by_purpose[name]
+        return ()
+
+    @property
+    def models(self) -> tuple[Model, ...]:
+        return tuple(model for models in self.by_purpose.values() for model in models)
+
+
+def open_roster(specs: Sequence[str], surroundings: Surroundings) -> Roster:
+    """The models that the specs name. Raises SettingError, UserError."""
+    recording = None if surroundings.replay is None else read_recording(surroundings.replay)
+    by_purpose: dict[str, tuple[Model, ...]] = {}
+    for spec in specs:
+        purpose, name = split_spec(spec)
+        model = _open(name, surroundings)
+        if recording is not None:
+            model = ReplayModel(recording, model.name)
+        by_purpose[purpose] = (*by_purpose.get(purpose, ()), model)
+    return Roster(by_purpose)
+
+
+def check_prices(roster: Roster, budget_usd: float | None) -> None:
+    """Raise SettingError when a budget is given and a model has no price to hold it against."""
+    probe = ModelRequest(purpose="propose", messages=(Message(role="user", content=""),))
+    for model in roster.models:
+        if budget_usd is not None and model.worst_cost_usd(probe) is None:
+            raise SettingError(
+                f"the price of {model.name} is not known, so a budget cannot be kept",
+                next_step="set model_prices = 'PROMPT:REPLY' in US dollars per million tokens, or give no budget",
+            )
+
+
+def parse_prices(text: str | None) -> Prices | None:
+    """``3:15`` is 3 US dollars per million prompt tokens and 15 per million reply tokens. Raises SettingError."""
+    if not text:
+        return None
+    try:
+        prompt, reply = (float(part) / TOKENS_PER_PRICE for part in text.split(":"))
+    except ValueError:
+        raise SettingError(
+            f"model_prices = '{text}' has not the form PROMPT:REPLY",
+            next_step="e.g. 3:15, US dollars per million tokens",
+        ) from None
+    if not (0 <= prompt < 1 and 0 <= reply < 1):
+        raise SettingError(f"model_prices = '{text}' is out of range", next_step="e.g. 3:15")
+    return Prices(prompt, reply)
+
+
+def split_spec(spec: str) -> tuple[str, str]:
+    """The purpose (empty for all) and the rest. Raises SettingError."""
+    head, separator, rest = spec.partition("=")
+    purposes = get_args(Purpose)
+    if not separator or ":" in head or "/" in head:
+        head, rest = "", spec
+    if head and head not in purposes:
+        raise SettingError(f"model '{spec}': no purpose '{head}'", next_step=f"purposes: {', '.join(purposes)}")
+    if not rest.strip():
+        raise SettingError(f"model '{spec}' has no name", next_step="e.g. openai/gpt-5, ollama/qwen3, manual")
+    return head, rest.strip()
+
+
+# --- below
+
+
+def _open(name: str, around: Surroundings) -> Model:
+    kind, _, rest = name.partition(":")
+    if name in CALLBACKS:
+        ask = around.callbacks.get(name)
+        if ask is None:
+            raise SettingError(f"there is no {name} to ask here", next_step="name another model")
+        return CallbackModel(name, ask, around.endpoint.deadline_s)
+    if kind == "manual":
+        return ManualModel(around.directory / rest if rest else around.manual_folder, around.manual_deadline_s)
+    if kind == "command":
+        return CommandModel(_argv(name, rest), around.endpoint.deadline_s)
+    if kind == "replay":
+        return ReplayModel(read_recording(around.directory / rest))
+    return LitellmModel(name, around.endpoint)
+
+
+def _argv(name: str, rest: str) -> list[str]:
+    try:
+        argv = shlex.split(rest)
+    except ValueError as error:
+        raise SettingError(f"model '{name}': {error}", next_step="quote it as for a shell") from None
+    if not argv:
+        raise SettingError(f"model '{name}' names no program", next_step="e.g. command:'llm -m local'")
+    return argv
