@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import BeforeValidator, Field, ValidationError
 
 from kernel_lsp.core.model import Noun
 from kernel_lsp.errors import SettingError
@@ -37,6 +37,14 @@ def default_cache_directory() -> Path:
     return (Path(root) if os.path.isabs(root) else Path("~/.cache").expanduser()) / "kernel-lsp"
 
 
+def _split(value: Any) -> Any:
+    """Lists may be written as words: ``a b`` or ``a, b``."""
+    return tuple(value.replace(",", " ").split()) if isinstance(value, str) else value
+
+
+Words = Annotated[tuple[str, ...], BeforeValidator(_split)]
+Temperature = Annotated[float, Field(ge=0, le=2, allow_inf_nan=False)]
+Temperatures = Annotated[tuple[Temperature, ...], BeforeValidator(_split)]
 Deadline = Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)]
 
 
@@ -71,8 +79,36 @@ class Settings(Noun):
         description="Where compiled kernels are kept between runs.",
         json_schema_extra={"scope": "machine"},
     )
+    models: Words = _setting(
+        (),
+        "Models that propose kernels, e.g. openai/gpt-5, ollama/qwen3, manual, judge=NAME; none: the generator alone.",
+    )
+    model_base_url: str | None = _setting(None, "Address of a server that speaks OpenAI's protocol.", "machine")
+    model_prices: str | None = _setting(
+        None, "PROMPT:REPLY, US dollars per million tokens, for models whose price is not known.", "machine"
+    )
+    budget_usd: float | None = _setting(
+        None, "US dollars that a run may spend on models; it never spends more.", "machine", ge=0, allow_inf_nan=False
+    )
+    model_deadline_s: Deadline = _setting(600.0, "Seconds that one reply of a model may take.")
+    model_idle_deadline_s: Deadline = _setting(120.0, "Seconds that a model may say nothing while it replies.")
+    model_max_tokens: int = _setting(16_384, "Tokens that one reply may have.", ge=256, le=1_000_000)
+    model_concurrency: int = _setting(8, "Requests to one model at a time.", ge=1, le=256)
+    model_requests_per_minute: float | None = _setting(None, "Requests to one model per minute.", gt=0, le=1e6)
+    temperatures: Temperatures = _setting((0.3, 0.7, 1.0), "Temperatures that proposals are drawn with.", min_length=1)
+    strategy: Literal["evolve", "best-of-n", "beam"] = _setting("evolve", "How models' proposals build on each other.")
+    ensemble: Literal["bandit", "uniform"] = _setting("bandit", "How models, temperatures and hints are drawn.")
+    repair_rounds: int = _setting(3, "Times that a model may correct a translation.", ge=0, le=20)
+    islands: int = _setting(2, "Populations that evolve apart and exchange their best.", ge=1, le=64)
+    judges: Literal["off", "filter"] = _setting("off", "Whether models judge what may go to the hardware.")
+    judge_threshold: float = _setting(0.35, "Probability of being right below which a judge votes no.", ge=0, le=1)
     out_directory: Path | None = _setting(None, "Where the two result files go; by default beside the target's file.")
     log_level: Literal["debug", "info", "warning", "error"] = _setting("warning", "What is logged to stderr.")
+    sandbox: Literal["auto", "off", "limits", "landlock", "landlock+seccomp", "bwrap"] = _setting(
+        "auto",
+        "How compilers, the executor and workers are confined: auto takes the strongest that this machine has.",
+        "machine",
+    )
     diagnostics: bool = _setting(True, "In an editor: show what the rules find while you type.")
     code_lens: bool = _setting(True, "In an editor: show what can be done, and the last result, above each target.")
     inlay_hints: bool = _setting(False, "In an editor: show each line's share of the estimated time at its end.")
@@ -81,6 +117,9 @@ class Settings(Noun):
     )
     check_on_save: bool = _setting(
         True, "In an editor: compile and check a kernel when you save it, in a trusted workspace."
+    )
+    measure_on_save: bool = _setting(
+        False, "In an editor: when you save a kernel, also run and time it on the GPU, in a trusted workspace."
     )
 
 

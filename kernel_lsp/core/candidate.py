@@ -19,6 +19,16 @@ class Origin(Noun):
     parents: tuple[str, ...] = ()
     generation: int = 0
     model: str | None = None
+    """With the fields below: for a model's proposal."""
+    operator: str = ""
+    """How it was asked for: ``translate``, ``improve``, ``edit``, ``crossover`` or ``repair``."""
+    temperature: float | None = None
+    hint: str = ""
+    thought: str = ""
+    prompt: str = ""
+    prompt_hash: str = ""
+    """Of the template; the prompt that was sent is found by `request_key`."""
+    request_key: str = ""
 
 
 class Candidate(Noun):

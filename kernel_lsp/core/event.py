@@ -55,7 +55,7 @@ class CandidateEvaluated(Noun):
     kind: Literal["candidate_evaluated"] = "candidate_evaluated"
     candidate_id: str
     generation: int
-    depth: Literal["screen", "full"] = "full"
+    depth: Literal["precheck", "screen", "full"] = "full"
     outcome: str
     """The kind of the outcome: ``correct``, ``mismatch``, ..."""
     message: str
@@ -69,6 +69,47 @@ class NewBest(Noun):
     candidate_id: str
     score_us: float
     score_kind: Literal["measured", "estimated"]
+
+
+class ModelCalled(Noun):
+    """A model was asked for proposal `slot`. `outcome` is ``replied`` or why there is no reply. `run_cost_usd` is what
+    the run has spent so far; `cost_usd` is None where no price is known."""
+
+    kind: Literal["model_called"] = "model_called"
+    slot: int
+    purpose: str
+    model: str
+    outcome: str
+    message: str = ""
+    n_prompt_tokens: int
+    n_reply_tokens: int
+    cost_usd: float | None
+    run_cost_usd: float
+    n_run_calls: int
+    budget_usd: float | None = None
+    from_archive: bool = False
+
+
+class ProposalDropped(Noun):
+    """Proposal `slot` brought no kernel to measure: no reply, none that can be read, a program that is known already,
+    or one that the judges hold back from the hardware."""
+
+    kind: Literal["proposal_dropped"] = "proposal_dropped"
+    slot: int
+    generation: int
+    reason: Literal["failed", "unreadable", "duplicate", "held_back"]
+    message: str
+
+
+class CandidateJudged(Noun):
+    """What the judges think, by judge: the probability that there is no fault. It orders and filters what goes to the
+    hardware; it never makes a candidate right or wrong."""
+
+    kind: Literal["candidate_judged"] = "candidate_judged"
+    candidate_id: str
+    generation: int
+    probabilities: dict[str, float]
+    is_passed: bool
 
 
 class FilesWritten(Noun):
@@ -92,6 +133,13 @@ class RunFinished(Noun):
     library_steps: tuple[str, ...] = ()
     files: tuple[str, ...] = ()
     elapsed_s: float = 0.0
+    stopped: str = ""
+    """Why the search ended before its last generation; empty when it did not."""
+    n_model_calls: int = 0
+    n_prompt_tokens: int = 0
+    n_reply_tokens: int = 0
+    cost_usd: float = 0.0
+    """Of the calls whose price is known."""
 
 
 Event = Annotated[
@@ -102,6 +150,9 @@ Event = Annotated[
     | CandidateProposed
     | CandidateEvaluated
     | NewBest
+    | ModelCalled
+    | ProposalDropped
+    | CandidateJudged
     | FilesWritten
     | RunFinished,
     Field(discriminator="kind"),

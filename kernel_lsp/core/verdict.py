@@ -138,13 +138,15 @@ class Verdict(Noun):
 
     schema_version: int = SCHEMA_VERSION
     candidate_id: str
-    depth: Literal["screen", "full"] = "full"
-    """``screen``: built, one case checked, scored, to rank a search. ``full``: every case; only this is "verified"."""
+    depth: Literal["precheck", "screen", "full"] = "full"
+    """``precheck``: as ``screen``, by the executor alone, before judges and hardware. ``screen``: built, one case checked, scored, to rank a search. ``full``: every case; only this is "verified"."""
     device: str
     """Where it was reached: ``PTX executor (CPU)`` or the GPU's name."""
     outcome: CheckOutcome
     findings: tuple[Finding, ...] = ()
     kernels: tuple[KernelFacts, ...] = ()
+    program_hash: str = ""
+    """Of the instructions that it compiled to, whatever its text looks like; empty when it did not compile."""
     library_steps: tuple[str, ...] = ()
     """The vendor library functions that it calls, e.g. ``aten::mm``; empty for a kernel that is all its own."""
     times: dict[str, Comparison] = {}
