@@ -4,6 +4,38 @@ from __future__ import annotations
 
 from kernel_lsp.core.model import Noun
 
+SECTOR_BYTES = 32
+
+
+class LineCounters(Noun):
+    """What one line of the `.cu` file did, inlined calls included. `line` is 1-based.
+
+    `n_instructions` are per thread, over the blocks that ran. The rest covers the traced blocks: `n_global_requests` of
+    warps touched `n_global_sectors` of 32 bytes, in `n_global_accesses` by single threads of `n_global_bytes` in all.
+    """
+
+    line: int
+    n_instructions: int
+    n_global_requests: int = 0
+    n_global_sectors: int = 0
+    n_global_accesses: int = 0
+    n_global_bytes: int = 0
+
+    @property
+    def sectors_per_request(self) -> float:
+        """4 for 32 threads that access neighbouring floats, 32 when each is in a sector of its own. 0 without any."""
+        return self.n_global_sectors / self.n_global_requests if self.n_global_requests else 0.0
+
+    @property
+    def threads_per_request(self) -> float:
+        """Of a warp's 32, how many took part: fewer where the warp has diverged. 0 without any request."""
+        return self.n_global_accesses / self.n_global_requests if self.n_global_requests else 0.0
+
+    @property
+    def sector_efficiency(self) -> float:
+        """Which part of the sectors' bytes was asked for; above 1 where threads share elements. 1 without any."""
+        return self.n_global_bytes / (self.n_global_sectors * SECTOR_BYTES) if self.n_global_sectors else 1.0
+
 
 class LaunchCounters(Noun):
     """Totals over the `n_blocks_run` blocks that ran, of `n_blocks`; scale by their ratio for the whole launch.
@@ -33,3 +65,5 @@ class LaunchCounters(Noun):
     n_barriers: int
     n_shuffles: int
     max_instructions_per_thread: int
+    lines: tuple[LineCounters, ...] = ()
+    """By line, where blocks were traced."""

@@ -16,6 +16,15 @@ class Severity(StrEnum):
     HINT = "hint"
 
 
+class RelatedPlace(Noun):
+    """Another place that a finding has to do with, e.g. in a header, or where a template was instantiated. `file` is
+    absolute where the file is known, `line` 1-based."""
+
+    message: str
+    file: str
+    line: int
+
+
 class Finding(Noun):
     """One fact at one place. `line` and `column` are 1-based. `source` is who found it (``nvrtc``, ``ptxas``,
     ``executor``, ``plan``, ``integrity``); `code` is stable and documented, e.g. ``out-of-bounds-read``."""
@@ -31,3 +40,4 @@ class Finding(Noun):
     block: tuple[int, int, int] | None = None
     thread: tuple[int, int, int] | None = None
     n_occurrences: int = 1
+    related: tuple[RelatedPlace, ...] = ()

@@ -11,12 +11,26 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from kernel_lsp.engine.messages import JOB_METHODS, JobEvent, JobQueued, JobRequest, JobStarted, Problem, Reply
+from kernel_lsp.config import load_settings
+from kernel_lsp.engine.messages import (
+    JOB_METHODS,
+    CountKernel,
+    EstimateTarget,
+    JobEvent,
+    JobQueued,
+    JobRequest,
+    JobStarted,
+    Problem,
+    Reply,
+)
 from kernel_lsp.engine.runner import RunnerLine
+from kernel_lsp.errors import SettingError
+from kernel_lsp.gpu.presence import has_gpu
 from kernel_lsp.process.channel import Channel
 from kernel_lsp.process.tree import kill_tree
 
 RUNNER = (sys.executable, "-m", "kernel_lsp.engine.runner")
+FIRST_GPU = "cuda:0"
 GRACE_S = 0.6
 """For an ending in order: the run is marked as interrupted, compilers and executors are reaped. Cancelling may take 1 s
 in all."""
@@ -65,7 +79,7 @@ class JobQueue:
         self._say(reply)
 
     async def _take_turn(self, request: JobRequest) -> Reply:
-        lane = lane_of(request)
+        lane = lane_of(request, gpu_is_there=has_gpu())
         n_before = self._n_in_lane.get(lane, 0)
         self._n_in_lane[lane] = n_before + 1
         try:
@@ -99,14 +113,25 @@ class JobQueue:
         return Reply(id=request.id, error=_died(channel))
 
 
-def lane_of(request: JobRequest) -> str:
+def lane_of(request: JobRequest, *, gpu_is_there: bool) -> str:
     """A GPU is for one job at a time: a second one would disturb its times. On the CPU a check or an estimate need not
     wait for a long run."""
-    device = str(getattr(request, "settings", {}).get("device", ""))
-    return device if device.startswith("cuda") else f"cpu {JOB_METHODS.index(request.method)}"
+    device = "cpu" if isinstance(request, EstimateTarget | CountKernel) else _device(request)
+    if device == "auto":
+        device = FIRST_GPU if gpu_is_there else "cpu"
+    if device == "cpu":
+        return f"cpu {JOB_METHODS.index(request.method)}"
+    return FIRST_GPU if device == "cuda" else device
 
 
 # --- below
+
+
+def _device(request: JobRequest) -> str:
+    try:
+        return load_settings(request.directory, getattr(request, "settings", {})).device
+    except SettingError:
+        return "cpu"  # the job itself will say what is wrong
 
 
 async def _end(channel: Channel, folder: Path) -> None:

@@ -7,6 +7,7 @@ from math import prod
 
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.expression import evaluate_int, parse
+from kernel_lsp.core.measurement import Bound, Estimate
 from kernel_lsp.core.task import Graph, GraphNode, SourceLine, Task, TensorType
 from kernel_lsp.engine.messages import LineEstimate, TargetEstimate
 from kernel_lsp.evaluate.cases import captured_sizes
@@ -25,17 +26,7 @@ def estimate_lines(target: str, task: Task, gpu: GpuSpec) -> TargetEstimate:
     alone_us = {line: _time_us(found) for line, found in kernels.items()}
     total_us = sum(alone_us.values()) or 1.0
     lines = [
-        LineEstimate(
-            file=line.file,
-            line=line.line,
-            text=line.text.strip(),
-            operations=tuple(dict.fromkeys(base_op(node.op) for node in task.forward.nodes if node.source == line)),
-            time_us=alone_us[line] / total_us * estimate.time_us,
-            share=alone_us[line] / total_us,
-            bytes_moved=sum(kernel.n_bytes for kernel in found),
-            n_operations=sum(kernel.n_operations for kernel in found),
-            n_launches=len(found),
-        )
+        _line(line, found, alone_us[line] / total_us, _operations(line, task.forward), estimate, gpu)
         for line, found in kernels.items()
         if found
     ]
@@ -49,6 +40,46 @@ def estimate_lines(target: str, task: Task, gpu: GpuSpec) -> TargetEstimate:
 
 
 # --- below
+
+
+def _line(
+    line: SourceLine,
+    kernels: tuple[EagerKernel, ...],
+    share: float,
+    operations: tuple[str, ...],
+    whole: Estimate,
+    gpu: GpuSpec,
+) -> LineEstimate:
+    """A line's part of the whole: its interval is the whole's in proportion."""
+    n_bytes, n_operations = sum(kernel.n_bytes for kernel in kernels), sum(kernel.n_operations for kernel in kernels)
+    return LineEstimate(
+        file=line.file,
+        line=line.line,
+        text=line.text.strip(),
+        operations=operations,
+        time_us=share * whole.time_us,
+        low_us=share * whole.low_us,
+        high_us=share * whole.high_us,
+        floor_us=floor_us(gpu, n_bytes=n_bytes, n_operations=n_operations),
+        bound=_bound(kernels),
+        share=share,
+        bytes_moved=n_bytes,
+        n_operations=n_operations,
+        n_launches=len(kernels),
+    )
+
+
+def _bound(kernels: tuple[EagerKernel, ...]) -> Bound:
+    """What takes the most of the line's time, as `estimate_eager` says it of a whole."""
+    parts: dict[Bound, float] = {"launch": len(kernels) * (LAUNCH_US + EAGER_GAP_US)}
+    for kernel in kernels:
+        bound: Bound = "library" if kernel.is_library else "memory"
+        parts[bound] = parts.get(bound, 0.0) + kernel.device_us
+    return max(parts, key=lambda name: parts[name])
+
+
+def _operations(line: SourceLine, graph: Graph) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(base_op(node.op) for node in graph.nodes if node.source == line))
 
 
 def _lines(graph: Graph) -> list[SourceLine]:

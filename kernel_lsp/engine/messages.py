@@ -11,10 +11,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, TypeAdapter
 
+from kernel_lsp.core.counters import LaunchCounters
 from kernel_lsp.core.event import Event
-from kernel_lsp.core.measurement import Comparison, Estimate
+from kernel_lsp.core.measurement import Bound, Comparison, Estimate
 from kernel_lsp.core.model import Noun
-from kernel_lsp.core.verdict import Verdict
+from kernel_lsp.core.verdict import CheckOutcome, Verdict
 
 SettingValues = dict[str, Any]
 """Overrides by setting name, as `kernel_lsp.config.load_settings` takes them."""
@@ -55,6 +56,18 @@ class Check(Noun):
     settings: SettingValues = {}
 
 
+class CountKernel(Noun):
+    """Count what each line of a kernel does, on the executor: the file, or `text` as if it stood in the file. Result:
+    `KernelCounts`."""
+
+    method: Literal["profile"] = "profile"
+    id: str
+    directory: Path
+    kernel: Path
+    text: str | None = None
+    settings: SettingValues = {}
+
+
 class EstimateTarget(Noun):
     """Capture a target, which imports its file, and estimate each of its lines. Result: `TargetEstimate`."""
 
@@ -65,7 +78,7 @@ class EstimateTarget(Noun):
     settings: SettingValues = {}
 
 
-JobRequest = Optimize | Resume | Check | EstimateTarget
+JobRequest = Optimize | Resume | Check | CountKernel | EstimateTarget
 
 
 # --- requests that are answered at once
@@ -97,10 +110,11 @@ class GetResult(Noun):
 
 
 Request = Annotated[
-    Optimize | Resume | Check | EstimateTarget | Cancel | ListRuns | GetResult, Field(discriminator="method")
+    Optimize | Resume | Check | CountKernel | EstimateTarget | Cancel | ListRuns | GetResult,
+    Field(discriminator="method"),
 ]
 REQUEST: TypeAdapter[Request] = TypeAdapter(Request)
-JOB_METHODS = ("optimize", "resume", "check", "estimate")
+JOB_METHODS = ("optimize", "resume", "check", "profile", "estimate")
 
 
 # --- results
@@ -162,6 +176,14 @@ class CheckResult(Noun):
     verdict: Verdict
 
 
+class KernelCounts(Noun):
+    """What each launch did at the captured sizes; empty with the `outcome` that says why nothing could be counted."""
+
+    kernel: Path
+    launches: tuple[LaunchCounters, ...] = ()
+    outcome: CheckOutcome | None = None
+
+
 class LineEstimate(Noun):
     """What one line of the user's code costs in eager PyTorch. `share` is of the whole target's time, 0 to 1."""
 
@@ -170,6 +192,11 @@ class LineEstimate(Noun):
     text: str
     operations: tuple[str, ...]
     time_us: float
+    low_us: float
+    high_us: float
+    floor_us: float
+    """What moving its bytes, or its arithmetic, takes at best on the same GPU."""
+    bound: Bound
     share: float
     bytes_moved: int
     n_operations: int

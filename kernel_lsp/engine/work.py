@@ -13,8 +13,18 @@ from kernel_lsp.core.event import Event, StageStarted
 from kernel_lsp.core.model import Noun
 from kernel_lsp.engine.archived import run_result
 from kernel_lsp.engine.lines import estimate_lines
-from kernel_lsp.engine.messages import Check, CheckResult, EstimateTarget, JobRequest, Optimize, Resume, RunResult
-from kernel_lsp.evaluate.check import check_kernel
+from kernel_lsp.engine.messages import (
+    Check,
+    CheckResult,
+    CountKernel,
+    EstimateTarget,
+    JobRequest,
+    KernelCounts,
+    Optimize,
+    Resume,
+    RunResult,
+)
+from kernel_lsp.evaluate.check import check_kernel, count_kernel
 from kernel_lsp.evaluate.session import Session
 from kernel_lsp.evolve.optimize import RunHandle, resume_request, start_request
 from kernel_lsp.plan.parser import parse
@@ -33,6 +43,8 @@ async def do(request: JobRequest, tell: Tell, scratch: Path) -> Noun:
             return await _run(resume_request(request.directory, request.run_id), tell)
         case Check():
             return await _check(request, tell, scratch)
+        case CountKernel():
+            return await _count(request, tell, scratch)
         case EstimateTarget():
             return await _estimate(request, tell)
 
@@ -57,15 +69,30 @@ def _keep_in_archive(*_: Any, **__: Any) -> tuple[Path, ...]:
 async def _check(request: Check, tell: Tell, scratch: Path) -> CheckResult:
     tell(StageStarted(message=f"checking {request.kernel.name}"))
     settings = load_settings(request.directory, request.settings)
-    kernel, target, directory = request.kernel, request.target, request.directory
-    if request.text is not None:
-        kernel = scratch / request.kernel.name
-        kernel.write_text(request.text, encoding="utf-8")
-        plan = parse(request.text).plan
-        if target is None and plan is not None and plan.task is not None:
-            target, directory = plan.task, Path(os.path.abspath(request.kernel)).parent
-    verdict = await check_kernel(kernel, target, directory, settings)
+    verdict = await check_kernel(*_as_given(request, request.target, scratch), settings)
     return CheckResult(kernel=request.kernel, verdict=verdict)
+
+
+async def _count(request: CountKernel, tell: Tell, scratch: Path) -> KernelCounts:
+    tell(StageStarted(message=f"profiling {request.kernel.name}"))
+    settings = load_settings(request.directory, request.settings)
+    found = await count_kernel(*_as_given(request, None, scratch), settings)
+    if not isinstance(found, tuple):
+        return KernelCounts(kernel=request.kernel, outcome=found)
+    return KernelCounts(kernel=request.kernel, launches=tuple(c for profile in found for c in profile.counters))
+
+
+def _as_given(request: Check | CountKernel, target: str | None, scratch: Path) -> tuple[Path, str | None, Path]:
+    """The kernel's file, its target, and the folder that the target is relative to. A text that an editor has goes into
+    a file of the same name; what it names stays relative to the real one."""
+    if request.text is None:
+        return request.kernel, target, request.directory
+    kernel = scratch / request.kernel.name
+    kernel.write_text(request.text, encoding="utf-8")
+    plan = parse(request.text).plan
+    if target is None and plan is not None and plan.task is not None:
+        return kernel, plan.task, Path(os.path.abspath(request.kernel)).parent
+    return kernel, target, request.directory
 
 
 async def _estimate(request: EstimateTarget, tell: Tell) -> Noun:

@@ -57,6 +57,8 @@ Depth = Literal["screen", "full"]
 
 N_SLOTS = 2
 DEVICE_NAME = "PTX executor (CPU)"
+COMPILED_AS = "kernel.cu"
+"""What a candidate's text is called while it is compiled (`BuildRequest.file_name`), and so in the PTX."""
 SCREEN_LIMITS = Limits(complete_instructions=60_000_000, max_instructions=2_000_000_000, deadline_s=30.0)
 FULL_LIMITS = Limits(complete_instructions=400_000_000, max_instructions=20_000_000_000, deadline_s=90.0)
 """At roughly 150 M instructions a second, a screen costs under half a second and a complete case under three."""
@@ -136,6 +138,39 @@ class Evaluator:
             except PlanError as error:
                 outcome = plan_failure(error)
         return self._verdict(candidate, depth, outcome, prepared, progress, time.monotonic() - started)
+
+    async def count(self, candidate: Candidate) -> tuple[Profile, ...] | CheckOutcome:
+        """What the launches of each direction do at the captured sizes, as the executor counts it; or why it cannot be
+        told. Values are not judged."""
+        prepared = prepare(candidate.text, self._task)
+        if isinstance(prepared, BuildFailed):
+            return prepared
+        try:
+            plans = {direction: self._plan_cases(prepared, direction, "screen")[0] for direction in prepared.directions}
+        except PlanError as error:
+            return plan_failure(error)
+        built = await self._build(candidate, [bound for _, bound in plans.values()])
+        if not isinstance(built, Built):
+            return built
+        refused = _audit(candidate.text, built, _Progress(candidate.id))
+        return refused or await self._count(built, list(plans.values()))
+
+    async def _count(
+        self, built: Built, plans: Sequence[tuple[Case, BoundOperation]]
+    ) -> tuple[Profile, ...] | CheckOutcome:
+        profiles = []
+        async with self._executor() as executor:
+            loaded = await executor.load(built.ptx, COMPILED_AS)
+            if not isinstance(loaded, Loaded):
+                return loaded
+            for case, bound in plans:
+                profile = await self._device.profile(executor, built, bound, case, FULL_LIMITS)
+                if isinstance(profile, Skipped):
+                    return Unsupported(message=profile.reason)
+                if not isinstance(profile, Profile):
+                    return profile
+                profiles.append(profile)
+        return tuple(profiles)
 
     async def _evaluate(
         self, candidate: Candidate, prepared: Prepared, depth: Depth, progress: _Progress

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 from kernel_lsp.ptx.flow import Block
@@ -33,6 +34,25 @@ class Census:
         """Count `other` as often as `times` says."""
         for field in fields(self):
             setattr(self, field.name, getattr(self, field.name) + times * getattr(other, field.name))
+
+
+@dataclass
+class LineCensus:
+    """Counts of one line, as `kernel_lsp.core.counters.LineCounters` names them."""
+
+    n_instructions: int = 0
+    n_global_requests: int = 0
+    n_global_sectors: int = 0
+    n_global_accesses: int = 0
+    n_global_bytes: int = 0
+
+    def add_site(self, traced: Sequence[int], n_bytes: int) -> None:
+        """An access on the line: its requests, sectors and accesses by single threads, of `n_bytes` each."""
+        n_requests, n_sectors, n_accesses = traced
+        self.n_global_requests += n_requests
+        self.n_global_sectors += n_sectors
+        self.n_global_accesses += n_accesses
+        self.n_global_bytes += n_accesses * n_bytes
 
 
 def census_of(block: Block) -> Census:

@@ -149,7 +149,18 @@ class Context(IntEnum):
     BARRIER_TRUE = 672
     LOCAL_BASE = 808
     LOCAL_BYTES = 816
-    N_BYTES = 824
+    SITE_TRACES = 824
+    """Per site: requests, sectors, accesses."""
+    N_BYTES = 832
+
+
+class SiteTrace(IntEnum):
+    """What tracing counts at one access in the code."""
+
+    N_REQUESTS = 0
+    N_SECTORS = 8
+    N_ACCESSES = 16
+    N_BYTES = 24
 
 
 class Status(IntEnum):

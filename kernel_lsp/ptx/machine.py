@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from kernel_lsp.ptx.buffers import AddressTable, Buffer, BufferRequest, Region, open_buffers
-from kernel_lsp.ptx.census import Census, census_of
+from kernel_lsp.ptx.census import Census, LineCensus, census_of
 from kernel_lsp.ptx.findings import ERROR, WARNING, Fault, FindingLog, MemoryMap, Place, Position, describe
 from kernel_lsp.ptx.jit import CompiledKernel, Compiler, LoadedModule
 from kernel_lsp.ptx.layout import (
@@ -27,13 +27,14 @@ from kernel_lsp.ptx.layout import (
     FaultKind,
     Info,
     Launch,
+    SiteTrace,
     Status,
     Thread,
     window_base,
 )
 from kernel_lsp.ptx.native import load64, store64
 from kernel_lsp.ptx.scheduler import BLOCK_ID_MASK, TRACE_BLOCK
-from kernel_lsp.ptx.syntax import UnsupportedPtxError
+from kernel_lsp.ptx.syntax import Instruction, UnsupportedPtxError
 
 ThreadOrder = Literal["forward", "reverse", "random"]
 MAX_THREADS_PER_BLOCK = 1024  # every GPU since Fermi
@@ -191,6 +192,7 @@ class _Launch:
         self.n_shared = self.emitted.shared.n_static_bytes + step["shared_bytes"]
         self.counts = (ctypes.c_int64 * len(self.emitted.blocks))()
         self.warnings = (ctypes.c_int64 * (2 * len(self.emitted.sites) + 2))()
+        self.site_traces = (ctypes.c_int64 * (SiteTrace.N_BYTES // 8 * (len(self.emitted.sites) + 1)))()
         self.regions: list[Region] = []
         self.n_skipped = self.n_failed = 0
         self.max_per_thread = 0
@@ -286,6 +288,7 @@ class _Launch:
             Context.OCCURRENCES: self.occurrences.address,
             Context.OCCURRENCE_BYTES: self.occurrences.n_bytes,
             Context.SEEN: self.seen.address,
+            Context.SITE_TRACES: ctypes.addressof(self.site_traces),
             Context.SEEN_MASK: N_SEEN_SLOTS - 1,
         }
         for place, value in values.items():
@@ -457,7 +460,26 @@ class _Launch:
             "n_global_requests": round(n_requests * scale),
             "n_global_sectors": round(n_sectors * scale),
             "max_instructions_per_thread": self.max_per_thread,
+            "lines": self._line_counters() if self.n_traced_blocks else [],
         }
+
+    def _line_counters(self) -> list[dict[str, int]]:
+        """What each line of the user's file did, in its order. What was inlined counts where it was called."""
+        counters: dict[int, LineCensus] = {}
+        for block, count in zip(self.emitted.blocks, self.counts, strict=True):
+            for instruction in (*block.instructions, block.terminator) if count else ():
+                line = self._user_line(instruction)
+                if line is not None:
+                    counters.setdefault(line, LineCensus()).n_instructions += count
+        for index, site in enumerate(self.emitted.sites):
+            line = self._user_line(site.instruction)
+            if line is not None and line in counters:
+                counters[line].add_site(self.site_traces[3 * index : 3 * index + 3], site.n_bytes)
+        return [{"line": line, **vars(census)} for line, census in sorted(counters.items())]
+
+    def _user_line(self, instruction: Instruction | None) -> int | None:
+        location = instruction.location if instruction is not None else None
+        return self.run_state.log.user_line(location)[0]
 
 
 # --- below

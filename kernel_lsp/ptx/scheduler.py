@@ -26,6 +26,7 @@ from kernel_lsp.ptx.layout import (
     Info,
     Launch,
     Operation,
+    SiteTrace,
     Status,
     Thread,
 )
@@ -538,13 +539,17 @@ def trace(context: int, thread: int, info: int, address: int, n_bytes: int) -> i
     counter = counter + 8 * (site * load64(context + Context.N_THREADS) + index)
     occurrence = load64(counter)
     store64(counter, occurrence + 1)
+    traces = load64(context + Context.SITE_TRACES) + SiteTrace.N_BYTES * site
+    store64(traces + SiteTrace.N_ACCESSES, load64(traces + SiteTrace.N_ACCESSES) + 1)
     request = ((site * WARP_SIZE + index // WARP_SIZE) << 32) + occurrence
     key = request * HASH_A + load64(context + Context.BLOCK) * HASH_C
     if add_to_seen(context, key):
         store64(context + Context.N_REQUESTS, load64(context + Context.N_REQUESTS) + 1)
+        store64(traces + SiteTrace.N_REQUESTS, load64(traces + SiteTrace.N_REQUESTS) + 1)
     sector = address >> SECTOR_SHIFT
     if add_to_seen(context, key + (sector + 1) * HASH_B):
         store64(context + Context.N_SECTORS, load64(context + Context.N_SECTORS) + 1)
+        store64(traces + SiteTrace.N_SECTORS, load64(traces + SiteTrace.N_SECTORS) + 1)
     return 0
 
 

@@ -14,6 +14,8 @@ COMMANDS = (
     "kernelLsp.optimize",
     "kernelLsp.optimizeWithBackward",
     "kernelLsp.check",
+    "kernelLsp.measure",
+    "kernelLsp.profile",
     "kernelLsp.estimate",
     "kernelLsp.cancel",
     "kernelLsp.resume",
@@ -47,6 +49,8 @@ class ClientFeatures:
     markdown_hover: bool
     literal_actions: bool
     opens_notebooks: bool
+    shows_related: bool
+    """Other places that a diagnostic has to do with."""
 
 
 def client_features(capabilities: Mapping[str, Any]) -> ClientFeatures:
@@ -77,6 +81,7 @@ def client_features(capabilities: Mapping[str, Any]) -> ClientFeatures:
         markdown_hover="markdown" in _list(hover_formats),
         literal_actions=_is_object(capabilities, "textDocument.codeAction.codeActionLiteralSupport"),
         opens_notebooks=_is_object(capabilities, "notebookDocument.synchronization"),
+        shows_related=has("textDocument.publishDiagnostics.relatedInformation"),
     )
 
 

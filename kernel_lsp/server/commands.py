@@ -10,17 +10,27 @@ from typing import Any
 from lsprotocol import types
 from pygls.exceptions import JsonRpcInvalidParams
 
-from kernel_lsp.engine.messages import Check, EstimateTarget, GetResult, JobRequest, Optimize, Resume, RunResult
+from kernel_lsp.engine.messages import (
+    Check,
+    CountKernel,
+    EstimateTarget,
+    GetResult,
+    JobRequest,
+    Optimize,
+    Resume,
+    RunResult,
+)
 from kernel_lsp.evolve.archive import FOLDER_NAME
 from kernel_lsp.evolve.request import find_workspace
 from kernel_lsp.server import protocol
 from kernel_lsp.server.documents import Document, path_of
 from kernel_lsp.server.edits import RESULTS_FOLDER, write_aside
 from kernel_lsp.server.endings import present
+from kernel_lsp.server.explanations import explanation
 from kernel_lsp.server.jobs import Job, new_id
 from kernel_lsp.server.language_server import KernelLanguageServer
 from kernel_lsp.server.progress import WorkDoneProgress
-from kernel_lsp.server.reports import explanation, run_report
+from kernel_lsp.server.reports import run_report
 from kernel_lsp.server.rpc import structure_strictly
 
 UNTRUSTED = "The workspace is not trusted, so nothing of it is run. Trust it first."
@@ -35,15 +45,19 @@ async def execute(server: KernelLanguageServer, params: types.ExecuteCommandPara
     return await _HANDLERS[command.name](server, argument)
 
 
-def start_check(server: KernelLanguageServer, document: Document, *, is_quiet: bool) -> str:
-    """Check a kernel file as it is in the editor; an earlier check of it that is under way is ended."""
+def start_check(server: KernelLanguageServer, document: Document, *, is_quiet: bool, is_measured: bool = False) -> str:
+    """Check a kernel file as it is in the editor, on the GPU as well where `is_measured`; an earlier check of it that
+    is under way is ended."""
     path = _file(document.uri)
     for job in server.jobs:
         if isinstance(job.request, Check) and job.uri == document.uri:
             server.spawn(server.jobs.cancel(job))
     overrides = server.settings.overrides(path.parent)
+    device = server.settings_for(path).device
+    overrides |= {"device": _measuring(device) if is_measured else _checking(device)}
     request = Check(id=new_id(), directory=path.parent, kernel=path, text=document.text, settings=overrides)
-    return _start(server, request, f"Check {path.name}", document.uri, path, serial=document.serial, is_quiet=is_quiet)
+    title = f"{'Measure' if is_measured else 'Check'} {path.name}"
+    return _start(server, request, title, document.uri, path, serial=document.serial, is_quiet=is_quiet)
 
 
 def start_estimate(server: KernelLanguageServer, document: Document, symbol: str, *, is_quiet: bool) -> str:
@@ -97,11 +111,41 @@ def _start_optimize(
 
 
 async def _check(server: KernelLanguageServer, about: protocol.DocumentArguments) -> protocol.JobStarted:
+    return protocol.JobStarted(start_check(server, _kernel(server, about), is_quiet=False))
+
+
+async def _measure(server: KernelLanguageServer, about: protocol.DocumentArguments) -> protocol.JobStarted:
+    document = _kernel(server, about)
+    if not server.has_gpu:
+        raise JsonRpcInvalidParams(message="this machine has no GPU to measure on")
+    return protocol.JobStarted(start_check(server, document, is_quiet=False, is_measured=True))
+
+
+async def _profile(server: KernelLanguageServer, about: protocol.DocumentArguments) -> protocol.JobStarted:
+    document = _kernel(server, about)
+    path = _file(document.uri)
+    overrides = server.settings.overrides(path.parent)
+    request = CountKernel(id=new_id(), directory=path.parent, kernel=path, text=document.text, settings=overrides)
+    job = _start(server, request, f"Profile {path.name}", document.uri, path, serial=document.serial)
+    return protocol.JobStarted(job)
+
+
+def _kernel(server: KernelLanguageServer, about: protocol.DocumentArguments) -> Document:
+    """The open kernel file that a command is about. Raises JsonRpcInvalidParams, also in an untrusted workspace."""
     _allow(server)
     document = server.documents.get(about.uri)
     if document is None or document.language != "cuda":
         raise JsonRpcInvalidParams(message=f"no CUDA document {about.uri!r} is open")
-    return protocol.JobStarted(start_check(server, document, is_quiet=False))
+    return document
+
+
+def _checking(device: str) -> str:
+    """Correctness needs no GPU: one is used when the user said so."""
+    return "cpu" if device == "auto" else device
+
+
+def _measuring(device: str) -> str:
+    return device if device.startswith("cuda") else "cuda"
 
 
 async def _estimate(server: KernelLanguageServer, about: protocol.TargetArguments) -> protocol.JobStarted:
@@ -148,6 +192,8 @@ _HANDLERS: dict[str, Callable[[KernelLanguageServer, Any], Any]] = {
     "kernelLsp.optimize": _optimize,
     "kernelLsp.optimizeWithBackward": _optimize_with_backward,
     "kernelLsp.check": _check,
+    "kernelLsp.measure": _measure,
+    "kernelLsp.profile": _profile,
     "kernelLsp.estimate": _estimate,
     "kernelLsp.cancel": _cancel,
     "kernelLsp.resume": _resume,

@@ -11,7 +11,9 @@ from lsprotocol import types
 from kernel_lsp.engine.messages import (
     Check,
     CheckResult,
+    CountKernel,
     EstimateTarget,
+    KernelCounts,
     Optimize,
     Problem,
     Reply,
@@ -21,9 +23,9 @@ from kernel_lsp.engine.messages import (
 )
 from kernel_lsp.evolve.archive import FOLDER_NAME
 from kernel_lsp.server.edits import RESULTS_FOLDER, propose, write_aside
-from kernel_lsp.server.knowledge import KnownCheck, KnownEstimate, NoEstimate
+from kernel_lsp.server.knowledge import KnownCheck, KnownEstimate, KnownProfile, NoEstimate
 from kernel_lsp.server.rpc import ClientRefused
-from kernel_lsp.server.words import result_text, verdict_text
+from kernel_lsp.server.words import check_text, failure_text, result_text
 
 if TYPE_CHECKING:
     from kernel_lsp.server.jobs import Job
@@ -43,6 +45,8 @@ async def job_ended(server: KernelLanguageServer, job: Job, reply: Reply) -> Non
     match job.request:
         case Check():
             _checked(server, job, CheckResult.model_validate(reply.result))
+        case CountKernel():
+            _counted(server, job, KernelCounts.model_validate(reply.result))
         case EstimateTarget():
             _estimated(server, job, TargetEstimate.model_validate(reply.result))
         case Optimize() | Resume():
@@ -80,7 +84,21 @@ def _checked(server: KernelLanguageServer, job: Job, result: CheckResult) -> Non
     server.knowledge_changed(document)
     if not job.is_quiet:
         kind = types.MessageType.Info if result.verdict.is_correct else types.MessageType.Warning
-        server.say(kind, f"{result.kernel.name}: {verdict_text(result.verdict)}")
+        server.say(kind, f"{result.kernel.name}: {check_text(result.verdict)}")
+
+
+def _counted(server: KernelLanguageServer, job: Job, counts: KernelCounts) -> None:
+    document = server.documents.get(job.uri)
+    if document is None:
+        return
+    if counts.outcome is not None:
+        server.say(types.MessageType.Warning, f"{counts.kernel.name}: no profile: {failure_text(counts.outcome)}")
+        return
+    server.knowledge.learn_profile(job.uri, KnownProfile.of(counts, job.serial))
+    server.knowledge_changed(document)
+    where = "inlay hints and hovers" if server.client.shows_hints else "hovers"
+    text = f"{counts.kernel.name}: counted on the PTX executor, see the lines' {where}"
+    server.say(types.MessageType.Info, text)
 
 
 def _estimated(server: KernelLanguageServer, job: Job, estimate: TargetEstimate) -> None:

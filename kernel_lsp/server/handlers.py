@@ -16,7 +16,7 @@ from kernel_lsp.server.documents import Document, path_of
 from kernel_lsp.server.features.code_actions import CodeActions
 from kernel_lsp.server.features.code_lens import cuda_lenses, python_lenses
 from kernel_lsp.server.features.hover import cuda_hover, python_hover
-from kernel_lsp.server.features.inlay_hints import line_hints
+from kernel_lsp.server.features.inlay_hints import line_hints, profile_hints
 from kernel_lsp.server.language_server import KernelLanguageServer
 from kernel_lsp.server.settings import SECTION
 
@@ -105,7 +105,7 @@ def _did_save(ls: KernelLanguageServer, params: types.DidSaveTextDocumentParams)
         return
     settings, analysis = ls.settings_for(document.path), ls.analyses.latest(document).analysis
     if document.language == "cuda" and analysis.has_plan and settings.check_on_save:
-        start_check(ls, document, is_quiet=True)
+        start_check(ls, document, is_quiet=True, is_measured=settings.measure_on_save and ls.has_gpu)
     if document.language == "python" and settings.estimate_on_hover:
         ls.spawn(_estimate_again(ls, document))
 
@@ -232,10 +232,14 @@ async def _code_lens(ls: KernelLanguageServer, params: types.CodeLensParams) -> 
 
 async def _inlay_hint(ls: KernelLanguageServer, params: types.InlayHintParams) -> list[types.InlayHint]:
     document = ls.documents.get(params.text_document.uri)
-    if document is None or not ls.settings_for(document.path).inlay_hints:
+    if document is None:
         return []
-    analysis = await _analysis(ls, document)
-    return line_hints(document, analysis, ls.knowledge, params.range.start.line, params.range.end.line)
+    first, last = params.range.start.line, params.range.end.line
+    if document.language == "cuda":
+        return profile_hints(document, ls.knowledge, first, last)
+    if not ls.settings_for(document.path).inlay_hints:
+        return []
+    return line_hints(document, await _analysis(ls, document), ls.knowledge, first, last)
 
 
 async def _code_action(ls: KernelLanguageServer, params: types.CodeActionParams) -> list[types.CodeAction]:
@@ -245,7 +249,7 @@ async def _code_action(ls: KernelLanguageServer, params: types.CodeActionParams)
     await _analysis(ls, document)
     known = await ls.analyses.current(document, FRESH_ACTIONS_S)
     only = [kind.value if isinstance(kind, types.CodeActionKind) else kind for kind in params.context.only or ()]
-    actions = CodeActions(document, known, ls.knowledge, ls.client)
+    actions = CodeActions(document, known, ls.knowledge, ls.client, has_gpu=ls.has_gpu)
     return actions.between(params.range.start.line, params.range.end.line, only)
 
 

@@ -6,9 +6,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from kernel_lsp.core.counters import LineCounters
 from kernel_lsp.core.finding import Finding
 from kernel_lsp.core.verdict import KernelFacts, Verdict
-from kernel_lsp.engine.messages import LineEstimate, RunSummary, TargetEstimate
+from kernel_lsp.engine.messages import KernelCounts, LineEstimate, RunSummary, TargetEstimate
 from kernel_lsp.server.analysed import Target
 from kernel_lsp.server.documents import Document
 
@@ -51,6 +52,32 @@ class KnownCheck:
         return tuple(facts for facts in self.verdict.kernels if _base_name(facts.kernel) == _base_name(kernel))
 
 
+@dataclass(frozen=True)
+class LineProfile:
+    """What one line does: its share of the kernel's instructions, and its counters."""
+
+    share: float
+    counters: LineCounters
+
+
+@dataclass(frozen=True)
+class KnownProfile:
+    """Counts of a document's text at `serial`, by 0-based line of that text, over all launches."""
+
+    lines: dict[int, LineProfile]
+    serial: int
+
+    @classmethod
+    def of(cls, counts: KernelCounts, serial: int) -> KnownProfile:
+        every: dict[int, list[LineCounters]] = {}
+        for launch in counts.launches:
+            for line in launch.lines:
+                every.setdefault(line.line - 1, []).append(line)
+        total = sum(line.n_instructions for lines in every.values() for line in lines) or 1
+        sums = {line: _added(found) for line, found in every.items()}
+        return cls({line: LineProfile(found.n_instructions / total, found) for line, found in sums.items()}, serial)
+
+
 class Knowledge:
     """By document or file. Nothing here outlives the server: the archive does."""
 
@@ -58,6 +85,7 @@ class Knowledge:
         self._estimates: dict[tuple[str, str], KnownEstimate] = {}
         self._no_estimates: dict[tuple[str, str], NoEstimate] = {}
         self._checks: dict[str, KnownCheck] = {}
+        self._profiles: dict[str, KnownProfile] = {}
         self._runs: dict[Path, tuple[RunSummary, ...]] = {}
         self._of_file: dict[str, list[RunSummary]] = {}
         self._digests: dict[str, str] = {}
@@ -98,9 +126,25 @@ class Knowledge:
     def check(self, uri: str) -> KnownCheck | None:
         return self._checks.get(uri)
 
+    def learn_profile(self, uri: str, profile: KnownProfile) -> None:
+        self._profiles[uri] = profile
+
+    def profile(self, document: Document) -> dict[int, LineProfile]:
+        """By the line where it is now; without lines that were edited."""
+        known = self._profiles.get(document.uri)
+        if known is None:
+            return {}
+        now = {line: document.line_now(line, known.serial) for line in known.lines}
+        return {place: known.lines[line] for line, place in now.items() if place is not None}
+
+    def is_profile_stale(self, document: Document) -> bool:
+        known = self._profiles.get(document.uri)
+        return known is not None and known.serial != document.serial
+
     def forget(self, uri: str) -> None:
         """The document was closed: what was known of its text goes with it."""
         self._checks.pop(uri, None)
+        self._profiles.pop(uri, None)
         for of_targets in (self._estimates, self._no_estimates):
             for key in [key for key in of_targets if key[0] == uri]:
                 del of_targets[key]
@@ -157,6 +201,12 @@ class Knowledge:
 def _same_target(run_symbol: str, symbol: str) -> bool:
     """A KernelBench file's run names no symbol: it is of its class `Model`."""
     return run_symbol == symbol or (not run_symbol and symbol == "Model")
+
+
+def _added(lines: list[LineCounters]) -> LineCounters:
+    """The counters of one line in several launches, added up."""
+    sums = {name: sum(getattr(line, name) for line in lines) for name in LineCounters.model_fields if name != "line"}
+    return LineCounters(line=lines[0].line, **sums)
 
 
 def _base_name(kernel: str) -> str:

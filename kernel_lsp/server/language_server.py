@@ -18,6 +18,7 @@ from kernel_lsp.engine.messages import ListRuns, RunList
 from kernel_lsp.errors import SettingError
 from kernel_lsp.evolve.archive import FOLDER_NAME
 from kernel_lsp.evolve.request import find_workspace
+from kernel_lsp.gpu.presence import has_gpu
 from kernel_lsp.server.analysis import Analyses
 from kernel_lsp.server.diagnostics import diagnostics_of
 from kernel_lsp.server.documents import Document, Documents, path_of
@@ -42,6 +43,7 @@ class KernelLanguageServer(LanguageServer):
         options = _object(initialized.params.get("initializationOptions"))
         self.client_process_id = initialized.params.get("processId")
         self.client = initialized.features
+        self.has_gpu = has_gpu()
         self.wants_job_news = _wants_job_news(initialized)
         self.documents = Documents(self.client.encoding)
         self.settings = EditorSettings(_object(options.get("settings")))
@@ -137,7 +139,8 @@ class KernelLanguageServer(LanguageServer):
         if not self.settings_for(document.path).diagnostics:
             return []
         analysis = self.analyses.latest(document).now(document)
-        return diagnostics_of(document, analysis, self.knowledge.check(document.uri))
+        check = self.knowledge.check(document.uri)
+        return diagnostics_of(document, analysis, check, shows_related=self.client.shows_related)
 
     def analysis_changed(self, document: Document) -> None:
         """New findings and targets. A client asks for lenses after each edit by itself; that was before this."""

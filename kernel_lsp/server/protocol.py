@@ -10,7 +10,7 @@ from typing import Literal
 import attrs
 
 Direction = Literal["client to server", "server to client"]
-JobKind = Literal["optimize", "resume", "check", "estimate"]
+JobKind = Literal["optimize", "resume", "check", "profile", "estimate"]
 JobState = Literal["queued", "running", "finished", "failed", "cancelled"]
 
 
@@ -82,7 +82,7 @@ class RunArguments:
 
 @attrs.frozen
 class ExplainArguments:
-    """The argument of `explain`: a rule's code, e.g. ``KL101``."""
+    """The argument of `explain`: a finding's code, e.g. ``KL101`` or ``out-of-bounds-read``."""
 
     code: str
 
@@ -145,11 +145,18 @@ COMMANDS = (
     Command(
         "kernelLsp.check", DocumentArguments, JobStarted, "Compile and check a kernel file, as it is in the editor."
     ),
+    Command("kernelLsp.measure", DocumentArguments, JobStarted, "Check a kernel file, and run and time it on the GPU."),
+    Command(
+        "kernelLsp.profile",
+        DocumentArguments,
+        JobStarted,
+        "Count what each line of a kernel file does, on the CPU executor. The lines get inlay hints and hovers.",
+    ),
     Command("kernelLsp.estimate", TargetArguments, JobStarted, "Estimate a target and each of its lines."),
     Command("kernelLsp.cancel", JobArguments, JobStarted, "End a job and all its processes; answers which."),
     Command("kernelLsp.resume", RunArguments, JobStarted, "Go on with a run that was interrupted."),
     Command("kernelLsp.showKernel", RunArguments, None, "Show the kernel that a run ended with."),
     Command("kernelLsp.compare", RunArguments, None, "Show a run's kernel beside the PyTorch code it stands for."),
     Command("kernelLsp.report", RunArguments, None, "Write what a run found as Markdown, and show it."),
-    Command("kernelLsp.explain", ExplainArguments, str, "Show what a rule is about, with an example."),
+    Command("kernelLsp.explain", ExplainArguments, str, "Show what a finding is about: a rule with an example."),
 )

@@ -1,4 +1,4 @@
-"""Markdown: what a run found, and what a rule is about."""
+"""Markdown: what a run found."""
 
 from __future__ import annotations
 
@@ -30,13 +30,3 @@ def run_report(result: RunResult) -> str:
     if result.problem:
         parts.append(result.problem)
     return "\n\n".join(parts) + "\n"
-
-
-def explanation(code: str) -> str:
-    """What the rule with this code is about, with an example. Imports the rules: call it in a thread."""
-    from kernel_lsp.rules.registry import RULES
-
-    rule = next((rule for rule in RULES if rule.code == code), None)
-    if rule is None:
-        return f"There is no rule {code}."
-    return f"{rule.code} {rule.name}: {rule.summary}.\n\n{rule.why}\n\nFound:\n{rule.bad}\nNot found:\n{rule.good}"

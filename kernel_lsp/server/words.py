@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from kernel_lsp.core.measurement import Comparison, Estimate, Measurement
-from kernel_lsp.core.verdict import KernelFacts, Verdict
+from kernel_lsp.core.verdict import CheckOutcome, KernelFacts, Verdict
 from kernel_lsp.engine.messages import RunSummary
+from kernel_lsp.server.knowledge import LineProfile
 
 MS, S = 1e3, 1e6
+WASTE_RATIO = 1.25
+"""Sectors beyond those that the bytes need, before it is worth a word: alignment costs one now and then."""
+DIVERGED_THREADS = 31.5
+"""Below, some of a warp's threads do not take part."""
 
 
 def time_text(time_us: float) -> str:
@@ -36,16 +43,59 @@ def bold_number_text(number: Estimate | Measurement) -> str:
     return f"**{time}** [{rest}"
 
 
-def comparison_text(comparison: Comparison) -> str:
-    """``6x vs eager (estimated, H200)``"""
-    ours = comparison.ours
-    return f"{comparison.speedup:.2g}x vs {comparison.baseline_name} ({ours.kind}, {ours.gpu})"
+def comparisons_text(comparisons: Mapping[str, Comparison]) -> str:
+    """``2.7x vs eager, 1.3x vs compile, H200`` of measured times, ``2.7x vs eager, estimated for H200`` of others;
+    whichever baselines there are, a backward's marked as such. Empty without any."""
+    said = {
+        f"{_direction(name)}{comparison.speedup:.2g}x vs {comparison.baseline_name}": comparison.ours
+        for name, comparison in comparisons.items()
+    }
+    where = dict.fromkeys(_where(ours) for ours in said.values())
+    return ", ".join([*said, *where])
 
 
 def result_text(run: RunSummary) -> str:
-    """A run's result in one line: how fast against what, and where it was verified."""
-    parts = [comparison_text(comparison) for comparison in run.comparisons.values()]
-    return ", ".join([*parts, f"verified on {run.device}"])
+    """A run's result in one line: how fast against what, on which GPU, and where it was verified."""
+    is_measured = any(isinstance(comparison.ours, Measurement) for comparison in run.comparisons.values())
+    verified = "verified" if is_measured else f"verified on {run.device}"
+    return ", ".join(filter(None, (comparisons_text(run.comparisons), verified)))
+
+
+def check_text(verdict: Verdict) -> str:
+    """A verdict in one line with its times, where it has any."""
+    return ", ".join(filter(None, (verdict_text(verdict), comparisons_text(verdict.times))))
+
+
+def profile_text(line: LineProfile) -> str:
+    """``38% of instructions, 8 sectors per request (4 would do), 16 of 32 threads``, as the executor counted."""
+    counters = line.counters
+    parts = [f"{line.share:.0%} of instructions"]
+    if counters.n_global_requests:
+        needed = max(counters.sectors_per_request * min(counters.sector_efficiency, 1.0), 1.0)
+        sectors = f"{counters.sectors_per_request:.3g} sectors per request"
+        is_wasteful = counters.sectors_per_request > WASTE_RATIO * needed
+        parts.append(f"{sectors} ({needed:.2g} would do)" if is_wasteful else sectors)
+        if counters.threads_per_request < DIVERGED_THREADS:
+            parts.append(f"{counters.threads_per_request:.2g} of 32 threads")
+    return ", ".join(parts)
+
+
+def shapes_text(number: Estimate | Measurement) -> str:
+    """``x f32[64, 256]``, for which shapes a number is."""
+    return ", ".join(
+        f"{name} {number.dtypes.get(name, '')}{list(shape)}".replace("  ", " ") for name, shape in number.shapes.items()
+    )
+
+
+def comparison_lines(comparisons: Mapping[str, Comparison]) -> list[str]:
+    """Each time with its interval, kind, GPU, shapes and date, and the baselines beside it."""
+    lines = []
+    for name, comparison in comparisons.items():
+        lines += [
+            f"`{name}`: {bold_number_text(comparison.ours)}; {shapes_text(comparison.ours)}",
+            f"- {comparison.speedup:.2g}x vs {comparison.baseline_name}: {number_text(comparison.baseline)}",
+        ]
+    return list(dict.fromkeys(lines))
 
 
 def facts_text(facts: KernelFacts) -> str:
@@ -56,12 +106,34 @@ def facts_text(facts: KernelFacts) -> str:
 
 
 def verdict_text(verdict: Verdict) -> str:
-    """The outcome in one line. "Unsupported" is never called clean."""
+    """The outcome in one line."""
     outcome = verdict.outcome
     if outcome.kind == "correct":
         return f"correct in {len(outcome.cases)} cases on the {verdict.device}"
+    return failure_text(outcome)
+
+
+def failure_text(outcome: CheckOutcome) -> str:
+    """Why a kernel is not correct, or not known to be. "Unsupported" is never called clean."""
+    if outcome.kind == "correct":
+        return ""
     if outcome.kind == "build_failed":
         return "does not compile"
     if outcome.kind == "unsupported":
         return f"could not be checked: {outcome.message}"
     return f"{outcome.kind.replace('_', ' ')}: {outcome.message}"
+
+
+# --- below
+
+BACKWARD_MARK = "_backward"
+MAKER = "NVIDIA "
+
+
+def _direction(operation: str) -> str:
+    return "backward " if BACKWARD_MARK in operation else ""
+
+
+def _where(number: Estimate | Measurement) -> str:
+    gpu = number.gpu.removeprefix(MAKER)
+    return gpu if isinstance(number, Measurement) else f"estimated for {gpu}"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from kernel_lsp.core.finding import Finding, Severity
+from kernel_lsp.core.finding import Finding, RelatedPlace, Severity
 from kernel_lsp.core.verdict import KernelFacts
 from kernel_lsp.toolchain.masking import kernel_at_line, mask_comments
 from kernel_lsp.toolchain.ptx_text import Place, place_of, user_file_numbers
@@ -141,7 +141,19 @@ def _finding(diagnostic: _Diagnostic, place: _Place) -> Finding:
         line=line,
         column=column,
         kernel=kernel_at_line(place.text, line) if line else None,
+        related=tuple(_related(diagnostic, place)),
     )
+
+
+def _related(diagnostic: _Diagnostic, place: _Place) -> Iterator[RelatedPlace]:
+    """The header that it is in, and every place that a template was instantiated at on the way."""
+    if diagnostic.file not in (place.file_name, ""):
+        yield RelatedPlace(message=diagnostic.message, file=diagnostic.file, line=diagnostic.line)
+    for context in diagnostic.following:
+        match = _INSTANTIATED_AT.search(context)
+        if match is not None:
+            message = context[: match.start()].strip().removeprefix("detected during:").strip() or "instantiated here"
+            yield RelatedPlace(message=message, file=match["file"] or diagnostic.file, line=int(match["line"]))
 
 
 def _severity(kind: str) -> Severity:

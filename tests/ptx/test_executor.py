@@ -259,3 +259,30 @@ async def test_fills_of_every_dtype(executor, scale, tmp_path, dtype, value, exp
     tensor = BufferFile("t", tmp_path / "t", n_elements * len(expected), "scratch", f"{dtype}[{n_elements}]")
     await executor.run([tensor], [BoundFill(tensor="t", value=value)], {})
     assert (tmp_path / "t").read_bytes() == expected * n_elements
+
+
+async def test_each_line_has_its_own_counters(executor, compile_cuda, tmp_path):
+    text = """extern "C" __global__ void copy(const float* x, float* out) {
+    const float far = x[threadIdx.x * 8];
+    if (threadIdx.x < 8)
+        out[threadIdx.x] = far;
+}
+"""
+    await executor.load(compile_cuda(text).ptx, "kernel.cu")
+    arguments = (TensorArgument(tensor="x"), TensorArgument(tensor="out"))
+    step = BoundLaunch(kernel="copy", grid=(1, 1, 1), block=(32, 1, 1), shared_bytes=0, arguments=arguments)
+    report = await executor.run(buffers(tmp_path, np.ones(256, "f4"), np.zeros(8, "f4")), [step], {})
+    assert isinstance(report, ExecutionReport)
+    lines = {line.line: line for line in report.counters[0].lines}
+    assert sum(line.n_instructions for line in lines.values()) <= report.counters[0].n_instructions
+    load = next(line for line in lines.values() if line.n_global_requests and line.line < 4)
+    assert (load.sectors_per_request, load.sector_efficiency) == (load.threads_per_request, 1 / 8)
+    assert (lines[4].sectors_per_request, lines[4].threads_per_request, lines[4].sector_efficiency) == (1, 8, 1)
+
+
+async def test_without_traced_blocks_there_are_no_line_counters(executor, scale, tmp_path):
+    await executor.load(scale.ptx, "scale.cu")
+    files = buffers(tmp_path, np.ones(1024, "f4"), np.zeros(1024, "f4"))
+    report = await executor.run(files, [launch(1024)], scale.symbols, RunOptions(n_traced_blocks=0))
+    assert isinstance(report, ExecutionReport)
+    assert report.counters[0].lines == ()

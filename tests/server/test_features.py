@@ -9,19 +9,22 @@ from typing import Any
 import pytest
 from lsprotocol import types
 
-from kernel_lsp.core.finding import Finding, Severity
+from kernel_lsp.core.counters import LaunchCounters, LineCounters
+from kernel_lsp.core.finding import Finding, RelatedPlace, Severity
+from kernel_lsp.core.measurement import Comparison, Measurement
 from kernel_lsp.core.verdict import BuildFailed, Correct, Crashed, KernelFacts, Unsupported, Verdict
+from kernel_lsp.engine.messages import KernelCounts
 from kernel_lsp.server.analysed import Analysis
 from kernel_lsp.server.analysis import Known
 from kernel_lsp.server.analyst import analyse
 from kernel_lsp.server.capabilities import REWRITE_KIND, client_features
-from kernel_lsp.server.diagnostics import COMPILED_AS, diagnostics_of
+from kernel_lsp.server.diagnostics import check_diagnostics, diagnostics_of
 from kernel_lsp.server.documents import Change, Document, Documents
 from kernel_lsp.server.features.code_actions import CodeActions
 from kernel_lsp.server.features.code_lens import cuda_lenses, python_lenses
 from kernel_lsp.server.features.hover import cuda_hover, python_hover
-from kernel_lsp.server.features.inlay_hints import line_hints
-from kernel_lsp.server.knowledge import Knowledge, KnownCheck, KnownEstimate, NoEstimate
+from kernel_lsp.server.features.inlay_hints import line_hints, profile_hints
+from kernel_lsp.server.knowledge import Knowledge, KnownCheck, KnownEstimate, KnownProfile, NoEstimate
 from kernel_lsp.toolchain.compile import BuildRequest
 
 from .client import MINIMAL, VSCODE
@@ -39,6 +42,7 @@ from .samples import (
     target_estimate,
 )
 
+COMPILED_AS = "kernel.cu"
 FACTS = KernelFacts(
     kernel="scale",
     symbol="_Z5scale",
@@ -90,10 +94,9 @@ class Opened:
         known = KnownEstimate(target_estimate(self.path), target.digest, self.document.serial)
         self.knowledge.learn_estimate(self.document.uri, "scale", known)
 
-    def learn_check(self, outcome: Any, *findings: Finding) -> None:
-        verdict = Verdict(
-            candidate_id="x", device="PTX executor (CPU)", outcome=outcome, findings=findings, kernels=(FACTS,)
-        )
+    def learn_check(self, outcome: Any, *findings: Finding, **more: Any) -> None:
+        known = {"candidate_id": "x", "device": "PTX executor (CPU)", "kernels": (FACTS,)} | more
+        verdict = Verdict(outcome=outcome, findings=findings, **known)
         self.knowledge.learn_check(self.document.uri, KnownCheck(verdict, self.document.serial))
 
     def applied(self, action: types.CodeAction) -> str:
@@ -145,7 +148,10 @@ def test_a_target_says_how_far_from_the_floor_it_is(scale: Opened) -> None:
 
 def test_a_line_says_its_share(scale: Opened) -> None:
     scale.learn_estimate()
-    check(scale.hover(SHIFTED_LINE), "**15 us**, 75% of `scale`", "estimated on H200", "mul, add", "2 launches")
+    check(
+        scale.hover(SHIFTED_LINE), "**15 us** [7.5, 30], 75% of `scale`", "estimated on H200", "mul, add", "2 launches"
+    )
+    check(scale.hover(SHIFTED_LINE), "2 launches", "launch-bound", "60x above the floor of 0.25 us")
 
 
 def test_a_line_that_moved_keeps_its_share(scale: Opened) -> None:
@@ -169,7 +175,7 @@ def test_without_shapes_a_target_says_what_to_add(scale: Opened) -> None:
 
 def test_a_result_is_part_of_the_hover(scale: Opened) -> None:
     scale.knowledge.learn_runs(scale.path.parent, (run_of_scale(scale.path),))
-    check(scale.hover(SCALE_LINE), "Optimized: 4x vs eager (estimated, H200), verified on PTX executor (CPU)")
+    check(scale.hover(SCALE_LINE), "Optimized: 4x vs eager, estimated for H200, verified on PTX executor (CPU)")
 
 
 def test_what_went_wrong_with_an_estimate_is_remembered_until_the_code_changes(scale: Opened) -> None:
@@ -224,7 +230,7 @@ def test_lenses_move_with_the_text(scale: Opened) -> None:
 def test_a_target_with_a_result_shows_it(scale: Opened) -> None:
     scale.knowledge.learn_runs(scale.path.parent, (run_of_scale(scale.path),))
     titles = [title for line, title in scale.lenses() if line == SCALE_LINE]
-    result = "4x vs eager (estimated, H200), verified on PTX executor (CPU)"
+    result = "4x vs eager, estimated for H200, verified on PTX executor (CPU)"
     assert titles == ["Optimize to CUDA", result, "Show kernel", "Compare", "Report"]
 
 
@@ -249,10 +255,11 @@ def test_a_notebook_s_cell_offers_no_run(tmp_path: Path) -> None:
 
 
 def test_a_kernel_shows_its_facts_after_a_check(kernel: Opened) -> None:
-    assert kernel.lenses() == [(0, "Check now")]
+    assert kernel.lenses() == [(0, "Check now"), (0, "Profile")]
     kernel.learn_check(BuildFailed(findings=()))
     assert kernel.lenses() == [
         (0, "Check now: does not compile"),
+        (0, "Profile"),
         (KERNEL_LINE, "20 registers, no spills, 64 B shared"),
     ]
 
@@ -275,6 +282,83 @@ def test_a_line_that_was_edited_has_no_hint(scale: Opened) -> None:
     assert line_hints(scale.document, scale.analysis, scale.knowledge, 0, 99) == []
 
 
+# --- profiles and measured times
+
+
+def counts(path: Path) -> KernelCounts:
+    """The store's line: half of the instructions, each thread in a sector of its own, and one in four takes part."""
+    wide = LineCounters(
+        line=STORE_LINE + 1,
+        n_instructions=500,
+        n_global_requests=10,
+        n_global_sectors=80,
+        n_global_accesses=80,
+        n_global_bytes=320,
+    )
+    launch = LaunchCounters(
+        **dict.fromkeys(LaunchCounters.model_fields, 1)
+        | {"kernel": "scale", "lines": (LineCounters(line=KERNEL_LINE + 3, n_instructions=500), wide)}
+    )
+    return KernelCounts(kernel=path, launches=(launch,))
+
+
+def test_a_profiled_line_says_what_it_does(kernel: Opened) -> None:
+    kernel.knowledge.learn_profile(kernel.document.uri, KnownProfile.of(counts(kernel.path), 0))
+    hints = profile_hints(kernel.document, kernel.knowledge, 0, 99)
+    assert [(hint.position.line, hint.label) for hint in hints] == [
+        (KERNEL_LINE + 2, "50% of instructions"),
+        (STORE_LINE, "50% of instructions, 8 sectors per request (1 would do), 8 of 32 threads"),
+    ]
+    check(kernel.hover(STORE_LINE), "8 of 32 threads", "PTX executor")
+
+
+def test_an_edited_line_s_profile_is_gone_and_the_rest_stale(kernel: Opened) -> None:
+    kernel.knowledge.learn_profile(kernel.document.uri, KnownProfile.of(counts(kernel.path), 0))
+    kernel.document.apply([Change("x", (STORE_LINE, 0), (STORE_LINE, 0))], 2)
+    (hint,) = profile_hints(kernel.document, kernel.knowledge, 0, 99)
+    assert hint.label == "50% of instructions (stale)"
+
+
+def measured(time_us: float) -> Measurement:
+    return Measurement(
+        time_us=time_us,
+        low_us=time_us,
+        high_us=time_us,
+        n_samples=100,
+        gpu="NVIDIA H200",
+        driver="1",
+        torch_version="2",
+        cache="cold",
+        shapes={"x": (64, 256)},
+        dtypes={"x": "f32"},
+        date="2026-11-21",
+    )
+
+
+def comparisons() -> dict[str, Comparison]:
+    ours = measured(10.0)
+    return {
+        "scale": Comparison(baseline_name="eager", baseline=measured(27.0), ours=ours),
+        "scale vs compile": Comparison(baseline_name="compile", baseline=measured(13.0), ours=ours),
+    }
+
+
+def test_a_measured_result_names_each_baseline_and_the_gpu(scale: Opened) -> None:
+    run = run_of_scale(scale.path).model_copy(update={"comparisons": comparisons()})
+    scale.knowledge.learn_runs(scale.path.parent, (run,))
+    assert (SCALE_LINE, "2.7x vs eager, 1.3x vs compile, H200, verified") in scale.lenses()
+    check(scale.hover(SCALE_LINE), "**10 us** [10, 10], measured on NVIDIA H200, 2026-11-21; x f32[64, 256]")
+
+
+def test_a_check_s_measured_times_are_shown_with_gpu_shapes_and_date_and_go_stale(kernel: Opened) -> None:
+    kernel.learn_check(Correct(cases=()), times=comparisons())
+    assert kernel.lenses()[0][1].endswith(", 2.7x vs eager, 1.3x vs compile, H200")
+    check(kernel.hover(KERNEL_LINE), "measured on NVIDIA H200, 2026-11-21; x f32[64, 256]", "1.3x vs compile")
+    kernel.edit(STORE_LINE, "\n")
+    assert kernel.lenses()[0][1].endswith("H200 (stale)")
+    check(kernel.hover(KERNEL_LINE), "f32[64, 256] *(stale")
+
+
 # --- diagnostics
 
 
@@ -291,18 +375,9 @@ def test_a_finding_moves_with_its_line(scale: Opened) -> None:
     assert CALL_LINE + 1 in {diagnostic.range.start.line for diagnostic in scale.diagnostics()}
 
 
-def finding(
-    source: str, line: int = STORE_LINE + 1, file: str | None = COMPILED_AS, column: int | None = 16
-) -> Finding:
-    return Finding(
-        code="a-code",
-        severity=Severity.ERROR,
-        message="it is wrong",
-        source=source,
-        file=file,
-        line=line,
-        column=column,
-    )
+def finding(source: str, line: int = STORE_LINE + 1, file: str | None = COMPILED_AS, **more: Any) -> Finding:
+    known = {"code": "a-code", "severity": Severity.ERROR, "message": "it is wrong", "column": 16} | more
+    return Finding(source=source, file=file, line=line, **known)
 
 
 def test_a_check_s_findings_stand_at_their_lines(kernel: Opened) -> None:
@@ -342,7 +417,40 @@ def test_what_could_not_be_checked_is_said_at_the_operation(kernel: Opened) -> N
     assert found.severity == types.DiagnosticSeverity.Information
 
 
-def test_a_text_is_compiled_under_the_name_that_findings_have() -> None:
+def test_a_finding_under_any_bare_name_is_at_its_line(kernel: Opened) -> None:
+    kernel.learn_check(Crashed(message="", findings=(finding("executor", file="scale_rows.cu", line=STORE_LINE + 1),)))
+    (found,) = kernel.diagnostics()
+    assert (found.range.start.line, found.source, found.message) == (STORE_LINE, "executor", "it is wrong")
+
+
+def test_an_error_in_a_header_points_there_from_the_include(kernel: Opened) -> None:
+    places = [RelatedPlace(message="no member", file="/usr/include/a.h", line=number) for number in (7, 9)]
+    kernel.learn_check(
+        BuildFailed(findings=tuple(finding("nvrtc", line=STORE_LINE + 1, related=(place,)) for place in places))
+    )
+    (found,) = kernel.diagnostics()
+    assert found.range.start.line == STORE_LINE
+    assert found.message == "it is wrong; 1 more in headers"
+    related = found.related_information or []
+    assert [(each.location.uri, each.location.range.start.line) for each in related] == [
+        ("file:///usr/include/a.h", 6),
+        ("file:///usr/include/a.h", 8),
+    ]
+
+
+def test_a_template_s_instantiation_is_related_or_in_the_message_and_never_both(kernel: Opened) -> None:
+    message = 'bad type (detected during: instantiation of "f" at line 9)'
+    place = RelatedPlace(message='instantiation of "f"', file=COMPILED_AS, line=STORE_LINE + 1)
+    kernel.learn_check(BuildFailed(findings=(finding("nvrtc", message=message, related=(place,)),)))
+    (found,) = kernel.diagnostics()
+    assert found.message == "bad type"
+    assert [each.location.uri for each in found.related_information or ()] == [kernel.document.uri]
+    check_ = kernel.knowledge.check(kernel.document.uri)
+    (plain,) = check_diagnostics(kernel.document, check_, shows_related=False)
+    assert (plain.message, plain.related_information) == (message, None)
+
+
+def test_a_text_is_compiled_under_a_bare_name() -> None:
     assert BuildRequest(text="", name_expressions=(), architecture="sm_90").file_name == COMPILED_AS
 
 
@@ -447,11 +555,16 @@ def test_a_client_without_versioned_edits_gets_plain_ones(scale: Opened) -> None
 
 
 def test_a_kernel_can_be_checked(kernel: Opened) -> None:
-    assert list(kernel.actions(KERNEL_LINE)) == ["Check now", "Optimize scale again"]
+    assert list(kernel.actions(KERNEL_LINE)) == ["Check now", "Profile", "Optimize this kernel: scale"]
+
+
+def test_a_kernel_can_be_measured_where_there_is_a_gpu(kernel: Opened) -> None:
+    actions = CodeActions(kernel.document, kernel.known, kernel.knowledge, client_features(VSCODE), has_gpu=True)
+    assert "Measure now" in [action.title for action in actions.between(KERNEL_LINE, KERNEL_LINE, [])]
 
 
 def test_a_kernel_s_task_can_be_optimized_again(kernel: Opened) -> None:
-    command = kernel.actions(KERNEL_LINE)["Optimize scale again"].command
+    command = kernel.actions(KERNEL_LINE)["Optimize this kernel: scale"].command
     assert command is not None
     assert command.arguments == [{"uri": kernel.path.with_name("scale.py").as_uri(), "symbol": "scale"}]
 

@@ -13,8 +13,9 @@ from kernel_lsp.server.analysed import Place, Target, Use
 from kernel_lsp.server.analysis import Known
 from kernel_lsp.server.capabilities import REWRITE_KIND, ClientFeatures
 from kernel_lsp.server.conversion import to_edit
-from kernel_lsp.server.diagnostics import rule_diagnostic
+from kernel_lsp.server.diagnostics import check_diagnostics, rule_diagnostic
 from kernel_lsp.server.documents import Document
+from kernel_lsp.server.explanations import is_explained
 from kernel_lsp.server.knowledge import Knowledge
 
 QUICK_FIX = types.CodeActionKind.QuickFix.value
@@ -23,7 +24,10 @@ QUICK_FIX = types.CodeActionKind.QuickFix.value
 class CodeActions:
     """The actions for lines ``[first, last]`` of one document."""
 
-    def __init__(self, document: Document, known: Known, knowledge: Knowledge, features: ClientFeatures) -> None:
+    def __init__(
+        self, document: Document, known: Known, knowledge: Knowledge, features: ClientFeatures, *, has_gpu: bool = False
+    ) -> None:
+        self._has_gpu = has_gpu
         self._document, self._knowledge, self._features = document, knowledge, features
         self._analysis, self._is_current = known.now(document), known.is_current(document)
 
@@ -42,9 +46,14 @@ class CodeActions:
             if finding.range.start_line <= last and finding.range.end_line >= first:
                 for fix in finding.fixes:
                     yield self._fix(finding, fix)
-                yield self._command(
-                    f"Explain {finding.code}: {finding.name}", QUICK_FIX, "explain", {"code": finding.code}
-                )
+                yield self._explain(finding.code, finding.name)
+        checked = check_diagnostics(self._document, self._knowledge.check(self._document.uri))
+        codes = [found.code for found in checked if found.range.start.line <= last and found.range.end.line >= first]
+        yield from (self._explain(str(code)) for code in dict.fromkeys(codes) if is_explained(str(code)))
+
+    def _explain(self, code: str, name: str = "") -> types.CodeAction:
+        title = f"Explain {code}: {name}" if name else f"Explain {code}"
+        return self._command(title, QUICK_FIX, "explain", {"code": code})
 
     def _fix(self, finding: RuleFinding, fix: QuickFix) -> types.CodeAction:
         return types.CodeAction(
@@ -74,12 +83,16 @@ class CodeActions:
 
     def _kernel_actions(self) -> Iterator[types.CodeAction]:
         if self._analysis.has_plan:
-            yield self._command("Check now", REWRITE_KIND, "check", {"uri": self._document.uri})
+            about = {"uri": self._document.uri}
+            yield self._command("Check now", REWRITE_KIND, "check", about)
+            if self._has_gpu:
+                yield self._command("Measure now", REWRITE_KIND, "measure", about)
+            yield self._command("Profile", REWRITE_KIND, "profile", about)
         file, separator, symbol = self._analysis.task.partition("::")
         if separator and self._document.path is not None:
             path = Path(os.path.abspath(self._document.path.parent / file))
             yield self._command(
-                f"Optimize {symbol} again", REWRITE_KIND, "optimize", {"uri": path.as_uri(), "symbol": symbol}
+                f"Optimize this kernel: {symbol}", REWRITE_KIND, "optimize", {"uri": path.as_uri(), "symbol": symbol}
             )
 
     def _target_actions(self, target: Target) -> Iterator[types.CodeAction]:

@@ -10,7 +10,7 @@ from kernel_lsp.server.analysed import Analysis, Target
 from kernel_lsp.server.conversion import line_range
 from kernel_lsp.server.documents import Document
 from kernel_lsp.server.knowledge import Knowledge
-from kernel_lsp.server.words import facts_text, result_text, verdict_text
+from kernel_lsp.server.words import check_text, facts_text, result_text
 
 
 def python_lenses(document: Document, analysis: Analysis, knowledge: Knowledge) -> list[types.CodeLens]:
@@ -28,10 +28,10 @@ def cuda_lenses(document: Document, analysis: Analysis, knowledge: Knowledge) ->
     stale = " (stale)" if check is not None and check.serial != document.serial else ""
     lenses = []
     if analysis.has_plan:
-        title = f"Check now: {verdict_text(check.verdict)}{stale}" if check is not None else "Check now"
-        lenses.append(
-            types.CodeLens(line_range(document, 0), _command(title, "kernelLsp.check", {"uri": document.uri}))
-        )
+        title = f"Check now: {check_text(check.verdict)}{stale}" if check is not None else "Check now"
+        about = {"uri": document.uri}
+        lenses.append(types.CodeLens(line_range(document, 0), _command(title, "kernelLsp.check", about)))
+        lenses.append(types.CodeLens(line_range(document, 0), _command("Profile", "kernelLsp.profile", about)))
     for kernel in analysis.kernels if check is not None else ():
         assert check is not None
         for facts in check.facts(kernel.name):

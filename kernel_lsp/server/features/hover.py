@@ -12,15 +12,19 @@ from kernel_lsp.server.knowledge import Knowledge, KnownEstimate
 from kernel_lsp.server.words import (
     amount_text,
     bold_number_text,
+    comparison_lines,
     facts_text,
-    number_text,
+    profile_text,
     result_text,
+    shapes_text,
     time_text,
     verdict_text,
 )
 
 STALE = " *(stale: the code has changed since)*"
 MAX_LINES_LISTED = 6
+MIN_FLOOR_US = 1e-6
+"""A line that moves nothing is no division by zero."""
 
 
 def python_hover(document: Document, analysis: Analysis, knowledge: Knowledge, line: int, pending: str) -> str:
@@ -37,7 +41,7 @@ def cuda_hover(document: Document, analysis: Analysis, knowledge: Knowledge, lin
     """Markdown for a line of a kernel; empty when there is nothing to say."""
     kernel, check = analysis.kernel_at(line), knowledge.check(document.uri)
     if kernel is None or (line != kernel.line and "__global__" not in document.line_text(line)):
-        return ""
+        return _profiled_text(document, knowledge, line)
     parts = [f"**{kernel.name}**"]
     if check is None:
         return f"{parts[0]}\n\nNot compiled yet: save the file, or run *Check now*."
@@ -45,8 +49,10 @@ def cuda_hover(document: Document, analysis: Analysis, knowledge: Knowledge, lin
     for facts in check.facts(kernel.name):
         parts.append(f"`{facts.kernel}`: {facts_text(facts)}{_occupancy(kernel, facts, gpu)}")
     parts.append(f"{verdict_text(check.verdict)}{stale}")
-    parts += [f"{name}: {number_text(comparison.ours)}" for name, comparison in check.verdict.times.items()]
-    return "\n\n".join(parts)
+    parts.append("\n".join(f"{line}{stale}" for line in comparison_lines(check.verdict.times)))
+    if not check.verdict.times and check.verdict.estimate is not None:
+        parts.append(f"{bold_number_text(check.verdict.estimate)}; {shapes_text(check.verdict.estimate)}{stale}")
+    return "\n\n".join(filter(None, parts))
 
 
 # --- below: PyTorch
@@ -67,7 +73,8 @@ def _target_text(document: Document, target: Target, knowledge: Knowledge, pendi
     if result is not None:
         stale = STALE if knowledge.is_stale(result, target, document.path) else ""
         parts.append(f"Optimized: {result_text(result)}{stale}")
-    return "\n\n".join(parts)
+        parts.append("\n".join(f"{line}{stale}" for line in comparison_lines(result.comparisons)))
+    return "\n\n".join(filter(None, parts))
 
 
 def _estimate_parts(known: KnownEstimate, stale: str) -> list[str]:
@@ -79,8 +86,7 @@ def _estimate_parts(known: KnownEstimate, stale: str) -> list[str]:
         f"{estimate.bound}-bound; {moved}, {n} launch{'es' if n != 1 else ''}",
     ]
     if floor_us > 0:
-        distance = estimate.time_us / floor_us
-        parts.append(f"{distance:.2g}x above the floor of {time_text(floor_us)} (inputs read and outputs written once)")
+        parts.append(f"{_floor_text(estimate.time_us, floor_us)} (inputs read and outputs written once)")
     listed = known.estimate.lines[:MAX_LINES_LISTED]
     rows = [f"| {line.share:.0%} | {time_text(line.time_us)} | {line.line} | `{_cell(line.text)}` |" for line in listed]
     if rows:
@@ -98,12 +104,18 @@ def _line_text(document: Document, target: Target, knowledge: Knowledge, line: i
             moved = f"{amount_text(found.bytes_moved, 'B')} moved, {amount_text(found.n_operations, 'FLOP')}"
             return "\n\n".join(
                 (
-                    f"**{time_text(found.time_us)}**, {found.share:.0%} of `{target.symbol}` in PyTorch eager, "
-                    f"estimated on {estimate.gpu}, {estimate.date}{STALE if is_stale else ''}",
-                    f"{moved}, {n} launch{'es' if n != 1 else ''} ({', '.join(found.operations)})",
+                    f"**{time_text(found.time_us)}** [{found.low_us:.3g}, {found.high_us:.3g}], {found.share:.0%} of "
+                    f"`{target.symbol}` in PyTorch eager, estimated on {estimate.gpu}, {estimate.date}"
+                    f"{STALE if is_stale else ''}",
+                    f"{found.bound}-bound; {moved}, {n} launch{'es' if n != 1 else ''} ({', '.join(found.operations)})",
+                    f"{_floor_text(found.time_us, found.floor_us)} (what it moves, moved once at full speed)",
                 )
             )
     return ""
+
+
+def _floor_text(time_us: float, floor_us: float) -> str:
+    return f"{time_us / max(floor_us, MIN_FLOOR_US):.2g}x above the floor of {time_text(floor_us)}"
 
 
 def _cell(text: str) -> str:
@@ -111,6 +123,14 @@ def _cell(text: str) -> str:
 
 
 # --- below: CUDA
+
+
+def _profiled_text(document: Document, knowledge: Knowledge, line: int) -> str:
+    found = knowledge.profile(document).get(line)
+    if found is None:
+        return ""
+    stale = STALE if knowledge.is_profile_stale(document) else ""
+    return f"{profile_text(found)}{stale}\n\nCounted by the PTX executor (CPU) at the captured sizes."
 
 
 def _occupancy(kernel: Kernel, facts: KernelFacts, gpu: str) -> str:

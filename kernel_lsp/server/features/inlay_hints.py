@@ -1,4 +1,4 @@
-"""Hints at the end of lines: what each costs."""
+"""Hints at the end of lines: what each costs, and what each line of a profiled kernel does."""
 
 from __future__ import annotations
 
@@ -9,7 +9,20 @@ from kernel_lsp.server.analysed import Analysis
 from kernel_lsp.server.conversion import to_range
 from kernel_lsp.server.documents import Document
 from kernel_lsp.server.knowledge import Knowledge
-from kernel_lsp.server.words import time_text
+from kernel_lsp.server.words import profile_text, time_text
+
+MIN_SHARE = 0.05
+"""Of a kernel's instructions; lines with less and without memory accesses get no hint."""
+
+
+def profile_hints(document: Document, knowledge: Knowledge, first: int, last: int) -> list[types.InlayHint]:
+    """For the lines ``[first, last]`` of a kernel that was profiled: those that matter."""
+    stale = " (stale)" if knowledge.is_profile_stale(document) else ""
+    return [
+        _hint(document, line, f"{profile_text(found)}{stale}")
+        for line, found in sorted(knowledge.profile(document).items())
+        if first <= line <= last and (found.share >= MIN_SHARE or found.counters.n_global_requests)
+    ]
 
 
 def line_hints(
@@ -19,8 +32,15 @@ def line_hints(
     hints = []
     for line, found, is_stale in knowledge.lines(document, analysis.targets):
         if first <= line <= last:
-            end = len(document.line_text(line))
             label = f"{time_text(found.time_us)} est., {found.share:.0%}{' (stale)' if is_stale else ''}"
-            position = to_range(document, TextRange(line, end, line, end)).end
-            hints.append(types.InlayHint(position=position, label=label, padding_left=True))
+            hints.append(_hint(document, line, label))
     return hints
+
+
+# --- below
+
+
+def _hint(document: Document, line: int, label: str) -> types.InlayHint:
+    end = len(document.line_text(line))
+    position = to_range(document, TextRange(line, end, line, end)).end
+    return types.InlayHint(position=position, label=label, padding_left=True)

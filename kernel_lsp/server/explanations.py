@@ -1,0 +1,135 @@
+"""What each finding is about, in words: the rules', the compiler's, the executor's, the gate's, the plan's.
+
+A test keeps every code that a producer has in here.
+"""
+
+from __future__ import annotations
+
+import re
+
+EXPLANATIONS = {
+    # the PTX executor (docs/ptx-executor.md)
+    "out-of-bounds-read": """
+        A thread reads outside of its tensor, variable, shared or local memory. On a GPU this reads whatever lies there,
+        or ends the whole CUDA context. The message names the tensor and how far outside; block and thread are those of
+        the first such access. Compare the index with the size: most often the bound check of the last block is missing
+        (`if (i < n)`), or a stride is that of another tensor.""",
+    "out-of-bounds-write": """
+        A thread writes outside of its tensor, variable, shared or local memory, over what belongs to others. Compare
+        the index with the size: most often the bound check of the last block is missing (`if (i < n)`).""",
+    "misaligned-access": """
+        The address is no multiple of the access's size. A GPU ends the kernel at such an access. A `float4` needs
+        addresses that are multiples of 16: say in the plan that the row's size divides (`where: D % 4 == 0`), or read
+        the odd rest one by one.""",
+    "null-pointer": """
+        The address is 0 or close to it: the pointer was never set, or an optional tensor was not given.""",
+    "write-to-input": """
+        The kernel stores into a tensor that the plan calls an input. PyTorch's caller still has that tensor, and
+        autograd may need its old values. Write into a result or a scratch tensor.""",
+    "uninitialized-read": """
+        Something is read that nothing has written. In results and scratch tensors that is an error: add a `fill:` line
+        to the plan, or write first. In shared memory it is a warning, since compilers may load early what they then do
+        not use; most often a barrier or the last part of a tile is missing.""",
+    "trap": "The kernel executed `__trap()`, which ends it with an error on a GPU.",
+    "assert-failed": "An `assert` in the kernel does not hold for these inputs. On a GPU it ends the CUDA context.",
+    "barrier-deadlock": """
+        No thread of the block can go on: they wait at different barriers, or for lanes of their warp that never come.
+        A barrier must be reached by all threads of the block, a warp function by all lanes of its mask. Look for a
+        `__syncthreads()` or a shuffle inside of a branch or behind a `return`.""",
+    "invalid-launch": """
+        A GPU refuses this launch: the block, the grid or the shared memory is larger than it allows, or larger than
+        `__launch_bounds__` says. The sizes come from the plan's `launch:` line and the captured shapes.""",
+    # the compiler
+    "no-such-kernel": """
+        The plan's `launch:` line names a kernel, or an instance of a template, that the text does not have. Check the
+        spelling, the namespace and the template arguments.""",
+    "compile-error": "NVRTC, the compiler for device code, refuses the text. Nothing runs until it compiles.",
+    "compile-warning": "NVRTC, the compiler for device code, warns.",
+    "compile-information": "A remark of NVRTC, the compiler for device code.",
+    "assemble-error": """
+        ptxas, which makes machine code of PTX, refuses what the compiler made. Most often a launch bound, a register
+        limit or an instruction does not fit the architecture that the code is compiled for.""",
+    "assemble-warning": "ptxas, which makes machine code of PTX, warns.",
+    "too-much-shared-memory": """
+        A kernel may declare 48 KiB of shared memory. Beyond, it must be dynamic: `extern __shared__`, with the bytes as
+        the third number of the plan's launch and `max_shared=` where it needs it.""",
+    # the integrity gate
+    "include-outside-toolkit": """
+        A kernel may include headers of the CUDA toolkit only, so that one file is all there is to read, and no other
+        file of yours gets compiled in.""",
+    "calls-outside": "The kernel calls a function that is not in its text: nobody can read or check what it does.",
+    "reads-a-clock": "A result must not depend on time: a kernel that knows the time can tell when it is measured.",
+    "keeps-state": """
+        A variable in device memory is written, so that one launch could leave something for the next one: a cached
+        result would look like speed. Use a scratch tensor, which the harness gives and takes.""",
+    "sleeps": "The kernel sleeps. That is allowed, and costs time.",
+    "prints": "The kernel prints, which takes a buffer and time in each launch. Remove it when you have seen enough.",
+    "f64-arithmetic": """
+        The machine code computes in double precision though the text does not say so: most often a literal without `f`
+        or a function such as `exp` in place of `expf`. It is exact, and many times slower than float.""",
+    "reduced-precision-product": """
+        A matrix product takes operands of reduced precision (tensor cores). The results were within the budgets of
+        their dtype; that is said here so that nobody takes it for full precision.""",
+    # the plan and its task
+    "plan-task-mismatch": """
+        The plan's `op:` does not fit the PyTorch code that its `task:` names: another name, dtype, number or order of
+        tensors. The message says which.""",
+    "plan-not-bound": """
+        The plan's expressions have no value for the captured shapes: a dim is not bound, or a size is negative or not a
+        whole number.""",
+    # how a check ended
+    "mismatch": """
+        The kernel ran, and a result is outside of its budget: the difference to an fp64 reference that the same inputs
+        give, beyond what the dtype allows. The message names the output, the input family and the worst element. Inputs
+        come from several families (normal, large, tiny, ties, small sizes, other shapes), since a kernel that is right
+        on one may be wrong on others.""",
+    "timed-out": "The kernel did not end within its budget of instructions or seconds. Look for a loop that waits.",
+    "unsupported": """
+        The executor met something that it does not know (docs/ptx-executor.md lists what), so nothing is said of this
+        kernel: neither that it is right nor that it is wrong. On a machine with a GPU *Measure now* can tell more.""",
+    "crashed": "The process that ran the kernel ended. On a GPU the kernel would have ended the CUDA context.",
+    "rejected": "The kernel was not run: it does something that a candidate may not do. The findings say what.",
+    "build-failed": "The text does not compile; the findings say where.",
+}
+_COMPILER_CODE = re.compile(r"nvrtc-(?P<number>\d+)(?P<is_discretionary>-D)?")
+
+
+def explanation(code: str) -> str:
+    """What a finding with this code is about; a rule's with an example. Imports the rules: call it in a thread."""
+    if code in EXPLANATIONS:
+        return f"{code}: {' '.join(EXPLANATIONS[code].split())}"
+    return _of_compiler(code) or _of_plan(code) or _of_rule(code) or f"There is no rule {code}."
+
+
+def is_explained(code: str) -> bool:
+    """Whether there is something to say of a finding that is not a rule's."""
+    return code in EXPLANATIONS or bool(_of_compiler(code) or _of_plan(code))
+
+
+# --- below
+
+
+def _of_compiler(code: str) -> str:
+    match = _COMPILER_CODE.fullmatch(code)
+    if match is None:
+        return ""
+    text = f"{code}: number {match['number']} of NVRTC's messages."
+    if match["is_discretionary"] is None:
+        return f"{text} Nothing runs until it compiles."
+    return f"{text} It can be turned off around a line: `#pragma nv_diag_suppress {match['number']}`."
+
+
+def _of_plan(code: str) -> str:
+    from kernel_lsp.plan.codes import PlanCode
+
+    known = {plan_code.value: plan_code for plan_code in PlanCode}
+    return f"{code}: {known[code].next_step}. docs/kernel-format.md has the plan's grammar." if code in known else ""
+
+
+def _of_rule(code: str) -> str:
+    from kernel_lsp.rules.registry import RULES
+
+    rule = next((rule for rule in RULES if rule.code == code), None)
+    if rule is None:
+        return ""
+    return f"{rule.code} {rule.name}: {rule.summary}.\n\n{rule.why}\n\nFound:\n{rule.bad}\nNot found:\n{rule.good}"
