@@ -17,6 +17,8 @@ from kernel_lsp.core.verdict import Built
 from kernel_lsp.errors import KernelLspError
 from kernel_lsp.evaluate.session import MIN_FREE_BYTES
 from kernel_lsp.gpu.specs import find_gpu
+from kernel_lsp.process.confinement import SandboxLevel, sandbox_level, support
+from kernel_lsp.process.self_test import self_test
 from kernel_lsp.process.worker_client import Worker, find_python
 from kernel_lsp.ptx.executor import BufferFile, ExecutionReport, Loaded, PtxExecutor
 from kernel_lsp.toolchain.compile import compile_cuda
@@ -64,6 +66,7 @@ async def examine(settings: Settings, directory: Path, scratch: Path) -> DoctorR
         await _guarded("CUDA compiler", "building kernels, for the check and for the operator", _compiler, settings),
         await _self_test(settings, scratch),
         await _guarded("target GPU", "estimated times", _target_gpu, settings),
+        *await _sandbox(settings),
         _workspace(directory),
         _cache(settings),
         *await _tools(),
@@ -165,6 +168,25 @@ async def _run_self_test(settings: Settings, scratch: Path) -> str:
     values = memoryview(out.read_bytes()).cast("f").tolist()
     expected = [2.0 * thread for thread in range(N_SELF_TEST_THREADS)]
     return "" if values == expected else "the self-test kernel computed something else"
+
+
+async def _sandbox(settings: Settings) -> list[Check]:
+    """The level that holds, and what a probe could do at it."""
+    name, enables = "sandbox", "running compilers and other people's kernels without trusting them"
+    try:
+        level = sandbox_level(settings.sandbox)
+    except KernelLspError as error:
+        return [Check(name=name, status="broken", found=error.message, enables=enables, fix=error.next_step)]
+    reasons = "".join(f"; {reason}" for reason in support().reasons)
+    attempts = await self_test(level)
+    escapes = [f"{attempt.profile}: {attempt.what}" for attempt in attempts if not attempt.was_denied]
+    if not escapes:
+        found = f"{level}: a probe was denied all of {len(attempts)} attempts{reasons}"
+        return [Check(name=name, status="ok", found=found, enables=enables)]
+    found = f"{level}{reasons}: {len(escapes)} of {len(attempts)} attempts of a probe succeed: {', '.join(escapes)}"
+    is_weak = level is not SandboxLevel.LANDLOCK_SECCOMP and level is not SandboxLevel.BWRAP
+    fix = "a kernel with Landlock and seccomp, and `sandbox = auto`" if is_weak else "report this"
+    return [Check(name=name, status="missing" if is_weak else "broken", found=found, enables=enables, fix=fix)]
 
 
 def _workspace(directory: Path) -> Check:

@@ -15,6 +15,7 @@ from kernel_lsp.errors import EnvironmentProblem, SettingError
 from kernel_lsp.evaluate.cuda import GpuDevice
 from kernel_lsp.evaluate.pipeline import Evaluator
 from kernel_lsp.gpu.specs import GpuSpec, find_gpu
+from kernel_lsp.process.confinement import sandbox_level
 from kernel_lsp.process.worker_client import Worker, find_python
 from kernel_lsp.toolchain.cache import BuildCache
 from kernel_lsp.toolchain.compile import Compiler
@@ -25,11 +26,12 @@ MIN_FREE_BYTES = 256 << 20
 
 
 class Session:
-    """Use as ``async with``. Raises EnvironmentProblem or SettingError on entry when something is missing."""
+    """Use as ``async with``. Raises EnvironmentProblem or SettingError when something is missing."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self._stack = AsyncExitStack()
+        self._sandbox = sandbox_level(settings.sandbox)
         self.gpu: GpuSpec
         self.worker: Worker
         self._compiler: Compiler
@@ -44,16 +46,24 @@ class Session:
             _check_free_space(self._scratch)
             cache = BuildCache(self.settings.cache_directory)
             self._compiler = await stack.enter_async_context(
-                Compiler(toolchain, cache=cache, deadline_s=self.settings.compile_deadline_s)
+                Compiler(toolchain, cache=cache, deadline_s=self.settings.compile_deadline_s, sandbox=self._sandbox)
             )
-            self.worker = await stack.enter_async_context(
-                Worker(python, capture_deadline_s=self.settings.capture_deadline_s)
-            )
+            self.worker = await stack.enter_async_context(self.new_worker(python))
             self._stack = stack.pop_all()
         return self
 
     async def __aexit__(self, *_: object) -> None:
         await self._stack.aclose()
+
+    def new_worker(self, python: Path) -> Worker:
+        """A worker, not started, with the deadline, the folders and the confinement of this session."""
+        return Worker(
+            python,
+            capture_deadline_s=self.settings.capture_deadline_s,
+            scratch=self._scratch,
+            cache=self.settings.cache_directory,
+            sandbox=self._sandbox,
+        )
 
     async def gpu_index(self) -> int | None:
         """The GPU that the settings ask for; None to use the executor alone. Raises SettingError when it is not there.
@@ -92,6 +102,7 @@ class Session:
             folder,
             seed=self.settings.seed,
             gpu_device=gpu_device,
+            sandbox=self._sandbox,
         )
         return await self._stack.enter_async_context(evaluator)
 

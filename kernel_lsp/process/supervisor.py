@@ -1,7 +1,8 @@
 """Runs other programs so that none outlives us, outruns its deadline or fills our memory.
 
 A child is the leader of its own process group, is killed with the whole group, and dies when we die (Linux's
-parent-death signal), also of `kill -9`. What it prints is read as it comes and kept up to a bound.
+parent-death signal), also of `kill -9`. What it prints is read as it comes and kept up to a bound. With a `Confinement`
+it has no more rights than that gives.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from kernel_lsp.process.confinement import Confinement, How, SandboxLevel, confined_command
 
 MAX_OUTPUT_BYTES = 16 << 20
 MAX_MESSAGE_BYTES = 256 << 20
@@ -71,10 +74,12 @@ async def run(
     environment: Mapping[str, str] | None = None,
     directory: Path | None = None,
     max_output_bytes: int = MAX_OUTPUT_BYTES,
+    confinement: Confinement | None = None,
+    how: How = "exec",
 ) -> ProcessResult:
     """Run a program to its end or its deadline. Raises OSError when it cannot be started."""
     started = time.monotonic()
-    process = await _start(argv, environment, directory)
+    process = await _start(argv, environment, directory, confinement, how)
     out, err = _BoundedOutput(max_output_bytes), _BoundedOutput(max_output_bytes)
     timed_out = False
     try:
@@ -125,9 +130,16 @@ class Conversation:
     """
 
     def __init__(
-        self, argv: Sequence[str | Path], *, environment: Mapping[str, str] | None = None, directory: Path | None = None
+        self,
+        argv: Sequence[str | Path],
+        *,
+        environment: Mapping[str, str] | None = None,
+        directory: Path | None = None,
+        confinement: Confinement | None = None,
+        how: How = "exec",
     ) -> None:
         self._argv, self._environment, self._directory = argv, environment, directory
+        self._confinement, self._how = confinement, how
         self._process: asyncio.subprocess.Process | None = None
         self._stderr = _TailOutput(STDERR_TAIL_BYTES)
         self._drain: asyncio.Task[None] | None = None
@@ -146,7 +158,7 @@ class Conversation:
 
     async def start(self) -> None:
         """Start the program. Raises OSError when it cannot be started."""
-        self._process = await _start(self._argv, self._environment, self._directory)
+        self._process = await _start(self._argv, self._environment, self._directory, self._confinement, self._how)
         self._drain = asyncio.create_task(self._stderr.drain(self._process.stderr))
 
     async def ask(self, request: Mapping[str, Any], *, deadline_s: float) -> Answered | Died | Overran:
@@ -196,17 +208,24 @@ async def kill_group(process: asyncio.subprocess.Process) -> None:
 
 
 async def _start(
-    argv: Sequence[str | Path], environment: Mapping[str, str] | None, directory: Path | None
+    argv: Sequence[str | Path],
+    environment: Mapping[str, str] | None,
+    directory: Path | None,
+    confinement: Confinement | None = None,
+    how: How = "exec",
 ) -> asyncio.subprocess.Process:
+    is_confined = confinement is not None and confinement.level is not SandboxLevel.NONE
+    given = dict(environment) if environment is not None else scrubbed_environment()
     return await asyncio.create_subprocess_exec(
-        *(str(argument) for argument in argv),
+        *confined_command(argv, how, confinement),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
-        env=dict(environment) if environment is not None else scrubbed_environment(),
+        env={**given, **dict(confinement.environment)} if confinement is not None else given,
         cwd=str(directory) if directory else None,
         start_new_session=True,
-        preexec_fn=_die_with_parent,
+        # The launcher of a confined child asks for the signal itself; without code of ours to run, the fork is cheap.
+        preexec_fn=None if is_confined else _die_with_parent,
         limit=MAX_MESSAGE_BYTES,
     )
 

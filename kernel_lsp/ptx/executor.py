@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,8 @@ from kernel_lsp.core.finding import Finding
 from kernel_lsp.core.plan import BoundLaunch, BoundStep
 from kernel_lsp.core.verdict import Crashed, TimedOut, Unsupported
 from kernel_lsp.errors import InternalError
+from kernel_lsp.process.confinement import SandboxLevel, sandbox_level
+from kernel_lsp.process.profiles import executor_confinement
 from kernel_lsp.process.supervisor import Answered, Conversation, Died, Overran
 from kernel_lsp.ptx.layout import WRITTEN_BY_KERNEL, WRITTEN_SUFFIX
 
@@ -113,10 +116,17 @@ RunOutcome = ExecutionReport | Unsupported | TimedOut | Crashed
 class PtxExecutor:
     """A process that runs PTX on one CPU core. Use as ``async with PtxExecutor() as executor``.
 
-    After `TimedOut` or `Crashed` the process is restarted by the next `load`.
+    After `TimedOut` or `Crashed` the process is restarted by the next `load`. The process may read the files below
+    `inputs` and change those below `folder`; by default both are the temporary folder.
     """
 
-    def __init__(self) -> None:
+    def __init__(
+        self, folder: Path | None = None, inputs: Path | None = None, *, sandbox: SandboxLevel | None = None
+    ) -> None:
+        """`sandbox` is how the process is confined; None takes the strongest level that this machine has."""
+        temporary = Path(tempfile.gettempdir())
+        level = sandbox_level("auto") if sandbox is None else sandbox
+        self._confinement = executor_confinement(level, readable=[inputs or temporary], writable=[folder or temporary])
         self._conversation: Conversation | None = None
 
     async def __aenter__(self) -> PtxExecutor:
@@ -169,7 +179,7 @@ class PtxExecutor:
 
     async def _start(self) -> None:
         await self.close()
-        self._conversation = Conversation([sys.executable, "-m", PROGRAM])
+        self._conversation = Conversation([sys.executable, PROGRAM], confinement=self._confinement, how="module")
         await self._conversation.start()
 
     async def _ask(self, request: dict[str, Any], deadline_s: float) -> dict[str, Any] | TimedOut | Crashed:

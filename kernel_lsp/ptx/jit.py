@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import ctypes.util
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -155,7 +156,8 @@ def _module_text(kernels: list[EmittedKernel]) -> str:
 
 
 def _add_library_symbols() -> None:
-    library = ctypes.CDLL(ctypes.util.find_library("m") or "libm.so.6")
+    # `find_library` starts programs, which a confined process may not.
+    library = ctypes.CDLL("libm.so.6" if sys.platform == "linux" else ctypes.util.find_library("m"))
     for name in LIBM_FUNCTIONS:
         function = getattr(library, name, None)
         if function is not None:

@@ -1,0 +1,243 @@
+"""What a child may do: levels and rights as data, and the command that makes a child give up the rest.
+
+`confine.py` gives the rights up in the child itself. Who needs which rights is in `profiles.py`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import functools
+import json
+import os
+import platform
+import resource
+import shutil
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Literal
+
+from kernel_lsp.errors import SettingError
+from kernel_lsp.process import seccomp
+
+LAUNCHER = Path(__file__).with_name("confine.py")
+MAX_OPEN_FILES = 4096
+MAX_FILE_BYTES = 64 << 30
+"""Of one file that a worker or an executor writes: tensors are files."""
+MAX_PROCESSES = 4096
+"""Of the user, threads included; torch alone starts one per core several times over. Root is not held to it."""
+
+
+class SandboxLevel(StrEnum):
+    """From nothing to everything. Each has what the one before it has."""
+
+    NONE = "none"
+    LIMITS = "limits"
+    LANDLOCK = "landlock"
+    LANDLOCK_SECCOMP = "landlock+seccomp"
+    BWRAP = "bwrap"
+
+
+@dataclass(frozen=True)
+class Support:
+    """The strongest level of this machine without other programs, and what each missing one lacks."""
+
+    level: SandboxLevel
+    landlock_version: int
+    has_bwrap: bool
+    reasons: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Confinement:
+    """The rights of one child. Paths are folders or files with all below them.
+
+    `listable` may be listed but not read; `devices` may also be controlled. Without `may_start_programs` there is
+    neither fork nor exec, and a program that runs in this or another Python interpreter is all that it can be.
+    """
+
+    level: SandboxLevel
+    readable: tuple[Path, ...] = ()
+    writable: tuple[Path, ...] = ()
+    listable: tuple[Path, ...] = ()
+    devices: tuple[Path, ...] = ()
+    may_start_programs: bool = False
+    max_file_bytes: int = MAX_FILE_BYTES
+    max_memory_bytes: int = 0
+    """Of its own writable memory; 0 for no limit."""
+    environment: tuple[tuple[str, str], ...] = ()
+    """Set in the child beside what it gets anyway."""
+
+
+How = Literal["run", "module", "exec"]
+"""A file or a module in the Python interpreter that the command starts with, or any other program."""
+
+
+def sandbox_level(setting: str) -> SandboxLevel:
+    """The level that a setting means: ``auto`` the strongest that works without other programs, ``off`` none.
+
+    Raises SettingError when this machine lacks what the setting names.
+    """
+    found = support()
+    if setting == "auto":
+        return found.level
+    if setting == "off":
+        return SandboxLevel.NONE
+    wanted = SandboxLevel(setting)
+    order = list(SandboxLevel)
+    if wanted is SandboxLevel.BWRAP and not found.has_bwrap:
+        raise SettingError("sandbox = bwrap: there is no bwrap here", next_step="install bubblewrap, or use auto")
+    if wanted is not SandboxLevel.BWRAP and order.index(wanted) > order.index(found.level):
+        raise SettingError(
+            f"sandbox = {setting}: {'; '.join(found.reasons)}", next_step="use auto, which takes what there is"
+        )
+    return wanted
+
+
+@functools.cache
+def support() -> Support:
+    """What this machine's kernel has. Looked at once; nothing is started."""
+    has_bwrap = shutil.which("bwrap") is not None
+    if sys.platform != "linux":
+        return Support(SandboxLevel.NONE, 0, has_bwrap, (f"{sys.platform} has none of the layers",))
+    reasons, version = [], landlock_version()
+    if version == 0:
+        reasons.append("the kernel has no Landlock (Linux 5.13 and later, when it is switched on)")
+    has_seccomp = _has_seccomp()
+    if not has_seccomp:
+        reasons.append(f"no system-call filter for {platform.machine()} here")
+    if version and has_seccomp:
+        return Support(SandboxLevel.LANDLOCK_SECCOMP, version, has_bwrap)
+    return Support(SandboxLevel.LANDLOCK if version else SandboxLevel.LIMITS, version, has_bwrap, tuple(reasons))
+
+
+@functools.cache
+def landlock_version() -> int:
+    """The kernel's version of Landlock; 0 when it has none, or has it switched off."""
+    if sys.platform != "linux":
+        return 0
+    libc = ctypes.CDLL(None, use_errno=True)
+    return max(0, libc.syscall(_CREATE_RULESET, None, ctypes.c_size_t(0), _GET_VERSION))
+
+
+def confined_command(command: Sequence[str | Path], how: How, confinement: Confinement | None) -> list[str]:
+    """The command line that runs `command` confined; as it is without a confinement or at the level ``none``.
+
+    For ``run`` and ``module`` the command starts with the interpreter and its flags, then the file or module. Folders
+    to write to are made when they are missing. A child that could not be confined ends with the status
+    `confine.EXIT_NOT_CONFINED` and says why on stderr. Raises FileNotFoundError for a program that is not there.
+    """
+    words = [str(word) for word in command]
+    if confinement is None or confinement.level is SandboxLevel.NONE:
+        return _unconfined(words, how)
+    if how == "exec" and shutil.which(words[0]) is None:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), words[0])
+    for folder in confinement.writable:
+        folder.mkdir(parents=True, exist_ok=True)
+    n_own = _n_interpreter_words(words) if how != "exec" else 0
+    interpreter = words[:n_own] or [sys.executable, "-I", "-S"]
+    launched = [*interpreter, str(LAUNCHER), json.dumps(_spec(confinement)), how, *words[n_own:]]
+    return [*_bwrap(confinement), *launched] if confinement.level is SandboxLevel.BWRAP else launched
+
+
+# --- below: the kernel's own words, from <linux/landlock.h>
+
+_CREATE_RULESET, _GET_VERSION = 444, 1
+_EXECUTE, _WRITE_FILE, _READ_FILE, _READ_DIR = 1 << 0, 1 << 1, 1 << 2, 1 << 3
+_CHANGES = 0x1FF0
+"""Remove and make, files and folders of every kind."""
+_REFER, _TRUNCATE, _IOCTL = 1 << 13, 1 << 14, 1 << 15
+_READING = _EXECUTE | _READ_FILE | _READ_DIR
+_ALWAYS_WRITABLE = ("/dev/null", "/dev/zero", "/dev/full", "/dev/urandom", "/dev/random")
+
+
+def _handled(version: int) -> int:
+    """Every right over files that this version knows: what is handled and not given is denied."""
+    rights = _READING | _WRITE_FILE | _CHANGES
+    for since, right in ((2, _REFER), (3, _TRUNCATE), (5, _IOCTL)):
+        rights |= right if version >= since else 0
+    return rights
+
+
+def _rules(confinement: Confinement, version: int) -> Iterator[tuple[str, int]]:
+    """A right that the kernel does not know is no right: it is masked."""
+    known = _handled(version)
+    writing = (known & ~_IOCTL) & ~_EXECUTE
+    groups = (
+        (confinement.readable, _READING),
+        (confinement.listable, _READ_DIR),
+        (confinement.writable, writing | (_EXECUTE if confinement.may_start_programs else 0)),
+        (confinement.devices, _READ_FILE | _READ_DIR | _WRITE_FILE | _IOCTL),
+        (tuple(map(Path, _ALWAYS_WRITABLE)), _READ_FILE | _WRITE_FILE | _IOCTL),
+    )
+    for paths, rights in groups:
+        yield from ((os.path.realpath(path), rights & known) for path in paths)
+
+
+# --- below: what the launcher is told
+
+
+def _spec(confinement: Confinement) -> dict[str, object]:
+    version = landlock_version() if confinement.level not in (SandboxLevel.NONE, SandboxLevel.LIMITS) else 0
+    has_filter = confinement.level in (SandboxLevel.LANDLOCK_SECCOMP, SandboxLevel.BWRAP)
+    return {
+        "parent": 0 if confinement.level is SandboxLevel.BWRAP else os.getpid(),
+        "limits": _limits(confinement),
+        "fs": _handled(version) if version else 0,
+        "net": 3 if version >= 4 else 0,
+        "scoped": 3 if version >= 6 else 0,
+        "rules": list(_rules(confinement, version)) if version else [],
+        "filter": _filter(confinement.may_start_programs) if has_filter and _has_seccomp() else "",
+    }
+
+
+def _limits(confinement: Confinement) -> list[tuple[int, int]]:
+    memory = [(resource.RLIMIT_DATA, confinement.max_memory_bytes)] if confinement.max_memory_bytes else []
+    return [
+        *memory,
+        (resource.RLIMIT_CORE, 0),
+        (resource.RLIMIT_NOFILE, MAX_OPEN_FILES),
+        (resource.RLIMIT_FSIZE, confinement.max_file_bytes),
+        (resource.RLIMIT_NPROC, MAX_PROCESSES),
+    ]
+
+
+@functools.cache
+def _filter(may_start_programs: bool) -> str:
+    return seccomp.filter_program(platform.machine(), may_start_programs=may_start_programs).hex()
+
+
+@functools.cache
+def _has_seccomp() -> bool:
+    """Whether the kernel has filters, and we know this machine's system calls."""
+    if sys.platform != "linux" or platform.machine() not in seccomp.ARCHITECTURES:
+        return False
+    allow, action_available = ctypes.c_uint32(0x7FFF0000), 2  # <linux/seccomp.h>
+    numbers = {"x86_64": 317, "aarch64": 277}
+    return ctypes.CDLL(None).syscall(numbers[platform.machine()], action_available, 0, ctypes.byref(allow)) == 0
+
+
+# --- below: command lines
+
+
+def _n_interpreter_words(words: Sequence[str]) -> int:
+    """The interpreter and its flags, none of which takes a value here."""
+    return next((n for n, word in enumerate(words) if n > 0 and not word.startswith("-")), len(words))
+
+
+def _unconfined(words: list[str], how: How) -> list[str]:
+    n_own = _n_interpreter_words(words)
+    return [*words[:n_own], "-m", *words[n_own:]] if how == "module" else words
+
+
+def _bwrap(confinement: Confinement) -> list[str]:
+    """Namespaces of its own: no network at all, no other processes to see, the machine read-only. Landlock, inside,
+    says what may be read."""
+    binds = [word for path in confinement.writable if path.exists() for word in ("--bind", str(path), str(path))]
+    return [
+        *("bwrap", "--die-with-parent", "--unshare-net", "--unshare-pid", "--unshare-ipc", "--unshare-uts"),
+        *("--ro-bind", "/", "/", "--dev-bind", "/dev", "/dev", "--proc", "/proc", *binds, "--"),
+    ]

@@ -1,0 +1,148 @@
+"""Does the sandbox hold? A probe is confined as the compiler, the executor, a worker and foreign code are, and tries what
+none of them may do."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from kernel_lsp.process import probe
+from kernel_lsp.process.confinement import Confinement, SandboxLevel
+from kernel_lsp.process.profiles import (
+    compiler_confinement,
+    executor_confinement,
+    foreign_confinement,
+    worker_confinement,
+)
+from kernel_lsp.process.supervisor import ProcessResult, run, scrubbed_environment
+
+PROBE = Path(probe.__file__)
+DEADLINE_S = 30.0
+N_FORKS = 24
+"""Enough to see whether a bomb would go off, few enough to go unnoticed where it does."""
+FORK_BOMB = "fork bomb"
+N_LOOKS, LOOK_EVERY_S = 10, 0.1
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """What a child confined as `profile` tried. `was_denied` is what should be; `detail` says what it met."""
+
+    profile: str
+    what: str
+    was_denied: bool
+    detail: str
+
+
+async def self_test(level: SandboxLevel) -> tuple[Attempt, ...]:
+    """Every attempt of every profile at a level. A fork bomb counts as denied when nothing of it outlives its group."""
+    with tempfile.TemporaryDirectory(prefix="kernel-lsp-probe-") as folder:
+        root = Path(folder)
+        found: list[Attempt] = []
+        for name, confinement in _profiles(level, root).items():
+            found += await _probe(name, confinement, root)
+        return tuple(found)
+
+
+# --- below: one profile
+
+
+def _profiles(level: SandboxLevel, root: Path) -> dict[str, Confinement]:
+    """As the product makes them, with a scratch folder of the probe's."""
+    python, scratch = Path(sys.executable), root / "scratch"
+    scratch.mkdir()
+    return {
+        "compiler": compiler_confinement(level, (PROBE,)),
+        "executor": executor_confinement(level, readable=(), writable=(scratch,)),
+        "worker": worker_confinement(level, python, scratch=scratch, cache=scratch / "cache", private=(root / "home",)),
+        "foreign code": foreign_confinement(
+            level, python, readable=(PROBE,), scratch=scratch, may_start_programs=False
+        ),
+    }
+
+
+async def _probe(profile: str, confinement: Confinement, root: Path) -> list[Attempt]:
+    with _surroundings(root) as request:
+        sibling = await asyncio.create_subprocess_exec("sleep", str(2 * DEADLINE_S), env={probe.KEY_VARIABLE: "secret"})
+        try:
+            result = await run(
+                [sys.executable, "-I", "-S", PROBE, json.dumps({**request, "sibling": sibling.pid})],
+                deadline_s=DEADLINE_S,
+                environment=scrubbed_environment(),
+                confinement=confinement,
+                how="run",
+            )
+        finally:
+            with suppress(ProcessLookupError):
+                sibling.kill()
+            await sibling.wait()
+    return await _attempts(profile, result, root)
+
+
+async def _attempts(profile: str, result: ProcessResult, root: Path) -> list[Attempt]:
+    try:
+        said = json.loads(result.stdout)
+    except ValueError:
+        problem = result.stderr.decode(errors="replace").strip()[-200:]
+        return [Attempt(profile, "start", was_denied=False, detail=f"the probe did not run: {problem}")]
+    if said[FORK_BOMB] == "succeeded" and await _are_gone(root):
+        said[FORK_BOMB] = "denied: all of it was killed with its group"
+    for pid in _survivors(root):
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    return [Attempt(profile, what, was_denied=how != "succeeded", detail=how) for what, how in said.items()]
+
+
+@contextmanager
+def _surroundings(root: Path) -> Iterator[dict[str, object]]:
+    """A secret, a folder, and listeners that the probe must not reach, beside its own folder."""
+    home = root / "home" / ".ssh"
+    home.mkdir(parents=True, exist_ok=True)
+    with ExitStack() as stack:
+        (home / "id_ed25519").write_text("secret")
+        tcp = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+        path, datagrams = str(root / "s"), str(root / "d")
+        for address, kind in ((path, socket.SOCK_STREAM), (datagrams, socket.SOCK_DGRAM)):
+            listener = stack.enter_context(socket.socket(socket.AF_UNIX, kind))
+            listener.bind(address)
+            stack.callback(os.unlink, address)
+            if kind == socket.SOCK_STREAM:
+                listener.listen()
+        yield {
+            "secret": str(home / "id_ed25519"),
+            "outside": str(root),
+            "port": tcp.getsockname()[1],
+            "socket": path,
+            "datagrams": datagrams,
+            "n_forks": N_FORKS,
+        }
+
+
+async def _are_gone(root: Path) -> bool:
+    """Whether nothing of a killed group is left. It takes a moment to die."""
+    for _ in range(N_LOOKS):
+        if not _survivors(root):
+            return True
+        await asyncio.sleep(LOOK_EVERY_S)
+    return False
+
+
+def _survivors(root: Path) -> list[int]:
+    """Processes that were told of the folder."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            if str(root) in entry.read_text(errors="replace"):
+                found.append(int(entry.parent.name))
+        except OSError:
+            continue  # it ended while we looked
+    return found
