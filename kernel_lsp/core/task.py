@@ -109,6 +109,15 @@ class Configuration(Noun):
     settings: dict[str, Any] = {}
 
 
+class UncoveredConfiguration(Noun):
+    """A configuration of a task folder that the capture is not right for, e.g. because a constant differs. `index` is
+    its number among the folder's: it is captured as a task of its own."""
+
+    index: int
+    name: str
+    reason: str
+
+
 TargetKind = Literal["function", "module", "method", "kernelbench", "robust_kbench"]
 
 
@@ -132,6 +141,8 @@ class Task(Noun):
     reference_source: str
     """A functional PyTorch function ``<name>_reference(...)`` over the same arguments, printed from the graph."""
     configurations: tuple[Configuration, ...]
+    uncovered: tuple[UncoveredConfiguration, ...] = ()
+    """Further configurations of the task's folder. A kernel is checked on each as on another task."""
     module_settings: dict[str, bool | int | float | str | tuple[int, ...]] = {}
     """For a module: the plain attributes of it and its submodules at the capture, by qualified name, e.g.
     ``{"norm.eps": 1e-06, "training": False}``. The graph has their values in it: an instance with others computes

@@ -104,12 +104,18 @@ class Worker:
             devices=tuple(reply["devices"]),
         )
 
-    async def capture(self, source: TargetSource, *, with_backward: bool) -> Task:
+    async def capture(self, source: TargetSource, *, with_backward: bool, configuration: int = 0) -> Task:
         """Import the user's file, run what it names on inputs without values, and return its graph.
 
+        `configuration` is a number among a task folder's; another than the first leaves the first one's capture alone.
         Raises TargetError (the file raises, hangs, exits, or computes what cannot be captured), EnvironmentProblem.
         """
-        request = {"command": "capture", "source": source.model_dump(mode="json"), "with_backward": with_backward}
+        request = {
+            "command": "capture",
+            "source": source.model_dump(mode="json"),
+            "with_backward": with_backward,
+            "configuration": configuration,
+        }
         reply = await self._ask_about(source, request, self._capture_deadline_s)
         return Task.model_validate(reply["task"])
 
@@ -122,10 +128,11 @@ class Worker:
         seed: int,
         directory: Path,
         deadline_s: float = CASE_DEADLINE_S,
+        configuration: int = 0,
     ) -> CaseFiles:
         """Write inputs, the fp64 reference and PyTorch's own result for the task captured last, below `directory`.
 
-        `shapes` gives the shape of each tensor argument by name. Raises TargetError when the user's code fails there.
+        `configuration` picks among the captures of a task folder; `shapes` gives the shape of each tensor argument by name. Raises TargetError when the user's code fails there.
         """
         request = {
             "command": "make_cases",
@@ -134,6 +141,7 @@ class Worker:
             "family": family,
             "seed": seed,
             "directory": str(directory),
+            "configuration": configuration,
         }
         reply = await self._ask(request, deadline_s)
         return CaseFiles(

@@ -14,7 +14,7 @@ from .backward import GRADIENT, BackwardProgram, trace_backward
 from .failure import Failure, TargetFailure, raised_by_user, short_message, user_place
 from .graph import GraphReader, GraphText, is_random
 from .guards import Bounds, assumptions, ranges
-from .inputs import CallInputs, inputs_of
+from .inputs import CallInputs, StateOf, inputs_of
 from .load import Callee, LoadedFile, load_file, resolve
 from .machine import take_asked, without_cuda
 from .names import NamePool
@@ -57,11 +57,49 @@ class Captured:
     backward_text: GraphText | None
     constants: dict[str, torch.Tensor]
     notes: list[str] = field(default_factory=list)
+    coverage: Any = None
+    """Of a task folder: `configurations.Coverage`."""
+
+    @property
+    def has_symbolic_state(self) -> bool:
+        """Whether some parameter or buffer has a dim that may change."""
+        return any(
+            self.state_name(argument) is not None and any(isinstance(size, torch.SymInt) for size in fake.shape)
+            for argument in self.arguments
+            for fake in [self.program.fake_inputs[argument.position]]
+        )
+
+    def role(self, argument: Argument) -> str:
+        """input, parameter, buffer or constant, as the user's code has it."""
+        state = self._state(argument)
+        return argument.placeholder.role if state is None else state.role
+
+    def state_name(self, argument: Argument) -> str | None:
+        """The qualified name of a parameter or buffer; None for what is none."""
+        state = self._state(argument)
+        if state is not None:
+            return state.name
+        return argument.placeholder.qualified_name if argument.placeholder.role != "input" else None
+
+    def requires_grad(self, argument: Argument) -> bool:
+        """Whether a parameter asks for its gradient."""
+        state = self._state(argument)
+        return bool(argument.placeholder.value.requires_grad) if state is None else state.requires_grad
+
+    def _state(self, argument: Argument) -> StateOf | None:
+        index = argument.placeholder.index
+        return self.inputs.tensors[index].state if argument.placeholder.role == "input" else None
 
 
 @dataclass
 class _Warm:
+    """`others` are captures of further configurations of the same task folder, by their number."""
+
     captured: Captured | None = None
+    others: dict[int, Captured] = field(default_factory=dict)
+
+    def find(self, configuration: int) -> Captured | None:
+        return self.others.get(configuration) if configuration else self.captured
 
 
 WARM = _Warm()
@@ -69,18 +107,21 @@ WARM = _Warm()
 
 
 def capture(request: dict[str, Any]) -> dict[str, Any]:
-    """``{"source": TargetSource, "with_backward": bool}`` -> ``{"task": Task}``. Raises Failure."""
-    source = request["source"]
+    """``{"source": TargetSource, "with_backward": bool, "configuration": int}`` -> ``{"task": Task}``. A configuration
+    other than the first of a task folder leaves the first one's capture as it is. Raises Failure."""
+    source, configuration = request["source"], int(request.get("configuration", 0))
     linecache.checkcache()
     take_asked()
-    WARM.captured = None
+    if not configuration:
+        WARM.captured, WARM.others = None, {}
     loaded = load_file(source["file"])
-    callee, inputs = _callee_and_inputs(loaded, source)
-    _refuse_empty(inputs, source)
-    captured = capture_call(source, callee, inputs, bool(request.get("with_backward")))
+    captured = _capture(loaded, source, bool(request.get("with_backward")), configuration)
     if take_asked():
         captured.notes.append("the code asks for a GPU and there is none here: captured on the CPU")
-    WARM.captured = captured
+    if configuration:
+        WARM.others[configuration] = captured
+    else:
+        WARM.captured = captured
     from .task import task_of
 
     return {"task": task_of(captured)}
@@ -88,7 +129,7 @@ def capture(request: dict[str, Any]) -> dict[str, Any]:
 
 def capture_call(source: dict[str, Any], callee: Callee, inputs: CallInputs, with_backward: bool) -> Captured:
     """Capture one call, with as many dims symbolic as torch and our expressions allow. Raises Failure."""
-    notes = [*callee.notes, *inputs.notes, *_prepare_module(callee)]
+    notes = list(dict.fromkeys([*callee.notes, *inputs.notes, *prepare_module(callee)]))
     wrapper = Wrapper(callee, inputs, source["file"], source["line"])
     dynamic = all_dims(inputs)
     for attempt in range(MAX_ATTEMPTS + 1):
@@ -101,29 +142,34 @@ def capture_call(source: dict[str, Any], callee: Callee, inputs: CallInputs, wit
             notes += [note for note in must.notes if note not in notes]
             dynamic = fewer
         except _StillRandom:
-            callee.owner.eval()
+            callee.module.eval()
             notes.append("dropout is random in training mode: captured with the module in eval mode")
     raise AssertionError("an attempt without symbolic dims returns or raises a failure")
 
 
 def user_function(callee: Callee) -> Callable[..., Any]:
     """The function whose code is the target's."""
+    if callee.lifted is not None:
+        return callee.lifted.forward
     return callee.call.forward if isinstance(callee.call, torch.nn.Module) else callee.call
 
 
 # --- below: preparing
 
 
-def _callee_and_inputs(loaded: LoadedFile, source: dict[str, Any]) -> tuple[Callee, CallInputs]:
+def _capture(loaded: LoadedFile, source: dict[str, Any], with_backward: bool, configuration: int) -> Captured:
     if source["kind"] == "robust_kbench":
-        from .robust_kbench import first_configuration
+        from .configurations import capture_folder
 
-        return first_configuration(loaded, source)
+        return capture_folder(loaded, source, with_backward, configuration)
     callee = resolve(loaded, source)
-    return callee, inputs_of(loaded, source, callee.call)
+    inputs = inputs_of(loaded, source, callee.call)
+    refuse_empty(inputs, source)
+    return capture_call(source, callee, inputs, with_backward)
 
 
-def _refuse_empty(inputs: CallInputs, source: dict[str, Any]) -> None:
+def refuse_empty(inputs: CallInputs, source: dict[str, Any]) -> None:
+    """Raises TargetFailure for an input without elements."""
     for leaf in inputs.tensors:
         if 0 in leaf.shape:
             raise TargetFailure(
@@ -134,7 +180,7 @@ def _refuse_empty(inputs: CallInputs, source: dict[str, Any]) -> None:
             )
 
 
-def _prepare_module(callee: Callee) -> list[str]:
+def prepare_module(callee: Callee) -> list[str]:
     """Bring the user's module to the CPU and into a mode whose result is a function of its arguments."""
     owner, notes = callee.owner, []
     if owner is None:
@@ -149,7 +195,7 @@ def _prepare_module(callee: Callee) -> list[str]:
     for module in owner.modules():
         if isinstance(module, dropout):
             module.eval()
-        if isinstance(module, torch.nn.modules.batchnorm._NormBase) and module.training:
+        if isinstance(module, torch.nn.modules.batchnorm._NormBase) and module.training and not callee.passes_state:
             notes += _use_batch_statistics(module)
     return list(dict.fromkeys(notes))
 
@@ -195,7 +241,7 @@ class _Attempt:
 
     def run(self, with_backward: bool) -> Captured:
         program = self._export()
-        if is_random(program.functional.graph) and getattr(self._callee.owner, "training", False):
+        if is_random(program.functional.graph) and getattr(self._callee.module, "training", False):
             raise _StillRandom
         constants = self._constants(program)
         self._dims_of.clear()
@@ -215,7 +261,7 @@ class _Attempt:
         used = forward.used | (backward_text.used if backward_text else set())
         texts = [forward, backward_text] if backward_text else [forward]
         kept = _kept(arguments, used, program, symbols, texts)
-        dropped = [a.name for a in arguments if a.placeholder.role == "input" and a not in kept]
+        dropped = [a.name for a in arguments if self._is_users(a) and a not in kept]
         unused = [f"input '{name}' is not used, so it is not an argument" for name in dropped]
         captured = Captured(
             source=self._source,
@@ -300,7 +346,8 @@ class _Attempt:
         fakes = program.fake_inputs
         shape_env = shape_env_of(fakes)
         shapes = [(a.name, fakes[a.position].shape) for a in arguments if a.placeholder.role == "input"]
-        names = name_symbols(shapes, self._preferred_names(arguments), pool)
+        state = frozenset(a.name for a in arguments if a.placeholder.role == "input" and not self._is_users(a))
+        names = name_symbols(shapes, self._preferred_names(arguments), pool, state)
         table = SymbolTable(names, shape_env)
         sizes: dict[sympy.Symbol, int] = {}
         compound: set[Dim] = set()
@@ -335,6 +382,20 @@ class _Attempt:
 
     # --- backward
 
+    def _is_users(self, argument: Argument) -> bool:
+        """Whether it is an input that the user passes."""
+        placeholder = argument.placeholder
+        return placeholder.role == "input" and self._inputs.tensors[placeholder.index].state is None
+
+    def _takes_gradient(self, argument: Argument, program: Program) -> bool:
+        placeholder = argument.placeholder
+        if not program.fake_inputs[argument.position].dtype.is_floating_point:
+            return False
+        if placeholder.role == "input":
+            state = self._inputs.tensors[placeholder.index].state
+            return state is None or state.requires_grad
+        return placeholder.role == "parameter" and bool(placeholder.value.requires_grad)
+
     def _backward(self, program: Program, arguments: list[Argument], forward: GraphText) -> BackwardProgram:
         if program.has_no_grad_region:
             raise TargetFailure(
@@ -343,7 +404,7 @@ class _Attempt:
                 line=self._place[1],
                 next_step="use .detach() there instead, or run it without --backward",
             )
-        wanted = [a.position for a in arguments if a.name in forward.used and _takes_gradient(a, program)]
+        wanted = [a.position for a in arguments if a.name in forward.used and self._takes_gradient(a, program)]
         try:
             with without_cuda():
                 return trace_backward(program, wanted)
@@ -447,14 +508,6 @@ def _lifted_notes(arguments: Sequence[Argument]) -> list[str]:
         for a in arguments
         if is_lifted(a)
     ]
-
-
-def _takes_gradient(argument: Argument, program: Program) -> bool:
-    if argument.placeholder.role not in ("input", "parameter"):
-        return False
-    if argument.placeholder.role == "parameter" and not argument.placeholder.value.requires_grad:
-        return False
-    return bool(program.fake_inputs[argument.position].dtype.is_floating_point)
 
 
 def _is_data_dependent(error: BaseException) -> bool:

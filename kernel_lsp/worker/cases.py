@@ -16,9 +16,10 @@ from .capture import WARM, Argument, Captured
 from .dtypes import PLAN_NAMES
 from .exact import run_exact
 from .failure import Failure, TargetFailure, raised_by_user, short_message
-from .families import FAMILIES, SPECIAL_VALUES, buffer_values, integers, near_own_values, place_special
+from .families import FAMILIES, SPECIAL_VALUES, buffer_values, integers, near_own_values, place_special, resized
 from .files import write_tensor
 from .index_bounds import index_limits
+from .inputs import TensorLeaf
 from .machine import without_cuda
 from .program import quiet, user_outputs
 from .task import DEFAULT_INTEGER_RANGE, evaluate_size
@@ -51,7 +52,7 @@ class _Results:
 
 def make_cases(request: dict[str, Any]) -> dict[str, Any]:
     """Make one case and write it below ``directory``. Raises Failure."""
-    captured = WARM.captured
+    captured = WARM.find(int(request.get("configuration", 0)))
     if captured is None:
         raise Failure("make_cases needs a capture in the same worker first")
     family, seed = request["family"], int(request["seed"])
@@ -116,7 +117,8 @@ def _make(captured: Captured, family: str, seed: int, sizes: dict[sympy.Symbol, 
         _input(captured, position, shape, family, seed, given, sizes, at_captured=at_captured)
         for position, shape in enumerate(shapes)
     ]
-    place_special(family, inputs, _generator(seed, family, "special"))
+    passed = [value for value, leaf in zip(inputs, captured.inputs.tensors) if leaf.state is None]
+    place_special(family, passed, _generator(seed, family, "special"))
     return Case(inputs, _state(captured, seed), [])
 
 
@@ -143,6 +145,8 @@ def _input(
     at_captured: bool,
 ) -> torch.Tensor:
     leaf = captured.inputs.tensors[position]
+    if leaf.state is not None:
+        return _lifted_state(captured, leaf, shape, seed)
     own = given[position] if given is not None else None
     if own is not None and at_captured and (family == GIVEN or not leaf.dtype.is_floating_point):
         return own.clone()
@@ -151,6 +155,14 @@ def _input(
         return FAMILIES[family](shape, generator).to(leaf.dtype).contiguous()
     limits = leaf.integer_range or _observed_range(own) or DEFAULT_INTEGER_RANGE
     return integers(shape, leaf.dtype, _limited(captured, position, limits, leaf.integer_range, sizes), generator)
+
+
+def _lifted_state(captured: Captured, leaf: TensorLeaf, shape: tuple[int, ...], seed: int) -> torch.Tensor:
+    """A parameter near its own values, a buffer as it is; at other sizes like them."""
+    assert leaf.state is not None
+    generator = _generator(seed, "state", leaf.state.name)
+    own = resized(captured.inputs.state[leaf.name], shape, generator)
+    return near_own_values(own, generator) if leaf.state.role == "parameter" else buffer_values(own, generator)
 
 
 def _observed_range(own: torch.Tensor | None) -> tuple[int, int] | None:

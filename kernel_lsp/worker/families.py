@@ -88,6 +88,15 @@ def integers(
     return torch.randint(low, max(low + 1, high), shape, generator=generator).to(dtype)
 
 
+def resized(own: torch.Tensor, shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
+    """Values of another shape that are spread as `own` is; `own` itself where the shape is its own."""
+    if tuple(own.shape) == tuple(shape) or not own.numel():
+        return own if tuple(own.shape) == tuple(shape) else torch.zeros(shape, dtype=own.dtype)
+    flat = own.detach().reshape(-1)
+    drawn = torch.randint(0, flat.numel(), shape, generator=generator)
+    return flat[drawn].clone()
+
+
 def near_own_values(own: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     """A parameter's own values with noise, in its dtype."""
     if not own.is_floating_point() or not own.numel():

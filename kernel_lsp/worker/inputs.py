@@ -29,14 +29,26 @@ KEEPS_VALUES = frozenset(("to", "long", "int", "view", "reshape", "contiguous"))
 
 
 @dataclass(frozen=True)
+class StateOf:
+    """Which parameter or buffer of the module an input stands for; `dims` are those that may become symbolic."""
+
+    role: str
+    name: str
+    requires_grad: bool
+    dims: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class TensorLeaf:
-    """A tensor among the inputs. `dim_names` has a name or None per dim; `integer_range` is [low, high)."""
+    """A tensor among the inputs. `dim_names` has a name or None per dim; `integer_range` is [low, high). `state` is
+    None for what the user passes."""
 
     name: str
     dtype: torch.dtype
     shape: tuple[int, ...]
     dim_names: tuple[str | None, ...] = ()
     integer_range: tuple[int, int] | None = None
+    state: StateOf | None = None
 
     def empty(self) -> torch.Tensor:
         """A tensor of the captured shape that costs no memory until it is touched, however large it is."""
@@ -61,12 +73,13 @@ Leaf = Union[TensorLeaf, ScalarLeaf]
 @dataclass
 class CallInputs:
     """The inputs of one call. `rebuild` puts tensors back where they were among the arguments; `fresh` makes the user's
-    own values again, and is None where only shapes are known."""
+    own values again, and is None where only shapes are known. `state` has the values of those that are a module's."""
 
     leaves: list[Leaf]
     rebuild: Callable[[Sequence[torch.Tensor]], tuple[list[Any], dict[str, Any]]]
     fresh: Callable[[], list[torch.Tensor]] | None = None
     notes: list[str] = field(default_factory=list)
+    state: dict[str, torch.Tensor] = field(default_factory=dict)
 
     @property
     def tensors(self) -> list[TensorLeaf]:

@@ -28,11 +28,19 @@ class LoadedFile:
 @dataclass
 class Callee:
     """What is captured: `call` takes the user's inputs. `owner` is the `nn.Module` whose parameters become arguments,
-    None for a plain function. `notes` are decisions made on the way."""
+    None for a plain function. `notes` are decisions made on the way. `lifted` is the module whose parameters are among
+    the inputs already. `passes_state` says that the code takes running statistics out of its modules by itself."""
 
     call: Callable[..., Any]
     owner: Any
     notes: list[str] = field(default_factory=list)
+    lifted: Any = None
+    passes_state: bool = False
+
+    @property
+    def module(self) -> Any:
+        """The `nn.Module` behind the call, None for a plain function."""
+        return self.owner if self.owner is not None else self.lifted
 
 
 def load_file(file: str) -> LoadedFile:

@@ -124,12 +124,12 @@ def export_program(wrapper: Wrapper, inputs: CallInputs, dynamic: frozenset[Dim]
 
 
 def all_dims(inputs: CallInputs) -> frozenset[Dim]:
-    """Every dim of every tensor input that can be symbolic: sizes 0 and 1 cannot."""
+    """Every dim of every tensor input that can be symbolic: sizes 0 and 1 cannot, nor most of a module's state."""
     return frozenset(
         (position, dim)
         for position, leaf in enumerate(inputs.tensors)
         for dim, size in enumerate(leaf.shape)
-        if size > 1
+        if size > 1 and (leaf.state is None or dim in leaf.state.dims)
     )
 
 

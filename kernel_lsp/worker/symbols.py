@@ -15,6 +15,8 @@ from .names import NamePool
 
 NAMES_BY_RANK = {1: "N", 2: "BD", 3: "BTD", 4: "BCHW", 5: "BCDHW"}
 """What the dims are called where neither pragma nor code names them."""
+STATE_NAMES_BY_RANK = {1: "N", 2: "NK", 3: "NCL", 4: "NCRS", 5: "NCDRS"}
+"""Those of parameters, of whose sizes no input tells."""
 
 
 class Inexpressible(Exception):
@@ -69,13 +71,17 @@ def names_in_code(function: Callable[..., Any]) -> dict[tuple[str, int], str]:
 
 
 def name_symbols(
-    shapes: Sequence[tuple[str, Sequence[Any]]], preferred: dict[tuple[str, int], str], pool: NamePool
+    shapes: Sequence[tuple[str, Sequence[Any]]],
+    preferred: dict[tuple[str, int], str],
+    pool: NamePool,
+    state: frozenset[str] = frozenset(),
 ) -> dict[sympy.Symbol, str]:
-    """A name for every symbol of the tensors' shapes, in their order; `preferred` by tensor and dim wins."""
+    """A name for every symbol of the tensors' shapes, in their order; `preferred` by tensor and dim wins. `state` are
+    the tensors that no user passes."""
     names: dict[sympy.Symbol, str] = {}
     for chosen in (True, False):
         for tensor, shape in shapes:
-            by_rank = NAMES_BY_RANK.get(len(shape), "")
+            by_rank = (STATE_NAMES_BY_RANK if tensor in state else NAMES_BY_RANK).get(len(shape), "")
             for dim, size in enumerate(shape):
                 symbol = symbol_of(size)
                 if symbol is None or symbol in names:

@@ -41,8 +41,8 @@ def task_of(captured: Captured) -> dict[str, Any]:
         "forward": _graph(captured, [a.name for a in captured.arguments], captured.forward_text),
         "backward": _backward(captured),
         "reference_source": reference,
-        "configurations": _configurations(captured),
-        "module_settings": module_settings(captured.callee.owner),
+        **_configurations(captured),
+        "module_settings": _module_settings(captured),
         "torch_version": torch.__version__,
         "notes": list(dict.fromkeys(captured.notes)),
     }
@@ -87,6 +87,7 @@ def _symbols_kept(captured: Captured) -> set[sympy.Symbol]:
 
 def _arguments(captured: Captured) -> list[dict[str, Any]]:
     """Inputs in the user's order with the scalars between them, then parameters and buffers."""
+    # What was lifted among the inputs lies behind the user's own, parameters first.
     by_index = {a.placeholder.index: a for a in captured.arguments if a.placeholder.role == "input"}
     limits = index_limits(captured)
     listed, index = [], -1
@@ -105,16 +106,16 @@ def _scalar(leaf: ScalarLeaf) -> dict[str, Any]:
 
 
 def _tensor(captured: Captured, argument: Argument, leaf: TensorLeaf | None, limits: dict[str, str]) -> dict[str, Any]:
-    role = argument.placeholder.role
+    role = captured.role(argument)
     requires_grad = role in ("input", "parameter") and _fake(captured, argument).dtype.is_floating_point
     if role == "parameter":
-        requires_grad = requires_grad and bool(argument.placeholder.value.requires_grad)
+        requires_grad = requires_grad and captured.requires_grad(argument)
     return {
         "kind": "tensor",
         "name": argument.name,
         "type": tensor_type(captured, argument),
         "role": "buffer" if role == "constant" else role,
-        "qualified_name": None if role == "input" or is_lifted(argument) else argument.placeholder.qualified_name,
+        "qualified_name": None if is_lifted(argument) else captured.state_name(argument),
         "requires_grad": requires_grad,
         "integer_range": integer_range(captured, argument, leaf, limits),
     }
@@ -125,7 +126,7 @@ def integer_range(
 ) -> tuple[int, int] | None:
     """[low, high) of an integer input: as given, as made by `randint`, or as far as the code indexes with it."""
     dtype = _fake(captured, argument).dtype
-    if leaf is None or dtype.is_floating_point or dtype == torch.bool:
+    if leaf is None or leaf.state is not None or dtype.is_floating_point or dtype == torch.bool:
         return None
     if leaf.integer_range is not None:
         return leaf.integer_range
@@ -163,12 +164,17 @@ def _backward(captured: Captured) -> dict[str, Any] | None:
     return graph
 
 
-def _configurations(captured: Captured) -> list[dict[str, Any]]:
-    if captured.source["kind"] == "robust_kbench":
-        from .robust_kbench import all_configurations
+def _configurations(captured: Captured) -> dict[str, Any]:
+    if captured.coverage is not None:
+        return {"configurations": captured.coverage.covered, "uncovered": captured.coverage.uncovered}
+    return {"configurations": [{"name": "captured", "shapes": captured_shapes(captured), "settings": {}}]}
 
-        return all_configurations(captured)
-    return [{"name": "captured", "shapes": captured_shapes(captured), "settings": {}}]
+
+def _module_settings(captured: Captured) -> dict[str, Any]:
+    """Those that are the same in every configuration which the capture covers: the others follow the sizes."""
+    differing = captured.coverage.differing_settings if captured.coverage is not None else set()
+    settings = module_settings(captured.callee.module)
+    return {name: value for name, value in settings.items() if name not in differing}
 
 
 def captured_shapes(captured: Captured) -> dict[str, list[int]]:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from kernel_lsp.core.target import TargetSource
 from kernel_lsp.errors import TargetError
-from tests.worker.capturing import capture_source, capture_text, source_of, tensor
+from kernel_lsp.process.worker_client import Worker
+from tests.worker.capturing import capture_source, capture_text, source_of, tensor, with_worker
 
 KERNELBENCH = """
 class Model(nn.Module):
@@ -116,7 +119,7 @@ def test_inputs_larger_than_the_machines_memory_are_captured() -> None:
     assert capture_text(text, "f").configurations[0].shapes == {"x": (1 << 20, 1 << 17)}
 
 
-def test_every_covered_configuration_of_a_folder_is_listed(tmp_path: Path) -> None:
+def test_one_capture_covers_configurations_that_differ_in_sizes(tmp_path: Path) -> None:
     settings = {
         "single_input_configs": [{"batch_size": 4}],
         "single_init_configs": [{"eps": 1e-5}],
@@ -126,9 +129,64 @@ def test_every_covered_configuration_of_a_folder_is_listed(tmp_path: Path) -> No
         "multi_shared_configs": [{"features": 16}, {"features": 24}],
     }
     task = capture_source(robust_kbench(tmp_path, settings))
-    assert [configuration.shapes["x"] for configuration in task.configurations] == [(4, 16), (32, 16)]
-    assert task.configurations[1].settings == {"features": 16, "eps": 1e-5, "batch_size": 32}
-    assert len([note for note in task.notes if "features=24" in note]) == 2
+    assert [c.shapes["x"] for c in task.configurations] == [(4, 16), (4, 24), (32, 16), (32, 24)]
+    assert [c.shapes["weight"] for c in task.configurations] == [(16,), (24,), (16,), (24,)]
+    assert task.configurations[2].settings == {"features": 16, "eps": 1e-5, "batch_size": 32}
+    assert task.uncovered == ()
+
+
+def test_parameters_of_a_folder_are_parameters_whatever_their_sizes(tmp_path: Path) -> None:
+    settings = {"single_input_configs": [{"batch_size": 4}], "multi_input_configs": [{"batch_size": 4}]}
+    settings["single_shared_configs"], settings["multi_shared_configs"] = [{"features": 16}], [{"features": 24}]
+    task = capture_source(robust_kbench(tmp_path, settings), backward=True)
+    weight = next(tensor for tensor in task.tensors if tensor.name == "weight")
+    assert (weight.role, weight.qualified_name, weight.requires_grad) == ("parameter", "weight", True)
+    assert weight.type.shape == ("D",)
+    assert task.backward is not None
+    assert {output.name for output in task.backward.outputs} == {"grad_x", "grad_weight", "grad_bias"}
+    assert task.module_settings == {"eps": 1e-5}
+
+
+def test_the_backward_has_configurations_of_its_own(tmp_path: Path) -> None:
+    source = robust_kbench(
+        tmp_path, {"single_input_configs": [{"batch_size": 4}], "single_shared_configs": [{"features": 16}]}
+    )
+    more = {"single_input_configs": [{"batch_size": 6}], "single_shared_configs": [{"features": 16}]}
+    (tmp_path / "config_backward.json").write_text(json.dumps(more))
+    assert [c.shapes["x"] for c in capture_source(source).configurations] == [(4, 16)]
+    assert [c.shapes["x"] for c in capture_source(source, backward=True).configurations] == [(4, 16), (6, 16)]
+
+
+def test_an_uncovered_configuration_is_captured_as_a_task_of_its_own(tmp_path: Path) -> None:
+    settings = {
+        "single_input_configs": [{"batch_size": 4}],
+        "single_init_configs": [{"eps": 1e-5}, {"eps": 0.5}],
+        "single_shared_configs": [{"features": 16}],
+    }
+    source = robust_kbench(tmp_path, settings)
+    first = capture_source(source)
+    other = with_worker(lambda worker: worker.capture(source, with_backward=False, configuration=1))
+    assert [first.module_settings["eps"], other.module_settings["eps"]] == [1e-5, 0.5]
+
+    def cases(worker: Worker) -> Any:
+        shapes = first.configurations[0].shapes
+        made = [
+            worker.make_case(
+                "forward", shapes=shapes, family="normal", seed=1, directory=tmp_path / str(n), configuration=n
+            )
+            for n in (0, 1)
+        ]
+        return asyncio.gather(*made)
+
+    files = with_worker(cases)
+    assert files[0].inputs[0].path.read_bytes() == files[1].inputs[0].path.read_bytes()
+    assert files[0].expected[0].path.read_bytes() != files[1].expected[0].path.read_bytes()
+
+
+def test_settings_that_are_no_list_of_objects_are_named(tmp_path: Path) -> None:
+    source = robust_kbench(tmp_path, {"single_input_configs": ["batch_size"]})
+    with pytest.raises(TargetError, match="'single_input_configs' is not a list of objects"):
+        capture_source(source)
 
 
 def test_a_configuration_with_other_constants_is_not_covered(tmp_path: Path) -> None:
@@ -139,7 +197,8 @@ def test_a_configuration_with_other_constants_is_not_covered(tmp_path: Path) -> 
     }
     task = capture_source(robust_kbench(tmp_path, settings))
     assert len(task.configurations) == 1
-    assert "eps=0.5" in task.notes[0]
+    assert [(other.index, other.name) for other in task.uncovered] == [(1, "features=16, eps=0.5, batch_size=4")]
+    assert task.uncovered[0].reason == "aten.native_layer_norm.default has 0.5 where the capture has 1e-05"
 
 
 def test_settings_that_are_not_json_are_named(tmp_path: Path) -> None:
