@@ -5,6 +5,7 @@ The executor's process sees the inputs and writes the outputs; this process alon
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -38,6 +39,7 @@ from kernel_lsp.evaluate.compare import (
     unwritten_error,
 )
 from kernel_lsp.evaluate.judgement import describe_error
+from kernel_lsp.process.confinement import SandboxLevel
 from kernel_lsp.process.worker_client import CaseFiles, CaseTensor, Worker
 from kernel_lsp.ptx.executor import (
     WRITTEN_BY_KERNEL,
@@ -96,11 +98,23 @@ class Limits:
 
 
 class CpuDevice:
-    """One task's cases on the executor. Holds no state of a candidate: several evaluations may use it at once."""
+    """One task's cases on the executor. Holds no state of a candidate: several evaluations may use it at once.
 
-    def __init__(self, store: CaseStore, worker: Worker, directory: Path) -> None:
-        self._store, self._worker, self._directory = store, worker, directory
+    Executors see the inputs of the case at hand, in one folder, and their outputs, in another. What the outputs should
+    be lies in neither.
+    """
+
+    def __init__(
+        self, store: CaseStore, worker: Worker, directory: Path, *, sandbox: SandboxLevel | None = None
+    ) -> None:
+        self._store, self._worker, self._sandbox = store, worker, sandbox
+        self._given, self._runs = directory / "given", directory / "runs"
         self._n_runs = 0
+
+    def new_executor(self) -> PtxExecutor:
+        """An executor that may read and write what the runs of this device need, and nothing else."""
+        self._given.mkdir(parents=True, exist_ok=True)
+        return PtxExecutor(self._runs, self._given, sandbox=self._sandbox)
 
     async def profile(
         self, executor: PtxExecutor, built: Built, bound: BoundOperation, case: Case, limits: Limits
@@ -110,7 +124,7 @@ class CpuDevice:
         files = await self._store.get(case)
         if isinstance(files, NoCase):
             return Skipped(files.reason)
-        run = _Run(self._new_directory(), bound, files)
+        run = self._new_run(bound, files)
         try:
             run.write_zeros()
             launches = [step for step in bound.steps if isinstance(step, BoundLaunch)]
@@ -141,7 +155,7 @@ class CpuDevice:
         files = await self._store.get(case)
         if isinstance(files, NoCase):
             return Skipped(files.reason)
-        run = _Run(self._new_directory(), bound, files)
+        run = self._new_run(bound, files)
         try:
             run.write_poison()
             reports = await self._run_segments(executor, built, run, case, sample, limits)
@@ -192,23 +206,26 @@ class CpuDevice:
         await self._worker.run_library(step.function, step.arguments, tensors=tensors, results=results)
         run.note_written([step])
 
-    def _new_directory(self) -> Path:
+    def _new_run(self, bound: BoundOperation, files: CaseFiles) -> _Run:
         self._n_runs += 1
-        directory = self._directory / f"run-{self._n_runs}"
+        directory, given = (parent / f"run-{self._n_runs}" for parent in (self._runs, self._given))
         directory.mkdir(parents=True)
-        return directory
+        given.mkdir(parents=True)
+        return _Run(directory, given, bound, files)
 
 
 # --- below: the files of one run
 
 
 class _Run:
-    """The tensors of one bound operation as files: inputs where the case has them, the rest poisoned and its own."""
+    """The tensors of one bound operation as files: links to the case's inputs, the rest poisoned and its own."""
 
-    def __init__(self, directory: Path, bound: BoundOperation, files: CaseFiles) -> None:
+    def __init__(self, directory: Path, given: Path, bound: BoundOperation, files: CaseFiles) -> None:
         self.bound, self.files = bound, files
-        self._directory = directory
-        self._inputs = {tensor.name: tensor.path for tensor in files.inputs}
+        self._directory, self._given = directory, given
+        self._inputs = {tensor.name: given / f"{position}.bin" for position, tensor in enumerate(files.inputs)}
+        for tensor in files.inputs:
+            os.link(tensor.path, self._inputs[tensor.name])
         self.written: set[str] = set()
 
     def path(self, tensor: BoundTensor) -> Path:
@@ -255,6 +272,7 @@ class _Run:
 
     def remove(self) -> None:
         shutil.rmtree(self._directory, ignore_errors=True)
+        shutil.rmtree(self._given, ignore_errors=True)
 
 
 def _segments(steps: Sequence[BoundStep]) -> Iterator[list[BoundStep]]:

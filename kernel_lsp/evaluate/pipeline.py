@@ -48,6 +48,7 @@ from kernel_lsp.evaluate.cuda import GpuDevice, Measured
 from kernel_lsp.evaluate.prepare import Prepared, kernel_names, plan_failure, prepare
 from kernel_lsp.gpu.estimate import estimate_eager, estimate_operation
 from kernel_lsp.gpu.specs import GpuSpec
+from kernel_lsp.process.confinement import SandboxLevel
 from kernel_lsp.process.worker_client import Worker
 from kernel_lsp.ptx.executor import BlockSample, Loaded, PtxExecutor
 from kernel_lsp.toolchain.compile import BuildRequest, Compiler
@@ -100,11 +101,13 @@ class Evaluator:
         *,
         seed: int,
         gpu_device: GpuDevice | None = None,
+        sandbox: SandboxLevel | None = None,
     ) -> None:
+        """`sandbox` is how executors are confined; None takes the strongest level that this machine has."""
         self._task, self._compiler, self._gpu, self._seed = task, compiler, gpu, seed
         self._gpu_device, self._gpu_turn = gpu_device, asyncio.Lock()
         self._store = CaseStore(task, worker, directory)
-        self._device = CpuDevice(self._store, worker, directory)
+        self._device = CpuDevice(self._store, worker, directory, sandbox=sandbox)
         self._idle: list[PtxExecutor] = []
         self._slots = asyncio.Semaphore(N_SLOTS)
 
@@ -347,7 +350,7 @@ class Evaluator:
     async def _executor(self) -> AsyncIterator[PtxExecutor]:
         """A warm executor. One whose evaluation was cancelled or broke is not used again; one that died restarts."""
         async with self._slots:
-            executor = self._idle.pop() if self._idle else await PtxExecutor().__aenter__()
+            executor = self._idle.pop() if self._idle else await self._device.new_executor().__aenter__()
             try:
                 yield executor
             except BaseException:

@@ -14,10 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from kernel_lsp.config import default_cache_directory
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.target import TargetSource
 from kernel_lsp.core.task import Task
 from kernel_lsp.errors import EnvironmentProblem, InternalError, KernelLspError, TargetError
+from kernel_lsp.process.confinement import SandboxLevel, sandbox_level
+from kernel_lsp.process.profiles import worker_confinement
 from kernel_lsp.process.supervisor import Conversation, Died, Overran, run, scrubbed_environment
 
 WORKER_PROGRAM = Path(__file__).resolve().parent.parent / "worker" / "__main__.py"
@@ -26,6 +29,8 @@ CASE_DEADLINE_S = 300.0
 DESCRIBE_DEADLINE_S = 60.0
 PROBE_DEADLINE_S = 30.0
 STDERR_LINES = 3
+WORKER_CACHE = "worker"
+"""The folder of torch's and Triton's caches, in the cache folder."""
 
 OperationName = Literal["forward", "backward"]
 
@@ -71,12 +76,32 @@ class Interpreter:
 
 
 class Worker:
-    """One worker process. Use as ``async with``; it starts on entry and is killed with its children on exit."""
+    """One worker process. Use as ``async with``; it starts on entry and is killed with its children on exit.
 
-    def __init__(self, python: Path, *, capture_deadline_s: float = CAPTURE_DEADLINE_S) -> None:
+    It may write to `scratch` (by default the temporary folder) and to torch's caches below `cache`, and has no network.
+    """
+
+    def __init__(
+        self,
+        python: Path,
+        *,
+        capture_deadline_s: float = CAPTURE_DEADLINE_S,
+        scratch: Path | None = None,
+        cache: Path | None = None,
+        sandbox: SandboxLevel | None = None,
+    ) -> None:
+        """`sandbox` is how the process is confined; None takes the strongest level that this machine has."""
         self.python = python
         self._capture_deadline_s = capture_deadline_s
-        self._conversation = Conversation([python, WORKER_PROGRAM], environment=scrubbed_environment())
+        confinement = worker_confinement(
+            sandbox_level("auto") if sandbox is None else sandbox,
+            python,
+            scratch=scratch,
+            cache=(cache or default_cache_directory()) / WORKER_CACHE,
+        )
+        self._conversation = Conversation(
+            [python, WORKER_PROGRAM], environment=scrubbed_environment(), confinement=confinement, how="run"
+        )
 
     async def __aenter__(self) -> Worker:
         try:
@@ -104,18 +129,12 @@ class Worker:
             devices=tuple(reply["devices"]),
         )
 
-    async def capture(self, source: TargetSource, *, with_backward: bool, configuration: int = 0) -> Task:
+    async def capture(self, source: TargetSource, *, with_backward: bool) -> Task:
         """Import the user's file, run what it names on inputs without values, and return its graph.
 
-        `configuration` is a number among a task folder's; another than the first leaves the first one's capture alone.
         Raises TargetError (the file raises, hangs, exits, or computes what cannot be captured), EnvironmentProblem.
         """
-        request = {
-            "command": "capture",
-            "source": source.model_dump(mode="json"),
-            "with_backward": with_backward,
-            "configuration": configuration,
-        }
+        request = {"command": "capture", "source": source.model_dump(mode="json"), "with_backward": with_backward}
         reply = await self._ask_about(source, request, self._capture_deadline_s)
         return Task.model_validate(reply["task"])
 
@@ -128,11 +147,10 @@ class Worker:
         seed: int,
         directory: Path,
         deadline_s: float = CASE_DEADLINE_S,
-        configuration: int = 0,
     ) -> CaseFiles:
         """Write inputs, the fp64 reference and PyTorch's own result for the task captured last, below `directory`.
 
-        `configuration` picks among the captures of a task folder; `shapes` gives the shape of each tensor argument by name. Raises TargetError when the user's code fails there.
+        `shapes` gives the shape of each tensor argument by name. Raises TargetError when the user's code fails there.
         """
         request = {
             "command": "make_cases",
@@ -141,7 +159,6 @@ class Worker:
             "family": family,
             "seed": seed,
             "directory": str(directory),
-            "configuration": configuration,
         }
         reply = await self._ask(request, deadline_s)
         return CaseFiles(
@@ -239,7 +256,11 @@ async def find_python(option: Path | None) -> Path:
 
 # --- below: interpreters
 
-_PROBE = "import importlib.util as u; print('torch' if u.find_spec('torch') else 'none')"
+_PROBE = (
+    "import importlib.util as u, compileall, sys; print('torch' if u.find_spec('torch') else 'none');"
+    "compileall.compile_dir(sys.argv[1], quiet=2)"
+)
+"""The confined worker may not write beside its files, so its bytecode is made here."""
 
 
 async def _checked(python: Path, what: str) -> Path:
@@ -265,7 +286,7 @@ async def _probe(python: Path) -> str:
     if python.is_dir() or not os.access(python, os.X_OK):
         return "is not a program"
     try:
-        result = await run([python, "-c", _PROBE], deadline_s=PROBE_DEADLINE_S)
+        result = await run([python, "-c", _PROBE, str(WORKER_PROGRAM.parent)], deadline_s=PROBE_DEADLINE_S)
     except OSError as error:
         return f"cannot be started ({error.strerror})"
     said = result.stdout.strip()
