@@ -143,7 +143,7 @@ def _become(how: str, argv: list) -> None:
         from importlib.util import find_spec
 
         found = find_spec(argv[0])
-        code, sys.argv[0] = found.loader.get_code(argv[0]), found.origin  # type: ignore[union-attr]
+        code, sys.argv[0] = found.loader.get_code(argv[0]), found.origin  # type: ignore
     namespace = sys.modules["__main__"].__dict__
     namespace.update(__file__=sys.argv[0], __package__=argv[0].rpartition(".")[0] if how == "module" else None)
     exec(code, namespace)

@@ -3,8 +3,8 @@
     probe.py REQUEST
 
 REQUEST is JSON: ``{"secret": path, "outside": folder, "port": n, "socket": path, "datagrams": path, "sibling": pid,
-"n_forks": n}``. It prints ``{attempt: "denied: why" | "succeeded"}`` and does no harm where it succeeds. Children that it
-could start stay, asleep.
+"n_forks": n}``. It prints ``{attempt: "denied: why" | "succeeded"}`` and does no harm where it succeeds. Children
+that it could start stay, asleep.
 """
 
 from __future__ import annotations

@@ -100,7 +100,10 @@ async def test_asyncio_and_multiprocessing_work_in_a_worker(tmp_path: Path) -> N
 
 @full
 async def test_a_child_that_leaves_its_group_dies_with_it(tmp_path: Path) -> None:
-    program = "import os, sys\nif os.fork() == 0:\n os.closerange(0, 3)\n os.setsid()\n os.execlp('sleep', 'sleep', '317')\nprint('started')"
+    program = (
+        "import os\nif os.fork() == 0:\n os.closerange(0, 3)\n os.setsid()\n os.execlp('sleep', 'sleep', '317')\n"
+        "print('started')"
+    )
     assert (await confined(worker(tmp_path), program, tmp_path)).stdout == b"started\n"
     await asyncio.sleep(0.1)
     assert not [p for p in Path("/proc").glob("[0-9]*/cmdline") if p.read_bytes() == b"sleep\x00317\x00"]
