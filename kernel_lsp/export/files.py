@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 import os
 import re
 import tempfile
@@ -47,7 +48,35 @@ def check_replaceable(directory: Path, name: str) -> tuple[Path, Path]:
     return kernel, operator
 
 
+def write_files(directory: Path, texts: Mapping[str, str], *, marker: str) -> tuple[Path, ...]:
+    """Write a project's files by their paths in `directory`, all or none. The file `marker` keeps their hashes, by
+    which a later call knows its own.
+
+    Raises TargetError when a file is there that kernel-lsp did not write or that was changed since, EnvironmentProblem
+    when the directory cannot be written.
+    """
+    known = _project_hashes(directory / marker)
+    for name in texts:
+        path = directory / name
+        if path.exists() and _hash(_read(path)) != known.get(name):
+            raise _not_ours(path)
+    hashes = json.dumps({name: _hash(text) for name, text in texts.items()}, indent=1)
+    paths = {directory / name: text for name, text in {**texts, marker: f"{hashes}\n"}.items()}
+    _replace_all(directory, paths)
+    return tuple(directory / name for name in texts)
+
+
 # --- below
+
+
+def _project_hashes(marker: Path) -> dict[str, str]:
+    if not marker.exists():
+        return {}
+    try:
+        known = json.loads(_read(marker))
+    except ValueError:
+        raise _not_ours(marker) from None
+    return known if isinstance(known, dict) else {}
 
 
 def _marked_hashes(operator: Path) -> tuple[str, str]:
@@ -85,9 +114,9 @@ def _replace_all(directory: Path, texts: Mapping[Path, str]) -> None:
     before = {path: path.read_bytes() if path.exists() else None for path in texts}
     temporary: dict[Path, str] = {}
     try:
-        directory.mkdir(parents=True, exist_ok=True)
         for path, text in texts.items():
-            temporary[path] = _write_temporary(directory, path.name, text)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            temporary[path] = _write_temporary(path.parent, path.name, text)
         for path in texts:
             os.replace(temporary[path], path)
     except OSError as error:

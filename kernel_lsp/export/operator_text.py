@@ -33,14 +33,16 @@ from kernel_lsp.export.python_text import (
     unpacked,
 )
 from kernel_lsp.export.reference_text import reference_function
-from kernel_lsp.export.runtime_text import runtime_imports, runtime_names, runtime_sections
+from kernel_lsp.export.runtime_text import PARTS, runtime_imports, runtime_names, runtime_sections
 
 OPERATOR_IMPORTS = (
     "import functools",
+    "import json",
     "import math",
     "import types",
     "import warnings",
     "from operator import attrgetter",
+    "from pathlib import Path",
     "import torch.nn.functional as F",
     "from torch import Tensor",
 )
@@ -64,8 +66,14 @@ LOCAL_NAMES = (
     "owned",
     "output",
     "module",
+    "why",
+    "gradients",
 )
 MAX_LAUNCHES = 64
+ORIGIN = (
+    "The kernels and their launch plan are in {name}.cu beside this file. They are compiled at first use, by the NVRTC "
+    "that comes with PyTorch, and cached."
+)
 
 
 @dataclass(frozen=True)
@@ -83,25 +91,24 @@ def operator_text(parts: OperatorParts) -> str:
     """The file without its marker line. Raises PlanError for a plan that does not fit its kernels."""
     operator = OperatorText(parts)
     body = [
-        *_section(operator.public_function()),
-        *_section(*operator.module_part()),
-        *_section(operator.reference()),
-        *_section(*operator.operation_functions(operator.forward)),
-        *_section(*(operator.operation_functions(operator.backward) if operator.backward else ())),
-        *_section(*operator.autograd_functions()),
-        *_section(operator.library_function()),
-        *_section(operator.registration()),
-        *_section(*(section.splitlines() for section in runtime_sections())),
+        *section(operator.public_function()),
+        *section(*operator.module_part()),
+        *section(operator.reference()),
+        *section(*operator.operation_functions(operator.forward)),
+        *section(*(operator.operation_functions(operator.backward) if operator.backward else ())),
+        *section(*operator.autograd_functions()),
+        *section(operator.library_function()),
+        *section(operator.registration()),
+        *section(*(section.splitlines() for section in runtime_sections())),
     ]
-    return "\n".join([*operator.docstring(), "", *_imports("\n".join(body)), "", operator.public_names(), *body, ""])
+    return "\n".join([*operator.docstring(), "", *imports("\n".join(body)), "", operator.public_names(), *body, ""])
 
 
 class OperatorText:
     """Prints the parts that need to know the task and the plan."""
 
     def __init__(self, parts: OperatorParts) -> None:
-        self._parts = parts
-        self._task, self._plan, self._verification = parts.task, parts.plan, parts.verification
+        self._parts, self.task, self.plan = parts, parts.task, parts.plan
         self.name = parts.task.name
         self._reserved = frozenset({*runtime_names(), *_own_names(self.name)})
         self._arguments = tuple(self._argument(index) for index in range(len(parts.task.arguments)))
@@ -116,33 +123,43 @@ class OperatorText:
 
     # what a reader sees first
 
-    def docstring(self) -> list[str]:
-        """What this is, where it is from, how it was verified, what it takes."""
+    def docstring(self, origin: str = ORIGIN, module: str = "") -> list[str]:
+        """What this is, where it is from, how it was verified, what it takes. `module` is what users import from."""
         paragraphs = [
-            f"Made by kernel-lsp from {self._task.target}. The kernels and their launch plan are in {self.name}.cu "
-            "beside this file. They are compiled at first use, by the NVRTC that comes with PyTorch, and cached.",
-            f"Verified: {self._verification}",
+            f"Made by kernel-lsp from {self.task.target}. {origin.format(name=self.name)}",
+            f"Verified: {self._parts.verification}",
             "The kernels take these inputs, on one CUDA device; PyTorch computes everything else:",
         ]
-        imports = ", ".join(module_names(self._task)) if is_module(self._task) else self.name
+        offered = ", ".join(module_names(self.task)) if is_module(self.task) else self.name
         lines = [f'"""`{self.name}` as a CUDA operator.', ""]
         for paragraph in paragraphs:
             lines += [*textwrap.wrap(_plain(paragraph), LINE_LENGTH), ""]
-        lines += [*(f"    {line}" for line in self._contract()), "", "Use it so:", ""]
-        return [*lines, f"    from {self.name} import {imports}", '"""']
+        lines += [*(f"    {line}" for line in self.contract()), "", "Use it so:", ""]
+        return [*lines, f"    from {module or self.name} import {offered}", '"""']
 
     def public_names(self) -> str:
-        names = module_names(self._task) if is_module(self._task) else (self.name,)
+        names = module_names(self.task) if is_module(self.task) else (self.name,)
         return f"__all__ = [{', '.join(string_literal(name) for name in names)}]"
 
     def public_function(self) -> list[str]:
         """The function that users call."""
+        names = self.forward.argument_names
+        body = [
+            *bracketed(f"reason = _{self.name}_outside(", names, ")", depth=1),
+            "if reason:",
+            *indented([f'_say_once("{self.name}", reason)']),
+            *indented(bracketed(f"return {self.name}_reference(", names, ")", depth=2)),
+            *bracketed(f"return {self.forward.qualified_name}(", names, ")", depth=1),
+        ]
+        return self.documented_function(body)
+
+    def documented_function(self, body: Sequence[str]) -> list[str]:
+        """The function that users call, with its documentation and this body."""
         declarations = [
             argument.declaration + (f" = {argument.default}" if argument.default else "")
             for argument in self._arguments
         ]
-        names = self.forward.argument_names
-        body = [
+        docstring = [
             f'"""{_plain(self._title())}',
             "",
             "Args:",
@@ -154,27 +171,24 @@ class OperatorText:
                 for result in self.forward.operation.results
             ),
             '"""',
-            *bracketed(f"reason = _{self.name}_outside(", names, ")", depth=1),
-            "if reason:",
-            *indented([f'_say_once("{self.name}", reason)']),
-            *indented(bracketed(f"return {self.name}_reference(", names, ")", depth=2)),
-            *bracketed(f"return {self.forward.qualified_name}(", names, ")", depth=1),
         ]
-        return [*bracketed(f"def {self.name}(", declarations, f") -> {self.forward.returns}:"), *indented(body)]
+        definition = bracketed(f"def {self.name}(", declarations, f") -> {self.forward.returns}:")
+        return [*definition, *indented([*docstring, *body])]
 
     def module_part(self) -> list[list[str]]:
         """How a module is made to use the operator."""
-        return module_functions(self._task, self.forward) if is_module(self._task) else []
+        return module_functions(self.task, self.forward) if is_module(self.task) else []
 
     def reference(self) -> list[str]:
         """The PyTorch code that the kernels replace."""
-        return reference_function(self._task, self.forward)
+        return reference_function(self.task, self.forward)
 
     def _title(self) -> str:
-        what = self._task.target.rpartition("::")[2].rpartition("/")[2] or self.name
+        what = self.task.target.rpartition("::")[2].rpartition("/")[2] or self.name
         return f"{what}: by CUDA kernels where they can, by PyTorch where not."
 
-    def _contract(self) -> Iterable[str]:
+    def contract(self) -> Iterable[str]:
+        """What the kernels take, a line each."""
         for tensor in self.forward.inputs:
             yield f"{self.forward.rename(tensor.name)}: {dtype_and_shape(tensor.dtype, tensor.dims)}"
         for argument in self._arguments:
@@ -187,18 +201,13 @@ class OperatorText:
 
     def operation_functions(self, text: OperationText) -> list[list[str]]:
         """The functions of one operation, in the order in which they call each other."""
-        if text is self.forward:
-            outside_shapes, by_pytorch = self._forward_fallback()
-        else:
-            outside_shapes, by_pytorch = self._backward_fallback(text)
-        return [
-            text.mismatch_function(),
-            text.outside_function(),
-            text.fake_function(outside_shapes),
-            text.bind_function(),
-            text.cuda_function(),
-            by_pytorch,
-        ]
+        *contract, by_pytorch = self.contract_functions(text)
+        return [*contract, text.bind_function(), text.cuda_function(), by_pytorch]
+
+    def contract_functions(self, text: OperationText) -> list[list[str]]:
+        """What is there of an operation where no kernel runs: its contract, its fake and its fallback."""
+        outside_shapes, by_pytorch = self._forward_fallback() if text is self.forward else self._backward_fallback(text)
+        return [text.mismatch_function(), text.outside_function(), text.fake_function(outside_shapes), by_pytorch]
 
     def _forward_fallback(self) -> tuple[list[str], list[str]]:
         text = self.forward
@@ -257,7 +266,7 @@ class OperatorText:
 
     @property
     def is_differentiable(self) -> bool:
-        has_input = any(tensor.type.dtype.is_floating for tensor in self._task.tensors)
+        has_input = any(tensor.type.dtype.is_floating for tensor in self.task.tensors)
         return has_input and bool(self._differentiable_results)
 
     def autograd_functions(self) -> list[list[str]]:
@@ -292,7 +301,7 @@ class OperatorText:
         if self.backward is None:
             why = "# There is no backward kernel: run the reference again, under autograd."
             return [why, *self._gradients_again(depth=1)]
-        missing = self._arguments_without_gradient()
+        missing = self.arguments_without_gradient()
         why = "# A second derivative is asked for" + (", or a gradient that no kernel makes." if missing else ".")
         asks = "torch.is_grad_enabled()"
         if missing:
@@ -314,18 +323,18 @@ class OperatorText:
         if len(results) > 1 and len(left) + len(operator) > LINE_LENGTH // 2:
             left, values = "found", [f"found[{index}]" for index in range(len(results))]
         by_name = dict(zip(results, values, strict=True))
-        wanted = [by_name.get(f"grad_{argument.name}", "None") for argument in self._task.arguments]
+        wanted = [by_name.get(f"grad_{argument.name}", "None") for argument in self.task.arguments]
         passed = [argument.name for argument in self.backward.arguments]
         returns = [f"return ({wanted[0]},)"] if len(wanted) == 1 else returned(wanted, depth=1)
         return [*bracketed(f"{left} = {operator}", passed, ")", depth=1), *returns]
 
-    def _arguments_without_gradient(self) -> list[int]:
+    def arguments_without_gradient(self) -> list[int]:
         """Which arguments might need a gradient and get none from the backward's kernels."""
         assert self.backward is not None
         made = {result.name for result in self.backward.operation.results}
         return [
             index
-            for index, argument in enumerate(self._task.arguments)
+            for index, argument in enumerate(self.task.arguments)
             if isinstance(argument, TaskTensor)
             and argument.type.dtype.is_floating
             and f"grad_{argument.name}" not in made
@@ -360,7 +369,7 @@ class OperatorText:
 
     @property
     def _differentiable_results(self) -> list:
-        return [result for result in self._plan.forward.results if result.dtype.is_floating]
+        return [result for result in self.plan.forward.results if result.dtype.is_floating]
 
     @property
     def _kernel_names(self) -> tuple[str, ...]:
@@ -368,14 +377,14 @@ class OperatorText:
         return tuple(dict.fromkeys((*self.forward.kernel_names, *backward)))
 
     def _argument(self, index: int) -> OperatorArgument:
-        argument = self._task.arguments[index]
+        argument = self.task.arguments[index]
         name = python_identifier(argument.name, self._reserved)
         if isinstance(argument, TaskTensor):
             place = f", the module's {argument.qualified_name}" if argument.qualified_name else ""
             description = dtype_and_shape(argument.type.dtype, argument.type.shape) + place
             return OperatorArgument(name, "Tensor", "Tensor", description)
         value = python_number(argument.value)
-        is_taken = all(argument.name in names_in_steps(operation) for operation in self._plan.operations)
+        is_taken = all(argument.name in names_in_steps(operation) for operation in self.plan.operations)
         only = f", verified at {value}" if is_taken else f", only {value}"
         return OperatorArgument(
             name=name,
@@ -388,7 +397,7 @@ class OperatorText:
 
     def _is_last(self, index: int) -> bool:
         """Whether only numbers follow, so that a default may stand."""
-        return all(isinstance(argument, TaskScalar) for argument in self._task.arguments[index:])
+        return all(isinstance(argument, TaskScalar) for argument in self.task.arguments[index:])
 
     def _gradient(self, result: str) -> OperatorArgument:
         name = python_identifier(f"grad_{result}", self._reserved)
@@ -405,7 +414,7 @@ class OperatorText:
         known = {argument.name for argument in arguments}
         for parameter in operation.parameters:
             if text.rename(parameter.name) not in known:
-                message = f"'{parameter.name}' of {operation.name} is no argument of {self._task.target}"
+                message = f"'{parameter.name}' of {operation.name} is no argument of {self.task.target}"
                 raise PlanError(message, line=parameter.span.line, next_step="use the names of the task's arguments")
         if not text.inputs:
             raise PlanError(f"{operation.name} takes no tensor", line=operation.span.line)
@@ -415,7 +424,7 @@ class OperatorText:
 # --- below: parts of the file
 
 
-def _section(*functions: Sequence[str]) -> list[str]:
+def section(*functions: Sequence[str]) -> list[str]:
     """Top-level definitions, each after two empty lines."""
     return [line for function in functions if function for line in ("", "", *function)]
 
@@ -430,10 +439,10 @@ def _define(schema: str) -> list[str]:
     return ["_LIBRARY.define(", *indented([*texts, f"{string_literal(pieces[-1])},", f"{tags},"]), ")"]
 
 
-def _imports(body: str) -> list[str]:
+def imports(body: str, parts: tuple[str, ...] = PARTS) -> list[str]:
     """Those of the runtime, and of the rest what the body mentions, merged and sorted as isort does."""
     used = [line for line in OPERATOR_IMPORTS if re.search(_use_of(line), body)]
-    lines = _merged({*runtime_imports(), *used})
+    lines = _merged({*runtime_imports(parts), *used})
     third_party = {line for line in lines if re.match(r"(from|import) torch\b", line)}
     return [
         "from __future__ import annotations",

@@ -49,6 +49,20 @@ def kernel_line_ranges(text: str) -> tuple[KernelLines, ...]:
     return tuple(sorted(ranges, key=lambda lines: lines.first_line))
 
 
+def host_function_lines(text: str) -> tuple[int, ...]:
+    """The line of each function that says neither `__device__` nor `__global__`, and is no `constexpr` and not
+    defaulted: nvcc takes it for one of the host."""
+    source = _Source.read(text)
+    lines = []
+    for visited in _walk(source):
+        node = visited.node
+        if node.type == "function_definition":
+            head = source.text(node).split("{", 1)[0]
+            if not re.search(r"\b(__device__|__global__|constexpr)\b|=\s*(default|delete)", head):
+                lines.append(node.start_point[0] + 1)
+    return tuple(lines)
+
+
 # --- below: finding `__global__` functions in the tree
 
 _UNKNOWN_ATTRIBUTES = re.compile(rb"\b__(?:cluster_dims|maxnreg|block_size)__\s*\([^()]*(?:\([^()]*\)[^()]*)*\)")

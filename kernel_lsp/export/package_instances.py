@@ -1,0 +1,81 @@
+"""Which kernels a package must hold: a template whose arguments are dims is compiled for the task's configurations."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from kernel_lsp.core.expression import Expression, ExpressionError, Number, evaluate, free_names
+from kernel_lsp.core.plan import KernelSignature, Launch, LaunchPlan, Operation, ScalarParameter, TensorParameter
+from kernel_lsp.core.task import Configuration, Task, TaskScalar
+from kernel_lsp.errors import PlanError
+from kernel_lsp.plan.binding import bind, kernel_name
+
+GRADIENT_PREFIX = "grad_"
+
+
+@dataclass(frozen=True)
+class KernelInstance:
+    """A kernel with all its template arguments, and the values for which a launch means it; none for always."""
+
+    name: str
+    conditions: tuple[tuple[Expression, Number], ...] = ()
+
+
+def instances_of(
+    launch: Launch, signature: KernelSignature, values: Sequence[Mapping[str, Number]]
+) -> tuple[KernelInstance, ...]:
+    """The kernels that the launch needs: one, or one for each distinct set of template arguments in `values`."""
+    dependent = [a for a in launch.template_arguments if isinstance(a, Expression) and free_names(a)]
+    if not dependent:
+        return (KernelInstance(_named(launch, signature, {})),)
+    found: dict[str, KernelInstance] = {}
+    for each in values:
+        try:
+            if launch.condition is None or evaluate(launch.condition, each):
+                conditions = tuple((argument, evaluate(argument, each)) for argument in dependent)
+                name = _named(launch, signature, each)
+                found.setdefault(name, KernelInstance(name, conditions))
+        except ExpressionError:
+            continue
+    return tuple(found.values())
+
+
+def configured_values(
+    task: Task, plan: LaunchPlan, operation: Operation, signatures: Sequence[KernelSignature]
+) -> list[dict[str, Number]]:
+    """Dims and scalars of the operation in each of the task's configurations that is inside its contract."""
+    found = []
+    for configuration in task.configurations:
+        try:
+            shapes = _shapes(task, plan, configuration, signatures)
+            scalars = _scalars(task, operation)
+            wanted = {p.name: shapes[p.name] for p in operation.parameters if isinstance(p, TensorParameter)}
+            found.append({**bind(operation, wanted, scalars, signatures).dims, **scalars})
+        except (PlanError, KeyError):  # outside the contract, or a tensor that this configuration does not have
+            continue
+    return found
+
+
+# --- below: shapes of one configuration
+
+
+def _named(launch: Launch, signature: KernelSignature, values: Mapping[str, Number]) -> str:
+    name = kernel_name(launch, values)
+    return f"{name}<>" if signature.template_parameters and not launch.template_arguments else name
+
+
+def _shapes(
+    task: Task, plan: LaunchPlan, configuration: Configuration, signatures: Sequence[KernelSignature]
+) -> dict[str, tuple[int, ...]]:
+    """The shape of every tensor of the task, and of the gradients of its results."""
+    forward = plan.forward
+    wanted = {p.name: configuration.shapes[p.name] for p in forward.parameters if isinstance(p, TensorParameter)}
+    bound = bind(forward, wanted, _scalars(task, forward), signatures)
+    results = {f"{GRADIENT_PREFIX}{result.name}": bound.tensor(result.name).shape for result in forward.results}
+    return {**configuration.shapes, **results}
+
+
+def _scalars(task: Task, operation: Operation) -> dict[str, Number]:
+    values = {argument.name: argument.value for argument in task.arguments if isinstance(argument, TaskScalar)}
+    return {p.name: values[p.name] for p in operation.parameters if isinstance(p, ScalarParameter)}

@@ -1,0 +1,117 @@
+"""What a run found, as one offline HTML page: `kernel-lsp report RUN --html`, and the run panel of an editor.
+
+The page holds its data as JSON, its style and its script, and nothing of it is loaded from anywhere: its content
+security policy names the hashes of its own two parts and forbids everything else.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+
+from kernel_lsp.core.event import Event
+from kernel_lsp.core.measurement import Comparison
+from kernel_lsp.core.model import SCHEMA_VERSION, Noun
+from kernel_lsp.core.verdict import Verdict
+
+PARTS = Path(__file__).parent / "report_page"
+SCRIPTS = ("words.js", "chart.js", "lineage.js", "code.js", "page.js")
+"""In this order, each using the ones before it."""
+
+
+class ReportCandidate(Noun):
+    """One candidate with every verdict on it, in the order reached. `proposer` is the model, or the generator."""
+
+    candidate_id: str
+    generation: int
+    proposer: str
+    description: str = ""
+    operator: str = ""
+    parents: tuple[str, ...] = ()
+    schedule: dict[str, int | str] = {}
+    text: str
+    verdicts: tuple[Verdict, ...] = ()
+
+
+class ReportFile(Noun):
+    """A file that the run would write. `path` is absolute; `before` is what is there now, empty when nothing is."""
+
+    path: str
+    text: str
+    before: str = ""
+
+
+class RunReport(Noun):
+    """Everything a page says of a run. `events` are those that no verdict repeats."""
+
+    schema_version: int = SCHEMA_VERSION
+    run_id: str
+    target: str
+    name: str = ""
+    status: str
+    started: str
+    device: str = ""
+    target_gpu: str = ""
+    summary: str = ""
+    configurations: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    n_generations: int
+    candidates: tuple[ReportCandidate, ...] = ()
+    winner_id: str | None = None
+    reason: str = ""
+    stopped: str = ""
+    comparisons: dict[str, Comparison] = {}
+    library_steps: tuple[str, ...] = ()
+    floor_us: float | None = None
+    """What moving the inputs and outputs once, or the arithmetic, takes at best on `target_gpu`; None where no GPU or
+    task is known."""
+    elapsed_s: float = 0.0
+    cost_usd: float = 0.0
+    """Of the models' calls whose price is known."""
+    n_model_calls: int = 0
+    events: tuple[Event, ...] = ()
+    files: tuple[ReportFile, ...] = ()
+
+
+def render_report(report: RunReport) -> str:
+    """The page as one text."""
+    style, script = _part("page.css"), "\n".join(_part(name) for name in SCRIPTS)
+    policy = f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'; base-uri 'none'"
+    pieces = {
+        "{{policy}}": html.escape(policy, quote=True),
+        "{{title}}": html.escape(f"{report.target}, run {report.run_id}"),
+        "{{style}}": style,
+        "{{data}}": _embedded(report.model_dump_json()),
+        "{{script}}": script,
+    }
+    return _filled(_part("page.html"), pieces)
+
+
+# --- below
+
+
+@cache
+def _part(name: str) -> str:
+    return (PARTS / name).read_text(encoding="utf-8")
+
+
+def _hash(text: str) -> str:
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+
+
+def _embedded(json_text: str) -> str:
+    """JSON that cannot end the element it stands in, nor open a comment: ``<`` occurs in strings alone."""
+    return json_text.replace("<", "\\u003c")
+
+
+def _filled(template: str, pieces: dict[str, str]) -> str:
+    """Each mark is replaced once, in order, so that a mark inside of a piece stays what it is."""
+    parts: Sequence[str] = [template]
+    for mark, text in pieces.items():
+        before, _, after = parts[-1].partition(mark)
+        parts = [*parts[:-1], before, text, after]
+    return "".join(parts)
