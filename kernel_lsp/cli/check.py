@@ -65,8 +65,20 @@ def print_verdict(verdict: Verdict, file: str) -> None:
         say(f"  library   {step} does part of the work", markup=False)
     for name, comparison in verdict.times.items():
         say(f"  time      {name}: {describe_comparison(comparison)}", markup=False)
+    _print_configurations(verdict)
     for note in verdict.notes:
         say(f"  note      {note}", markup=False)
+
+
+def _print_configurations(verdict: Verdict) -> None:
+    if not verdict.configurations:
+        return
+    n_served = sum(outcome.is_served for outcome in verdict.configurations)
+    text = f"{n_served} of {len(verdict.configurations)} configurations of the task are served"
+    console.stdout.print(f"  serves    {text}", markup=False)
+    for outcome in verdict.configurations:
+        if not outcome.is_served:
+            console.stdout.print(f"  not       {outcome.name}: {outcome.message}", style="yellow", markup=False)
 
 
 def describe_finding(finding: Finding, file: str) -> str:

@@ -141,6 +141,8 @@ class Task(Noun):
     reference_source: str
     """A functional PyTorch function ``<name>_reference(...)`` over the same arguments, printed from the graph."""
     configurations: tuple[Configuration, ...]
+    configuration: int = 0
+    """Which of its folder's configurations was captured."""
     uncovered: tuple[UncoveredConfiguration, ...] = ()
     """Further configurations of the task's folder. A kernel is checked on each as on another task."""
     module_settings: dict[str, bool | int | float | str | tuple[int, ...]] = {}

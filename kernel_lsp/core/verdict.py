@@ -133,6 +133,14 @@ CheckOutcome = Annotated[
 ]
 
 
+class ConfigurationOutcome(Noun):
+    """Whether a kernel serves one configuration of its task's folder; `message` says why it does not."""
+
+    name: str
+    is_served: bool
+    message: str = ""
+
+
 class Verdict(Noun):
     """Everything `evaluate` found out about one candidate on one device."""
 
@@ -151,6 +159,8 @@ class Verdict(Noun):
     """The vendor library functions that it calls, e.g. ``aten::mm``; empty for a kernel that is all its own."""
     times: dict[str, Comparison] = {}
     """By operation name: against eager."""
+    configurations: tuple[ConfigurationOutcome, ...] = ()
+    """Of a task folder with several: those that share the first one's capture are served with it."""
     estimate: Estimate | None = None
     measurement: Measurement | None = None
     notes: tuple[str, ...] = ()

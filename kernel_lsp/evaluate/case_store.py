@@ -55,7 +55,12 @@ class CaseStore:
         shapes = shapes_for(graph_of(self._task, case.operation), dict(case.sizes))
         try:
             files = await self._worker.make_case(
-                case.operation, shapes=shapes, family=case.family, seed=case.seed, directory=directory
+                case.operation,
+                shapes=shapes,
+                family=case.family,
+                seed=case.seed,
+                directory=directory,
+                configuration=self._task.configuration,
             )
         except TargetError as error:
             if not self._worker.is_alive:

@@ -9,6 +9,7 @@ from kernel_lsp.core.candidate import Candidate, Origin
 from kernel_lsp.core.target import TargetSource
 from kernel_lsp.core.verdict import BuildFailed, CheckOutcome, Verdict
 from kernel_lsp.errors import UserError
+from kernel_lsp.evaluate.configurations import check_configurations
 from kernel_lsp.evaluate.cpu import Profile
 from kernel_lsp.evaluate.pipeline import DEVICE_NAME
 from kernel_lsp.evaluate.session import Session
@@ -33,7 +34,8 @@ async def check_kernel(kernel: Path, target: str | None, directory: Path, settin
         await session.gpu_index()
         task = await session.capture(source, with_backward=parsed.plan.backward is not None)
         evaluator = await session.evaluator(task)
-        return await evaluator.evaluate(candidate, "full")
+        verdict = await evaluator.evaluate(candidate, "full")
+        return await check_configurations(session, source, task, candidate, verdict)
 
 
 async def count_kernel(

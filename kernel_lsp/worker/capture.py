@@ -57,6 +57,7 @@ class Captured:
     backward_text: GraphText | None
     constants: dict[str, torch.Tensor]
     notes: list[str] = field(default_factory=list)
+    configuration: int = 0
     coverage: Any = None
     """Of a task folder: `configurations.Coverage`."""
 
@@ -118,6 +119,7 @@ def capture(request: dict[str, Any]) -> dict[str, Any]:
     captured = _capture(loaded, source, bool(request.get("with_backward")), configuration)
     if take_asked():
         captured.notes.append("the code asks for a GPU and there is none here: captured on the CPU")
+    captured.configuration = configuration
     if configuration:
         WARM.others[configuration] = captured
     else:

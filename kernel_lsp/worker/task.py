@@ -41,6 +41,7 @@ def task_of(captured: Captured) -> dict[str, Any]:
         "forward": _graph(captured, [a.name for a in captured.arguments], captured.forward_text),
         "backward": _backward(captured),
         "reference_source": reference,
+        "configuration": captured.configuration,
         **_configurations(captured),
         "module_settings": _module_settings(captured),
         "torch_version": torch.__version__,
@@ -166,7 +167,9 @@ def _backward(captured: Captured) -> dict[str, Any] | None:
 
 def _configurations(captured: Captured) -> dict[str, Any]:
     if captured.coverage is not None:
-        return {"configurations": captured.coverage.covered, "uncovered": captured.coverage.uncovered}
+        uncovered = captured.coverage.uncovered
+        captured.notes += [f"not covered by this capture: {other['name']}: {other['reason']}" for other in uncovered]
+        return {"configurations": captured.coverage.covered, "uncovered": uncovered}
     return {"configurations": [{"name": "captured", "shapes": captured_shapes(captured), "settings": {}}]}
 
 
