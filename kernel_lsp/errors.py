@@ -6,7 +6,8 @@
     │   ├── PlanError              the launch plan does not parse, bind or fit its kernels
     │   └── SettingError           a setting or option has no such value
     ├── EnvironmentProblem         the machine is at fault: no compiler, no torch, disk full, no permission
-    │   └── WorkspaceBusyError     another run holds this workspace
+    │   ├── WorkspaceBusyError     another run holds this workspace
+    │   └── ScratchFullError       there is no space left for test data
     └── InternalError              we are at fault
 
 A verdict about a candidate is never an exception: see `kernel_lsp.core.verdict`.
@@ -55,6 +56,10 @@ class EnvironmentProblem(KernelLspError):
 
 class WorkspaceBusyError(EnvironmentProblem):
     """Another run holds this workspace."""
+
+
+class ScratchFullError(EnvironmentProblem):
+    """There is no space left for test data."""
 
 
 class InternalError(KernelLspError):

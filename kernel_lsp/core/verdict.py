@@ -147,7 +147,8 @@ class Verdict(Noun):
     schema_version: int = SCHEMA_VERSION
     candidate_id: str
     depth: Literal["precheck", "screen", "full"] = "full"
-    """``precheck``: as ``screen``, by the executor alone, before judges and hardware. ``screen``: built, one case checked, scored, to rank a search. ``full``: every case; only this is "verified"."""
+    """``precheck``: as ``screen``, by the executor alone, before judges and hardware. ``screen``: built, one case
+    checked, scored, to rank a search. ``full``: every case; only this is "verified"."""
     device: str
     """Where it was reached: ``PTX executor (CPU)`` or the GPU's name."""
     outcome: CheckOutcome

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import numpy as np
@@ -33,9 +34,19 @@ def read_array(path: Path, dtype: DType, shape: tuple[int, ...]) -> np.ndarray:
     return decode(raw, dtype).reshape(shape)
 
 
+def map_array(path: Path, dtype: DType, shape: tuple[int, ...]) -> np.ndarray:
+    """The file's values as stored, read as they are looked at. Raises ValueError when the size does not fit."""
+    n_bytes = math.prod(shape) * dtype.itemsize
+    if path.stat().st_size != n_bytes:
+        raise ValueError(f"{path} does not hold {n_bytes} bytes")
+    if n_bytes == 0:
+        return np.empty(shape, _STORAGE[dtype])
+    return np.memmap(path, dtype=_STORAGE[dtype], mode="r").reshape(shape)
+
+
 def decode(raw: np.ndarray, dtype: DType) -> np.ndarray:
     """Stored values as numbers: bfloat16 bits widened to float32, everything else as it is."""
-    if dtype is DType.BF16:
+    if dtype is DType.BF16 and raw.dtype == np.uint16:
         return (raw.astype(np.uint32) << BF16_SHIFT).view(np.float32)
     return raw
 
@@ -46,7 +57,7 @@ def write_poison(path: Path, n_bytes: int) -> None:
         file.write(bytes([POISON_BYTE]) * n_bytes)
 
 
-def poisoned_elements(path: Path, dtype: DType, shape: tuple[int, ...]) -> np.ndarray:
-    """Which elements still hold nothing but poison. In a floating type that is a NaN that no arithmetic makes."""
-    raw = np.fromfile(path, dtype=np.uint8).reshape(-1, dtype.itemsize)
-    return (raw == POISON_BYTE).all(axis=1).reshape(shape)
+def poisoned_elements(stored: np.ndarray, dtype: DType) -> np.ndarray:
+    """Which stored elements still hold nothing but poison: in a floating type, a NaN that no arithmetic makes."""
+    bits = np.ascontiguousarray(stored).view(f"u{dtype.itemsize}")
+    return bits == np.iinfo(bits.dtype).max

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+import itertools
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from kernel_lsp.core.task import Task
 from kernel_lsp.errors import TargetError
-from kernel_lsp.evaluate.arrays import read_array
+from kernel_lsp.evaluate.arrays import map_array
 from kernel_lsp.evaluate.cases import Case, graph_of, shapes_for
 from kernel_lsp.evaluate.compare import Expectation
 from kernel_lsp.process.worker_client import CaseFiles, CaseTensor, Worker
@@ -30,12 +30,22 @@ class CaseStore:
     def __init__(self, task: Task, worker: Worker, directory: Path) -> None:
         self._task, self._worker, self._directory = task, worker, directory
         self._made: dict[Case, asyncio.Task[CaseFiles | NoCase]] = {}
+        self._expectations: dict[Case, tuple[Expectation, ...]] = {}
+        self._serial = itertools.count()
 
     async def get(self, case: Case) -> CaseFiles | NoCase:
-        """The case's files. Two candidates that ask at once wait for the same answer."""
-        if case not in self._made:
-            self._made[case] = asyncio.create_task(self._make(case, self._directory / f"case-{len(self._made)}"))
+        """The case's files. Two candidates that ask at once wait for the same answer; what failed, e.g. for want of
+        disk space, is tried again for the next."""
+        making = self._made.get(case)
+        if making is None or (making.done() and (making.cancelled() or making.exception() is not None)):
+            self._made[case] = asyncio.create_task(self._make(case, self._directory / f"case-{next(self._serial)}"))
         return await asyncio.shield(self._made[case])
+
+    def expectations(self, case: Case, files: CaseFiles) -> tuple[Expectation, ...]:
+        """What each output of the case should be, opened once."""
+        if case not in self._expectations:
+            self._expectations[case] = read_expectations(files)
+        return self._expectations[case]
 
     async def close(self) -> None:
         """Stop making cases."""
@@ -70,23 +80,19 @@ class CaseStore:
 
 
 def read_expectations(files: CaseFiles) -> tuple[Expectation, ...]:
-    """What each output should be, in the task's order."""
-    native, perturbed = _by_name(files.native), _by_name(files.perturbed)
+    """What each output should be, in the task's order. The files are read as they are looked at."""
+    native = {tensor.name: tensor for tensor in files.native}
     return tuple(
         Expectation(
             output=tensor.name,
             dtype=files.output_dtypes[tensor.name],
-            reference=_read(tensor),
-            native=_read(native[tensor.name]),
-            perturbed=_read(perturbed[tensor.name]) if tensor.name in perturbed else None,
+            reference=map_array(tensor.path, tensor.dtype, tensor.shape),
+            native=_mapped(native.get(tensor.name)),
+            rounding=files.roundings[tensor.name],
         )
         for tensor in files.expected
     )
 
 
-def _read(tensor: CaseTensor) -> np.ndarray:
-    return read_array(tensor.path, tensor.dtype, tensor.shape)
-
-
-def _by_name(tensors: Iterable[CaseTensor]) -> dict[str, CaseTensor]:
-    return {tensor.name: tensor for tensor in tensors}
+def _mapped(tensor: CaseTensor | None) -> np.ndarray | None:
+    return None if tensor is None else map_array(tensor.path, tensor.dtype, tensor.shape)

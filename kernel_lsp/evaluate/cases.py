@@ -6,6 +6,7 @@ are drawn for what breaks kernels: primes, powers of two, their neighbours, and 
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -31,6 +32,12 @@ ALIGNMENTS = (1, 2, 4, 8, 16, 32)
 MAX_REDUCED_ELEMENTS = 1 << 20
 """Of all inputs and outputs of a reduced case, or as many as the captured sizes have: weights do not shrink."""
 MAX_REDUCED_ASSIGNMENTS = 4
+HIDDEN_SIZES = (1, 2, 31, 33, 61, 63, 65, 127, 129, 251, 255, 257, 509, 511, 513, 1021, 1023, 1025, 2039, 2049, 4097)
+"""One, two, primes, and neighbours of powers of two. Which of them a run uses its seed says, and no candidate sees."""
+N_HIDDEN = 4
+N_HIDDEN_TRIES = 64
+MAX_HIDDEN_ELEMENTS = 1 << 22
+"""Of all inputs and outputs, or as many as the captured sizes have."""
 FAMILIES = (
     "small_integers",
     "special_nan",
@@ -123,6 +130,33 @@ def full_cases(
     return cases
 
 
+def hidden_sizes(
+    task: Task, operation: OperationKind, holds: Callable[[Sizes], bool], seed: int, n_wanted: int = N_HIDDEN
+) -> list[Sizes]:
+    """Sizes inside the contract that nothing names: drawn, or the captured ones with one symbol drawn. Aligned where
+    the contract needs it. Empty for a task without symbols."""
+    draw = random.Random(f"{seed} {task.name} {operation}")
+    found: list[Sizes] = []
+    for attempt in range(N_HIDDEN_TRIES if task.symbols else 0):
+        alignment = ALIGNMENTS[min(attempt // len(ALIGNMENTS), len(ALIGNMENTS) - 1)]
+        drawn = {symbol.name: _clamped(symbol, draw.choice(HIDDEN_SIZES), alignment) for symbol in task.symbols}
+        kept = draw.choice(task.symbols).name
+        sizes = drawn if attempt % 2 == 0 else {**captured_sizes(task), kept: drawn[kept]}
+        if sizes not in found and _is_usable(task, operation, sizes, MAX_HIDDEN_ELEMENTS) and holds(sizes):
+            found.append(sizes)
+        if len(found) == n_wanted:
+            break
+    return found
+
+
+def hidden_cases(operation: OperationKind, hidden: Iterable[Sizes], captured: Sizes, seed: int) -> list[Case]:
+    """One case for each of them."""
+    return [
+        _case(operation, sizes, captured, "normal", seed + 40 + position, "forward")
+        for position, sizes in enumerate(hidden)
+    ]
+
+
 def screen_cases(operation: OperationKind, reduced: Iterable[Sizes], captured: Sizes, seed: int) -> list[Case]:
     """The one case that ranks a candidate in a search."""
     sizes = next(iter(reduced), captured)
@@ -166,12 +200,12 @@ def _captured_but_first(
     return sizes if _is_usable(task, operation, sizes) and holds(sizes) else None
 
 
-def _is_usable(task: Task, operation: OperationKind, sizes: Sizes) -> bool:
+def _is_usable(task: Task, operation: OperationKind, sizes: Sizes, max_elements: int = MAX_REDUCED_ELEMENTS) -> bool:
     try:
         shapes = _all_shapes(task, operation, sizes)
     except ExpressionError:
         return False
-    n_allowed = max(MAX_REDUCED_ELEMENTS, _n_total(_all_shapes(task, operation, captured_sizes(task))))
+    n_allowed = max(max_elements, _n_total(_all_shapes(task, operation, captured_sizes(task))))
     return all(all(shape) for shape in shapes) and _n_total(shapes) <= n_allowed
 
 

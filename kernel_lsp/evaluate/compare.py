@@ -3,16 +3,23 @@
 The budget follows what trusted PyTorch itself loses at the declared dtype on the same inputs: `k` times the error of
 the native run, plus the response of the fp64 reference to inputs perturbed by one unit of the dtype (a backward-stable
 algorithm may be that far off, and a lucky native run says nothing), plus a floor of a few units in the last place.
+
+Every element is looked at, in chunks that stay in a core's cache, by several threads: numpy lets go of Python's lock.
 """
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
 
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.verdict import TensorError
+from kernel_lsp.evaluate.arrays import decode
+from kernel_lsp.process.worker_client import Rounding
 
 FORWARD_FACTOR = 2.0
 BACKWARD_FACTOR = 5.0
@@ -34,29 +41,41 @@ FLOOR_SUBNORMAL_UNITS = 4.0
 SMALLEST_NORMAL = {DType.F64: 2.0**-1022, DType.F32: 2.0**-126, DType.F16: 2.0**-14, DType.BF16: 2.0**-126}
 
 
+OVERFLOW_TOLERANCE = 2.0**-6
+"""Where PyTorch overflows and we do not: relative, loose, because no native error is there to scale it."""
+CHUNK_ELEMENTS = 1 << 16
+"""Half a megabyte of float64: a handful of temporaries fits a core's L2."""
+MAX_THREADS = 8
+
+
 @dataclass(frozen=True)
 class Expectation:
-    """What one output should be. All arrays have the output's shape, in float64 (exact types for integers).
-
-    `native` is trusted PyTorch at the declared dtype; `perturbed` the fp64 reference on inputs moved by one unit, or
-    None when there is nothing to move.
-    """
+    """What one output should be. `reference` is the fp64 result in the output's shape (exact types for integers);
+    `native` is trusted PyTorch at the declared dtype, or None where all of both is finite: then `rounding` says all
+    that is needed of it."""
 
     output: str
     dtype: DType
     reference: np.ndarray
-    native: np.ndarray
-    perturbed: np.ndarray | None
+    native: np.ndarray | None
+    rounding: Rounding
 
 
 def compare(
     found: np.ndarray, expected: Expectation, *, factor: float, written: np.ndarray | None = None
 ) -> TensorError:
-    """The error of `found`. `written` marks the elements to judge, all when None. Non-finite values are compared in
-    kind: a NaN or an infinity passes only where the reference, or PyTorch at the same dtype, has the same."""
+    """The error of `found`, as numbers or as stored (bfloat16 as uint16). `written` marks the elements to judge, all
+    when None. Non-finite values are compared in kind: a NaN or an infinity passes only where the reference, or PyTorch
+    at the same dtype, has the same."""
+    flat = np.ascontiguousarray(found).reshape(-1)
+    judged = None if written is None else np.ascontiguousarray(written).reshape(-1)
     if expected.dtype.is_floating:
-        return _compare_floats(found, expected, factor, written)
-    return _compare_exactly(found, expected, written)
+        allowance = _Allowance.of(expected, factor)
+        total = _over_chunks(flat.size, lambda part: _float_chunk(flat, expected, allowance, judged, part))
+    else:
+        allowance = _Allowance(0.0, 0.0, 0.0)
+        total = _over_chunks(flat.size, lambda part: _exact_chunk(flat, expected, judged, part))
+    return _error_of(total, flat, expected, allowance)
 
 
 def unwritten_error(expected: Expectation, written: np.ndarray) -> TensorError:
@@ -82,33 +101,106 @@ def is_within_budget(error: TensorError) -> bool:
     return error.n_wrong == 0 and error.relative_l2 <= error.relative_l2_budget
 
 
-# --- below: floats, then exact types
+# --- below: what is allowed
 
 
-def _compare_floats(found: np.ndarray, expected: Expectation, factor: float, written: np.ndarray | None) -> TensorError:
-    found = found.astype(np.float64)
-    reference, native = expected.reference, expected.native
-    judged = np.ones(found.shape, bool) if written is None else written
-    finite = judged & np.isfinite(reference) & np.isfinite(native)
-    wrong_kind = judged & ~finite & ~_same_kind(found, reference, native)
-    error = np.where(finite, np.abs(found - np.where(finite, reference, 0.0)), 0.0)
-    tolerance = _tolerance(expected, finite, factor)
-    wrong = wrong_kind | (finite & ~(error <= tolerance))
-    l2, l2_budget = _relative_l2(error, expected, finite, factor)
-    excess = np.where(wrong_kind, np.inf, np.where(wrong, np.nan_to_num(error - tolerance, nan=np.inf), -np.inf))
-    worst = np.unravel_index(int(np.argmax(excess)), excess.shape) if wrong.any() else None
-    return TensorError(
-        output=expected.output,
-        relative_l2=l2,
-        relative_l2_budget=l2_budget,
+@dataclass(frozen=True)
+class _Allowance:
+    """An element may be off by `fixed` + `relative` x its own magnitude, the whole by `relative_l2`."""
+
+    fixed: float
+    relative: float
+    relative_l2: float
+
+    @staticmethod
+    def of(expected: Expectation, factor: float) -> _Allowance:
+        rounding, epsilon, smallest = expected.rounding, EPSILON[expected.dtype], SMALLEST_NORMAL[expected.dtype]
+        n, norm = rounding.n_finite, rounding.reference_l2
+        rms = norm / np.sqrt(n) if n else 0.0
+        tail = TAIL_FACTOR * factor * (rounding.native_max + rounding.response_max)
+        fixed = tail + FLOOR_ULPS_RMS * epsilon * rms + FLOOR_SUBNORMAL_UNITS * smallest
+        if norm == 0.0:
+            return _Allowance(fixed, FLOOR_ULPS * epsilon, 0.0)  # the elementwise test judges an all-zero reference
+        floor = FLOOR_ULPS_L2 * epsilon + FLOOR_SUBNORMAL_UNITS * smallest * np.sqrt(expected.reference.size) / norm
+        # One draw of n roundings tells their size only to 1/sqrt(n): a scalar's native error may be zero by luck.
+        spread = 1.0 + TAIL_FACTOR / np.sqrt(max(n, 1))
+        l2 = factor * spread * (rounding.native_l2 + rounding.response_l2) / norm + floor
+        return _Allowance(float(fixed), FLOOR_ULPS * epsilon, float(l2))
+
+
+# --- below: chunks
+
+
+@dataclass
+class _Total:
+    """What was seen of some elements. `worst` is the flat index of the element furthest outside its tolerance."""
+
+    n_judged: int = 0
+    n_wrong: int = 0
+    squares: float = 0.0
+    max_error: float = 0.0
+    max_tolerance: float = 0.0
+    worst: int = -1
+    worst_excess: float = -np.inf
+
+    def add(self, other: _Total) -> None:
+        self.n_judged += other.n_judged
+        self.n_wrong += other.n_wrong
+        self.squares += other.squares
+        self.max_error = max(self.max_error, other.max_error)
+        self.max_tolerance = max(self.max_tolerance, other.max_tolerance)
+        if other.worst >= 0 and (self.worst < 0 or other.worst_excess > self.worst_excess):
+            self.worst, self.worst_excess = other.worst, other.worst_excess
+
+
+def _over_chunks(n: int, look: Callable[[slice], _Total]) -> _Total:
+    """The total over all elements, in order, so that it is the same for any number of threads."""
+    parts = [slice(start, min(start + CHUNK_ELEMENTS, n)) for start in range(0, n, CHUNK_ELEMENTS)]
+    total = _Total()
+    for seen in _mapped(look, parts):
+        total.add(seen)
+    return total
+
+
+def _mapped(look: Callable[[slice], _Total], parts: list[slice]) -> Iterator[_Total]:
+    n_threads = min(MAX_THREADS, os.cpu_count() or 1, len(parts))
+    if n_threads <= 1:
+        yield from map(look, parts)
+        return
+    with ThreadPoolExecutor(n_threads) as pool:
+        yield from pool.map(look, parts)
+
+
+def _float_chunk(
+    found: np.ndarray, expected: Expectation, allowance: _Allowance, judged: np.ndarray | None, part: slice
+) -> _Total:
+    values = decode(found[part], expected.dtype).astype(np.float64)
+    reference = expected.reference.reshape(-1)[part]
+    if expected.native is not None:
+        native = expected.native.reshape(-1)[part]
+        finite = np.isfinite(reference) & np.isfinite(native)
+        wrong_kind = ~finite & ~_same_kind(values, reference, native)
+        reference, values = np.where(finite, reference, 0.0), np.where(finite, values, 0.0)
+    else:
+        wrong_kind = np.zeros(values.shape, bool)
+    error = np.abs(values - reference)
+    tolerance = np.abs(reference) * allowance.relative + allowance.fixed
+    if judged is not None:
+        keep = judged[part]
+        error, wrong_kind = np.where(keep, error, 0.0), wrong_kind & keep
+    wrong = wrong_kind | ~(error <= tolerance)
+    total = _Total(
+        n_judged=error.size if judged is None else int(keep.sum()),
+        n_wrong=int(np.count_nonzero(wrong)),
+        squares=float(np.dot(error, error)),
         max_error=float(error.max(initial=0.0)),
-        max_error_budget=float(tolerance.max(initial=0.0)),
-        n_wrong=int(wrong.sum()),
-        n_elements=int(judged.sum()),
-        worst_index=tuple(int(i) for i in worst) if worst is not None else None,
-        expected=float(reference[worst]) if worst is not None else None,
-        found=float(found[worst]) if worst is not None else None,
+        max_tolerance=float(tolerance.max(initial=0.0)),
     )
+    if total.n_wrong:
+        excess = np.where(wrong_kind, np.inf, np.where(wrong, np.nan_to_num(error - tolerance, nan=np.inf), -np.inf))
+        worst = int(np.argmax(excess))
+        total.worst, total.worst_excess = part.start + worst, float(excess[worst])
+    return total
 
 
 def _same_kind(found: np.ndarray, reference: np.ndarray, native: np.ndarray) -> np.ndarray:
@@ -122,71 +214,36 @@ def _same_kind(found: np.ndarray, reference: np.ndarray, native: np.ndarray) -> 
     return nan | infinity | close
 
 
-OVERFLOW_TOLERANCE = 2.0**-6
-"""Where PyTorch overflows and we do not: relative, loose, because no native error is there to scale it."""
-
-
-def _tolerance(expected: Expectation, finite: np.ndarray, factor: float) -> np.ndarray:
-    epsilon = EPSILON[expected.dtype]
-    magnitude = np.abs(np.where(finite, expected.reference, 0.0))
-    native_error = _error(expected.native, expected.reference, finite)
-    rms = _rms(magnitude, finite)
-    floor = (
-        FLOOR_ULPS * epsilon * magnitude
-        + FLOOR_ULPS_RMS * epsilon * rms
-        + FLOOR_SUBNORMAL_UNITS * SMALLEST_NORMAL[expected.dtype]
+def _exact_chunk(found: np.ndarray, expected: Expectation, judged: np.ndarray | None, part: slice) -> _Total:
+    values, reference = found[part], expected.reference.reshape(-1)[part]
+    native = reference if expected.native is None else expected.native.reshape(-1)[part]
+    keep = np.ones(values.shape, bool) if judged is None else judged[part]
+    wrong = keep & (values != native) & (values != reference)
+    distance = np.where(keep, np.abs(values.astype(np.float64) - native), 0.0)
+    total = _Total(
+        n_judged=int(keep.sum()), n_wrong=int(np.count_nonzero(wrong)), max_error=float(distance.max(initial=0.0))
     )
-    rounding = native_error.max(initial=0.0) + _response(expected, finite).max(initial=0.0)
-    return TAIL_FACTOR * factor * rounding + floor
+    if total.n_wrong:
+        total.worst, total.worst_excess = part.start + int(np.argmax(wrong)), 0.0
+    return total
 
 
-def _relative_l2(error: np.ndarray, expected: Expectation, finite: np.ndarray, factor: float) -> tuple[float, float]:
-    norm = float(np.linalg.norm(np.where(finite, expected.reference, 0.0)))
-    if norm == 0.0:
-        return 0.0, 0.0  # the elementwise test judges an all-zero reference
-    native = float(np.linalg.norm(_error(expected.native, expected.reference, finite))) / norm
-    response = float(np.linalg.norm(_response(expected, finite))) / norm
-    floor = FLOOR_ULPS_L2 * EPSILON[expected.dtype] + FLOOR_SUBNORMAL_UNITS * SMALLEST_NORMAL[expected.dtype] * (
-        np.sqrt(error.size) / norm
-    )
-    # One draw of n roundings tells their size only to 1/sqrt(n): a scalar's native error may be zero by luck.
-    spread = 1.0 + TAIL_FACTOR / np.sqrt(max(int(finite.sum()), 1))
-    return float(np.linalg.norm(error)) / norm, float(factor * spread * (native + response) + floor)
-
-
-def _error(values: np.ndarray, reference: np.ndarray, finite: np.ndarray) -> np.ndarray:
-    with np.errstate(invalid="ignore", over="ignore"):
-        return np.where(finite, np.abs(np.where(finite, values - reference, 0.0)), 0.0)
-
-
-def _response(expected: Expectation, finite: np.ndarray) -> np.ndarray:
-    """How far the reference moves when the inputs move by one unit; 0 where that is not finite."""
-    if expected.perturbed is None:
-        return np.zeros(expected.reference.shape)
-    return _error(expected.perturbed, expected.reference, finite & np.isfinite(expected.perturbed))
-
-
-def _rms(magnitude: np.ndarray, finite: np.ndarray) -> float:
-    n = int(finite.sum())
-    return float(np.linalg.norm(magnitude)) / np.sqrt(n) if n else 0.0
-
-
-def _compare_exactly(found: np.ndarray, expected: Expectation, written: np.ndarray | None) -> TensorError:
-    judged = np.ones(found.shape, bool) if written is None else written
-    wrong = judged & (found != expected.native) & (found != expected.reference)
-    index = _first_index(wrong)
-    distance = np.abs(found.astype(np.float64) - expected.native.astype(np.float64))
+def _error_of(total: _Total, found: np.ndarray, expected: Expectation, allowance: _Allowance) -> TensorError:
+    norm, worst = expected.rounding.reference_l2, total.worst
+    is_floating = expected.dtype.is_floating
+    shown = expected.native if expected.native is not None and not is_floating else expected.reference
+    index = np.unravel_index(worst, expected.reference.shape) if worst >= 0 else ()
     return TensorError(
         output=expected.output,
-        relative_l2=0.0,
-        relative_l2_budget=0.0,
-        max_error=float(np.where(judged, distance, 0.0).max(initial=0.0)),
-        max_error_budget=0.0,
-        n_wrong=int(wrong.sum()),
-        n_elements=int(judged.sum()),
-        worst_index=index,
-        expected=float(expected.native[index]) if index is not None else None,
-        found=float(found[index]) if index is not None else None,
+        relative_l2=float(np.sqrt(total.squares)) / norm if is_floating and norm else 0.0,
+        relative_l2_budget=allowance.relative_l2,
+        max_error=total.max_error,
+        max_error_budget=total.max_tolerance,
+        n_wrong=total.n_wrong,
+        n_elements=total.n_judged,
+        worst_index=tuple(int(i) for i in index) if worst >= 0 else None,
+        expected=float(shown.reshape(-1)[worst]) if worst >= 0 else None,
+        found=float(decode(found[worst : worst + 1], expected.dtype)[0]) if worst >= 0 else None,
     )
 
 

@@ -25,20 +25,12 @@ from kernel_lsp.core.plan import (
     BoundTensor,
     TensorArgument,
 )
-from kernel_lsp.core.verdict import Built, CaseResult, Crashed, Mismatch, TensorError, TimedOut, Unsupported
+from kernel_lsp.core.verdict import Built, CaseResult, Crashed, Mismatch, TimedOut, Unsupported
 from kernel_lsp.errors import TargetError
-from kernel_lsp.evaluate.arrays import poisoned_elements, read_array, write_poison
+from kernel_lsp.evaluate.arrays import write_poison
 from kernel_lsp.evaluate.case_store import CaseStore, NoCase, read_expectations
 from kernel_lsp.evaluate.cases import Case
-from kernel_lsp.evaluate.compare import (
-    BACKWARD_FACTOR,
-    FORWARD_FACTOR,
-    Expectation,
-    compare,
-    is_within_budget,
-    unwritten_error,
-)
-from kernel_lsp.evaluate.judgement import describe_error
+from kernel_lsp.evaluate.judgement import judge_outputs
 from kernel_lsp.process.confinement import SandboxLevel
 from kernel_lsp.process.worker_client import CaseFiles, CaseTensor, Worker
 from kernel_lsp.ptx.executor import (
@@ -308,37 +300,25 @@ def _crash(report: ExecutionReport) -> Crashed | None:
 
 def _judge(run: _Run, case: Case, reports: Sequence[ExecutionReport], *, sampled: bool) -> CaseRun | Mismatch:
     outputs = [tensor for tensor in run.bound.tensors if tensor.role == "output"]
-    factor = FORWARD_FACTOR if case.operation == "forward" else BACKWARD_FACTOR
-    errors = tuple(
-        _judge_output(run, tensor, expectation, factor, sampled)
-        for tensor, expectation in zip(outputs, read_expectations(run.files), strict=True)
+    judged = judge_outputs(
+        case.operation,
+        CaseResult(
+            operation=run.bound.name,
+            family=case.family,
+            shapes={tensor.name: tensor.shape for tensor in run.bound.tensors if tensor.role == "input"},
+            n_blocks=sum(counters.n_blocks for report in reports for counters in report.counters),
+            n_blocks_run=sum(counters.n_blocks_run for report in reports for counters in report.counters),
+            errors=(),
+        ),
+        [(tensor, run.path(tensor)) for tensor in outputs],
+        read_expectations(run.files),
+        [_written_elements(run, tensor) for tensor in outputs] if sampled else (),
     )
-    result = CaseResult(
-        operation=run.bound.name,
-        family=case.family,
-        shapes={tensor.name: tensor.shape for tensor in run.bound.tensors if tensor.role == "input"},
-        n_blocks=sum(counters.n_blocks for report in reports for counters in report.counters),
-        n_blocks_run=sum(counters.n_blocks_run for report in reports for counters in report.counters),
-        errors=errors,
-    )
-    wrong = next((error for error in errors if not is_within_budget(error)), None)
-    if wrong is not None:
-        return Mismatch(message=describe_error(wrong, result), failed=result)
+    if isinstance(judged, Mismatch):
+        return judged
     findings = tuple(finding for report in reports for finding in report.findings)
     n_instructions = sum(counters.n_instructions for report in reports for counters in report.counters)
-    return CaseRun(result, findings, n_instructions)
-
-
-def _judge_output(
-    run: _Run, tensor: BoundTensor, expectation: Expectation, factor: float, sampled: bool
-) -> TensorError:
-    found = read_array(run.path(tensor), tensor.dtype, tensor.shape)
-    if sampled:
-        return compare(found, expectation, factor=factor, written=_written_elements(run, tensor))
-    written = ~poisoned_elements(run.path(tensor), tensor.dtype, tensor.shape)
-    if tensor.dtype.is_floating and not written.all():
-        return unwritten_error(expectation, written)
-    return compare(found, expectation, factor=factor)
+    return CaseRun(judged, findings, n_instructions)
 
 
 def _written_elements(run: _Run, tensor: BoundTensor) -> np.ndarray:

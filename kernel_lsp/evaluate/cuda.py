@@ -1,162 +1,377 @@
-"""A GPU beside the executor: the same bound operation, run once for its values and many times for its time.
+"""A GPU as a device of verdicts: a built candidate runs on every case, is judged from copies, and is timed.
 
-The values are judged here, from copies; the process that runs the candidate never sees what they should be. Thin for
-now: one configuration, the captured one.
+The worker that runs the candidate never sees what the results should be: its copies are compared here. What only the
+device can tell (guards, inputs, a second run) the worker tells. A candidate that takes the worker with it gets that as
+its outcome.
 """
 
 from __future__ import annotations
 
+import asyncio
+import itertools
+import random
 import shutil
-from collections.abc import Mapping
-from dataclasses import dataclass
+import zlib
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.measurement import Comparison, Measurement
-from kernel_lsp.core.plan import BoundOperation, BoundTensor
+from kernel_lsp.core.plan import BoundLaunch, BoundOperation, BoundTensor
 from kernel_lsp.core.task import Task, TaskTensor
-from kernel_lsp.core.verdict import Built, CaseResult, Crashed, Mismatch
-from kernel_lsp.errors import TargetError
-from kernel_lsp.evaluate.arrays import read_array
-from kernel_lsp.evaluate.case_store import read_expectations
-from kernel_lsp.evaluate.cases import OperationKind
-from kernel_lsp.evaluate.compare import BACKWARD_FACTOR, FORWARD_FACTOR, compare, is_within_budget
-from kernel_lsp.evaluate.judgement import describe_error
+from kernel_lsp.core.verdict import Built, CaseResult, Crashed, Mismatch, TimedOut, Unsupported
+from kernel_lsp.errors import InternalError
+from kernel_lsp.evaluate.cases import Case, OperationKind
+from kernel_lsp.evaluate.compare import Expectation
+from kernel_lsp.evaluate.gpu_lock import GpuLock
+from kernel_lsp.evaluate.gpu_slot import GpuFacts, GpuSlot, Lost, OutOfService, load_request, raise_if_environment
+from kernel_lsp.evaluate.judgement import judge_outputs
 from kernel_lsp.process.worker_client import CaseFiles, CaseTensor, Worker
+from kernel_lsp.toolchain.compile import Compiler
 
-LOAD_DEADLINE_S = 60.0
-RUN_DEADLINE_S = 60.0
-TIME_DEADLINE_S = 120.0
+LOAD_DEADLINE_S = 30.0
+CASE_DEADLINE_S = 10.0
+"""Of two runs of one case with their copies. A loop without end costs so much."""
+RECHECK_DEADLINE_S = 30.0
+TIME_DEADLINE_S = 60.0
+MAX_WAITING_JUDGEMENTS = 4
+"""Copies of outputs that wait to be compared while the device goes on: each may be gigabytes."""
 
 
 @dataclass(frozen=True)
-class Measured:
-    """Right on the GPU, and how fast."""
+class GpuCase:
+    """One case with the launches it makes and its files."""
 
-    comparison: Comparison
+    case: Case
+    bound: BoundOperation
+    files: CaseFiles
+    expectations: tuple[Expectation, ...]
+
+
+@dataclass(frozen=True)
+class GpuJob:
+    """Everything the device has to know of a candidate. `timed` are the cases to time; `may_vary` says that it adds
+    with atomics, or uses a library, so that two runs may differ in their last bits; `rechecks` asks for all cases again
+    from a fresh module."""
+
+    task: Task
+    candidate_id: str
+    built: Built
+    cases: Sequence[GpuCase]
+    timed: Sequence[GpuCase]
+    may_vary: bool
+    rechecks: bool
+    seed: int
+
+
+@dataclass(frozen=True)
+class GpuReport:
+    """Right on the GPU in every case."""
+
+    cases: tuple[CaseResult, ...]
+    comparisons: Mapping[str, Comparison]
+    notes: tuple[str, ...]
+
+
+GpuFailure = Crashed | Mismatch | TimedOut | Unsupported
+
+
+@dataclass
+class _Findings:
+    """What one attempt found so far."""
+
+    results: list[CaseResult] = field(default_factory=list)
+    comparisons: dict[str, Comparison] = field(default_factory=dict)
+    spreads: dict[tuple[str, str], float] = field(default_factory=dict)
+    scratch_bytes: dict[str, int] = field(default_factory=dict)
 
 
 class GpuDevice:
-    """One GPU with a warm worker of its own, replaced after any crash. Use as ``async with``."""
+    """One GPU for candidates, one at a time. Use as ``async with``; from then on `facts` are known.
 
-    name: str
+    Candidates take turns; `turn` gives the GPU to other work of ours, e.g. references, in between.
+    """
 
-    def __init__(self, task: Task, python: Path, index: int, directory: Path) -> None:
-        self._task, self._python, self._index, self._directory = task, python, index, directory
-        self._worker = Worker(python)
-        self._n_runs = 0
+    def __init__(
+        self,
+        make_worker: Callable[[], Worker],
+        index: int,
+        directory: Path,
+        compiler: Compiler,
+        *,
+        lock_directory: Path | None = None,
+    ) -> None:
+        self._directory = directory
+        self._slot = GpuSlot(make_worker, index, directory, compiler)
+        self._lock_directory = lock_directory
+        self._serial = itertools.count()
+        self._turns = asyncio.Lock()
 
     async def __aenter__(self) -> GpuDevice:
-        await self._worker.__aenter__()
-        self.name = (await self._worker.describe()).devices[self._index]
+        """Raises EnvironmentProblem when torch does not see the GPU."""
+        await self._slot.__aenter__()
+        self._lock = GpuLock(self._slot.facts.uuid, directory=self._lock_directory)
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self._worker.__aexit__(None, None, None)
+        await self._slot.__aexit__(None, None, None)
 
-    async def measure(
-        self, candidate_id: str, built: Built, bound: BoundOperation, direction: OperationKind, files: CaseFiles
-    ) -> Measured | Mismatch | Crashed:
-        """Run and judge once, then time beside eager PyTorch. A lost context or a hang is an outcome."""
-        self._n_runs += 1
-        directory = self._directory / f"gpu-{self._n_runs}"
-        directory.mkdir(parents=True)
+    @property
+    def facts(self) -> GpuFacts:
+        return self._slot.facts
+
+    @property
+    def name(self) -> str:
+        return self._slot.facts.name
+
+    @property
+    def slot(self) -> GpuSlot:
+        """The worker that candidates run in, for whoever times them inside a turn."""
+        return self._slot
+
+    @asynccontextmanager
+    async def turn(self) -> AsyncIterator[None]:
+        """The GPU alone, against this process's other candidates and the user's other processes."""
+        async with self._turns, self._lock.held():
+            yield
+
+    async def evaluate(self, job: GpuJob) -> GpuReport | GpuFailure:
+        """Run, judge and time one candidate. What it does to the worker is its outcome; a worker that something else
+        killed is replaced, and the candidate tried once more."""
+        directory = self._directory / f"gpu-{next(self._serial)}"
+        async with self._turns_with(directory):
+            for _ in range(2):
+                ready = await self._slot.ready()
+                if isinstance(ready, OutOfService):
+                    return Unsupported(message=ready.reason)
+                outcome = await _Attempt(self._slot, job, directory).run()
+                if not (isinstance(outcome, Lost) and outcome.was_killed):
+                    break
+            return _as_outcome(outcome) if isinstance(outcome, Lost) else outcome
+
+    @asynccontextmanager
+    async def _turns_with(self, directory: Path) -> AsyncIterator[None]:
+        async with self.turn():
+            directory.mkdir(parents=True, exist_ok=True)
+            try:
+                yield
+            finally:
+                shutil.rmtree(directory, ignore_errors=True)
+
+
+class _Attempt:
+    """One candidate in one worker."""
+
+    def __init__(self, slot: GpuSlot, job: GpuJob, directory: Path) -> None:
+        self._slot, self._job, self._directory = slot, job, directory
+        self._found = _Findings()
+        self._judging: list[asyncio.Task[CaseResult | Mismatch]] = []
+
+    async def run(self) -> GpuReport | GpuFailure | Lost:
+        """Load, every case, again from a fresh module, time, unload."""
         try:
-            return await self._measure(candidate_id, built, bound, direction, files, directory)
-        except TargetError as error:
-            await self._replace_worker()
-            return Crashed(message=f"on the GPU: {error.message}")
+            failure = await self._load() or await self._run_cases() or await self._recheck() or await self._time()
         finally:
-            shutil.rmtree(directory, ignore_errors=True)
-
-    async def _measure(
-        self,
-        candidate_id: str,
-        built: Built,
-        bound: BoundOperation,
-        direction: OperationKind,
-        files: CaseFiles,
-        directory: Path,
-    ) -> Measured | Mismatch | Crashed:
-        request = {"candidate": candidate_id, "device": self._index, "ptx": built.ptx, "symbols": built.symbols}
-        loaded = await self._worker.ask("load", {**request, "kernels": list(built.symbols)}, deadline_s=LOAD_DEADLINE_S)
-        if not loaded["loaded"]:
-            return Crashed(message=f"the GPU's driver does not load it: {loaded['log']}")
-        job = {
-            "candidate": candidate_id,
-            "operation": bound.model_dump(mode="json"),
-            "inputs": [_entry(tensor) for tensor in files.inputs],
-        }
-        outputs = [tensor for tensor in bound.tensors if tensor.role == "output"]
-        paths = {tensor.name: directory / f"{tensor.name}.bin" for tensor in outputs}
-        ran = await self._worker.ask(
-            "run", {**job, "outputs": {name: str(path) for name, path in paths.items()}}, deadline_s=RUN_DEADLINE_S
-        )
-        failure = _failure(ran) or _judge(bound, direction, files, outputs, paths)
+            for task in self._judging:
+                task.cancel()
+        await self._slot.ask("unload", {"candidate": self._job.candidate_id}, deadline_s=LOAD_DEADLINE_S)
         if failure is not None:
-            if isinstance(failure, Crashed):
-                await self._replace_worker()
             return failure
-        timed = await self._worker.ask(
-            "time", {**job, "reference": self._reference(direction)}, deadline_s=TIME_DEADLINE_S
-        )
-        if timed["status"] == "crashed":
-            await self._replace_worker()
-            return Crashed(message=f"while timed on the GPU: {timed['message']}")
-        return Measured(_comparison(timed, bound))
+        return GpuReport(tuple(self._found.results), self._found.comparisons, tuple(self._notes()))
+
+    async def _ask(
+        self, command: str, arguments: Mapping[str, Any], deadline_s: float
+    ) -> dict[str, Any] | Crashed | Lost:
+        """The answer, or what a candidate's failure is as an outcome. Raises EnvironmentProblem, InternalError."""
+        reply = await self._slot.ask(command, {"candidate": self._job.candidate_id, **arguments}, deadline_s=deadline_s)
+        if isinstance(reply, Lost):
+            return reply
+        raise_if_environment(reply)
+        if "error" in reply:
+            raise InternalError(f"the GPU's worker refused '{command}': {reply['error']['message']}")
+        if reply.get("status") == "out_of_memory":
+            return Crashed(message=f"it does not fit into the memory of {self._slot.facts.name}: {reply['message']}")
+        if reply.get("status") in ("crashed", "refused"):
+            return Crashed(message=f"on {self._slot.facts.name}: {reply['message']}")
+        return reply
+
+    async def _load(self) -> Crashed | Lost | None:
+        built = self._job.built
+        loaded = await self._ask("load", load_request(self._job.candidate_id, built), LOAD_DEADLINE_S)
+        if not isinstance(loaded, dict):
+            return loaded
+        return None if loaded["loaded"] else Crashed(message=f"the GPU's driver does not load it: {loaded['log']}")
+
+    async def _run_cases(self) -> GpuFailure | Lost | None:
+        """In random order, so that no case is known by its place; copies are judged while the device goes on."""
+        cases = list(self._job.cases)
+        random.Random(_seed_of(self._job)).shuffle(cases)
+        for position, case in enumerate(cases):
+            failure: GpuFailure | Lost | None = await self._run_case(case, self._directory / f"case-{position}")
+            failure = failure or await self._judged(at_most_waiting=MAX_WAITING_JUDGEMENTS)
+            if failure is not None:
+                return failure
+        return await self._judged(at_most_waiting=0)
+
+    async def _run_case(self, case: GpuCase, folder: Path) -> Crashed | Lost | None:
+        outputs = [tensor.name for tensor in case.bound.tensors if tensor.role == "output"]
+        request = {
+            **_operation_request(case),
+            "case": f"{case.bound.name} {case.case.family} {dict(case.case.sizes)} {case.case.seed}",
+            "outputs": {name: str(folder / f"{name}.bin") for name in outputs},
+            "again": {name: str(folder / f"{name}.again.bin") for name in outputs},
+        }
+        ran = await self._ask("check", request, CASE_DEADLINE_S)
+        if not isinstance(ran, dict):
+            return ran
+        failure = _misbehaviour(ran, self._slot.facts.name, self._job.may_vary, case)
+        if failure is not None:
+            return failure
+        self._note_what_varied(case, ran)
+        copies = [{name: folder / f"{name}.bin" for name in outputs}]
+        if ran["spread"]:
+            second = {name: folder / f"{name}.again.bin" for name in ran["spread"]}
+            copies.append({**copies[0], **second})
+        self._judging.append(asyncio.create_task(self._judge(case, copies, folder)))
+        return None
+
+    async def _judge(self, case: GpuCase, copies: Sequence[Mapping[str, Path]], folder: Path) -> CaseResult | Mismatch:
+        judged: CaseResult | Mismatch | None = None
+        try:
+            for paths in copies:
+                judged = await asyncio.to_thread(_judge_copies, case, paths, self._slot.facts.name)
+                if isinstance(judged, Mismatch):
+                    break
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+        assert judged is not None
+        return judged
+
+    async def _judged(self, *, at_most_waiting: int) -> Mismatch | None:
+        """Take in what has been judged; wait until no more than so many are not."""
+        while len(self._judging) > at_most_waiting or (self._judging and self._judging[0].done()):
+            result = await self._judging.pop(0)
+            if isinstance(result, Mismatch):
+                return result
+            self._found.results.append(result)
+        return None
+
+    async def _recheck(self) -> Crashed | Lost | None:
+        if not self._job.rechecks:
+            return None
+        again = await self._ask("recheck", {"seed": _seed_of(self._job)}, RECHECK_DEADLINE_S)
+        if not isinstance(again, dict):
+            return again
+        if again["differs"] and not self._job.may_vary:
+            return Crashed(
+                message=f"on {self._slot.facts.name}: run again from a fresh module it gave other results: "
+                f"{again['differs'][0]}"
+            )
+        return None
+
+    # --- below: time, and what is worth a note
+
+    async def _time(self) -> Crashed | Lost | None:
+        for case in self._job.timed:
+            request = {**_operation_request(case), "reference": self._reference(case.case.operation)}
+            timed = await self._ask("time", request, TIME_DEADLINE_S)
+            if not isinstance(timed, dict):
+                return timed
+            self._found.comparisons[case.bound.name] = _comparison(timed, case.bound)
+        return None
 
     def _reference(self, direction: OperationKind) -> dict[str, Any]:
         arguments = [
             {"tensor": argument.name} if isinstance(argument, TaskTensor) else {"value": argument.value}
-            for argument in self._task.arguments
+            for argument in self._job.task.arguments
         ]
         return {
-            "name": self._task.name,
-            "source": self._task.reference_source,
+            "name": self._job.task.name,
+            "source": self._job.task.reference_source,
             "arguments": arguments,
             "direction": direction,
         }
 
-    async def _replace_worker(self) -> None:
-        await self._worker.__aexit__(None, None, None)
-        self._worker = Worker(self._python)
-        await self._worker.__aenter__()
+    def _note_what_varied(self, case: GpuCase, ran: Mapping[str, Any]) -> None:
+        for name, spread in ran["spread"].items():
+            key = (case.bound.name, name)
+            self._found.spreads[key] = max(self._found.spreads.get(key, 0.0), spread["relative_l2"])
+        if case.case.is_captured:
+            self._found.scratch_bytes[case.bound.name] = ran["scratch_bytes"]
+
+    def _notes(self) -> list[str]:
+        notes = [
+            f"{operation}: '{output}' differs from run to run by up to {spread:.1e} (relative L2), inside its budget: "
+            "atomics or a library add in no fixed order"
+            for (operation, output), spread in sorted(self._found.spreads.items())
+        ]
+        return notes + [
+            f"{operation}: needs {n_bytes / 2**20:.3g} MiB of device memory beside its inputs and outputs"
+            for operation, n_bytes in self._found.scratch_bytes.items()
+            if n_bytes
+        ]
 
 
-# --- below: reading what the worker said
+# --- below: requests and answers
 
 
-def _failure(ran: Mapping[str, Any]) -> Crashed | None:
-    if ran["status"] == "crashed":
-        return Crashed(message=f"on the GPU: {ran['message']}")
+def _operation_request(case: GpuCase) -> dict[str, Any]:
+    return {
+        "operation": case.bound.model_dump(mode="json"),
+        "inputs": [_entry(tensor) for tensor in case.files.inputs],
+    }
+
+
+def _entry(tensor: CaseTensor) -> dict[str, Any]:
+    return {
+        "name": tensor.name,
+        "path": str(tensor.path),
+        "dtype": tensor.dtype.value,
+        "shape": list(tensor.shape),
+    }
+
+
+def _misbehaviour(ran: Mapping[str, Any], gpu: str, may_vary: bool, case: GpuCase) -> Crashed | None:
+    """What a kernel may not do, whatever its values are."""
     if ran["changed_inputs"]:
-        return Crashed(message=f"on the GPU it changed its inputs: {', '.join(ran['changed_inputs'])}")
+        return Crashed(message=f"on {gpu} it changed its inputs: {', '.join(ran['changed_inputs'])}")
     if ran["overrun"]:
-        return Crashed(message=f"on the GPU it wrote outside of: {', '.join(ran['overrun'])}")
+        return Crashed(message=f"on {gpu} it wrote outside of: {', '.join(ran['overrun'])}")
+    if ran["spread"] and not may_vary:
+        name, spread = next(iter(ran["spread"].items()))
+        return Crashed(
+            message=f"on {gpu} two runs of {case.bound.name} on the same inputs ('{case.case.family}') differ in "
+            f"'{name}' by {spread['relative_l2']:.1e} (relative L2), and it has no atomics: a race, or memory that "
+            "nobody wrote"
+        )
     return None
 
 
-def _judge(
-    bound: BoundOperation,
-    direction: OperationKind,
-    files: CaseFiles,
-    outputs: list[BoundTensor],
-    paths: Mapping[str, Path],
-) -> Mismatch | None:
-    factor = FORWARD_FACTOR if direction == "forward" else BACKWARD_FACTOR
-    errors = tuple(
-        compare(read_array(paths[tensor.name], tensor.dtype, tensor.shape), expectation, factor=factor)
-        for tensor, expectation in zip(outputs, read_expectations(files), strict=True)
+def _judge_copies(case: GpuCase, paths: Mapping[str, Path], gpu: str) -> CaseResult | Mismatch:
+    outputs: list[BoundTensor] = [tensor for tensor in case.bound.tensors if tensor.role == "output"]
+    n_blocks = sum(step.n_blocks for step in case.bound.steps if isinstance(step, BoundLaunch))
+    return judge_outputs(
+        case.case.operation,
+        CaseResult(
+            device=gpu,
+            operation=case.bound.name,
+            family=case.files.family,
+            shapes={tensor.name: tensor.shape for tensor in case.bound.tensors if tensor.role == "input"},
+            n_blocks=n_blocks,
+            n_blocks_run=n_blocks,
+            errors=(),
+        ),
+        [(tensor, paths[tensor.name]) for tensor in outputs],
+        case.expectations,
     )
-    wrong = next((error for error in errors if not is_within_budget(error)), None)
-    if wrong is None:
-        return None
-    shapes = {tensor.name: tensor.shape for tensor in bound.tensors if tensor.role == "input"}
-    result = CaseResult(
-        operation=bound.name, family=files.family, shapes=shapes, n_blocks=0, n_blocks_run=0, errors=errors
-    )
-    return Mismatch(message=f"on the GPU: {describe_error(wrong, result)}", failed=result)
+
+
+def _as_outcome(lost: Lost) -> Crashed | TimedOut:
+    if lost.deadline_s:
+        return TimedOut(message=f"on the GPU: {lost.message}", deadline_s=lost.deadline_s)
+    return Crashed(message=f"on the GPU: {lost.message}")
 
 
 def _comparison(timed: Mapping[str, Any], bound: BoundOperation) -> Comparison:
@@ -167,6 +382,5 @@ def _comparison(timed: Mapping[str, Any], bound: BoundOperation) -> Comparison:
     return Comparison(baseline_name="eager", baseline=eager, ours=ours)
 
 
-def _entry(tensor: CaseTensor) -> dict[str, Any]:
-    dtype: DType = tensor.dtype
-    return {"name": tensor.name, "path": str(tensor.path), "dtype": dtype.value, "shape": list(tensor.shape)}
+def _seed_of(job: GpuJob) -> int:
+    return zlib.crc32(f"{job.seed}/{job.candidate_id}".encode())

@@ -1,14 +1,50 @@
-"""What is wrong with an output, in words."""
+"""Outputs in files against what they should be, and what is wrong with them in words."""
 
 from __future__ import annotations
 
-from kernel_lsp.core.verdict import CaseResult, TensorError
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from kernel_lsp.core.plan import BoundTensor
+from kernel_lsp.core.verdict import CaseResult, Mismatch, TensorError
+from kernel_lsp.evaluate.arrays import map_array, poisoned_elements
+from kernel_lsp.evaluate.cases import OperationKind
+from kernel_lsp.evaluate.compare import (
+    BACKWARD_FACTOR,
+    FORWARD_FACTOR,
+    Expectation,
+    compare,
+    is_within_budget,
+    unwritten_error,
+)
+
+
+def judge_outputs(
+    direction: OperationKind,
+    case: CaseResult,
+    outputs: Sequence[tuple[BoundTensor, Path]],
+    expectations: Sequence[Expectation],
+    written: Sequence[np.ndarray] = (),
+) -> CaseResult | Mismatch:
+    """The case with its errors, or the first of them that is outside its budget. `written` marks the elements that
+    were run, where not all were; where all were, an element that nobody wrote is an error of its own."""
+    factor = FORWARD_FACTOR if direction == "forward" else BACKWARD_FACTOR
+    masks: Sequence[np.ndarray | None] = written or [None] * len(outputs)
+    errors = tuple(
+        _judge_output(tensor, path, expectation, factor, mask)
+        for (tensor, path), expectation, mask in zip(outputs, expectations, masks, strict=True)
+    )
+    result = case.model_copy(update={"errors": errors})
+    wrong = next((error for error in errors if not is_within_budget(error)), None)
+    return result if wrong is None else Mismatch(message=describe_error(wrong, result), failed=result)
 
 
 def describe_error(error: TensorError, result: CaseResult) -> str:
     """A wrong output in words: where, how far, on which case."""
     shapes = ", ".join(f"{name}{list(shape)}" for name, shape in result.shapes.items())
-    case = f"inputs '{result.family}', {shapes}"
+    case = f"inputs '{result.family}', {shapes}, on {result.device}"
     if error.found is None and error.n_wrong:
         return f"{error.n_wrong} of {error.n_elements} elements of '{error.output}' are never written ({case})"
     if error.worst_index is None:
@@ -20,3 +56,14 @@ def describe_error(error: TensorError, result: CaseResult) -> str:
         f"{error.n_wrong} of {error.n_elements} elements of '{error.output}' are wrong: at {list(error.worst_index)} "
         f"{error.found:.6g} instead of {error.expected:.6g} ({case})"
     )
+
+
+def _judge_output(
+    tensor: BoundTensor, path: Path, expectation: Expectation, factor: float, mask: np.ndarray | None
+) -> TensorError:
+    found = map_array(path, tensor.dtype, tensor.shape)
+    if mask is None and tensor.dtype.is_floating:
+        missing = poisoned_elements(found, tensor.dtype)
+        if missing.any():
+            return unwritten_error(expectation, ~missing)
+    return compare(found, expectation, factor=factor, written=mask)

@@ -1,89 +1,70 @@
-"""The pipeline: plan -> build -> integrity -> profile -> cases -> time -> verdict.
+"""The pipeline: plan -> build -> integrity -> screen or check on the executor -> run and time on the GPU -> verdict.
 
-The PTX executor checks everywhere; where there is a GPU, what passed is also run, judged and timed there. A candidate
-never raises: whatever it does becomes its outcome.
+The PTX executor checks everything where there is no GPU. Where there is one, it screens what may touch the GPU, and the
+GPU runs every case at its full size. A candidate never raises: whatever it does becomes its outcome.
 """
 
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
 from kernel_lsp.core.candidate import Candidate
-from kernel_lsp.core.finding import Finding, Severity
-from kernel_lsp.core.measurement import Comparison, Estimate, Measurement
-from kernel_lsp.core.plan import BoundLaunch, BoundOperation
+from kernel_lsp.core.finding import Severity
+from kernel_lsp.core.measurement import Estimate, Measurement
+from kernel_lsp.core.plan import BoundOperation
 from kernel_lsp.core.task import Task
 from kernel_lsp.core.verdict import (
     BuildFailed,
     Built,
-    CaseResult,
     CheckOutcome,
     Correct,
-    Crashed,
-    Mismatch,
     Rejected,
     TimedOut,
     Unsupported,
     Verdict,
 )
-from kernel_lsp.errors import PlanError
-from kernel_lsp.evaluate.case_store import CaseStore, NoCase
+from kernel_lsp.errors import PlanError, ScratchFullError
+from kernel_lsp.evaluate.case_store import CaseStore
 from kernel_lsp.evaluate.cases import (
     Case,
     OperationKind,
     captured_sizes,
     configured_sizes,
     full_cases,
+    hidden_cases,
+    hidden_sizes,
     reduced_sizes,
     screen_cases,
 )
-from kernel_lsp.evaluate.cpu import CaseRun, CpuDevice, Limits, Profile, Skipped
-from kernel_lsp.evaluate.cuda import GpuDevice, Measured
+from kernel_lsp.evaluate.cpu import CpuDevice, Profile, Skipped
+from kernel_lsp.evaluate.cuda import GpuDevice
+from kernel_lsp.evaluate.executor_checks import FULL_LIMITS, ExecutorChecks
+from kernel_lsp.evaluate.gpu_checks import GpuChecks
 from kernel_lsp.evaluate.prepare import Prepared, kernel_names, plan_failure, prepare
-from kernel_lsp.gpu.estimate import estimate_eager, estimate_operation
+from kernel_lsp.evaluate.progress import Plan, Progress
 from kernel_lsp.gpu.specs import GpuSpec
 from kernel_lsp.process.confinement import SandboxLevel
 from kernel_lsp.process.worker_client import Worker
-from kernel_lsp.ptx.executor import BlockSample, Loaded, PtxExecutor
+from kernel_lsp.ptx.executor import Loaded, PtxExecutor
 from kernel_lsp.toolchain.compile import BuildRequest, Compiler
 from kernel_lsp.toolchain.integrity import audit
 
 Depth = Literal["screen", "full"]
 
-N_SLOTS = 2
+MIN_SLOTS, MAX_SLOTS = 2, 8
+N_SLOTS = max(MIN_SLOTS, min(MAX_SLOTS, (os.cpu_count() or 1) // 2))
+"""Candidates under way at once: a compiler and an executor are one core each, and the GPU takes one at a time."""
 DEVICE_NAME = "PTX executor (CPU)"
 COMPILED_AS = "kernel.cu"
 """What a candidate's text is called while it is compiled (`BuildRequest.file_name`), and so in the PTX."""
-SCREEN_LIMITS = Limits(complete_instructions=60_000_000, max_instructions=2_000_000_000, deadline_s=30.0)
-FULL_LIMITS = Limits(complete_instructions=400_000_000, max_instructions=20_000_000_000, deadline_s=90.0)
-"""At roughly 150 M instructions a second, a screen costs under half a second and a complete case under three."""
-FULL_BUDGET_S = 25.0
-"""Per operation. When it is spent, the families left over are not run; the verdict lists what was."""
-MIN_CASES = 4
-"""Run whatever the budget says: the captured sizes, two small ones, exact integers."""
-MIN_SAMPLED_BLOCKS = 12
-
-
-@dataclass
-class _Progress:
-    """What is known of one candidate so far."""
-
-    candidate_id: str
-    findings: list[Finding] = field(default_factory=list)
-    cases: list[CaseResult] = field(default_factory=list)
-    times: dict[str, Comparison] = field(default_factory=dict)
-    estimates: list[Estimate] = field(default_factory=list)
-    measurements: list[Measurement] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-    built: Built | None = None
-    has_atomics: bool = False
-    """Some kernel adds to device memory: what one block wrote is not the final value."""
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class Evaluator:
@@ -105,9 +86,11 @@ class Evaluator:
     ) -> None:
         """`sandbox` is how executors are confined; None takes the strongest level that this machine has."""
         self._task, self._compiler, self._gpu, self._seed = task, compiler, gpu, seed
-        self._gpu_device, self._gpu_turn = gpu_device, asyncio.Lock()
+        self._gpu_device = gpu_device
         self._store = CaseStore(task, worker, directory)
         self._device = CpuDevice(self._store, worker, directory, sandbox=sandbox)
+        self._executor_checks = ExecutorChecks(task, self._device, gpu)
+        self._gpu_checks = None if gpu_device is None else GpuChecks(task, self._store, gpu_device, seed)
         self._idle: list[PtxExecutor] = []
         self._slots = asyncio.Semaphore(N_SLOTS)
 
@@ -117,7 +100,7 @@ class Evaluator:
     @property
     def device_name(self) -> str:
         """Where verdicts are reached."""
-        return DEVICE_NAME if self._gpu_device is None else f"{DEVICE_NAME} and {self._gpu_device.name}"
+        return DEVICE_NAME if self._gpu_device is None else f"{self._gpu_device.name}, screened on the {DEVICE_NAME}"
 
     def _directions(self) -> tuple[OperationKind, ...]:
         return ("forward",) if self._task.backward is None else ("forward", "backward")
@@ -129,7 +112,7 @@ class Evaluator:
 
     async def evaluate(self, candidate: Candidate, depth: Depth) -> Verdict:
         """The verdict. Raises only for a broken machine or a worker that died."""
-        started, progress = time.monotonic(), _Progress(candidate.id)
+        started, progress = time.monotonic(), Progress(candidate.id)
         prepared = prepare(candidate.text, self._task)
         outcome: CheckOutcome
         if isinstance(prepared, BuildFailed):
@@ -140,6 +123,12 @@ class Evaluator:
                 outcome = await self._evaluate(candidate, prepared, depth, progress)
             except PlanError as error:
                 outcome = plan_failure(error)
+            except ScratchFullError as error:
+                outcome = Unsupported(message=error.message)
+            except OSError as error:
+                if error.errno not in DISK_FULL:
+                    raise
+                outcome = Unsupported(message=f"the scratch folder is full: {error.strerror} ({error.filename})")
         return self._verdict(candidate, depth, outcome, prepared, progress, time.monotonic() - started)
 
     async def count(self, candidate: Candidate) -> tuple[Profile, ...] | CheckOutcome:
@@ -155,7 +144,7 @@ class Evaluator:
         built = await self._build(candidate, [bound for _, bound in plans.values()])
         if not isinstance(built, Built):
             return built
-        refused = _audit(candidate.text, built, _Progress(candidate.id))
+        refused = _audit(candidate.text, built, Progress(candidate.id))
         return refused or await self._count(built, list(plans.values()))
 
     async def _count(
@@ -176,7 +165,7 @@ class Evaluator:
         return tuple(profiles)
 
     async def _evaluate(
-        self, candidate: Candidate, prepared: Prepared, depth: Depth, progress: _Progress
+        self, candidate: Candidate, prepared: Prepared, depth: Depth, progress: Progress
     ) -> CheckOutcome:
         plans = {direction: self._plan_cases(prepared, direction, depth) for direction in prepared.directions}
         built = await self._build(candidate, [bound for plan in plans.values() for _, bound in plan])
@@ -184,19 +173,37 @@ class Evaluator:
             return built
         progress.built = built
         progress.findings += built.warnings
-        refused = _audit(candidate.text, built, progress)
-        if refused is not None:
-            return refused
+        failure: CheckOutcome | None = _audit(candidate.text, built, progress)
+        failure = failure or await self._on_executor(built, prepared, plans, depth, progress)
+        if failure is None and self._gpu_checks is not None:
+            failure = await self._gpu_checks.check(built, list(plans.values()), progress, rechecks=depth == "full")
+        return failure or Correct(cases=tuple(progress.cases))
+
+    async def _on_executor(
+        self,
+        built: Built,
+        prepared: Prepared,
+        plans: Mapping[OperationKind, Plan],
+        depth: Depth,
+        progress: Progress,
+    ) -> CheckOutcome | None:
+        """All that the executor is asked; None when nothing failed."""
         async with self._executor() as executor:
             loaded = await executor.load(built.ptx, f"{prepared.plan.forward.name}.cu")
             if not isinstance(loaded, Loaded):
-                return loaded
+                if self._gpu_checks is None or not isinstance(loaded, Unsupported | TimedOut):
+                    return loaded
+                progress.notes.append(f"not screened for races and stray accesses: {loaded.message}")
+                return None
             progress.has_atomics = any(kernel.uses_global_atomics for kernel in loaded.kernels)
-            for direction in prepared.directions:
-                failure = await self._check(executor, built, prepared, direction, plans[direction], depth, progress)
+            checks = self._executor_checks
+            alone = checks.rank if depth == "screen" else checks.check
+            look = alone if self._gpu_checks is None else checks.screen
+            for plan in plans.values():
+                failure = await look(executor, built, prepared, plan, progress)
                 if failure is not None:
                     return failure
-        return Correct(cases=tuple(progress.cases))
+        return None
 
     def _plan_cases(
         self, prepared: Prepared, direction: OperationKind, depth: Depth
@@ -212,6 +219,9 @@ class Evaluator:
         else:
             configured = [sizes for sizes in configured_sizes(self._task) if prepared.holds(direction, sizes)]
             chosen = full_cases(direction, reduced, captured, self._seed, configured)
+            if self._gpu_device is not None:
+                hidden = hidden_sizes(self._task, direction, lambda sizes: prepared.holds(direction, sizes), self._seed)
+                chosen += hidden_cases(direction, hidden, captured, self._seed)
         cases = [given, *(case for case in chosen if case != given)]
         bound = {sizes: prepared.bind(direction, dict(sizes)) for sizes in dict.fromkeys(case.sizes for case in cases)}
         return [(case, bound[case.sizes]) for case in cases]
@@ -220,107 +230,13 @@ class Evaluator:
         self, candidate: Candidate, operations: Sequence[BoundOperation]
     ) -> Built | BuildFailed | TimedOut:
         names: set[str] = set().union(*(kernel_names(operation) for operation in operations))
+        gpu = self._gpu_device
         request = BuildRequest(
             text=candidate.text,
             name_expressions=tuple(sorted(names)),
-            architecture=self._gpu.architecture.name,
+            architecture=self._gpu.architecture.name if gpu is None else gpu.facts.architecture,
         )
         return await self._compiler.compile(request)
-
-    async def _check(
-        self,
-        executor: PtxExecutor,
-        built: Built,
-        prepared: Prepared,
-        direction: OperationKind,
-        plan: Sequence[tuple[Case, BoundOperation]],
-        depth: Depth,
-        progress: _Progress,
-    ) -> CheckOutcome | None:
-        """Profile and check one direction; the outcome when it fails, None when every case passed."""
-        limits = SCREEN_LIMITS if depth == "screen" else FULL_LIMITS
-        captured_case, captured_bound = plan[0]
-        profile = await self._device.profile(executor, built, captured_bound, captured_case, limits)
-        if isinstance(profile, Crashed | TimedOut | Unsupported):
-            return profile
-        if isinstance(profile, Profile):
-            self._estimate(built, prepared, direction, captured_bound, profile, progress)
-        else:
-            progress.notes.append(f"{direction}: not profiled: {profile.reason}")
-        # A screen needs one case that says something: the small one, else the user's own inputs.
-        cases = plan if depth == "full" else [*plan[1:], plan[0]]
-        n_enough = len(cases) if depth == "full" else 1
-        failure = await self._run_cases(executor, built, cases, n_enough, profile, limits, progress)
-        if failure is not None or self._gpu_device is None:
-            return failure
-        return await self._measure(built, captured_case, captured_bound, progress)
-
-    async def _measure(
-        self, built: Built, case: Case, bound: BoundOperation, progress: _Progress
-    ) -> Crashed | Mismatch | None:
-        """Run and time on the GPU, one candidate at a time; None when it is right there too."""
-        assert self._gpu_device is not None
-        files = await self._store.get(case)
-        if isinstance(files, NoCase):
-            progress.notes.append(f"{bound.name}: not measured: {files.reason}")
-            return None
-        async with self._gpu_turn:
-            found = await self._gpu_device.measure(progress.candidate_id, built, bound, case.operation, files)
-        if not isinstance(found, Measured):
-            return found
-        assert isinstance(found.comparison.ours, Measurement)
-        progress.measurements.append(found.comparison.ours)
-        progress.times[bound.name] = found.comparison
-        return None
-
-    async def _run_cases(
-        self,
-        executor: PtxExecutor,
-        built: Built,
-        plan: Sequence[tuple[Case, BoundOperation]],
-        n_enough: int,
-        profile: Profile | Skipped,
-        limits: Limits,
-        progress: _Progress,
-    ) -> CheckOutcome | None:
-        """Run cases until `n_enough` have said something: None when all passed, else the first failure."""
-        started, n_run = time.monotonic(), 0
-        for position, (case, bound) in enumerate(plan):
-            if n_run >= n_enough:
-                break
-            if n_run >= MIN_CASES and time.monotonic() - started > FULL_BUDGET_S:
-                progress.notes.append(f"{bound.name}: {len(plan) - position} more input families were not run (time)")
-                break
-            sample = None if progress.has_atomics else _sample(bound, profile, limits, case.seed)
-            outcome = await self._device.run_case(executor, built, bound, case, sample, limits)
-            if isinstance(outcome, Skipped):
-                continue
-            if not isinstance(outcome, CaseRun):
-                return outcome
-            n_run += 1
-            progress.cases.append(outcome.result)
-            progress.findings += [finding for finding in outcome.findings if finding not in progress.findings]
-        if n_run == 0:
-            return Unsupported(message="PyTorch itself gives no finite reference for any case")
-        return None
-
-    def _estimate(
-        self,
-        built: Built,
-        prepared: Prepared,
-        direction: OperationKind,
-        bound: BoundOperation,
-        profile: Profile,
-        progress: _Progress,
-    ) -> None:
-        ours = estimate_operation(bound, profile.counters, built.kernels, built.symbols, self._gpu)
-        graph = self._task.forward if direction == "forward" else self._task.backward
-        assert graph is not None
-        eager = estimate_eager(graph, captured_sizes(self._task), self._gpu)
-        progress.estimates.append(ours)
-        progress.times[prepared.operation(direction).name] = Comparison(
-            baseline_name="eager", baseline=eager, ours=ours
-        )
 
     def _verdict(
         self,
@@ -328,7 +244,7 @@ class Evaluator:
         depth: Depth,
         outcome: CheckOutcome,
         prepared: Prepared | BuildFailed,
-        progress: _Progress,
+        progress: Progress,
         elapsed_s: float,
     ) -> Verdict:
         return Verdict(
@@ -362,25 +278,13 @@ class Evaluator:
 # --- below: small decisions
 
 
-def _audit(text: str, built: Built, progress: _Progress) -> Rejected | None:
+def _audit(text: str, built: Built, progress: Progress) -> Rejected | None:
     findings = audit(text, built)
     errors = [finding for finding in findings if finding.severity is Severity.ERROR]
     if errors:
         return Rejected(message=errors[0].message, findings=findings)
     progress.findings += findings
     return None
-
-
-def _sample(bound: BoundOperation, profile: Profile | Skipped, limits: Limits, seed: int) -> BlockSample | None:
-    """None to run every block. Only an operation of one launch can be sampled: later launches need all blocks of
-    earlier ones."""
-    launches = [step for step in bound.steps if isinstance(step, BoundLaunch)]
-    if isinstance(profile, Skipped) or len(bound.steps) != 1 or len(launches) != 1:
-        return None
-    n_affordable = int(limits.complete_instructions / max(profile.instructions_per_block, 1.0))
-    if launches[0].n_blocks <= max(n_affordable, MIN_SAMPLED_BLOCKS):
-        return None
-    return BlockSample(n_blocks=max(n_affordable, MIN_SAMPLED_BLOCKS), seed=seed)
 
 
 def _total_estimate(estimates: Sequence[Estimate]) -> Estimate | None:

@@ -3,17 +3,20 @@ private scratch folder. Everything ends with the session."""
 
 from __future__ import annotations
 
+import asyncio
+import itertools
 import shutil
 import tempfile
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 
 from kernel_lsp.config import Settings
 from kernel_lsp.core.target import TargetSource
 from kernel_lsp.core.task import Task
-from kernel_lsp.errors import EnvironmentProblem, SettingError
+from kernel_lsp.errors import EnvironmentProblem, KernelLspError, SettingError
 from kernel_lsp.evaluate.cuda import GpuDevice
-from kernel_lsp.evaluate.pipeline import Evaluator
+from kernel_lsp.evaluate.pipeline import N_SLOTS, Evaluator
+from kernel_lsp.gpu.presence import has_gpu
 from kernel_lsp.gpu.specs import GpuSpec, find_gpu
 from kernel_lsp.process.confinement import sandbox_level
 from kernel_lsp.process.worker_client import Worker, find_python
@@ -36,6 +39,8 @@ class Session:
         self.worker: Worker
         self._compiler: Compiler
         self._scratch: Path
+        self._gpu_device: asyncio.Task[GpuDevice] | None = None
+        self._n_evaluators = itertools.count()
 
     async def __aenter__(self) -> Session:
         async with AsyncExitStack() as stack:
@@ -46,9 +51,18 @@ class Session:
             _check_free_space(self._scratch)
             cache = BuildCache(self.settings.cache_directory)
             self._compiler = await stack.enter_async_context(
-                Compiler(toolchain, cache=cache, deadline_s=self.settings.compile_deadline_s, sandbox=self._sandbox)
+                Compiler(
+                    toolchain,
+                    cache=cache,
+                    n_processes=N_SLOTS,
+                    deadline_s=self.settings.compile_deadline_s,
+                    sandbox=self._sandbox,
+                )
             )
             self.worker = await stack.enter_async_context(self.new_worker(python))
+            stack.push_async_callback(self._close_gpu)
+            if self.settings.device != "cpu" and has_gpu():
+                self._start_gpu(_index_of(self.settings.device))
             self._stack = stack.pop_all()
         return self
 
@@ -75,7 +89,7 @@ class Session:
         seen = await self.worker.describe()
         if device == "auto":
             return 0 if seen.has_cuda else None
-        index = int(device.partition(":")[2] or 0)
+        index = _index_of(device)
         if not seen.has_cuda or index >= len(seen.devices):
             raise SettingError(
                 f"device '{device}' was asked for, and torch in {self.worker.python} sees "
@@ -88,23 +102,49 @@ class Session:
         """The target as a task. Raises TargetError, EnvironmentProblem."""
         return await self.worker.capture(source, with_backward=with_backward)
 
+    async def executor(self, task: Task) -> Evaluator:
+        """An evaluator that uses no GPU, for what is checked before one is; it ends with the session."""
+        evaluator = Evaluator(
+            task, self.worker, self._compiler, self.gpu, self._scratch / "executor", seed=self.settings.seed
+        )
+        return await self._stack.enter_async_context(evaluator)
+
     async def evaluator(self, task: Task) -> Evaluator:
         """An evaluator of this task's candidates; it ends with the session."""
-        folder, index = self._scratch / "evaluate", await self.gpu_index()
-        gpu_device = None
-        if index is not None:
-            gpu_device = await self._stack.enter_async_context(GpuDevice(task, self.worker.python, index, folder))
+        index = await self.gpu_index()
         evaluator = Evaluator(
             task,
             self.worker,
             self._compiler,
             self.gpu,
-            folder,
+            self._scratch / f"evaluate-{next(self._n_evaluators)}",
             seed=self.settings.seed,
-            gpu_device=gpu_device,
+            gpu_device=None if index is None else await self._start_gpu(index),
             sandbox=self._sandbox,
         )
         return await self._stack.enter_async_context(evaluator)
+
+    def _start_gpu(self, index: int) -> asyncio.Task[GpuDevice]:
+        """The session's GPU, whose worker takes seconds to start: from the beginning, beside the capture."""
+        if self._gpu_device is None:
+            device = GpuDevice(
+                lambda: self.new_worker(self.worker.python), index, self._scratch / "gpu", self._compiler
+            )
+            self._gpu_device = asyncio.create_task(device.__aenter__())
+        return self._gpu_device
+
+    async def _close_gpu(self) -> None:
+        if self._gpu_device is None:
+            return
+        if not self._gpu_device.done():
+            self._gpu_device.cancel()
+        with suppress(asyncio.CancelledError, KernelLspError):  # one that did not start was reported where it was asked
+            await (await self._gpu_device).__aexit__(None, None, None)
+
+
+def _index_of(device: str) -> int:
+    """Of ``auto``, ``cuda`` or ``cuda:N``."""
+    return int(device.partition(":")[2] or 0)
 
 
 def site_packages(python: Path) -> tuple[Path, ...]:

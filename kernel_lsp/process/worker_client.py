@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,10 +19,10 @@ from kernel_lsp.config import default_cache_directory
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.target import TargetSource
 from kernel_lsp.core.task import Task
-from kernel_lsp.errors import EnvironmentProblem, InternalError, KernelLspError, TargetError
+from kernel_lsp.errors import EnvironmentProblem, InternalError, KernelLspError, ScratchFullError, TargetError
 from kernel_lsp.process.confinement import SandboxLevel, sandbox_level
 from kernel_lsp.process.profiles import worker_confinement
-from kernel_lsp.process.supervisor import Conversation, Died, Overran, run, scrubbed_environment
+from kernel_lsp.process.supervisor import Answered, Conversation, Died, Overran, run, scrubbed_environment
 
 WORKER_PROGRAM = Path(__file__).resolve().parent.parent / "worker" / "__main__.py"
 CAPTURE_DEADLINE_S = 120.0
@@ -46,9 +47,25 @@ class CaseTensor:
 
 
 @dataclass(frozen=True)
+class Rounding:
+    """How far PyTorch itself is off for one output, over the `n_finite` elements that are finite in both results.
+
+    `native_...` is the distance of its result at the declared dtype from the fp64 reference; `response_...` is how far
+    the reference moves when the inputs move by one rounding. Norms are not relative."""
+
+    n_finite: int
+    reference_l2: float
+    native_l2: float
+    native_max: float
+    response_l2: float
+    response_max: float
+
+
+@dataclass(frozen=True)
 class CaseFiles:
     """One case on disk. `expected` is the fp64 reference; `native` is what PyTorch gives at the declared dtypes, as
-    float64 bytes; `perturbed` is the reference on inputs moved by one rounding, empty for NaNs and infinities.
+    float64 bytes, for outputs that are not floating or not finite throughout; `roundings` has every output.
+    `eager_bytes` is what PyTorch's own run needed at its peak beside its inputs, where a GPU did it, else 0.
     `is_degenerate` says that most of the reference is not finite, or that the family cannot be made: then `reason` says
     why, and the case tells nothing."""
 
@@ -57,8 +74,9 @@ class CaseFiles:
     inputs: tuple[CaseTensor, ...]
     expected: tuple[CaseTensor, ...]
     native: tuple[CaseTensor, ...]
-    perturbed: tuple[CaseTensor, ...]
+    roundings: dict[str, Rounding]
     output_dtypes: dict[str, DType]
+    eager_bytes: int = 0
     is_degenerate: bool = False
     reason: str = ""
 
@@ -89,6 +107,7 @@ class Worker:
         scratch: Path | None = None,
         cache: Path | None = None,
         sandbox: SandboxLevel | None = None,
+        program: Path = WORKER_PROGRAM,
     ) -> None:
         """`sandbox` is how the process is confined; None takes the strongest level that this machine has."""
         self.python = python
@@ -100,7 +119,7 @@ class Worker:
             cache=(cache or default_cache_directory()) / WORKER_CACHE,
         )
         self._conversation = Conversation(
-            [python, WORKER_PROGRAM], environment=scrubbed_environment(), confinement=confinement, how="run"
+            [python, program], environment=scrubbed_environment(), confinement=confinement, how="run"
         )
 
     async def __aenter__(self) -> Worker:
@@ -117,6 +136,14 @@ class Worker:
     def is_alive(self) -> bool:
         return self._conversation.is_alive
 
+    def hold(self) -> None:
+        """Stop it where it is, with its children, e.g. while something else is timed. What it runs on a GPU ends."""
+        self._conversation.signal(signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        """After `hold`."""
+        self._conversation.signal(signal.SIGCONT)
+
     async def describe(self) -> Interpreter:
         """Versions and devices. Raises EnvironmentProblem when the interpreter has no usable torch."""
         reply = await self._ask({"command": "describe"}, DESCRIBE_DEADLINE_S)
@@ -129,12 +156,18 @@ class Worker:
             devices=tuple(reply["devices"]),
         )
 
-    async def capture(self, source: TargetSource, *, with_backward: bool) -> Task:
+    async def capture(self, source: TargetSource, *, with_backward: bool, configuration: int = 0) -> Task:
         """Import the user's file, run what it names on inputs without values, and return its graph.
 
+        `configuration` is a number among a task folder's; another than the first leaves the first one's capture alone.
         Raises TargetError (the file raises, hangs, exits, or computes what cannot be captured), EnvironmentProblem.
         """
-        request = {"command": "capture", "source": source.model_dump(mode="json"), "with_backward": with_backward}
+        request = {
+            "command": "capture",
+            "source": source.model_dump(mode="json"),
+            "with_backward": with_backward,
+            "configuration": configuration,
+        }
         reply = await self._ask_about(source, request, self._capture_deadline_s)
         return Task.model_validate(reply["task"])
 
@@ -147,10 +180,11 @@ class Worker:
         seed: int,
         directory: Path,
         deadline_s: float = CASE_DEADLINE_S,
+        configuration: int = 0,
     ) -> CaseFiles:
         """Write inputs, the fp64 reference and PyTorch's own result for the task captured last, below `directory`.
 
-        `shapes` gives the shape of each tensor argument by name. Raises TargetError when the user's code fails there.
+        `configuration` picks among the captures of a task folder; `shapes` gives the shape of each tensor argument by name. Raises TargetError when the user's code fails there.
         """
         request = {
             "command": "make_cases",
@@ -159,6 +193,7 @@ class Worker:
             "family": family,
             "seed": seed,
             "directory": str(directory),
+            "configuration": configuration,
         }
         reply = await self._ask(request, deadline_s)
         return CaseFiles(
@@ -167,8 +202,9 @@ class Worker:
             inputs=_tensors(reply["inputs"]),
             expected=_tensors(reply["expected"]),
             native=_tensors(reply["native"]),
-            perturbed=_tensors(reply["perturbed"]),
+            roundings={name: Rounding(**rounding) for name, rounding in reply["roundings"].items()},
             output_dtypes={name: DType(dtype) for name, dtype in reply["output_dtypes"].items()},
+            eager_bytes=reply["eager_bytes"],
             is_degenerate=reply["degenerate"],
             reason=reply["reason"],
         )
@@ -200,6 +236,15 @@ class Worker:
         """Any other command, e.g. one of the GPU's. Raises what the worker's error says."""
         return await self._ask({"command": command, **arguments}, deadline_s)
 
+    async def converse(
+        self, command: str, arguments: Mapping[str, Any], *, deadline_s: float
+    ) -> Answered | Died | Overran:
+        """Any command, with whatever comes of it as a value. An answer that is no JSON counts as a death."""
+        try:
+            return await self._conversation.ask({"command": command, **arguments}, deadline_s=deadline_s)
+        except ValueError:
+            return Died(-1, "its answer is not JSON")
+
     # --- below: asking
 
     async def _ask(self, request: dict[str, Any], deadline_s: float) -> dict[str, Any]:
@@ -212,7 +257,7 @@ class Worker:
         if isinstance(answer, Died):
             raise TargetError(f"the worker {_ending(answer.returncode)} during '{request['command']}'{_tail(answer)}")
         if "error" in answer.reply:
-            raise _as_error(answer.reply["error"])
+            raise as_error(answer.reply["error"])
         return answer.reply
 
     async def _ask_about(self, source: TargetSource, request: dict[str, Any], deadline_s: float) -> dict[str, Any]:
@@ -233,7 +278,7 @@ class Worker:
                 next_step="remove calls such as os._exit(), or check memory use and native extensions",
             )
         if "error" in answer.reply:
-            raise _as_error(answer.reply["error"])
+            raise as_error(answer.reply["error"])
         return answer.reply
 
 
@@ -306,8 +351,13 @@ def _cannot_start(python: Path, error: OSError) -> EnvironmentProblem:
 # --- below: reading replies
 
 
-def _as_error(error: Mapping[str, Any]) -> KernelLspError:
-    kinds: dict[str, type[KernelLspError]] = {"target": TargetError, "environment": EnvironmentProblem}
+def as_error(error: Mapping[str, Any]) -> KernelLspError:
+    """What a worker's ``error`` object says, to be raised."""
+    kinds: dict[str, type[KernelLspError]] = {
+        "target": TargetError,
+        "environment": EnvironmentProblem,
+        "scratch": ScratchFullError,
+    }
     kind = kinds.get(error["kind"], InternalError)
     return kind(error["message"], file=error["file"], line=error["line"], next_step=error["next_step"])
 

@@ -6,6 +6,7 @@ import os
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any
 
 import sympy
@@ -22,6 +23,7 @@ from .index_bounds import index_limits
 from .inputs import TensorLeaf
 from .machine import without_cuda
 from .program import quiet, user_outputs
+from .roundings import is_plain, rounding
 from .task import DEFAULT_INTEGER_RANGE, evaluate_size
 from .trial import call_original, input_shapes, seeded
 
@@ -42,12 +44,14 @@ class Case:
 @dataclass
 class _Results:
     """What the outputs should be: in fp64, by PyTorch at the declared dtypes, and in fp64 on inputs moved by one
-    rounding (empty where that makes no sense). `note` says what had to be done otherwise."""
+    rounding (empty where that makes no sense). `note` says what had to be done otherwise, `eager_bytes` what PyTorch
+    needed beside its inputs on a GPU."""
 
     expected: list[torch.Tensor]
     native: list[torch.Tensor]
     perturbed: list[torch.Tensor]
     note: str
+    eager_bytes: int = 0
 
 
 def make_cases(request: dict[str, Any]) -> dict[str, Any]:
@@ -359,8 +363,9 @@ def _nothing(reason: str) -> dict[str, Any]:
         "inputs": [],
         "expected": [],
         "native": [],
-        "perturbed": [],
+        "roundings": {},
         "output_dtypes": {},
+        "eager_bytes": 0,
         "degenerate": True,
         "reason": reason,
     }
@@ -385,8 +390,14 @@ def _write(
     return {
         "inputs": [write_tensor(os.path.join(folder, "inputs", f"{n}.bin"), n, t) for n, t in inputs],
         "expected": _write_wide(folder, "expected", names, results.expected),
-        "native": _write_wide(folder, "native", names, results.native),
-        "perturbed": _write_wide(folder, "perturbed", names, results.perturbed),
+        "native": _write_native(folder, names, results),
+        "roundings": {
+            name: rounding(expected, native, perturbed)
+            for name, expected, native, perturbed in zip_longest(
+                names, results.expected, results.native, results.perturbed
+            )
+        },
+        "eager_bytes": results.eager_bytes,
         "output_dtypes": {name: PLAN_NAMES[dtype] for name, dtype in zip(names, dtypes)},
         "degenerate": bool(reason),
         "reason": reason or results.note,
@@ -399,6 +410,16 @@ def _write_wide(folder: str, kind: str, names: Sequence[str], tensors: Sequence[
         write_tensor(os.path.join(folder, kind, f"{name}.f64.bin"), name, tensor.double())
         for name, tensor in zip(names, tensors)
     ]
+
+
+def _write_native(folder: str, names: Sequence[str], results: _Results) -> list[dict[str, Any]]:
+    """PyTorch's own results, where their distance from the reference does not say everything."""
+    told = [
+        (name, native)
+        for name, expected, native in zip(names, results.expected, results.native)
+        if not is_plain(expected, native)
+    ]
+    return _write_wide(folder, "native", [name for name, _ in told], [native for _, native in told])
 
 
 def _value(argument: Argument, case: Case) -> torch.Tensor:

@@ -46,6 +46,12 @@ class EnvironmentFailure(Failure):
     kind = "environment"
 
 
+class ScratchFailure(EnvironmentFailure):
+    """There is no space left for test data."""
+
+    kind = "scratch"
+
+
 def raised_by_user(
     error: BaseException, doing: str, file: str, *, next_step: str = "", line: int | None = None
 ) -> TargetFailure:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 from typing import Any
 
 import torch
 
 from .dtypes import PLAN_NAMES, torch_dtype
-from .failure import EnvironmentFailure, Failure
+from .failure import EnvironmentFailure, Failure, ScratchFailure
+
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 def write_tensor(path: str, name: str, tensor: torch.Tensor) -> dict[str, Any]:
@@ -22,7 +25,8 @@ def write_tensor(path: str, name: str, tensor: torch.Tensor) -> dict[str, Any]:
             if n_bytes:
                 file.write(memoryview((ctypes.c_char * n_bytes).from_address(tensor.data_ptr())))
     except OSError as error:
-        raise EnvironmentFailure(
+        kind = ScratchFailure if error.errno in DISK_FULL else EnvironmentFailure
+        raise kind(
             f"cannot write test data ({error.strerror})", file=path, next_step="free some space there"
         ) from None
     return {"name": name, "path": path, "dtype": PLAN_NAMES[tensor.dtype], "shape": list(tensor.shape)}

@@ -106,22 +106,19 @@ def _check(candidate: Candidate, request: dict[str, Any]) -> dict[str, Any]:
     run()
     gpu_device.synchronize(candidate.device)
     first = run.output_fingerprints()
-    answer = {
-        "status": "ran",
-        "changed_inputs": run.changed_inputs(fingerprints),
-        "overrun": run.overrun(),
-        "outputs": _written(run, request["outputs"]),
-        "scratch_bytes": run.scratch_bytes,
-    }
+    changed, overrun = run.changed_inputs(fingerprints), run.overrun()
+    outputs = _written(run, request["outputs"])
     other = _elsewhere(run, candidate)
     second = other.output_fingerprints()
     differing = [name for name in first if first[name] != second[name]]
     if not differing:
         session.cases[request["case"]] = _Remembered(request["operation"], request["inputs"], first)
     return {
-        **answer,
-        "overrun": sorted({*answer["overrun"], *other.overrun()}),
-        "changed_inputs": sorted({*answer["changed_inputs"], *other.changed_inputs(fingerprints)}),
+        "status": "ran",
+        "overrun": sorted({*overrun, *other.overrun()}),
+        "changed_inputs": sorted({*changed, *other.changed_inputs(fingerprints)}),
+        "outputs": outputs,
+        "scratch_bytes": run.scratch_bytes,
         "spread": {name: _spread(run.tensors[name], other.tensors[name]) for name in differing},
         "again": _written(other, {name: request["again"][name] for name in differing}),
     }

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from kernel_lsp.core.dtype import DType
-from kernel_lsp.evaluate.compare import Expectation, compare, is_within_budget
+from kernel_lsp.evaluate.compare import CHUNK_ELEMENTS, Expectation, compare, is_within_budget
+from kernel_lsp.process.worker_client import Rounding
 
 RNG = np.random.default_rng(0)
 REFERENCE = RNG.standard_normal((64, 33))
@@ -16,7 +17,27 @@ def _expect(reference: np.ndarray, dtype: DType = DType.F32, native: np.ndarray 
     numpy_dtype = np.float16 if dtype is DType.F16 else np.float32
     if native is None:
         native = reference.astype(numpy_dtype).astype(np.float64)
-    return Expectation("out", dtype, reference, native, perturbed=None)
+    return expectation(dtype, reference, native)
+
+
+def expectation(
+    dtype: DType, reference: np.ndarray, native: np.ndarray, perturbed: np.ndarray | None = None
+) -> Expectation:
+    """As the worker tells it, computed here once more."""
+    finite = np.isfinite(reference) & np.isfinite(native)
+    kept = np.where(finite, reference, 0.0)
+    off = np.where(finite, native, 0.0) - kept
+    moved = np.zeros(1) if perturbed is None else np.where(finite, perturbed, 0.0) - kept
+    rounding = Rounding(
+        n_finite=int(finite.sum()),
+        reference_l2=float(np.linalg.norm(kept)),
+        native_l2=float(np.linalg.norm(off)),
+        native_max=float(np.abs(off).max(initial=0.0)),
+        response_l2=float(np.linalg.norm(moved)),
+        response_max=float(np.abs(moved).max(initial=0.0)),
+    )
+    is_plain = dtype.is_floating and bool(finite.all())
+    return Expectation("out", dtype, reference, None if is_plain else native, rounding)
 
 
 def check(found: np.ndarray, expected: Expectation, passes: bool) -> None:
@@ -91,7 +112,7 @@ def test_an_exact_zero_reference_needs_a_zero() -> None:
 
 def test_integers_must_be_equal() -> None:
     values = np.arange(12).reshape(3, 4)
-    expected = Expectation("out", DType.I64, values, values, perturbed=None)
+    expected = expectation(DType.I64, values, values)
     check(values, expected, True)
     check(values + (values == 7), expected, False)
 
@@ -107,10 +128,28 @@ def test_elements_outside_the_written_blocks_are_not_judged() -> None:
 def test_cancellation_is_allowed_what_the_perturbed_reference_shows() -> None:
     """A sum that cancels: PyTorch was lucky, a stable kernel is 1e-5 off, and so is the reference when moved."""
     reference = np.array([1e-3])
-    lucky = Expectation("out", DType.F32, reference, reference.copy(), perturbed=reference + 1e-5)
+    lucky = expectation(DType.F32, reference, reference.copy(), perturbed=reference + 1e-5)
     assert is_within_budget(compare(np.array([1e-3 + 1e-5]), lucky, factor=2.0))
     assert not is_within_budget(compare(np.array([2e-3]), lucky, factor=2.0))
 
 
 def test_an_empty_output_passes() -> None:
     check(np.zeros((0, 3), np.float32), _expect(np.zeros((0, 3))), True)
+
+
+@pytest.mark.parametrize("place", [0, CHUNK_ELEMENTS - 1, CHUNK_ELEMENTS, 3 * CHUNK_ELEMENTS])
+def test_every_element_of_many_chunks_is_looked_at(place: int) -> None:
+    reference = RNG.standard_normal(3 * CHUNK_ELEMENTS + 1)
+    found = reference.astype(np.float32)
+    check(found, _expect(reference), True)
+    found[place] += 1e-3
+    error = compare(found, _expect(reference), factor=2.0)
+    assert (error.worst_index, error.n_wrong, error.n_elements) == ((place,), 1, found.size)
+
+
+def test_bfloat16_is_compared_as_stored() -> None:
+    stored = (REFERENCE.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)
+    native = (stored.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
+    expected = expectation(DType.BF16, REFERENCE, native)
+    check(stored, expected, True)
+    check(stored + np.uint16(64), expected, False)

@@ -1,0 +1,175 @@
+"""What the PTX executor is asked about a built candidate: all of its cases where there is no GPU, else a short screen
+for what only the executor sees, accesses out of bounds and races, before the candidate may touch a GPU."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from kernel_lsp.core.measurement import Comparison
+from kernel_lsp.core.plan import BoundLaunch, BoundOperation
+from kernel_lsp.core.task import Task
+from kernel_lsp.core.verdict import Built, CheckOutcome, Crashed, TimedOut, Unsupported
+from kernel_lsp.evaluate.cases import Case, OperationKind, captured_sizes, graph_of
+from kernel_lsp.evaluate.cpu import CaseRun, CpuDevice, Limits, Profile, Skipped
+from kernel_lsp.evaluate.prepare import Prepared
+from kernel_lsp.evaluate.progress import Plan, Progress
+from kernel_lsp.gpu.estimate import estimate_eager, estimate_operation
+from kernel_lsp.gpu.specs import GpuSpec
+from kernel_lsp.ptx.executor import BlockSample, PtxExecutor
+
+RANKING_LIMITS = Limits(complete_instructions=60_000_000, max_instructions=2_000_000_000, deadline_s=30.0)
+FULL_LIMITS = Limits(complete_instructions=400_000_000, max_instructions=20_000_000_000, deadline_s=90.0)
+"""At roughly 150 M instructions a second, a ranking costs under half a second and a complete case under three."""
+SCREEN_LIMITS = Limits(complete_instructions=15_000_000, max_instructions=30_000_000, deadline_s=10.0)
+"""Before a GPU: a tenth of a second a case. The deadline is for a busy machine; the instructions are the bound."""
+SCREEN_BUDGET_S = 0.4
+"""Per operation."""
+N_SCREEN_CASES = 2
+FULL_BUDGET_S = 25.0
+"""Per operation. When it is spent, the families left over are not run; the verdict lists what was."""
+MIN_CASES = 4
+"""Run whatever the budget says: the captured sizes, two small ones, exact integers."""
+MIN_SAMPLED_BLOCKS = 12
+
+
+class ExecutorChecks:
+    """Checks of one task's candidates, each on an executor that has the candidate loaded."""
+
+    def __init__(self, task: Task, device: CpuDevice, gpu: GpuSpec) -> None:
+        self._task, self._device, self._gpu = task, device, gpu
+
+    async def rank(
+        self, executor: PtxExecutor, built: Built, prepared: Prepared, plan: Plan, progress: Progress
+    ) -> CheckOutcome | None:
+        """Profile, and one case that says something: the small one, else the user's own inputs. None when it passed."""
+        profile = await self._profile(executor, built, prepared, plan, RANKING_LIMITS, progress)
+        if isinstance(profile, Crashed | TimedOut | Unsupported):
+            return profile
+        return await self._run_cases(executor, built, [*plan[1:], plan[0]], 1, profile, RANKING_LIMITS, progress)
+
+    async def check(
+        self, executor: PtxExecutor, built: Built, prepared: Prepared, plan: Plan, progress: Progress
+    ) -> CheckOutcome | None:
+        """Profile, and every case that the budget allows. None when all passed."""
+        profile = await self._profile(executor, built, prepared, plan, FULL_LIMITS, progress)
+        if isinstance(profile, Crashed | TimedOut | Unsupported):
+            return profile
+        return await self._run_cases(executor, built, plan, len(plan), profile, FULL_LIMITS, progress)
+
+    async def screen(
+        self, executor: PtxExecutor, built: Built, prepared: Prepared, plan: Plan, progress: Progress
+    ) -> CheckOutcome | None:
+        """Small cases within a short budget, in orders of threads that bring races out; None when none of them failed.
+        What the executor cannot tell in that time is noted, and left to the GPU."""
+        started, name, n_run = time.monotonic(), prepared.operation(plan[0][0].operation).name, 0
+        for case, bound in _small_cases(plan):
+            if n_run and time.monotonic() - started > SCREEN_BUDGET_S:
+                break
+            outcome = await self._device.run_case(executor, built, bound, case, None, SCREEN_LIMITS)
+            if isinstance(outcome, Skipped):
+                continue
+            if isinstance(outcome, TimedOut | Unsupported):
+                progress.notes.append(f"{name}: not screened for races and stray accesses: {outcome.message}")
+                return None
+            if not isinstance(outcome, CaseRun):
+                return outcome
+            n_run += 1
+            progress.cases.append(outcome.result)
+            progress.add_findings(outcome.findings)
+        if time.monotonic() - started < SCREEN_BUDGET_S:
+            await self._profile(executor, built, prepared, plan, SCREEN_LIMITS, progress)
+        return None
+
+    # --- below: profiles and cases
+
+    async def _profile(
+        self,
+        executor: PtxExecutor,
+        built: Built,
+        prepared: Prepared,
+        plan: Plan,
+        limits: Limits,
+        progress: Progress,
+    ) -> Profile | Skipped | Crashed | TimedOut | Unsupported:
+        """Count what the launches at the captured sizes do, and estimate from it."""
+        case, bound = plan[0]
+        profile = await self._device.profile(executor, built, bound, case, limits)
+        if isinstance(profile, Profile):
+            self._estimate(built, prepared, case.operation, bound, profile, progress)
+        elif isinstance(profile, Skipped):
+            progress.notes.append(f"{case.operation}: not profiled: {profile.reason}")
+        return profile
+
+    def _estimate(
+        self,
+        built: Built,
+        prepared: Prepared,
+        direction: OperationKind,
+        bound: BoundOperation,
+        profile: Profile,
+        progress: Progress,
+    ) -> None:
+        ours = estimate_operation(bound, profile.counters, built.kernels, built.symbols, self._gpu)
+        eager = estimate_eager(graph_of(self._task, direction), captured_sizes(self._task), self._gpu)
+        progress.estimates.append(ours)
+        progress.times[prepared.operation(direction).name] = Comparison(
+            baseline_name="eager", baseline=eager, ours=ours
+        )
+
+    async def _run_cases(
+        self,
+        executor: PtxExecutor,
+        built: Built,
+        plan: Plan,
+        n_enough: int,
+        profile: Profile | Skipped,
+        limits: Limits,
+        progress: Progress,
+    ) -> CheckOutcome | None:
+        """Run cases until `n_enough` have said something: None when all passed, else the first failure."""
+        started, n_run = time.monotonic(), 0
+        for position, (case, bound) in enumerate(plan):
+            if n_run >= n_enough:
+                break
+            if n_run >= MIN_CASES and time.monotonic() - started > FULL_BUDGET_S:
+                progress.notes.append(f"{bound.name}: {len(plan) - position} more input families were not run (time)")
+                break
+            sample = None if progress.has_atomics else _sample(bound, profile, limits, case.seed)
+            outcome = await self._device.run_case(executor, built, bound, case, sample, limits)
+            if isinstance(outcome, Skipped):
+                continue
+            if not isinstance(outcome, CaseRun):
+                return outcome
+            n_run += 1
+            progress.cases.append(outcome.result)
+            progress.add_findings(outcome.findings)
+        if n_run == 0:
+            return Unsupported(message="PyTorch itself gives no finite reference for any case")
+        return None
+
+
+# --- below: small decisions
+
+
+def _small_cases(plan: Plan) -> Sequence[tuple[Case, BoundOperation]]:
+    """Those with the fewest elements, first the orders of threads that a GPU does not promise."""
+    ordinary = [(case, bound) for case, bound in plan if case.family == "normal"] or list(plan[:1])
+
+    def cost(entry: tuple[Case, BoundOperation]) -> tuple[bool, int]:
+        case, bound = entry
+        return case.thread_order == "forward", sum(tensor.n_elements for tensor in bound.tensors)
+
+    return sorted(ordinary, key=cost)[:N_SCREEN_CASES]
+
+
+def _sample(bound: BoundOperation, profile: Profile | Skipped, limits: Limits, seed: int) -> BlockSample | None:
+    """None to run every block. Only an operation of one launch can be sampled: later launches need all blocks of
+    earlier ones."""
+    launches = [step for step in bound.steps if isinstance(step, BoundLaunch)]
+    if isinstance(profile, Skipped) or len(bound.steps) != 1 or len(launches) != 1:
+        return None
+    n_affordable = int(limits.complete_instructions / max(profile.instructions_per_block, 1.0))
+    if launches[0].n_blocks <= max(n_affordable, MIN_SAMPLED_BLOCKS):
+        return None
+    return BlockSample(n_blocks=max(n_affordable, MIN_SAMPLED_BLOCKS), seed=seed)

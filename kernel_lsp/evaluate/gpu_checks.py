@@ -1,0 +1,75 @@
+"""What a GPU is asked about a built candidate: every case of its plan, then its time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from kernel_lsp.core.measurement import Measurement
+from kernel_lsp.core.plan import BoundLibraryStep, BoundOperation
+from kernel_lsp.core.task import Task
+from kernel_lsp.core.verdict import Built, CheckOutcome, Unsupported
+from kernel_lsp.evaluate.case_store import CaseStore, NoCase
+from kernel_lsp.evaluate.cases import Case
+from kernel_lsp.evaluate.cuda import GpuCase, GpuDevice, GpuJob, GpuReport
+from kernel_lsp.evaluate.progress import Plan, Progress
+from kernel_lsp.toolchain.ptx_text import read_ptx
+
+ATOMICS = ("atom.", "red.", "multimem.red.")
+
+
+class GpuChecks:
+    """Checks of one task's candidates on one GPU."""
+
+    def __init__(self, task: Task, store: CaseStore, device: GpuDevice, seed: int) -> None:
+        self._task, self._store, self._device, self._seed = task, store, device, seed
+
+    async def check(
+        self, built: Built, plans: Sequence[Plan], progress: Progress, *, rechecks: bool
+    ) -> CheckOutcome | None:
+        """Run, judge and time; None when everything is right. `rechecks` asks for all cases again, from a fresh
+        module."""
+        chosen = [case for plan in plans for case in await self._with_files(plan, progress)]
+        if not chosen:
+            return Unsupported(message="PyTorch itself gives no finite reference for any case")
+        bounds = [case.bound for case in chosen]
+        job = GpuJob(
+            task=self._task,
+            candidate_id=progress.candidate_id,
+            built=built,
+            cases=chosen,
+            timed=[case for case in chosen if case.case.is_captured and case.case.family == "given"],
+            may_vary=_may_vary(built, bounds),
+            rechecks=rechecks,
+            seed=self._seed,
+        )
+        found = await self._device.evaluate(job)
+        if not isinstance(found, GpuReport):
+            return found
+        progress.cases += found.cases
+        progress.notes += found.notes
+        progress.times.update(found.comparisons)
+        ours = [comparison.ours for comparison in found.comparisons.values()]
+        progress.measurements += [measurement for measurement in ours if isinstance(measurement, Measurement)]
+        return None
+
+    async def _with_files(self, plan: Plan, progress: Progress) -> list[GpuCase]:
+        """Those that PyTorch itself can run."""
+        found = await asyncio.gather(*(self._case(case, bound) for case, bound in plan))
+        captured = found[0]
+        if isinstance(captured, NoCase):
+            progress.notes.append(f"{plan[0][1].name}: not measured: {captured.reason}")
+        return [case for case in found if isinstance(case, GpuCase)]
+
+    async def _case(self, case: Case, bound: BoundOperation) -> GpuCase | NoCase:
+        files = await self._store.get(case)
+        if isinstance(files, NoCase):
+            return files
+        return GpuCase(case, bound, files, self._store.expectations(case, files))
+
+
+def _may_vary(built: Built, bounds: Sequence[BoundOperation]) -> bool:
+    """Whether two runs may differ in their last bits: with atomics, and with library steps."""
+    if any(isinstance(step, BoundLibraryStep) for bound in bounds for step in bound.steps):
+        return True
+    return any(statement.opcode.startswith(ATOMICS) for statement in read_ptx(built.ptx, "").statements)

@@ -1,0 +1,35 @@
+"""What is known of one candidate while it is evaluated."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from kernel_lsp.core.finding import Finding
+from kernel_lsp.core.measurement import Comparison, Estimate, Measurement
+from kernel_lsp.core.plan import BoundOperation
+from kernel_lsp.core.verdict import Built, CaseResult
+from kernel_lsp.evaluate.cases import Case
+
+Plan = Sequence[tuple[Case, BoundOperation]]
+"""The cases of one direction with the launches that each makes; the captured sizes come first."""
+
+
+@dataclass
+class Progress:
+    """Filled in as stages pass; a verdict is made of it whenever one fails."""
+
+    candidate_id: str
+    findings: list[Finding] = field(default_factory=list)
+    cases: list[CaseResult] = field(default_factory=list)
+    times: dict[str, Comparison] = field(default_factory=dict)
+    estimates: list[Estimate] = field(default_factory=list)
+    measurements: list[Measurement] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    built: Built | None = None
+    has_atomics: bool = False
+    """Some kernel adds to device memory: what one block wrote is not the final value."""
+
+    def add_findings(self, findings: Iterable[Finding]) -> None:
+        """Each once."""
+        self.findings += [finding for finding in findings if finding not in self.findings]

@@ -1,0 +1,41 @@
+"""How far PyTorch itself is off: what the budget of a kernel's error is made of."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+
+def rounding(expected: torch.Tensor, native: torch.Tensor, perturbed: torch.Tensor | None) -> dict[str, Any]:
+    """Distances of PyTorch's result, and of the reference on moved inputs, from the fp64 reference. Only elements that
+    are finite in both results count; the fields are those of `kernel_lsp.process.worker_client.Rounding`."""
+    reference, values = expected.double(), native.double()
+    finite = torch.isfinite(reference) & torch.isfinite(values)
+    kept = torch.where(finite, reference, 0.0)
+    off = _distance(values, kept, finite)
+    response = torch.zeros(()) if perturbed is None else _distance(perturbed.double(), kept, finite)
+    return {
+        "n_finite": int(finite.sum()),
+        "reference_l2": float(kept.norm()),
+        "native_l2": float(off.norm()),
+        "native_max": _largest(off),
+        "response_l2": float(response.norm()),
+        "response_max": _largest(response),
+    }
+
+
+def is_plain(expected: torch.Tensor, native: torch.Tensor) -> bool:
+    """Whether the rounding says all there is to know of PyTorch's result: floating, and finite throughout."""
+    if not native.is_floating_point():
+        return False
+    return bool(torch.isfinite(expected).all()) and bool(torch.isfinite(native).all())
+
+
+def _distance(values: torch.Tensor, reference: torch.Tensor, finite: torch.Tensor) -> torch.Tensor:
+    """|values - reference| where both are finite, 0 elsewhere."""
+    return torch.where(finite & torch.isfinite(values), (values - reference).abs(), 0.0)
+
+
+def _largest(values: torch.Tensor) -> float:
+    return float(values.max()) if values.numel() else 0.0
