@@ -100,6 +100,9 @@ class Settings(Noun):
     ensemble: Literal["bandit", "uniform"] = _setting("bandit", "How models, temperatures and hints are drawn.")
     repair_rounds: int = _setting(3, "Times that a model may correct a translation.", ge=0, le=20)
     islands: int = _setting(2, "Populations that evolve apart and exchange their best.", ge=1, le=64)
+    early_stop: Literal["on", "off"] = _setting(
+        "on", "Whether a search ends at the floor, or when it gains nothing more."
+    )
     judges: Literal["off", "filter"] = _setting("off", "Whether models judge what may go to the hardware.")
     judge_threshold: float = _setting(0.35, "Probability of being right below which a judge votes no.", ge=0, le=1)
     out_directory: Path | None = _setting(None, "Where the two result files go; by default beside the target's file.")

@@ -37,6 +37,23 @@ def optimize(
     generations: Annotated[int | None, typer.Option(min=1, help="Generations of the search.")] = None,
     proposals: Annotated[int | None, typer.Option(min=1, help="Candidates per generation.")] = None,
     seed: Annotated[int | None, typer.Option(help="Of the search and the inputs.")] = None,
+    model: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--model",
+            metavar="[PURPOSE=]MODEL",
+            help="Who proposes: openai/..., ollama/..., manual, command:PROGRAM, ...",
+        ),
+    ] = None,
+    budget: Annotated[float | None, typer.Option(min=0, metavar="USD", help="The most that models may cost.")] = None,
+    strategy: Annotated[str | None, typer.Option(help="evolve, best-of-n or beam, with models.")] = None,
+    judges: Annotated[str | None, typer.Option(help="off or filter: models judge what goes to the GPU.")] = None,
+    record: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the models' replies, for --replay.")
+    ] = None,
+    replay: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Recorded replies answer in place of the models.")
+    ] = None,
     out: Annotated[
         Path | None, typer.Option(help="Where the two files go. Default: kernels/ beside the source.")
     ] = None,
@@ -56,11 +73,16 @@ def optimize(
         "generations": generations,
         "proposals": proposals,
         "seed": seed,
+        "models": tuple(model) if model else None,
+        "budget_usd": budget,
+        "strategy": strategy,
+        "judges": judges,
         "out_directory": out,
         "target_gpu": gpu,
         "python": python,
     }
-    raise typer.Exit(command.main(target, resume, backward, overrides, as_json))
+    recordings = command.Recordings(record, replay)
+    raise typer.Exit(command.main(target, resume, backward, overrides, as_json, recordings))
 
 
 @app.command()
@@ -118,6 +140,35 @@ def bench(
         "python": python,
     }
     raise typer.Exit(command.main(tasks or [], backward, overrides, as_json))
+
+
+@app.command()
+def export(
+    source: Annotated[str, typer.Argument(metavar="RUN|KERNEL.cu", help="A run (`last` is the newest), or a kernel.")],
+    package: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Write a project that pip installs: C++ operator, tests, README.")
+    ] = None,
+    operator: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Write the kernel and its operator, a .cu and a .py file.")
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="What the package is imported as. Default: OPERATOR_cuda.")] = None,
+    task: Annotated[
+        str | None, typer.Option("--task", metavar="TARGET", help="What a .cu computes. Default: its `task:` line.")
+    ] = None,
+    device: Device = "auto",
+    gpu: TargetGpu = None,
+    python: Python = None,
+    as_json: Json = False,
+) -> None:
+    """Write a verified kernel in a form to keep or to ship. A .cu file is checked first, and must pass.
+
+    Exit status: 0 it was written, 2 it could not be.
+    """
+    import kernel_lsp.cli.export as command
+
+    forms = {"package": package, "operator": operator}
+    overrides = {"device": device, "target_gpu": gpu, "python": python}
+    raise typer.Exit(command.main(source, forms, task, name, overrides, as_json))
 
 
 @app.command()

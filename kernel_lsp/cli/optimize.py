@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from kernel_lsp.cli import console
+from kernel_lsp.cli.paste import paste
 from kernel_lsp.core.event import (
     CandidateEvaluated,
+    CandidateJudged,
     Event,
     FilesWritten,
     GenerationStarted,
+    ModelCalled,
     NewBest,
+    ProposalDropped,
     RunFinished,
     RunStarted,
     StageStarted,
@@ -22,18 +28,34 @@ from kernel_lsp.core.event import (
 )
 from kernel_lsp.core.measurement import Comparison, Estimate
 from kernel_lsp.errors import UserError
+from kernel_lsp.evolve.archive import Archive
 from kernel_lsp.evolve.optimize import RunHandle, resume_request, start_request
+from kernel_lsp.evolve.record import record_run
 
 
-def main(target: str | None, resume: str | None, backward: bool, overrides: Mapping[str, Any], as_json: bool) -> int:
-    """Run the command; returns the exit status."""
-    return console.run_to_exit_status(_optimize(target, resume, backward, overrides, as_json))
+@dataclass(frozen=True)
+class Recordings:
+    """Files of models' replies: to write at the end, to answer from."""
+
+    record: Path | None = None
+    replay: Path | None = None
 
 
-async def _optimize(
-    target: str | None, resume: str | None, backward: bool, overrides: Mapping[str, Any], as_json: bool
+def main(
+    target: str | None,
+    resume: str | None,
+    backward: bool,
+    overrides: Mapping[str, Any],
+    as_json: bool,
+    recordings: Recordings,
 ) -> int:
-    handle = _handle(target, resume, backward, overrides)
+    """Run the command; returns the exit status."""
+    handle = partial(_handle, target, resume, backward, overrides, recordings.replay)
+    return console.run_to_exit_status(_optimize(handle, as_json, recordings.record))
+
+
+async def _optimize(make_handle: Callable[[], RunHandle], as_json: bool, record: Path | None) -> int:
+    handle = make_handle()
     finished: RunFinished | None = None
     view = RunView()
     with view:
@@ -45,6 +67,9 @@ async def _optimize(
         except BaseException:
             view.say_resumable(handle)
             raise
+        finally:
+            if record is not None:
+                view.say_recorded(handle, record)
     assert finished is not None, "a run ends with RunFinished or raises"
     if as_json:
         console.print_json(finished)
@@ -53,14 +78,18 @@ async def _optimize(
     return console.EXIT_OK if finished.candidate_id is not None else console.EXIT_NO
 
 
-def _handle(target: str | None, resume: str | None, backward: bool, overrides: Mapping[str, Any]) -> RunHandle:
+def _handle(
+    target: str | None, resume: str | None, backward: bool, overrides: Mapping[str, Any], replay: Path | None
+) -> RunHandle:
     if resume is not None:
         if target is not None:
             raise UserError("give a TARGET or --resume, not both", next_step="the run remembers its target")
         return resume_request(Path.cwd(), resume)
     if target is None:
         raise UserError("no target", next_step="kernel-lsp optimize model.py::MyModule")
-    return start_request(Path.cwd(), target, backward, overrides)
+    handle = start_request(Path.cwd(), target, backward, overrides, replay=replay)
+    handle.callbacks = {"paste": paste}
+    return handle
 
 
 class RunView:
@@ -77,7 +106,7 @@ class RunView:
             transient=True,
         )
         self._bar: TaskID | None = None
-        self._best = ""
+        self._best = self._cost = ""
         self.run_id: str | None = None
 
     def __enter__(self) -> RunView:
@@ -106,6 +135,14 @@ class RunView:
                 self._count(event)
             case NewBest():
                 self._best = f"best {event.score_us:.3g} us ({event.score_kind})"
+            case ModelCalled():
+                self._count_call(event)
+            case ProposalDropped():
+                self._say(f"  proposal {event.slot + 1}: {event.reason.replace('_', ' ')}: {event.message}")
+                self._advance()
+            case CandidateJudged():
+                said = ", ".join(f"{judge} {probability:.2f}" for judge, probability in event.probabilities.items())
+                self._say(f"  {event.candidate_id}: judged {said or 'by nobody'}")
             case FilesWritten():
                 self._say("wrote " + ", ".join(event.files))
 
@@ -118,16 +155,36 @@ class RunView:
         if self._bar is not None:
             self._progress.remove_task(self._bar)
         description = f"generation {event.generation + 1}/{event.n_generations}"
-        self._bar = self._progress.add_task(description, total=event.n_proposals, best=self._best)
+        self._bar = self._progress.add_task(description, total=event.n_proposals, best=self._best + self._cost)
         if not console.stderr.is_terminal:
             self._say(f"{description}: {event.n_proposals} candidates {self._best}".rstrip())
+
+    def say_recorded(self, handle: RunHandle, path: Path) -> None:
+        """Write the run's replies where they were asked for."""
+        if handle.run_id is None or not handle.is_resumable:
+            return
+        with Archive(handle.workspace) as archive:
+            n_replies = record_run(archive, handle.run_id, path)
+        self._say(f"wrote {n_replies} replies to {path}")
+
+    def _count_call(self, event: ModelCalled) -> None:
+        budget = f" of ${event.budget_usd:.2f}" if event.budget_usd is not None else ""
+        self._cost = f", ${event.run_cost_usd:.4f}{budget} for {event.n_run_calls} calls" if event.n_run_calls else ""
+        if event.outcome != "replied":
+            self._say(f"  {event.model}: {event.outcome.replace('_', ' ')}: {event.message}")
+        if self._bar is not None:
+            self._progress.update(self._bar, best=self._best + self._cost)
+
+    def _advance(self) -> None:
+        if self._bar is not None:
+            self._progress.update(self._bar, advance=1, best=self._best + self._cost)
 
     def _count(self, event: CandidateEvaluated) -> None:
         if event.depth == "full":
             self._say(f"full check of {event.candidate_id}: {event.outcome}, {event.message}")
-        elif self._bar is not None:
-            self._progress.update(self._bar, advance=1, best=self._best)
-        if event.depth == "screen" and event.outcome != "correct":
+        else:
+            self._advance()
+        if event.depth != "full" and event.outcome != "correct":
             self._say(f"  {event.candidate_id}: {event.outcome.replace('_', ' ')}: {event.message}")
 
     def _say(self, text: str) -> None:
@@ -143,6 +200,11 @@ def print_report(finished: RunFinished, handle: RunHandle) -> None:
         say(f"  captured    {handle.task_summary}", markup=False)
     counts = f"{finished.n_proposed} proposed, {finished.n_built} built, {finished.n_correct} right"
     say(f"  candidates  {counts}", markup=False)
+    if finished.n_model_calls:
+        tokens = f"{finished.n_prompt_tokens} + {finished.n_reply_tokens} tokens"
+        say(f"  models      {finished.n_model_calls} calls, {tokens}, ${finished.cost_usd:.4f}", markup=False)
+    if finished.stopped:
+        say(f"  stopped     {finished.stopped}", markup=False)
     if finished.candidate_id is None:
         say(f"  result      no verified kernel: {finished.reason}", style="yellow", markup=False)
         say(

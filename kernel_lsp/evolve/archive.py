@@ -12,7 +12,7 @@ import json
 import os
 import secrets
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -52,6 +52,16 @@ CREATE TABLE IF NOT EXISTS events (
     run_id TEXT NOT NULL REFERENCES runs, sequence INTEGER NOT NULL, date TEXT NOT NULL, event TEXT NOT NULL,
     PRIMARY KEY (run_id, sequence)
 );
+CREATE TABLE IF NOT EXISTS replies (
+    run_id TEXT NOT NULL REFERENCES runs, key TEXT NOT NULL, recorded TEXT NOT NULL, PRIMARY KEY (run_id, key)
+);
+CREATE TABLE IF NOT EXISTS proposals (
+    run_id TEXT NOT NULL REFERENCES runs, slot INTEGER NOT NULL, record TEXT NOT NULL, PRIMARY KEY (run_id, slot)
+);
+CREATE TABLE IF NOT EXISTS run_values (
+    run_id TEXT NOT NULL REFERENCES runs, name TEXT NOT NULL, value TEXT NOT NULL, PRIMARY KEY (run_id, name)
+);
+CREATE TABLE IF NOT EXISTS innovations (identity TEXT PRIMARY KEY, innovation TEXT NOT NULL);
 """
 
 
@@ -92,7 +102,7 @@ class Archive:
     def start_run(self, target: str, request: dict[str, Any]) -> str:
         """Record a new run and return its id."""
         run_id = f"{datetime.now(UTC):%m%d-%H%M%S}-{secrets.token_hex(RUN_ID_BYTES)}"
-        with self._writing() as db:
+        with self.writing() as db:
             db.execute(
                 "INSERT INTO runs VALUES (?, ?, ?, NULL, 'running', ?, NULL)",
                 (run_id, target, json.dumps(request), _now()),
@@ -100,12 +110,12 @@ class Archive:
         return run_id
 
     def save_task(self, run_id: str, task_json: str) -> None:
-        with self._writing() as db:
+        with self.writing() as db:
             db.execute("UPDATE runs SET task = ? WHERE run_id = ?", (task_json, run_id))
 
     def finish_run(self, run_id: str, status: str) -> None:
         """Record how the run ended: ``finished``, ``interrupted`` or ``failed``."""
-        with self._writing() as db:
+        with self.writing() as db:
             db.execute("UPDATE runs SET status = ?, finished = ? WHERE run_id = ?", (status, _now(), run_id))
 
     def run(self, run_id: str) -> RunRecord:
@@ -127,7 +137,7 @@ class Archive:
     def save_candidate(self, run_id: str, candidate: Candidate) -> None:
         """Keep the candidate; harmless when it is there."""
         text_hash = hashlib.sha256(candidate.text.encode()).hexdigest()
-        with self._writing() as db:
+        with self.writing() as db:
             db.execute("INSERT OR IGNORE INTO artifacts VALUES (?, ?)", (text_hash, candidate.text))
             db.execute(
                 "INSERT OR IGNORE INTO candidates VALUES (?, ?, ?, ?)",
@@ -136,7 +146,7 @@ class Archive:
 
     def save_verdict(self, run_id: str, verdict: Verdict, event: Event) -> None:
         """Keep a verdict and its event, both or neither. Raises sqlite3.IntegrityError when it is there already."""
-        with self._writing() as db:
+        with self.writing() as db:
             db.execute(
                 "INSERT INTO verdicts VALUES (?, ?, ?, ?)",
                 (run_id, verdict.candidate_id, verdict.depth, verdict.model_dump_json()),
@@ -144,7 +154,7 @@ class Archive:
             _insert_event(db, run_id, event)
 
     def save_event(self, run_id: str, event: Event) -> None:
-        with self._writing() as db:
+        with self.writing() as db:
             _insert_event(db, run_id, event)
 
     def verdict(self, run_id: str, candidate_id: str, depth: str) -> Verdict | None:
@@ -174,8 +184,12 @@ class Archive:
         rows = self._connection.execute("SELECT event FROM events WHERE run_id = ? ORDER BY sequence", (run_id,))
         return [_EVENT.validate_json(row[0]) for row in rows]
 
+    def rows(self, query: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        """What a query finds; for the tables that have a file of their own (`model_records`, `innovations`)."""
+        return self._connection.execute(query, tuple(parameters)).fetchall()
+
     @contextmanager
-    def _writing(self) -> Iterator[sqlite3.Connection]:
+    def writing(self) -> Iterator[sqlite3.Connection]:
         """One transaction. A full disk is the machine's fault, and nothing of the transaction is kept."""
         try:
             with self._connection:

@@ -25,12 +25,20 @@ from kernel_lsp.core.target import TargetSource
 from kernel_lsp.core.task import Task
 from kernel_lsp.core.verdict import Verdict
 from kernel_lsp.errors import EnvironmentProblem, TargetError
+from kernel_lsp.evaluate.pipeline import Evaluator
 from kernel_lsp.evaluate.session import Session
 from kernel_lsp.evolve.archive import Archive, check_workspace_is_free, workspace_lock
-from kernel_lsp.evolve.generations import Search, SearchResult, SearchSettings
-from kernel_lsp.evolve.request import OptimizeRequest, find_workspace
+from kernel_lsp.evolve.ending import SearchResult
+from kernel_lsp.evolve.evaluations import Evaluations, score_kind, score_us
+from kernel_lsp.evolve.generations import Search, SearchSettings
+from kernel_lsp.evolve.innovations import Innovation, keep_innovation, operators_of
+from kernel_lsp.evolve.model_run import ModelRun, ModelTools, open_tools
+from kernel_lsp.evolve.model_search import ModelSearch
+from kernel_lsp.evolve.request import ModelChoices, OptimizeRequest, find_workspace
 from kernel_lsp.export.operator import check_operator_can_be_written, write_operator
 from kernel_lsp.generate.program import Program, plan_program
+from kernel_lsp.llm.budget import Spending
+from kernel_lsp.llm.callback import Ask
 from kernel_lsp.plan.parser import parse_or_raise
 from kernel_lsp.source.pytorch import read_target
 
@@ -41,13 +49,14 @@ OUT_FOLDER_NAME = "kernels"
 @dataclass
 class RunHandle:
     """A run that can be started or resumed once: iterate `events()`. `write` takes what `write_operator` takes, and
-    returns the files that are there now."""
+    returns the files that are there now. `callbacks` reach the models that are someone else's, by name: ``editor``."""
 
     request: OptimizeRequest
     settings: Settings
     workspace: Path
     run_id: str | None = None
     write: Callable[..., Sequence[Path]] = write_operator
+    callbacks: Mapping[str, Ask] = field(default_factory=dict)
     task_summary: str = ""
     verified_on: str = ""
     is_resumable: bool = field(default=False, init=False)
@@ -62,17 +71,21 @@ class RunHandle:
         Nothing is written, not even the archive, before the target has been captured and its kernels planned."""
         started = time.monotonic()
         check_workspace_is_free(self.workspace)
+        tools = open_tools(self.request, self.workspace, self.callbacks) if self.request.choices.models else None
         source = read_target(self.request.target, self.request.directory)
         async with Session(self.settings) as session:
             yield StageStarted(message=f"capturing {self.request.target} with {session.worker.python}")
             await session.gpu_index()
             task = await session.capture(source, with_backward=self.request.backward)
             out = self.request.out or Path(source.file).parent / OUT_FOLDER_NAME
-            program = plan_program(_as_seen_from(out, task, source), gpu=session.gpu)
+            seen = _as_seen_from(out, task, source)
+            program = _plan(seen, session, tools)
+            if program is None:
+                yield StageStarted(message="the generator has no rule for this target: the models begin without a seed")
             check_operator_can_be_written(task.name, out)
             self.task_summary = summarize(task)
             with workspace_lock(self.workspace), Archive(self.workspace) as archive:
-                prepared = _Prepared(session, source, task, program, out, started)
+                prepared = _Prepared(session, source, task, seen.target, program, out, started, tools)
                 async for event in self._archived(archive, prepared):
                     yield event
 
@@ -109,20 +122,42 @@ class RunHandle:
             resumed=resumed,
         )
         yield _captured(task, self.task_summary)
-        search = Search(
-            run_id,
-            prepared.program,
-            evaluator,
-            archive,
-            SearchSettings(self.request.generations, self.request.proposals, self.request.seed),
-        )
+        search = await self._search(archive, run_id, evaluator, prepared)
         async for event in search.run():
             yield event
         assert search.result is not None, "a search that ends has a result"
         files = self._write(task, search.result, prepared.out)
         if files:
             yield FilesWritten(files=files)
-        yield _finished(run_id, search.result, files, time.monotonic() - prepared.started)
+        _keep(archive, task, search.result)
+        spending = search.spending if isinstance(search, ModelSearch) else Spending()
+        yield _finished(run_id, search.result, spending, files, time.monotonic() - prepared.started)
+
+    async def _search(
+        self, archive: Archive, run_id: str, evaluator: Evaluator, prepared: _Prepared
+    ) -> Search | ModelSearch:
+        """Over the generator's schedules, or with models where the request names some."""
+        request = self.request
+        if prepared.tools is None:
+            assert prepared.program is not None, "without models there is a program, or the run has not begun"
+            limits = SearchSettings(request.generations, request.proposals, request.seed)
+            return Search(run_id, prepared.program, evaluator, archive, limits)
+        session, task = prepared.session, prepared.task
+        executor = await session.executor(task) if await session.gpu_index() is not None else None
+        run = ModelRun(
+            run_id=run_id,
+            archive=archive,
+            request=request,
+            tools=prepared.tools,
+            workspace=self.workspace,
+            task=task,
+            target=prepared.task_line,
+            gpu=session.gpu,
+            evaluations=Evaluations(run_id, archive, evaluator, executor),
+            program=prepared.program,
+            deadline_s=self.settings.run_deadline_s,
+        )
+        return run.search()
 
     def _write(self, task: Task, result: SearchResult, out: Path) -> tuple[str, ...]:
         if result.winner is None or result.verdict is None:
@@ -135,18 +170,24 @@ class RunHandle:
 
 @dataclass(frozen=True)
 class _Prepared:
-    """Everything a run needs before it begins."""
+    """Everything a run needs before it begins. `task_line` is the target as the `.cu` file spells it; `program` is None
+    where the generator has no rule, `tools` where no model is asked."""
 
     session: Session
     source: TargetSource
     task: Task
-    program: Program
+    task_line: str
+    program: Program | None
     out: Path
     started: float
+    tools: ModelTools | None
 
 
-def start_request(directory: Path, target: str, backward: bool, overrides: Mapping[str, Any]) -> RunHandle:
-    """A new run of `target` as the settings of `directory` and the overrides say. Raises SettingError."""
+def start_request(
+    directory: Path, target: str, backward: bool, overrides: Mapping[str, Any], *, replay: Path | None = None
+) -> RunHandle:
+    """A new run of `target` as the settings of `directory` and the overrides say; `replay` is a recording that answers
+    in place of the models. Raises SettingError."""
     settings = load_settings(directory, overrides)
     request = OptimizeRequest(
         target=target,
@@ -159,6 +200,8 @@ def start_request(directory: Path, target: str, backward: bool, overrides: Mappi
         seed=settings.seed,
         out=settings.out_directory.absolute() if settings.out_directory else None,
         python=settings.python,
+        choices=ModelChoices.of(settings),
+        replay=replay.absolute() if replay is not None else None,
     )
     return RunHandle(request, settings, find_workspace(directory))
 
@@ -176,6 +219,7 @@ def resume_request(directory: Path, run_id: str) -> RunHandle:
         "proposals": request.proposals,
         "seed": request.seed,
         "python": request.python,
+        **request.choices.overrides(),
     }
     settings = load_settings(request.directory, stored)
     return RunHandle(request, settings, workspace, run_id=record.run_id)
@@ -236,7 +280,39 @@ def _captured(task: Task, summary: str) -> TaskCaptured:
     )
 
 
-def _finished(run_id: str, result: SearchResult, files: tuple[str, ...], elapsed_s: float) -> RunFinished:
+def _plan(task: Task, session: Session, tools: ModelTools | None) -> Program | None:
+    """The generator's program. Where it has no rule for the target, only models can go on: None with them."""
+    try:
+        return plan_program(task, gpu=session.gpu)
+    except TargetError:
+        if tools is None:
+            raise
+        return None
+
+
+def _keep(archive: Archive, task: Task, result: SearchResult) -> None:
+    """A verified kernel may help with other tasks."""
+    winner, verdict = result.winner, result.verdict
+    if winner is None or verdict is None:
+        return
+    score = score_us(verdict)
+    keep_innovation(
+        archive,
+        Innovation(
+            identity=verdict.program_hash or winner.id,
+            task=task.name,
+            operators=operators_of(task),
+            name=winner.origin.description,
+            thought=winner.origin.thought,
+            time=f"{score:.4g} us ({score_kind(verdict)})" if score is not None else "no time",
+            text=winner.text,
+        ),
+    )
+
+
+def _finished(
+    run_id: str, result: SearchResult, spending: Spending, files: tuple[str, ...], elapsed_s: float
+) -> RunFinished:
     return RunFinished(
         run_id=run_id,
         candidate_id=result.winner.id if result.winner is not None else None,
@@ -248,4 +324,9 @@ def _finished(run_id: str, result: SearchResult, files: tuple[str, ...], elapsed
         library_steps=result.verdict.library_steps if result.verdict is not None else (),
         files=files,
         elapsed_s=elapsed_s,
+        stopped=result.stopped,
+        n_model_calls=spending.n_calls,
+        n_prompt_tokens=spending.n_prompt_tokens,
+        n_reply_tokens=spending.n_reply_tokens,
+        cost_usd=spending.cost_usd,
     )

@@ -3,8 +3,40 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any, Literal
 
+from kernel_lsp.config import Settings
 from kernel_lsp.core.model import Noun
+
+
+class ModelChoices(Noun):
+    """What a run uses models for, and how; the settings of the same names. Without `models` it uses none."""
+
+    models: tuple[str, ...] = ()
+    model_base_url: str | None = None
+    model_prices: str | None = None
+    budget_usd: float | None = None
+    model_deadline_s: float = 600.0
+    model_idle_deadline_s: float = 120.0
+    model_max_tokens: int = 16_384
+    model_concurrency: int = 8
+    model_requests_per_minute: float | None = None
+    temperatures: tuple[float, ...] = (0.7,)
+    strategy: Literal["evolve", "best-of-n", "beam"] = "evolve"
+    ensemble: Literal["bandit", "uniform"] = "bandit"
+    repair_rounds: int = 3
+    islands: int = 2
+    early_stop: Literal["on", "off"] = "on"
+    judges: Literal["off", "filter"] = "off"
+    judge_threshold: float = 0.35
+
+    @classmethod
+    def of(cls, settings: Settings) -> ModelChoices:
+        return cls(**{name: getattr(settings, name) for name in cls.model_fields})
+
+    def overrides(self) -> dict[str, Any]:
+        """As `load_settings` takes them."""
+        return {name: getattr(self, name) for name in type(self).model_fields}
 
 
 class OptimizeRequest(Noun):
@@ -20,6 +52,9 @@ class OptimizeRequest(Noun):
     seed: int
     out: Path | None = None
     python: Path | None = None
+    choices: ModelChoices = ModelChoices()
+    replay: Path | None = None
+    """A recording that answers in place of every model."""
 
 
 def find_workspace(directory: Path) -> Path:

@@ -14,10 +14,15 @@ from kernel_lsp.gpu.specs import GpuSpec
 
 def graph_floor_us(graph: Graph, sizes: Mapping[str, int], gpu: GpuSpec, n_operations: int) -> float:
     """Microseconds on `gpu` at the given sizes; `n_operations` are the floating-point operations of the graph."""
-    types = [*graph.input_types, *(output.type for output in graph.outputs if output.type is not None)]
-    n_bytes = sum(_n_bytes(type_, sizes) for type_ in types)
+    n_bytes = graph_bytes(graph, sizes)
     dtype = graph.outputs[0].type.dtype if graph.outputs and graph.outputs[0].type is not None else DType.F32
     return floor_us(gpu, n_bytes=n_bytes, n_operations=n_operations, dtype=dtype)
+
+
+def graph_bytes(graph: Graph, sizes: Mapping[str, int]) -> int:
+    """Bytes of all inputs and outputs: the compulsory traffic."""
+    types = [*graph.input_types, *(output.type for output in graph.outputs if output.type is not None)]
+    return sum(_n_bytes(type_, sizes) for type_ in types)
 
 
 def _n_bytes(type_: TensorType, sizes: Mapping[str, int]) -> int:

@@ -15,7 +15,7 @@ import time
 from dataclasses import dataclass
 from functools import cache
 from types import ModuleType
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from kernel_lsp.errors import EnvironmentProblem, SettingError
@@ -53,6 +53,9 @@ class Endpoint:
     deadline_s: float = 600.0
     idle_deadline_s: float = 120.0
     """Without a single piece of a streamed reply."""
+
+
+_FINISHES: dict[str, Literal["stop", "length"]] = {"stop": "stop", "length": "length"}
 
 
 class LitellmModel:
@@ -95,8 +98,8 @@ class LitellmModel:
             return self._failed(_cause(error), _message(error), request, stream, _retry_after_s(error))
         if not stream.finish:
             return self._failed("connection", "the stream ended before the reply did", request, stream)
-        finish = stream.finish if stream.finish in ("stop", "length") else "other"
-        return Replied(model=self.name, text=stream.text, usage=self._usage(request, stream), finish=finish)
+        usage = self._usage(request, stream)
+        return Replied(model=self.name, text=stream.text, usage=usage, finish=_FINISHES.get(stream.finish, "other"))
 
     # --- below
 

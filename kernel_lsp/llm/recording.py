@@ -6,10 +6,11 @@ messages; the model that is asked plays no part.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from kernel_lsp.core.model import Noun
 from kernel_lsp.errors import UserError
@@ -25,10 +26,28 @@ class RecordedReply(Noun):
     outcome: ModelOutcome
 
 
+class RecordedValue(Noun):
+    """Something that was fixed when the run began and went into its prompts, e.g. related kernels."""
+
+    name: str
+    value: str
+
+
+@dataclass(frozen=True)
+class Recording:
+    """Outcomes by key, and values by name."""
+
+    outcomes: Mapping[str, Replied | ModelFailed]
+    values: Mapping[str, str]
+
+
+_ENTRY: TypeAdapter[RecordedReply | RecordedValue] = TypeAdapter(RecordedReply | RecordedValue)
+
+
 class ReplayModel:
     """Answers from a recording, and never with anything else. Costs are those of the recording; none are paid."""
 
-    def __init__(self, outcomes: dict[str, Replied | ModelFailed], name: str = "replay") -> None:
+    def __init__(self, outcomes: Mapping[str, Replied | ModelFailed], name: str = "replay") -> None:
         self._outcomes, self._name = outcomes, name
 
     @property
@@ -52,39 +71,47 @@ class ReplayModel:
         return outcome
 
 
-def read_recording(path: Path) -> dict[str, Replied | ModelFailed]:
-    """Outcomes by key. Raises UserError naming file and line."""
+def read_recording(path: Path) -> Recording:
+    """The file's contents. Raises UserError naming file and line."""
     outcomes: dict[str, Replied | ModelFailed] = {}
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(
-            f"cannot be read: {error}", file=str(path), next_step="name a file that --record wrote"
-        ) from None
-    for number, line in enumerate(lines, start=1):
+    values: dict[str, str] = {}
+    for number, line in enumerate(_lines(path), start=1):
         if not line.strip():
             continue
-        try:
-            recorded = RecordedReply.model_validate_json(line)
-        except ValidationError as error:
-            raise UserError(
-                f"no recorded reply: {error.errors()[0]['msg']}",
-                file=str(path),
-                line=number,
-                next_step="a recording is JSON lines as --record writes them",
-            ) from None
-        if recorded.key != recorded.request.key:
-            raise UserError(
-                "the key is not that of the request",
-                file=str(path),
-                line=number,
-                next_step="the request was changed after it was sent; record it again",
-            )
-        outcomes[recorded.key] = recorded.outcome
-    return outcomes
+        entry = _entry(path, number, line)
+        if isinstance(entry, RecordedValue):
+            values[entry.name] = entry.value
+        else:
+            outcomes[entry.key] = entry.outcome
+    return Recording(outcomes, values)
 
 
-def write_recording(path: Path, replies: Iterable[RecordedReply]) -> None:
-    """Write the file, ordered by key. Raises OSError."""
-    ordered = sorted(replies, key=lambda recorded: recorded.key)
-    path.write_text("".join(recorded.model_dump_json() + "\n" for recorded in ordered), encoding="utf-8")
+def write_recording(path: Path, values: Iterable[RecordedValue], replies: Iterable[RecordedReply]) -> None:
+    """Write the file: values by name, then replies by key. Raises OSError."""
+    entries = [*sorted(values, key=lambda value: value.name), *sorted(replies, key=lambda recorded: recorded.key)]
+    path.write_text("".join(entry.model_dump_json() + "\n" for entry in entries), encoding="utf-8")
+
+
+# --- below
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text(encoding="utf-8").split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        message = f"cannot be read: {error}"
+        raise UserError(message, file=str(path), next_step="name a file that --record wrote") from None
+
+
+def _entry(path: Path, number: int, line: str) -> RecordedReply | RecordedValue:
+    try:
+        entry = _ENTRY.validate_json(line)
+    except ValidationError as error:
+        message = f"no recorded reply: {error.errors()[0]['msg']}"
+        next_step = "a recording is JSON lines as --record writes them"
+        raise UserError(message, file=str(path), line=number, next_step=next_step) from None
+    if isinstance(entry, RecordedReply) and entry.key != entry.request.key:
+        message = "the key is not that of the request"
+        next_step = "the request was changed after it was sent; record it again"
+        raise UserError(message, file=str(path), line=number, next_step=next_step)
+    return entry

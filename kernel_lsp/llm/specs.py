@@ -21,7 +21,7 @@ from kernel_lsp.llm.callback import Ask, CallbackModel
 from kernel_lsp.llm.command import CommandModel
 from kernel_lsp.llm.litellm_model import Endpoint, LitellmModel, Prices
 from kernel_lsp.llm.manual import ManualModel
-from kernel_lsp.llm.recording import ReplayModel, read_recording
+from kernel_lsp.llm.recording import Recording, ReplayModel, read_recording
 from kernel_lsp.llm.request import Message, Model, ModelRequest, Purpose
 
 CALLBACKS = ("editor", "paste")
@@ -37,7 +37,7 @@ class Surroundings:
     manual_folder: Path
     endpoint: Endpoint = field(default_factory=Endpoint)
     callbacks: Mapping[str, Ask] = field(default_factory=dict)
-    replay: Path | None = None
+    replay: Recording | None = None
     manual_deadline_s: float = 24 * 3600.0
 
 
@@ -61,13 +61,12 @@ class Roster:
 
 def open_roster(specs: Sequence[str], surroundings: Surroundings) -> Roster:
     """The models that the specs name. Raises SettingError, UserError."""
-    recording = None if surroundings.replay is None else read_recording(surroundings.replay)
     by_purpose: dict[str, tuple[Model, ...]] = {}
     for spec in specs:
         purpose, name = split_spec(spec)
         model = _open(name, surroundings)
-        if recording is not None:
-            model = ReplayModel(recording, model.name)
+        if surroundings.replay is not None:
+            model = ReplayModel(surroundings.replay.outcomes, model.name)
         by_purpose[purpose] = (*by_purpose.get(purpose, ()), model)
     return Roster(by_purpose)
 
@@ -127,7 +126,7 @@ def _open(name: str, around: Surroundings) -> Model:
     if kind == "command":
         return CommandModel(_argv(name, rest), around.endpoint.deadline_s)
     if kind == "replay":
-        return ReplayModel(read_recording(around.directory / rest))
+        return ReplayModel(read_recording(around.directory / rest).outcomes)
     return LitellmModel(name, around.endpoint)
 
 

@@ -1,0 +1,86 @@
+"""The end of a search: the full check of the best, one after the other, until one holds."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+
+from kernel_lsp.core.candidate import Candidate
+from kernel_lsp.core.event import Event
+from kernel_lsp.core.verdict import Verdict
+from kernel_lsp.evolve.evaluations import Evaluations, outcome_message, score_kind
+
+N_VERIFICATION_ATTEMPTS = 6
+"""Full checks before a run gives up: candidates share their structure, so what fails six of them fails the rest."""
+
+
+@dataclass(frozen=True)
+class Finalist:
+    """A candidate that was right in its screen, with that verdict and its time."""
+
+    candidate: Candidate
+    screened: Verdict
+    time_us: float
+
+
+@dataclass(frozen=True)
+class SearchResult:
+    """What the search ended with. `winner` is fully verified, or None. `n_built` counts those that compiled. `stopped`
+    says why it ended before its last generation."""
+
+    winner: Candidate | None
+    verdict: Verdict | None
+    reason: str
+    n_proposed: int
+    n_built: int
+    n_correct: int
+    stopped: str = ""
+
+
+class Ending:
+    """Verifies `finalists`, best first; `screened` are all verdicts of the search."""
+
+    def __init__(
+        self,
+        finalists: Sequence[Finalist],
+        screened: Sequence[Verdict],
+        n_proposed: int,
+        evaluations: Evaluations,
+        stopped: str = "",
+    ) -> None:
+        self._finalists, self._screened, self._n_proposed = finalists, screened, n_proposed
+        self._evaluations, self._stopped = evaluations, stopped
+        self.result: SearchResult | None = None
+
+    async def run(self) -> AsyncIterator[Event]:
+        """The events of the full checks; afterwards `result` holds the end."""
+        refused: list[str] = []
+        for finalist in self._finalists[:N_VERIFICATION_ATTEMPTS]:
+            verdict, event = await self._evaluations.evaluate(finalist.candidate, "full")
+            yield event
+            if verdict.is_correct:
+                self.result = self._ended(finalist.candidate, verdict, self._why(finalist, len(refused)))
+                return
+            refused.append(outcome_message(verdict))
+        self.result = self._ended(None, None, self._why_none(refused))
+
+    # --- below
+
+    def _ended(self, winner: Candidate | None, verdict: Verdict | None, reason: str) -> SearchResult:
+        n_built = sum(v.outcome.kind != "build_failed" for v in self._screened)
+        n_correct = sum(v.is_correct for v in self._screened)
+        return SearchResult(winner, verdict, reason, self._n_proposed, n_built, n_correct, self._stopped)
+
+    def _why(self, winner: Finalist, n_refused: int) -> str:
+        kind = score_kind(winner.screened)
+        others = [finalist for finalist in self._finalists if finalist is not winner]
+        text = f"lowest {kind} time of {len(self._finalists)} right candidates ({winner.time_us:.3g} us"
+        text += f"; the next {others[0].time_us:.3g} us, the slowest {others[-1].time_us:.3g} us)" if others else ")"
+        if n_refused:
+            text += f"; {n_refused} faster ones failed the full check"
+        return text
+
+    def _why_none(self, refused: Sequence[str]) -> str:
+        messages = [*refused] or [outcome_message(v) for v in self._screened if not v.is_correct]
+        first = messages[0] if messages else self._stopped or "nothing was proposed"
+        return f"no candidate passed; the first failure: {first}"

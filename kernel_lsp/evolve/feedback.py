@@ -1,0 +1,106 @@
+"""A verdict as a model is told of it: what went wrong, where and how far; or what bounds the time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from kernel_lsp.core.finding import Finding, Severity
+from kernel_lsp.core.measurement import Estimate
+from kernel_lsp.core.verdict import CaseResult, TensorError, Verdict
+
+N_FINDINGS = 8
+N_MESSAGE_CHARACTERS = 400
+MAX_RECOMMENDATIONS = 3
+SPARSE_REGISTERS = 128
+"""Above it fewer than half of a multiprocessor's threads fit (64 K registers, 2048 threads: 32 each at full)."""
+
+
+def describe_failure(verdict: Verdict, text: str) -> str:
+    """Why a candidate is not right: the outcome, the findings with the lines they are on, the mismatch in numbers."""
+    outcome = verdict.outcome
+    lines: list[str] = []
+    match outcome.kind:
+        case "build_failed":
+            lines.append("It does not build.")
+        case "mismatch":
+            lines += [f"It computes wrong values. {_case(outcome.failed)}", *map(_error, outcome.failed.errors)]
+        case "correct":
+            lines.append("It is right.")
+        case _:
+            lines.append(f"{outcome.kind.replace('_', ' ').capitalize()}: {_short(outcome.message)}")
+    findings = dict.fromkeys((*getattr(outcome, "findings", ()), *verdict.findings))
+    lines += _findings(findings, text.splitlines())
+    return "\n".join(lines)
+
+
+def describe_profile(verdict: Verdict, floor_us: float) -> str:
+    """What bounds a right candidate, summarized, and up to three numbered recommendations."""
+    lines: list[str] = []
+    estimate = verdict.estimate
+    if estimate is not None:
+        lines.append(_estimate(estimate, floor_us))
+    for kernel in verdict.kernels:
+        spilled = kernel.spill_store_bytes + kernel.spill_load_bytes
+        lines.append(
+            f"{kernel.kernel}: {kernel.n_registers} registers per thread, {kernel.shared_bytes} bytes of static shared "
+            f"memory, {spilled} bytes spilled"
+        )
+    recommended = _recommendations(verdict)[:MAX_RECOMMENDATIONS]
+    lines += [f"{number}. {text}" for number, text in enumerate(recommended, start=1)]
+    return "\n".join(lines)
+
+
+# --- below
+
+
+def _case(case: CaseResult) -> str:
+    shapes = ", ".join(f"{name} {list(shape)}" for name, shape in case.shapes.items())
+    return f"In {case.operation} with inputs '{case.family}' at {shapes}:"
+
+
+def _error(error: TensorError) -> str:
+    text = f"- '{error.output}': {error.n_wrong} of {error.n_elements} elements wrong, relative L2 error "
+    text += f"{error.relative_l2:.3g} where {error.relative_l2_budget:.3g} is allowed"
+    if error.worst_index is not None and error.found is not None:
+        text += f"; worst at {list(error.worst_index)}: {error.found:.6g} instead of {error.expected:.6g}"
+    elif error.n_wrong and error.found is None:
+        text += "; they are never written"
+    return text
+
+
+def _findings(findings: Iterable[Finding], source: Sequence[str]) -> list[str]:
+    """The worst first, each with its line of the file."""
+    ranked = sorted(findings, key=lambda finding: finding.severity not in (Severity.ERROR, Severity.WARNING))
+    lines = []
+    for finding in ranked[:N_FINDINGS]:
+        place = f"line {finding.line}: " if finding.line is not None else ""
+        thread = f" (block {finding.block}, thread {finding.thread})" if finding.block and finding.thread else ""
+        lines.append(f"- {place}{_short(finding.message)}{thread} [{finding.code}]")
+        if finding.line is not None and 0 < finding.line <= len(source):
+            lines.append(f"    {source[finding.line - 1].strip()}")
+    return lines
+
+
+def _estimate(estimate: Estimate, floor_us: float) -> str:
+    text = (
+        f"It is bound by {estimate.bound}: {estimate.bytes_moved} bytes moved, {estimate.n_operations} floating-point "
+    )
+    text += f"operations, {estimate.n_launches} launches; {estimate.time_us / floor_us:.2g} times the floor"
+    return f"{text} (estimated)."
+
+
+def _recommendations(verdict: Verdict) -> list[str]:
+    found = []
+    if any(kernel.spill_store_bytes + kernel.spill_load_bytes for kernel in verdict.kernels):
+        found.append("Registers are spilled: hold less per thread.")
+    if any(kernel.n_registers > SPARSE_REGISTERS for kernel in verdict.kernels):
+        found.append(f"More than {SPARSE_REGISTERS} registers per thread leave few threads to hide latency.")
+    if verdict.estimate is not None and verdict.estimate.n_launches > 1:
+        found.append("Each launch costs time and a trip of its intermediate through memory.")
+    found += [_short(finding.message) for finding in verdict.findings if finding.severity is Severity.WARNING]
+    return found
+
+
+def _short(message: str) -> str:
+    text = " ".join(message.split())
+    return text if len(text) <= N_MESSAGE_CHARACTERS else text[:N_MESSAGE_CHARACTERS] + "..."

@@ -1,0 +1,51 @@
+"""A run of models as text that depends on prompts, replies and verdicts alone: two runs of one replay have the same.
+
+Dates, durations, run ids and the order in which things happened to end are left out; everything else is in.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from kernel_lsp.evolve.archive import Archive
+from kernel_lsp.evolve.model_records import ModelRecords
+from kernel_lsp.evolve.model_run import CALIBRATION, RELATED
+from kernel_lsp.llm.recording import RecordedValue, write_recording
+
+VOLATILE = frozenset(("date", "evaluate_s", "compile_s", "elapsed_s", "run_id", "files", "from_cache"))
+"""Fields that say when and how long, wherever they are."""
+
+
+def canonical_record(archive: Archive, run_id: str) -> str:
+    """JSON lines: the task, proposals in order, replies by key, candidates by id, verdicts by id and depth, the end."""
+    records = ModelRecords(archive, run_id)
+    lines: list[Any] = [{"task": json.loads(archive.run(run_id).task_json or "null")}]
+    lines += [{"proposal": proposal.model_dump(mode="json")} for proposal in records.proposals()]
+    lines += [{"reply": recorded.model_dump(mode="json")} for recorded in records.replies()]
+    candidates = {candidate.id: candidate.text for candidate in archive.candidates(run_id)}
+    lines += [{"candidate": id_, "text": candidates[id_]} for id_ in sorted(candidates)]
+    verdicts = sorted(archive.verdicts(run_id), key=lambda verdict: (verdict.candidate_id, verdict.depth))
+    lines += [{"verdict": verdict.model_dump(mode="json")} for verdict in verdicts]
+    ends = [event for event in archive.events(run_id) if event.kind == "run_finished"]
+    lines += [
+        {"end": {"candidate_id": end.candidate_id, "reason": end.reason, "stopped": end.stopped}} for end in ends[-1:]
+    ]
+    return "".join(json.dumps(_lasting(line), sort_keys=True) + "\n" for line in lines)
+
+
+def record_run(archive: Archive, run_id: str, path: Path) -> int:
+    """Write the run's replies, for `--replay`; returns how many there are. Raises OSError."""
+    records = ModelRecords(archive, run_id)
+    fixed = ((name, records.value(name)) for name in (RELATED, CALIBRATION))
+    values = [RecordedValue(name=name, value=value) for name, value in fixed if value is not None]
+    replies = records.replies()
+    write_recording(path, values, replies)
+    return len(replies)
+
+
+def _lasting(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _lasting(inner) for name, inner in value.items() if name not in VOLATILE}
+    return [_lasting(inner) for inner in value] if isinstance(value, list) else value

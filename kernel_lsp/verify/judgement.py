@@ -1,0 +1,29 @@
+"""What a judge says of a candidate."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from kernel_lsp.core.model import Noun
+
+JudgeName = Literal["compilation", "memory", "numerics"]
+JUDGES: tuple[JudgeName, ...] = ("compilation", "memory", "numerics")
+
+
+class Judgement(Noun):
+    """`said` is the judge's own probability that there is no fault of its kind, `probability` the calibrated one."""
+
+    judge: JudgeName
+    model: str
+    said: float
+    probability: float
+    request_key: str
+    prompt_hash: str
+
+
+class NoJudgement(Noun):
+    """The judge gave no answer that can be read. It counts for nothing."""
+
+    judge: JudgeName
+    model: str
+    problem: str
