@@ -18,7 +18,7 @@ import torch
 
 from .clocks import Clocks
 from .failure import Failure
-from .timing_stopwatch import CudaStopwatch, HostStopwatch, Stopwatch
+from .timing_stopwatch import CudaStopwatch, HostStopwatch, Resolution, Stopwatch
 
 N_WARM_UP = 3
 N_PROBES = 3
@@ -93,7 +93,7 @@ def end_timing(request: dict[str, Any]) -> dict[str, Any]:
 def admit(name: str, subject: Subject) -> dict[str, Any]:
     """Make a subject known under a name, warm it up and probe it.
 
-    Answers ``{"n_sets", "max_calls", "time_us", "enqueue_us", "resolution_us", ...facts of the device}``.
+    Answers ``{"n_sets", "max_calls", "time_us", "enqueue_us", "resolution_us", "tick_us", ...facts of the device}``.
     """
     with _grad_mode(), _on(subject.device):
         stopwatch = stopwatch_of(subject.device)
@@ -110,7 +110,8 @@ def admit(name: str, subject: Subject) -> dict[str, Any]:
             "max_calls": min(subject.max_calls, subject.n_sets, _affordable_calls(subject)),
             "time_us": min(probes),
             "enqueue_us": subject.enqueue_us,
-            "resolution_us": _resolution_us(subject.device, stopwatch),
+            "resolution_us": _resolution(subject.device, stopwatch).empty_us,
+            "tick_us": _resolution(subject.device, stopwatch).tick_us,
             **_facts(subject.device),
         }
 
@@ -146,7 +147,7 @@ def stopwatch_of(device: int | None) -> Stopwatch:
 
 _STOPWATCHES: dict[int | None, Stopwatch] = {}
 _CLOCKS: dict[int | None, Clocks] = {}
-_RESOLUTIONS: dict[int | None, float] = {}
+_RESOLUTIONS: dict[int | None, Resolution] = {}
 _DRAW = random.Random()
 
 
@@ -210,9 +211,9 @@ def _affordable_calls(subject: Subject) -> int:
     return max(1, int((MAX_SLEEP_US - LEAST_SLEEP_US) / max(SLEEP_MARGIN * subject.enqueue_us, 1.0)))
 
 
-def _resolution_us(device: int | None, stopwatch: Stopwatch) -> float:
+def _resolution(device: int | None, stopwatch: Stopwatch) -> Resolution:
     if device not in _RESOLUTIONS:
-        _RESOLUTIONS[device] = stopwatch.resolution_us()
+        _RESOLUTIONS[device] = stopwatch.resolution()
     return _RESOLUTIONS[device]
 
 
@@ -228,7 +229,7 @@ def _facts(device: int | None) -> dict[str, Any]:
     if device is None:
         facts = {"gpu": "CPU", "gpu_uuid": "", "driver": "none", "torch_version": torch.__version__}
     else:
-        from .gpu import device_facts
+        from .gpu_device import device_facts
 
         facts = {**device_facts(device), "gpu_uuid": _uuid(device)}
     return {**facts, **switches}

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 
 from .cuda_runtime import CudaError, on_device
-from .failure import Failure, short_message
+from .failure import short_message
 from .files import read_tensor
-from .gpu import LOADED
+from .gpu_load import loaded_candidate
 from .gpu_run import BoundRun, Candidate, fingerprint, on
 from .timing import Subject, admit, n_affordable_sets, refuse_zeros
 
@@ -24,9 +24,7 @@ def prepare_candidate(request: dict[str, Any]) -> dict[str, Any]:
 
     Answers ``{"status": "ready", ...}`` as `timing.admit` says, or ``{"status": "crashed", "message"}``.
     """
-    candidate = LOADED.get(request["candidate"])
-    if candidate is None:
-        raise Failure(f"the candidate {request['candidate']} is not loaded in this process")
+    candidate = loaded_candidate(request)
     read = {entry["name"]: read_tensor(entry) for entry in request["inputs"]}
     refuse_zeros(read)
     try:

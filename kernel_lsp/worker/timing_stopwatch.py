@@ -10,6 +10,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Union
 
 import torch
@@ -17,9 +18,19 @@ import torch
 L2_FLUSH_FACTOR = 2
 SLEEP_CYCLES_PER_US = 2000
 """Of `torch.cuda._sleep`, at the highest clock of current GPUs: sleeping too long costs little."""
-N_EMPTY_SAMPLES = 7
+N_EMPTY_SAMPLES = 15
+EVENT_TICK_US = 0.5
+"""Of CUDA's events, as cudaEventElapsedTime documents it; newer GPUs tick finer."""
 
 Calls = Sequence[Callable[[], Any]]
+
+
+@dataclass
+class Resolution:
+    """`empty_us`: the time of nothing. `tick_us`: the smallest difference seen between two such times."""
+
+    empty_us: float
+    tick_us: float
 
 
 class CudaStopwatch:
@@ -57,11 +68,11 @@ class CudaStopwatch:
         """Until the device has done all its work."""
         torch.cuda.synchronize(self._device)
 
-    def resolution_us(self) -> float:
-        """Between two events with nothing between them."""
+    def resolution(self) -> Resolution:
+        """From samples with nothing between their events."""
         for _ in range(N_EMPTY_SAMPLES):
             self.cold_sample((), 0.0)
-        return statistics.median(self.take())
+        return _resolution(self.take(), EVENT_TICK_US)
 
 
 class HostStopwatch:
@@ -89,11 +100,17 @@ class HostStopwatch:
     def wait(self) -> None:
         """Nothing runs by itself."""
 
-    def resolution_us(self) -> float:
-        """Between two readings of the clock."""
+    def resolution(self) -> Resolution:
+        """From samples with nothing between two readings."""
         for _ in range(N_EMPTY_SAMPLES):
             self.warm_sample((), 0.0)
-        return statistics.median(self.take())
+        return _resolution(self.take(), time.get_clock_info("perf_counter").resolution * 1e6)
+
+
+def _resolution(empty_us: Sequence[float], coarsest_tick_us: float) -> Resolution:
+    ordered = sorted(set(empty_us))
+    gaps = [later - earlier for earlier, later in zip(ordered, ordered[1:])]
+    return Resolution(statistics.median(empty_us), min([coarsest_tick_us, *gaps]))
 
 
 Stopwatch = Union[CudaStopwatch, HostStopwatch]

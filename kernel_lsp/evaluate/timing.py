@@ -1,0 +1,248 @@
+"""Blocks of samples, alternating between processes: every subject twice a round, A-B-B-A, in an order drawn anew.
+
+While one process runs a block the others hold no running work. What comes before each sample is the same for all.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from kernel_lsp.errors import KernelLspError
+from kernel_lsp.evaluate.timing_statistics import MIN_ROUNDS
+
+BLOCK_DEADLINE_S = 60.0
+US_PER_S = 1e6
+LEAST_SAMPLE_US = 100.0
+"""Calls are put into one sample until it is as long, so that two events around them weigh little."""
+BLOCK_US = 3000.0
+"""Of cold samples: short beside what clocks take to move, long beside a question to a process."""
+MIN_SAMPLES, MAX_SAMPLES = 3, 8
+OPERATOR_US = 1000.0
+"""Of calls from Python, once a round."""
+MAX_OPERATOR_CALLS = 16
+FLUSH_US = 60.0
+"""Of a flush of L2: 120 MB read and written at 4.3 TB/s."""
+BLOCK_OVERHEAD_US = 1500.0
+"""Of asking a process and of reading clocks."""
+MIN_KEPT_ROUNDS = 2 * MIN_ROUNDS
+"""So that the noise of a subject against itself has an interval, too."""
+
+
+class Refusal(Protocol):
+    """Why there is no answer."""
+
+    @property
+    def message(self) -> str: ...
+
+
+class Asker(Protocol):
+    """What a conversation with a worker needs to do here."""
+
+    async def ask(self, command: str, arguments: Mapping[str, Any], *, deadline_s: float) -> dict[str, Any] | Refusal:
+        """The answer. When the worker is at fault or gone, it says so or raises KernelLspError."""
+        ...
+
+
+@dataclass(frozen=True)
+class TimingPlan:
+    """How much is measured. The number of rounds is between the two, as `budget_s` allows."""
+
+    min_rounds: int = MIN_KEPT_ROUNDS
+    max_rounds: int = 12
+    n_warm_samples: int = 2
+    budget_s: float = 0.7
+
+
+@dataclass(frozen=True)
+class Subject:
+    """Something to time, prepared in a worker under `subject_id`. `facts` is what its preparation answered."""
+
+    name: str
+    subject_id: str
+    worker: Asker
+    facts: Mapping[str, Any] = field(repr=False)
+
+    @property
+    def time_us(self) -> float:
+        """Of one call, from a probe."""
+        return float(self.facts["time_us"])
+
+    @property
+    def n_calls(self) -> int:
+        """Per sample: the same rule for all subjects."""
+        wanted = math.ceil(LEAST_SAMPLE_US / max(self.time_us, 1e-3))
+        return max(1, min(wanted, int(self.facts["max_calls"])))
+
+    @property
+    def n_samples(self) -> int:
+        """Per block, cold."""
+        return max(MIN_SAMPLES, min(MAX_SAMPLES, int(BLOCK_US / self.sample_us)))
+
+    @property
+    def n_operator_calls(self) -> int:
+        """Per round."""
+        per_call = max(self.time_us, float(self.facts["enqueue_us"]), 1e-3)
+        return max(1, min(int(OPERATOR_US / per_call), MAX_OPERATOR_CALLS))
+
+    @property
+    def sample_us(self) -> float:
+        """Of one cold sample with what comes before it, about."""
+        return FLUSH_US + self.n_calls * (self.time_us + 2 * float(self.facts["enqueue_us"]))
+
+    @property
+    def round_us(self) -> float:
+        """Of its two blocks, about."""
+        return 2 * ((self.n_samples + 3) * self.sample_us + BLOCK_OVERHEAD_US) + OPERATOR_US
+
+
+@dataclass(frozen=True)
+class Block:
+    """Samples of one subject in microseconds per call, and the clocks while they were taken."""
+
+    cold_us: tuple[float, ...]
+    warm_us: tuple[float, ...]
+    operator_us: tuple[float, ...]
+    clocks: Mapping[str, Any]
+
+    @property
+    def is_throttled(self) -> bool:
+        """Whether the GPU slowed itself down."""
+        return bool(self.clocks.get("throttled"))
+
+
+@dataclass(frozen=True)
+class Round:
+    """The two blocks of each subject, by name."""
+
+    blocks: Mapping[str, tuple[Block, Block]]
+
+    @property
+    def is_throttled(self) -> bool:
+        return any(block.is_throttled for pair in self.blocks.values() for block in pair)
+
+
+@dataclass(frozen=True)
+class Rounds:
+    """What was measured. Throttled rounds are not among the `kept`, for any subject, unless too few were left."""
+
+    all: tuple[Round, ...]
+
+    @property
+    def kept(self) -> tuple[Round, ...]:
+        calm = tuple(found for found in self.all if not found.is_throttled)
+        return calm if len(calm) >= MIN_KEPT_ROUNDS else self.all
+
+    @property
+    def throttled_share(self) -> float:
+        return sum(found.is_throttled for found in self.all) / len(self.all)
+
+    def blocks(self, name: str) -> list[Block]:
+        """The kept blocks of one subject, in order."""
+        return [block for found in self.kept for block in found.blocks[name]]
+
+
+@dataclass(frozen=True)
+class SubjectFailed:
+    """A subject could not be prepared, or broke while it was timed. `is_gone` says that its process is of no more use:
+    it ended, overran its deadline, or lost its device."""
+
+    name: str
+    message: str
+    is_gone: bool = False
+
+
+async def measure_in_turn(subjects: Sequence[Subject], plan: TimingPlan, seed: int) -> Rounds | SubjectFailed:
+    """Rounds of all subjects. The first one wakes the clocks and counts for nothing."""
+    draw = random.Random(seed)
+    rounds: list[Round] = []
+    for _ in range(1 + n_rounds(subjects, plan)):
+        found = await _round(subjects, plan, draw)
+        if isinstance(found, SubjectFailed):
+            return found
+        rounds.append(found)
+    return Rounds(tuple(rounds[1:]))
+
+
+def n_rounds(subjects: Sequence[Subject], plan: TimingPlan) -> int:
+    """As many as the budget allows; an even number, since two make one round of a subject against itself."""
+    affordable = int(plan.budget_s * US_PER_S / sum(subject.round_us for subject in subjects))
+    return max(plan.min_rounds, min(plan.max_rounds, affordable)) // 2 * 2
+
+
+async def prepare(
+    name: str, subject_id: str, worker: Asker, command: str, request: Mapping[str, Any], deadline_s: float
+) -> Subject | SubjectFailed:
+    """Have a worker prepare a subject: what it refuses, and how it ends, is a value."""
+    answer = await _ask(name, worker, command, {"subject": subject_id, **request}, deadline_s)
+    return answer if isinstance(answer, SubjectFailed) else Subject(name, subject_id, worker, answer)
+
+
+async def end(subject: Subject) -> Mapping[str, Any] | SubjectFailed:
+    """Free a subject's buffers; what its process saw of its results."""
+    return await _ask(
+        subject.name, subject.worker, "end_timing", {"subject": subject.subject_id}, deadline_s=BLOCK_DEADLINE_S
+    )
+
+
+# --- below: a round
+
+
+async def _round(subjects: Sequence[Subject], plan: TimingPlan, draw: random.Random) -> Round | SubjectFailed:
+    order = list(subjects)
+    draw.shuffle(order)
+    found: dict[str, list[Block]] = {subject.name: [] for subject in subjects}
+    for subject, is_second in _there_and_back(order):
+        block = await _block(subject, plan, 0 if is_second else subject.n_operator_calls)
+        if isinstance(block, SubjectFailed):
+            return block
+        found[subject.name].append(block)
+    return Round({name: (blocks[0], blocks[1]) for name, blocks in found.items()})
+
+
+def _there_and_back(order: Sequence[Subject]) -> Iterator[tuple[Subject, bool]]:
+    yield from ((subject, False) for subject in order)
+    yield from ((subject, True) for subject in reversed(order))
+
+
+async def _block(subject: Subject, plan: TimingPlan, n_operator_calls: int) -> Block | SubjectFailed:
+    request = {
+        "subject": subject.subject_id,
+        "n_samples": subject.n_samples,
+        "n_calls": subject.n_calls,
+        "n_warm_samples": plan.n_warm_samples,
+        "n_operator_calls": n_operator_calls,
+    }
+    answer = await _ask(subject.name, subject.worker, "time_block", request, BLOCK_DEADLINE_S)
+    if isinstance(answer, SubjectFailed):
+        return answer
+    return Block(
+        cold_us=tuple(answer["cold_us"]),
+        warm_us=tuple(answer["warm_us"]),
+        operator_us=tuple(answer["operator_us"]),
+        clocks=answer["clocks"],
+    )
+
+
+async def _ask(
+    name: str, worker: Asker, command: str, request: Mapping[str, Any], deadline_s: float
+) -> Mapping[str, Any] | SubjectFailed:
+    """A good answer, or what went wrong."""
+    try:
+        answer = await worker.ask(command, request, deadline_s=deadline_s)
+    except KernelLspError as error:
+        return SubjectFailed(name, error.message, is_gone=True)
+    if not isinstance(answer, dict):
+        return SubjectFailed(name, answer.message, is_gone=True)
+    if "error" in answer:
+        return SubjectFailed(name, str(answer["error"]["message"]))
+    if answer["status"] in GOOD:
+        return answer
+    return SubjectFailed(name, str(answer["message"]), is_gone=answer["status"] == "crashed")
+
+
+GOOD = ("ready", "timed", "ended")
+"""States that an answer may be in; others say in `message` what went wrong."""

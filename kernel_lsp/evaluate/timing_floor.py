@@ -1,0 +1,134 @@
+"""The time that nothing beats, and the time that no right kernel can have taken.
+
+Only what every right kernel must do counts as impossible to skip: a product's or a pointwise operation's inputs, where
+all of their results are asked for, but not what a gather may leave unread, or a shortcut in arithmetic may save.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from math import prod
+from typing import Any
+
+from kernel_lsp.core.dtype import DType
+from kernel_lsp.core.expression import evaluate_int, parse
+from kernel_lsp.core.measurement import TimeFloor
+from kernel_lsp.core.plan import BoundOperation
+from kernel_lsp.core.task import Graph, GraphNode, TensorType
+from kernel_lsp.gpu.aten import base_op
+from kernel_lsp.gpu.roofline import US_PER_S, peak_rate
+from kernel_lsp.gpu.specs import GpuSpec
+
+MARGIN = 0.9
+"""A time is impossible below so much of its limit: clocks and timers are not exact."""
+_POINTWISE = (
+    "abs add addcdiv addcmul atan bitwise_and bitwise_not bitwise_or bitwise_xor ceil clamp cos cosh div elu erf exp "
+    "exp2 expm1 floor gelu hardswish hardsigmoid hardtanh leaky_relu log log10 log1p log2 maximum minimum mul neg pow "
+    "reciprocal relu round rsqrt rsub sigmoid sign silu sin sinh softplus sqrt square sub tan tanh _to_copy"
+)
+_ROWS = (
+    "_log_softmax _softmax amax amin cumsum mean native_layer_norm native_group_norm prod std sum var var_mean "
+    "addmm baddbmm bmm mm"
+)
+_LAYOUT = "cat clone expand permute reshape squeeze t transpose unsqueeze view _unsafe_view"
+NEEDS_ALL = frozenset(f"{_POINTWISE} {_ROWS} {_LAYOUT}".split())
+"""Operations that need every element of their floating operands when all of their result is asked for."""
+PRODUCTS = ("mm", "bmm", "addmm", "baddbmm")
+MEGA = 1e6
+
+
+def time_floor(graph: Graph, bound: BoundOperation, gpu: GpuSpec) -> TimeFloor:
+    """The floor of one operation on one GPU, for the shapes that it is bound to."""
+    needed, sizes = _needed(graph), _symbol_sizes(graph, bound)
+    shown, impossible, basis = 0.0, 0.0, "nothing that can be counted"
+    n_read = sum(tensor.n_bytes for tensor in bound.tensors if tensor.role == "input" and tensor.name in needed)
+    n_written = sum(tensor.n_bytes for tensor in bound.tensors if tensor.role == "output")
+    for seconds, certain_seconds, text in (
+        _memory_limit(n_read, n_written, gpu),
+        _product_limit(graph, needed, sizes, gpu),
+    ):
+        impossible = max(impossible, certain_seconds)
+        if seconds > shown:
+            shown, basis = seconds, text
+    return TimeFloor(time_us=shown * US_PER_S, impossible_below_us=MARGIN * impossible * US_PER_S, basis=basis)
+
+
+# --- below: limits in seconds: as shown, as certain, in words
+
+
+def _memory_limit(n_read: int, n_written: int, gpu: GpuSpec) -> tuple[float, float, str]:
+    """What is written may still be in L2 when the kernel has ended."""
+    n_bytes = n_read + n_written
+    certain = n_read + max(0, n_written - gpu.l2_bytes)
+    text = f"{n_bytes / MEGA:.3g} MB at {gpu.bandwidth / 1e12:.3g} TB/s ({gpu.bandwidth_kind})"
+    return n_bytes / gpu.bandwidth, certain / gpu.datasheet_bandwidth, text
+
+
+def _product_limit(
+    graph: Graph, needed: frozenset[str], sizes: Mapping[str, int], gpu: GpuSpec
+) -> tuple[float, float, str]:
+    """Of the largest matrix product alone: what follows may make the others unnecessary, by association. The certain
+    limit has f32 on the tensor cores, where several products of fewer bits can make an exact one."""
+    found = (0.0, 0.0, "")
+    for node in graph.nodes:
+        if base_op(node.op) not in PRODUCTS or node.name not in needed or node.types[0] is None:
+            continue
+        n_operations, dtype = _n_operations(graph, node, sizes), node.types[0].dtype
+        rate = peak_rate(gpu, dtype)
+        fastest = max(rate, gpu.tf32_rate) if dtype is DType.F32 else rate
+        text = f"{n_operations / 1e9:.3g} GFLOP at {rate / 1e12:.3g} TFLOP/s"
+        found = max(found, (n_operations / rate, n_operations / fastest, text))
+    return found
+
+
+def _n_operations(graph: Graph, node: GraphNode, sizes: Mapping[str, int]) -> int:
+    """Two per multiply-add of a product."""
+    result = _shape(node.types[0], sizes)
+    first = next(iter(_references(node.arguments[1 if base_op(node.op) in ("addmm", "baddbmm") else 0 :])))
+    shape = _shape(_type_of(graph, first), sizes)
+    return 2 * prod(result) * (shape[-1] if shape else 0)
+
+
+def _symbol_sizes(graph: Graph, bound: BoundOperation) -> dict[str, int]:
+    """The size of each symbol that is a dim of an input by itself."""
+    shapes = {tensor.name: tensor.shape for tensor in bound.tensors}
+    return {
+        dim: size
+        for name, type_ in zip(graph.inputs, graph.input_types, strict=True)
+        for dim, size in zip(type_.shape, shapes.get(name, ()), strict=False)
+        if dim.isidentifier()
+    }
+
+
+# --- below: what is asked for
+
+
+def _needed(graph: Graph) -> frozenset[str]:
+    """Values of which every element is needed for the outputs, as far as the operations tell."""
+    needed = {output.node for output in graph.outputs if output.node is not None}
+    for node in reversed(graph.nodes):
+        if node.name in needed and base_op(node.op) in NEEDS_ALL:
+            needed.update(_references((node.arguments, node.keywords)))
+    return frozenset(needed)
+
+
+def _references(value: Any) -> Iterator[str]:
+    if isinstance(value, Mapping):
+        if "node" in value:
+            yield str(value["node"])
+            return
+        for inner in value.values():
+            yield from _references(inner)
+    elif isinstance(value, list | tuple):
+        for inner in value:
+            yield from _references(inner)
+
+
+def _type_of(graph: Graph, name: str) -> TensorType | None:
+    if name in graph.inputs:
+        return graph.input_types[graph.inputs.index(name)]
+    return next((node.types[0] for node in graph.nodes if node.name == name), None)
+
+
+def _shape(type_: TensorType | None, sizes: Mapping[str, int]) -> tuple[int, ...]:
+    return tuple(evaluate_int(parse(dim), sizes) for dim in type_.shape) if type_ is not None else ()

@@ -1,0 +1,311 @@
+"""One operation of a candidate, timed beside PyTorch: what a pipeline asks for.
+
+async with OperationTimer(task, make_worker, device=0, cache_directory=folder) as timer:
+    outcome = await timer.time_operation(candidate_worker, TimedOperation(candidate_id, bound, "forward", files))
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from kernel_lsp.core.measurement import BaselineResult, Comparison, Measurement, TimedBaseline, TimeFloor
+from kernel_lsp.core.plan import BoundOperation
+from kernel_lsp.core.task import Task, TaskTensor
+from kernel_lsp.errors import SettingError
+from kernel_lsp.evaluate.baselines import MODES, Baselines, Job, TimingWorker, hash_of
+from kernel_lsp.evaluate.baselines_cache import BaselineCache
+from kernel_lsp.evaluate.timing import Asker, Rounds, Subject, SubjectFailed, TimingPlan, end, measure_in_turn, prepare
+from kernel_lsp.evaluate.timing_floor import time_floor
+from kernel_lsp.evaluate.timing_result import measurement, ratio, self_noise
+from kernel_lsp.gpu.specs import find_gpu
+from kernel_lsp.process.worker_client import CaseFiles, OperationName
+
+PREPARE_DEADLINE_S = 60.0
+OURS, AGAIN = "ours", "ours again"
+N_SELF_PAIRS = 2
+"""A-A pairs measured per session, GPU and order of magnitude of the time; the larger noise counts."""
+MAX_DIFFERENCE = 1e-2
+"""Between outputs of timed calls, relative L2: far above what the order of atomic additions changes, far below what
+missing work does. Values were judged before."""
+
+
+@dataclass(frozen=True)
+class TimedOperation:
+    """What is to be timed: a candidate that its worker has loaded, bound to the shapes of a case's files. `expected`
+    are the fingerprints of outputs that were judged, by name."""
+
+    candidate_id: str
+    bound: BoundOperation
+    direction: OperationName
+    files: CaseFiles = field(repr=False)
+    expected: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Timed:
+    """How fast, beside what."""
+
+    comparison: Comparison
+
+
+@dataclass(frozen=True)
+class CandidateBroke:
+    """The candidate's process crashed, hung or ran out of memory while it was timed: replace it."""
+
+    message: str
+
+
+@dataclass(frozen=True)
+class WrongWhileTimed:
+    """Timed calls did not do what judged calls did: outputs or inputs changed, or a guard was written over."""
+
+    message: str
+
+
+@dataclass(frozen=True)
+class ImpossibleTime:
+    """Shorter than the hardware allows: an error of the evaluation, and no win."""
+
+    message: str
+
+
+@dataclass(frozen=True)
+class NotTimed:
+    """PyTorch itself could not be timed, for no fault of the candidate's."""
+
+    reason: str
+
+
+TimingOutcome = Timed | CandidateBroke | WrongWhileTimed | ImpossibleTime | NotTimed
+
+
+class OperationTimer:
+    """Times the candidates of one task on one GPU, one at a time. Use as ``async with``."""
+
+    def __init__(
+        self,
+        task: Task,
+        make_worker: Callable[[], TimingWorker],
+        *,
+        device: int | str,
+        cache_directory: Path,
+        plan: TimingPlan | None = None,
+        baselines: Sequence[str] = tuple(MODES),
+        seed: int = 0,
+    ) -> None:
+        """`make_worker` gives a worker that is not started; `device` is an index, or ``cpu`` for the host's clock."""
+        self._task, self._device, self._plan, self._seed = task, device, plan or TimingPlan(), seed
+        self._baselines = Baselines(make_worker, BaselineCache(cache_directory), names=baselines)
+        self._noise: dict[tuple[str, int], list[float]] = {}
+        self._numbers = count()
+        self._turn = asyncio.Lock()
+
+    async def __aenter__(self) -> OperationTimer:
+        await self._baselines.__aenter__()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._baselines.__aexit__()
+
+    async def time_operation(
+        self, worker: Asker, operation: TimedOperation, *, patience_s: float = 0.0
+    ) -> TimingOutcome:
+        """The candidate beside eager and what is compiled by then, waiting up to `patience_s` for the rest.
+
+        What is still being compiled is listed as missing; a later call has it."""
+        async with self._turn:
+            job = self._job(operation)
+            await self._baselines.offer(job)
+            await self._baselines.wait(job, patience_s)
+            async with self._baselines.held():
+                return await self._time(worker, operation, job)
+
+    # --- below: one timing
+
+    async def _time(self, worker: Asker, operation: TimedOperation, job: Job) -> TimingOutcome:
+        number = next(self._numbers)
+        ours = await self._prepare(worker, operation, OURS, number)
+        if isinstance(ours, SubjectFailed):
+            return CandidateBroke(ours.message)
+        extra = []
+        if self._needs_self_pair(ours):
+            again = await self._prepare(worker, operation, AGAIN, number)
+            if isinstance(again, SubjectFailed):
+                return CandidateBroke(again.message)
+            extra.append(again)
+        measured = await self._rounds([ours, *extra], job)
+        if not isinstance(measured, Measured):
+            return measured
+        for subject in measured.candidates:
+            wrong = await self._wrong(subject)
+            if wrong is not None:
+                return wrong
+        return await self._outcome(ours, measured, operation, job)
+
+    async def _rounds(self, candidates: list[Subject], job: Job) -> Measured | CandidateBroke | NotTimed:
+        """All in turn; without a baseline that breaks."""
+        while True:
+            baselines = self._baselines.subjects(job)
+            if not baselines:
+                missing = self._baselines.others(job, ())
+                return NotTimed("; ".join(f"{found.name}: {_reason(found)}" for found in missing))
+            rounds = await measure_in_turn([*candidates, *baselines], self._plan, self._seed)
+            if isinstance(rounds, Rounds):
+                return Measured(rounds, tuple(baselines), tuple(candidates))
+            if rounds.name in (OURS, AGAIN):
+                return CandidateBroke(rounds.message)
+            await self._baselines.drop(job, rounds)
+
+    async def _outcome(self, ours: Subject, measured: Measured, operation: TimedOperation, job: Job) -> TimingOutcome:
+        noise = self._measured_noise(ours, measured)
+        mine = measurement(ours, measured.rounds, operation.bound, self._seed)
+        timed = [self._timed(ours, baseline, measured, operation, noise) for baseline in measured.baselines]
+        for baseline in timed:
+            await self._baselines.record(job, baseline)
+        others = self._baselines.others(job, [baseline.name for baseline in timed])
+        best = _best([*timed, *others])
+        floor, notes = self._floor(operation, mine)
+        if floor is not None and mine.time_us < floor.impossible_below_us:
+            return ImpossibleTime(
+                f"measured {mine.time_us:.3g} us, and no right kernel takes less than "
+                f"{floor.impossible_below_us:.3g} us on {mine.gpu} (floor {floor.time_us:.3g} us: {floor.basis}): "
+                "the work was not done, or not timed"
+            )
+        comparison = Comparison(
+            baseline_name=best.name,
+            baseline=best.measurement,
+            ours=mine,
+            ratio=best.ratio,
+            baselines=_in_order([*timed, *others]),
+            floor=floor,
+            notes=notes,
+        )
+        return Timed(comparison)
+
+    def _timed(
+        self, ours: Subject, baseline: Subject, measured: Measured, operation: TimedOperation, noise: float
+    ) -> TimedBaseline:
+        return TimedBaseline(
+            name=baseline.name,
+            measurement=measurement(baseline, measured.rounds, operation.bound, self._seed),
+            ratio=ratio(ours, baseline, measured.rounds, noise, self._seed),
+        )
+
+    # --- below: the candidate's side
+
+    async def _prepare(
+        self, worker: Asker, operation: TimedOperation, name: str, number: int
+    ) -> Subject | SubjectFailed:
+        request = {
+            "candidate": operation.candidate_id,
+            "operation": operation.bound.model_dump(mode="json"),
+            "inputs": _entries(operation.files),
+            "expected": dict(operation.expected),
+        }
+        return await prepare(
+            name, f"{name}-{number}".replace(" ", "-"), worker, "prepare_candidate", request, PREPARE_DEADLINE_S
+        )
+
+    async def _wrong(self, subject: Subject) -> WrongWhileTimed | CandidateBroke | None:
+        """What its process saw of the results of timed calls; None when they are as they should be."""
+        seen = await end(subject)
+        if isinstance(seen, SubjectFailed):
+            return CandidateBroke(seen.message)
+        if seen.get("changed_inputs"):
+            return WrongWhileTimed(f"timed calls changed their inputs: {', '.join(seen['changed_inputs'])}")
+        if seen.get("overrun"):
+            return WrongWhileTimed(f"timed calls wrote outside of: {', '.join(seen['overrun'])}")
+        if not float(seen.get("relative_difference", 0.0)) <= MAX_DIFFERENCE:
+            which = f"{seen['n_unequal']} of {seen['n_checked']} timed calls"
+            return WrongWhileTimed(f"{which} gave other outputs than the call that was judged")
+        return None
+
+    # --- below: noise and floor
+
+    def _needs_self_pair(self, ours: Subject) -> bool:
+        return len(self._noise.get(_noise_key(ours), ())) < N_SELF_PAIRS
+
+    def _measured_noise(self, ours: Subject, measured: Measured) -> float:
+        """That of A-A pairs about as long as this one, on this GPU, in this session."""
+        known = self._noise.setdefault(_noise_key(ours), [])
+        known += [self_noise(ours, again, measured.rounds, self._seed) for again in measured.candidates[1:]]
+        return max(known)
+
+    def _floor(self, operation: TimedOperation, mine: Measurement) -> tuple[TimeFloor | None, tuple[str, ...]]:
+        graph = self._task.forward if operation.direction == "forward" else self._task.backward
+        try:
+            gpu = find_gpu(mine.gpu)
+        except SettingError:
+            return None, (f"no floor: no figures are known for {mine.gpu}",)
+        return (time_floor(graph, operation.bound, gpu), ()) if graph is not None else (None, ())
+
+    def _job(self, operation: TimedOperation) -> Job:
+        reference = _reference(self._task, operation.direction)
+        inputs = [tensor for tensor in operation.bound.tensors if tensor.role == "input"]
+        shapes = ", ".join(f"{tensor.name} {tensor.dtype.value}{list(tensor.shape)}" for tensor in inputs)
+        return Job(
+            task_hash=hash_of(reference),
+            configuration=f"{operation.direction}: {shapes}",
+            request={"device": self._device, "reference": reference, "inputs": _entries(operation.files)},
+        )
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Rounds with the subjects that were in them; the candidate itself is the first of `candidates`."""
+
+    rounds: Rounds
+    baselines: tuple[Subject, ...]
+    candidates: tuple[Subject, ...]
+
+
+# --- below: requests and choices
+
+
+def _reference(task: Task, direction: OperationName) -> dict[str, Any]:
+    arguments = [
+        {"tensor": argument.name} if isinstance(argument, TaskTensor) else {"value": argument.value}
+        for argument in task.arguments
+    ]
+    outputs = task.backward.outputs if direction == "backward" and task.backward is not None else ()
+    gradients = [output.name.removeprefix("grad_") for output in outputs if output.node is not None]
+    return {
+        "name": task.name,
+        "source": task.reference_source,
+        "arguments": arguments,
+        "direction": direction,
+        "gradients": gradients,
+    }
+
+
+def _entries(files: CaseFiles) -> list[dict[str, Any]]:
+    return [
+        {"name": tensor.name, "path": str(tensor.path), "dtype": tensor.dtype.value, "shape": list(tensor.shape)}
+        for tensor in files.inputs
+    ]
+
+
+def _noise_key(subject: Subject) -> tuple[str, int]:
+    """The GPU, and the time's order of magnitude by factors of four."""
+    return str(subject.facts.get("gpu_uuid", "")), int(math.log(max(subject.time_us, 1e-3), 4))
+
+
+def _best(found: Sequence[BaselineResult]) -> TimedBaseline:
+    """The fastest; eager among them was measured just now."""
+    timed = [baseline for baseline in found if isinstance(baseline, TimedBaseline)]
+    return min(timed, key=lambda baseline: baseline.measurement.time_us)
+
+
+def _in_order(found: Sequence[BaselineResult]) -> tuple[BaselineResult, ...]:
+    order = list(MODES)
+    return tuple(sorted(found, key=lambda baseline: order.index(baseline.name)))
+
+
+def _reason(found: BaselineResult) -> str:
+    return "timed" if isinstance(found, TimedBaseline) else found.reason
