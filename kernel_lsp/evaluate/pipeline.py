@@ -55,6 +55,7 @@ from kernel_lsp.process.worker_client import Worker
 from kernel_lsp.ptx.executor import Loaded, PtxExecutor
 from kernel_lsp.toolchain.compile import BuildRequest, Compiler
 from kernel_lsp.toolchain.integrity import audit
+from kernel_lsp.toolchain.ptx_identity import program_hash
 
 Depth = Literal["screen", "full"]
 
@@ -254,6 +255,7 @@ class Evaluator:
             outcome=outcome,
             findings=tuple(progress.findings),
             kernels=progress.built.kernels if progress.built is not None else (),
+            program_hash=program_hash(progress.built.ptx) if progress.built is not None else "",
             library_steps=prepared.library_steps if isinstance(prepared, Prepared) else (),
             times=progress.times,
             estimate=_total_estimate(progress.estimates),

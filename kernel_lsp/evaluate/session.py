@@ -105,7 +105,13 @@ class Session:
     async def executor(self, task: Task) -> Evaluator:
         """An evaluator that uses no GPU, for what is checked before one is; it ends with the session."""
         evaluator = Evaluator(
-            task, self.worker, self._compiler, self.gpu, self._scratch / "executor", seed=self.settings.seed
+            task,
+            self.worker,
+            self._compiler,
+            self.gpu,
+            self._scratch / f"evaluate-{next(self._n_evaluators)}",
+            seed=self.settings.seed,
+            sandbox=self._sandbox,
         )
         return await self._stack.enter_async_context(evaluator)
 
