@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 from kernel_lsp.core.event import RunFinished, RunStarted, TaskCaptured
 from kernel_lsp.core.task import Task
-from kernel_lsp.engine.messages import ResultFile, RunResult, RunSummary
+from kernel_lsp.engine.generated import origin_of
+from kernel_lsp.engine.messages import Origin, ResultFile, RunResult, RunSummary
 from kernel_lsp.errors import KernelLspError
 from kernel_lsp.evolve.archive import FOLDER_NAME, Archive, RunRecord
 from kernel_lsp.evolve.optimize import OUT_FOLDER_NAME, describe_verification
@@ -16,6 +18,7 @@ from kernel_lsp.export.operator import render_operator
 from kernel_lsp.plan.parser import parse_or_raise
 
 MAX_RUNS_LISTED = 200
+_TASK_LINE = re.compile(r"^// task: .*$", re.MULTILINE)
 
 
 def list_runs(directory: Path) -> tuple[RunSummary, ...]:
@@ -33,7 +36,7 @@ def run_result(directory: Path, run_id: str) -> RunResult:
         record = archive.run(run_id)
         summary = _summary(archive, record)
         try:
-            return RunResult(summary=summary, files=_files(archive, record, summary))
+            return RunResult(summary=summary, files=_files(archive, record, summary), lines=_origin(record).lines)
         except KernelLspError as error:  # the run is what it is; only its files have nowhere to go
             return RunResult(summary=summary, problem=str(error))
 
@@ -48,10 +51,10 @@ def _summary(archive: Archive, record: RunRecord) -> RunSummary:
     finished = next((event for event in reversed(events) if isinstance(event, RunFinished)), None)
     started = next((event for event in events if isinstance(event, RunStarted)), None)
     captured = next((event for event in events if isinstance(event, TaskCaptured)), None)
-    path = Path(os.path.abspath(request.directory / file))
+    path = _origin(record).file
     summary = RunSummary(
         run_id=record.run_id,
-        target=request.target,
+        target=request.target if path.name == Path(file).name else f"{path.name}::{symbol}",
         file=str(path),
         symbol=symbol,
         status=record.status,
@@ -73,13 +76,23 @@ def _summary(archive: Archive, record: RunRecord) -> RunSummary:
     )
 
 
+def _origin(record: RunRecord) -> Origin:
+    """What the user has the run's code in."""
+    request = OptimizeRequest.model_validate(record.request)
+    return origin_of(Path(os.path.abspath(request.directory / request.target.partition("::")[0])))
+
+
 def _files(archive: Archive, record: RunRecord, summary: RunSummary) -> tuple[ResultFile, ...]:
     """Raises TargetError when a file is in the way."""
     verdict = archive.verdict(record.run_id, summary.candidate_id, "full") if summary.candidate_id else None
     if verdict is None or record.task_json is None:
         return ()
     candidate = next(c for c in archive.candidates(record.run_id) if c.id == summary.candidate_id)
-    task = Task.model_validate_json(record.task_json)
-    plan = parse_or_raise(candidate.text, f"{task.name}.cu")
-    texts = render_operator(task, candidate.text, plan, summary.out, verification=describe_verification(verdict))
+    task, text = Task.model_validate_json(record.task_json), candidate.text
+    lines = _origin(record).lines
+    if lines is not None:  # their function goes into the user's file: that is the kernel's task from then on
+        target = f"{os.path.relpath(summary.file, summary.out)}::{lines.name}"
+        task, text = task.model_copy(update={"target": target}), _TASK_LINE.sub(f"// task: {target}", text, count=1)
+    plan = parse_or_raise(text, f"{task.name}.cu")
+    texts = render_operator(task, text, plan, summary.out, verification=describe_verification(verdict))
     return tuple(ResultFile(path=path, text=text) for path, text in texts.items())

@@ -35,6 +35,19 @@ class Optimize(Noun):
     settings: SettingValues = {}
 
 
+class OptimizeLines(Noun):
+    """Optimize the statements of `target` in the lines ``[first_line, last_line]``, 1-based, as a function of their own
+    in a generated file. Result: `RunResult` with what takes their place."""
+
+    method: Literal["optimize_lines"] = "optimize_lines"
+    id: str
+    directory: Path
+    target: str
+    first_line: int
+    last_line: int
+    settings: SettingValues = {}
+
+
 class Resume(Noun):
     """Go on with a run. `run_id` may be ``last``. Result: `RunResult`."""
 
@@ -78,7 +91,7 @@ class EstimateTarget(Noun):
     settings: SettingValues = {}
 
 
-JobRequest = Optimize | Resume | Check | CountKernel | EstimateTarget
+JobRequest = Optimize | OptimizeLines | Resume | Check | CountKernel | EstimateTarget
 
 
 # --- requests that are answered at once
@@ -110,11 +123,11 @@ class GetResult(Noun):
 
 
 Request = Annotated[
-    Optimize | Resume | Check | CountKernel | EstimateTarget | Cancel | ListRuns | GetResult,
+    Optimize | OptimizeLines | Resume | Check | CountKernel | EstimateTarget | Cancel | ListRuns | GetResult,
     Field(discriminator="method"),
 ]
 REQUEST: TypeAdapter[Request] = TypeAdapter(Request)
-JOB_METHODS = ("optimize", "resume", "check", "profile", "estimate")
+JOB_METHODS = ("optimize", "optimize_lines", "resume", "check", "profile", "estimate")
 
 
 # --- results
@@ -162,6 +175,30 @@ class ResultFile(Noun):
     text: str
 
 
+class ExtractedLines(Noun):
+    """Lines as the function `name`, and what takes their place; see `kernel_lsp.source.extraction.Extraction`.
+    `import_line` is how many lines stand above where one more import goes."""
+
+    name: str
+    function: str
+    function_line: int
+    call: str
+    first_line: int
+    last_line: int
+    replaced: str
+    """The text of these lines."""
+    global_names: tuple[str, ...] = ()
+    import_line: int
+    is_in_package: bool
+
+
+class Origin(Noun):
+    """What a generated file was made of: the user's file, and the lines when it was not all of it."""
+
+    file: Path
+    lines: ExtractedLines | None = None
+
+
 class RunResult(Noun):
     """How a run ended. `files` are empty when no verified kernel was found; `problem` says why they cannot be written
     where they belong."""
@@ -169,6 +206,8 @@ class RunResult(Noun):
     summary: RunSummary
     files: tuple[ResultFile, ...] = ()
     problem: str = ""
+    lines: ExtractedLines | None = None
+    """Of the user's file, when only they were optimized."""
 
 
 class CheckResult(Noun):

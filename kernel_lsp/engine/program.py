@@ -22,6 +22,7 @@ from kernel_lsp.engine.messages import (
     JobEvent,
     ListRuns,
     Optimize,
+    OptimizeLines,
     Problem,
     Reply,
     Request,
@@ -64,7 +65,7 @@ class Engine:
             self._say(Reply(id=_id_of(line), error=Problem(kind="protocol", message=_first(error))))
             return
         match request:
-            case Optimize() | Resume() | Check() | CountKernel() | EstimateTarget():
+            case Optimize() | OptimizeLines() | Resume() | Check() | CountKernel() | EstimateTarget():
                 if self._jobs.is_known(request.id):
                     problem = Problem(kind="protocol", message=f"there is a job '{request.id}' already")
                     self._say(Reply(id="", error=problem))

@@ -8,10 +8,11 @@ from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
-from kernel_lsp.config import load_settings
+from kernel_lsp.config import Settings, load_settings
 from kernel_lsp.core.event import Event, StageStarted
 from kernel_lsp.core.model import Noun
 from kernel_lsp.engine.archived import run_result
+from kernel_lsp.engine.generated import file_of_lines, origin_of, write_generated
 from kernel_lsp.engine.lines import estimate_lines
 from kernel_lsp.engine.messages import (
     Check,
@@ -21,12 +22,17 @@ from kernel_lsp.engine.messages import (
     JobRequest,
     KernelCounts,
     Optimize,
+    OptimizeLines,
+    Origin,
     Resume,
     RunResult,
+    SettingValues,
 )
+from kernel_lsp.engine.selected import extract_lines
 from kernel_lsp.evaluate.check import check_kernel, count_kernel
 from kernel_lsp.evaluate.session import Session
-from kernel_lsp.evolve.optimize import RunHandle, resume_request, start_request
+from kernel_lsp.evolve.optimize import OUT_FOLDER_NAME, RunHandle, resume_request, start_request
+from kernel_lsp.evolve.request import find_workspace
 from kernel_lsp.plan.parser import parse
 from kernel_lsp.source.pytorch import read_target
 
@@ -39,6 +45,8 @@ async def do(request: JobRequest, tell: Tell, scratch: Path) -> Noun:
         case Optimize():
             handle = start_request(request.directory, request.target, request.backward, request.settings)
             return await _run(handle, tell)
+        case OptimizeLines():
+            return await _run(await _of_lines(request, tell), tell)
         case Resume():
             return await _run(resume_request(request.directory, request.run_id), tell)
         case Check():
@@ -59,6 +67,26 @@ async def _run(handle: RunHandle, tell: Tell) -> RunResult:
             tell(event)
     assert handle.run_id is not None, "a run that ended has begun"
     return run_result(handle.workspace, handle.run_id)
+
+
+async def _of_lines(request: OptimizeLines, tell: Tell) -> RunHandle:
+    """The run of the lines' own function. Its shapes are those that the lines' surroundings were captured with."""
+    source = read_target(request.target, request.directory)
+    settings = load_settings(request.directory, request.settings)
+    tell(StageStarted(message=f"capturing {request.target}"))
+    async with Session(settings) as session:
+        task = await session.capture(source, with_backward=False)
+    file = Path(source.file)
+    lines = extract_lines(task, file, source.symbol, request.first_line, request.last_line)
+    text, origin = file_of_lines(file, lines), Origin(file=file, lines=lines)
+    path = write_generated(find_workspace(request.directory), lines.name, text, origin)
+    return _of_generated(path, lines.name, settings, request.settings, backward=False)
+
+
+def _of_generated(path: Path, symbol: str, settings: Settings, given: SettingValues, *, backward: bool) -> RunHandle:
+    """A run of a generated file, with its results where those of the file that it was made of belong."""
+    out = settings.out_directory or origin_of(path).file.parent / OUT_FOLDER_NAME
+    return start_request(path.parent, f"{path.name}::{symbol}", backward, {**given, "out_directory": str(out)})
 
 
 def _keep_in_archive(*_: Any, **__: Any) -> tuple[Path, ...]:

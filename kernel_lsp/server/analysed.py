@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 
 from pydantic import TypeAdapter
 
 from kernel_lsp.rules.finding import RuleFinding, TextRange
 
+DIGEST_CHARACTERS = 16
 NO_RANGE = TextRange(0, 0, 0, 0)
 
 
@@ -87,6 +89,11 @@ class Analysis:
 
     def kernel_at(self, line: int) -> Kernel | None:
         return next((kernel for kernel in self.kernels if kernel.line <= line <= kernel.end_line), None)
+
+
+def digest_of(text: str) -> str:
+    """What a target's `digest` is for its text, comments and decorators above it included."""
+    return hashlib.sha256(text.encode(errors="replace")).hexdigest()[:DIGEST_CHARACTERS]
 
 
 ANALYSIS: TypeAdapter[Analysis] = TypeAdapter(Analysis)

@@ -7,7 +7,6 @@ to the one that answers the editor. Nothing of the user's is run here, and nothi
 from __future__ import annotations
 
 import ast
-import hashlib
 import json
 import os
 import sys
@@ -24,18 +23,21 @@ from kernel_lsp.errors import TargetError
 from kernel_lsp.plan.parser import parse as parse_plan
 from kernel_lsp.rules import cuda, pytorch
 from kernel_lsp.rules.cuda.parsing import ParsedCuda
-from kernel_lsp.server.analysed import ANALYSIS, EMPTY, Analysis, Kernel, Place, Target, TextRange, Use
+from kernel_lsp.server.analysed import ANALYSIS, EMPTY, Analysis, Kernel, Place, Target, TextRange, Use, digest_of
+from kernel_lsp.server.operator_use import OPERATOR_SUFFIX
 from kernel_lsp.source.cuda import kernel_line_ranges
-from kernel_lsp.source.python_file import FunctionNode, PythonFile, parse_python
+from kernel_lsp.source.python_file import FunctionNode, PythonFile, import_line, parse_python
 from kernel_lsp.source.pytorch import TargetLocation, list_targets, read_symbol
 
 MAX_TREES_KEPT = 8
 NICENESS = 5
 """Behind the editor and the server that answers it, before the jobs."""
 N_BLOCK_DIMS = 3
+TORCH = "torch"
+"""A text without it has no targets."""
 PRAGMA_MARK = "# kernel-lsp:"
-USE_PREFIX, OPERATOR_SUFFIX = "use_", "_cuda"
-"""How a module and a function stand for their PyTorch code: ``use_rms_norm(RMSNorm(8))`` and ``softmax_cuda(x)``."""
+USE_PREFIX = "use_"
+"""How a module stands for its PyTorch code: ``use_rms_norm(RMSNorm(8))``."""
 
 _trees: OrderedDict[str, ParsedCuda] = OrderedDict()
 
@@ -56,6 +58,14 @@ def analyse(language: str, path: str, text: str) -> Analysis:
     if language == "python":
         return _analyse_python(Path(path), text)
     return _analyse_cuda(path, text) if language == "cuda" else EMPTY
+
+
+def targets_of(path: Path, text: str) -> tuple[Target, ...]:
+    """What can be optimized in a Python text; nothing in one that does not parse."""
+    try:
+        return tuple(_targets(path, text, parse_python(text, str(path)))) if TORCH in text else ()
+    except TargetError:
+        return ()
 
 
 # --- below: CUDA
@@ -95,13 +105,13 @@ def _analyse_python(path: Path, text: str) -> Analysis:
         source = parse_python(text, str(path))
     except TargetError:
         return Analysis(findings=findings)
-    targets = tuple(_targets(path, text, source)) if "torch" in text else ()
+    targets = tuple(_targets(path, text, source)) if TORCH in text else ()
     return Analysis(
         findings=findings,
         targets=targets,
         places=tuple(_places(source, {target.symbol for target in targets})),
         uses=tuple(_uses(source)),
-        import_line=_import_line(source.tree),
+        import_line=import_line(source.tree),
         is_in_package=(path.parent / "__init__.py").is_file(),
     )
 
@@ -115,7 +125,7 @@ def _targets(path: Path, text: str, source: PythonFile) -> Iterator[Target]:
 
 def _target(path: Path, location: TargetLocation, source: PythonFile) -> Target:
     first = _first_line(location, source)
-    digest = hashlib.sha256("\n".join(source.lines[first - 1 : location.end_line]).encode(errors="replace")).hexdigest()
+    digest = digest_of("\n".join(source.lines[first - 1 : location.end_line]))
     inputs, problem, pragma, pragma_line = "", "", "", -1
     try:
         inputs = _inputs_text(read_symbol(location.symbol, path, source))
@@ -130,7 +140,7 @@ def _target(path: Path, location: TargetLocation, source: PythonFile) -> Target:
         line=location.line - 1,
         end_line=location.end_line - 1,
         forward_line=_forward_line(location, source) - 1,
-        digest=digest[:16],
+        digest=digest,
         inputs=inputs,
         problem=problem,
         pragma=pragma,
@@ -215,16 +225,6 @@ def _calls(source: PythonFile) -> list[ast.Call]:
 def _is_wrapper(call: ast.Call) -> bool:
     is_named = isinstance(call.func, ast.Name) and call.func.id.startswith(USE_PREFIX)
     return is_named and len(call.args) == 1 and isinstance(call.args[0], ast.Call)
-
-
-def _import_line(tree: ast.Module) -> int:
-    """Below the last import at the top of the file, else below its docstring."""
-    lines = [node.end_lineno or node.lineno for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
-    if lines:
-        return max(lines)
-    docstring = tree.body[0] if tree.body else None
-    is_docstring = isinstance(docstring, ast.Expr) and isinstance(docstring.value, ast.Constant)
-    return (docstring.end_lineno or 0) if is_docstring and docstring is not None else 0
 
 
 def _range(node: ast.expr, source: PythonFile) -> TextRange:

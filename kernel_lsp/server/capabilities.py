@@ -13,6 +13,7 @@ REWRITE_KIND = "refactor.rewrite.kernelLsp"
 COMMANDS = (
     "kernelLsp.optimize",
     "kernelLsp.optimizeWithBackward",
+    "kernelLsp.optimizeLines",
     "kernelLsp.check",
     "kernelLsp.measure",
     "kernelLsp.profile",

@@ -17,6 +17,7 @@ from kernel_lsp.engine.messages import (
     GetResult,
     JobRequest,
     Optimize,
+    OptimizeLines,
     Resume,
     RunResult,
 )
@@ -110,6 +111,26 @@ def _start_optimize(
     return protocol.JobStarted(_start(server, request, f"Optimize {about.symbol}", about.uri, path, **known))
 
 
+async def _optimize_lines(server: KernelLanguageServer, about: protocol.LinesArguments) -> protocol.JobStarted:
+    _allow(server)
+    path = _file(about.uri)
+    document = server.documents.get(about.uri)
+    if document is None:
+        raise JsonRpcInvalidParams(message=f"the document {about.uri!r} is not open")
+    _check_saved(server, document, path)
+    first, last = about.first_line + 1, about.last_line + 1
+    request = OptimizeLines(
+        id=new_id(),
+        directory=path.parent,
+        target=f"{path.name}::{about.symbol}",
+        first_line=first,
+        last_line=last,
+        settings=server.settings.overrides(path.parent),
+    )
+    title = f"Optimize lines {first} to {last} of {about.symbol}"
+    return protocol.JobStarted(_start(server, request, title, about.uri, path, serial=document.serial))
+
+
 async def _check(server: KernelLanguageServer, about: protocol.DocumentArguments) -> protocol.JobStarted:
     return protocol.JobStarted(start_check(server, _kernel(server, about), is_quiet=False))
 
@@ -191,6 +212,7 @@ async def _explain(server: KernelLanguageServer, about: protocol.ExplainArgument
 _HANDLERS: dict[str, Callable[[KernelLanguageServer, Any], Any]] = {
     "kernelLsp.optimize": _optimize,
     "kernelLsp.optimizeWithBackward": _optimize_with_backward,
+    "kernelLsp.optimizeLines": _optimize_lines,
     "kernelLsp.check": _check,
     "kernelLsp.measure": _measure,
     "kernelLsp.profile": _profile,

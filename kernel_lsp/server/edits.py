@@ -10,7 +10,9 @@ from lsprotocol import types
 
 from kernel_lsp.engine.messages import ResultFile
 from kernel_lsp.server.capabilities import ClientFeatures
+from kernel_lsp.server.conversion import to_edit
 from kernel_lsp.server.documents import Documents
+from kernel_lsp.server.line_edits import DocumentEdits
 from kernel_lsp.server.positions import split_lines
 
 ANNOTATION = "kernel-lsp"
@@ -26,13 +28,23 @@ class Proposal:
     is_nothing_new: bool = False
 
 
-def propose(files: Sequence[ResultFile], label: str, documents: Documents, features: ClientFeatures) -> Proposal:
-    """The edit that puts the files where they belong.
+def propose(
+    files: Sequence[ResultFile],
+    label: str,
+    documents: Documents,
+    features: ClientFeatures,
+    changed: DocumentEdits | None = None,
+) -> Proposal:
+    """The edit that puts the files where they belong, and changes a document of the user's with it.
 
-    With confirmation where the client has it. Else only if all files are new: what is there is not changed unseen.
+    With confirmation where the client has it. Else only if all files are new: what is there is not changed unseen, so
+    that `changed` is left out.
     """
     states = [_state(file, documents) for file in files]
-    if all(state.text == file.text for state, file in zip(states, files, strict=True)):
+    if changed is not None and not features.confirms_edits:
+        changed = None
+    are_there = all(state.text == file.text for state, file in zip(states, files, strict=True))
+    if are_there and changed is None:
         return Proposal(None, "the files are there already, as they are", is_nothing_new=True)
     moved_on = next((state.path for state in states if state.is_unsaved), None)
     if moved_on is not None:
@@ -44,6 +56,10 @@ def propose(files: Sequence[ResultFile], label: str, documents: Documents, featu
         return Proposal(None, "the files are there already, and this editor cannot show an edit before it is made")
     annotation = ANNOTATION if features.confirms_edits else None
     changes = [change for state, file in zip(states, files, strict=True) for change in state.become(file, annotation)]
+    if are_there:
+        changes = []
+    if changed is not None:
+        changes.append(_document_edit(changed, annotation))
     annotations = {ANNOTATION: types.ChangeAnnotation(label=label, needs_confirmation=True)} if annotation else None
     return Proposal(types.WorkspaceEdit(document_changes=changes, change_annotations=annotations))
 
@@ -60,6 +76,18 @@ def write_aside(files: Sequence[ResultFile], folder: Path) -> list[Path]:
 
 
 # --- below
+
+
+def _document_edit(changed: DocumentEdits, annotation: str | None) -> types.TextDocumentEdit:
+    document = changed.document
+    identifier = types.OptionalVersionedTextDocumentIdentifier(uri=document.uri, version=document.version)
+    plain = [to_edit(document, edit.range, edit.new_text) for edit in changed.edits]
+    if annotation is None:
+        return types.TextDocumentEdit(identifier, plain)
+    return types.TextDocumentEdit(
+        identifier,
+        [types.AnnotatedTextEdit(annotation_id=annotation, range=e.range, new_text=e.new_text) for e in plain],
+    )
 
 
 @dataclass(frozen=True)

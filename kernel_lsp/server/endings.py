@@ -15,6 +15,7 @@ from kernel_lsp.engine.messages import (
     EstimateTarget,
     KernelCounts,
     Optimize,
+    OptimizeLines,
     Problem,
     Reply,
     Resume,
@@ -22,8 +23,10 @@ from kernel_lsp.engine.messages import (
     TargetEstimate,
 )
 from kernel_lsp.evolve.archive import FOLDER_NAME
+from kernel_lsp.server.analysed import digest_of
 from kernel_lsp.server.edits import RESULTS_FOLDER, propose, write_aside
 from kernel_lsp.server.knowledge import KnownCheck, KnownEstimate, KnownProfile, NoEstimate
+from kernel_lsp.server.line_edits import DocumentEdits, edits_of_lines
 from kernel_lsp.server.rpc import ClientRefused
 from kernel_lsp.server.words import check_text, failure_text, result_text
 
@@ -49,15 +52,22 @@ async def job_ended(server: KernelLanguageServer, job: Job, reply: Reply) -> Non
             _counted(server, job, KernelCounts.model_validate(reply.result))
         case EstimateTarget():
             _estimated(server, job, TargetEstimate.model_validate(reply.result))
-        case Optimize() | Resume():
+        case Optimize() | OptimizeLines() | Resume():
             await _ran(server, job, RunResult.model_validate(reply.result))
 
 
-async def present(server: KernelLanguageServer, workspace: Path, result: RunResult) -> None:
-    """Offer a run's files to the user, in the best way that the client has."""
+async def present(
+    server: KernelLanguageServer, workspace: Path, result: RunResult, since_serial: int | None = None
+) -> None:
+    """Offer a run's files to the user, in the best way that the client has; of optimized lines also the call in their
+    place. `since_serial` is the document's at the start of the run; without it the lines must be where they were."""
     summary = result.summary
     label = f"kernel-lsp: {summary.name}, {result_text(summary)}"
-    proposal = propose(result.files, label, server.documents, server.client)
+    folder = workspace.joinpath(FOLDER_NAME, *RESULTS_FOLDER, summary.run_id)
+    changed = _changed_lines(server, result, since_serial)
+    proposal = propose(result.files, label, server.documents, server.client, changed)
+    if changed is not None and not server.client.confirms_edits:
+        await _show_diff(server, changed, folder)
     if proposal.edit is not None:
         if await _apply(server, proposal.edit, label) and not server.client.confirms_edits:
             await server.show(result.files[0].path)
@@ -65,11 +75,33 @@ async def present(server: KernelLanguageServer, workspace: Path, result: RunResu
     if proposal.is_nothing_new:
         server.say(types.MessageType.Info, f"{label}. {proposal.reason}: {summary.out}")
         return
-    folder = workspace.joinpath(FOLDER_NAME, *RESULTS_FOLDER, summary.run_id)
     paths = write_aside(result.files, folder)
     text = f"{label}. {proposal.reason}, so the result is in {folder}; its place is {summary.out}."
     server.say(types.MessageType.Info, text)
     await server.show(paths[0])
+
+
+def _changed_lines(server: KernelLanguageServer, result: RunResult, since_serial: int | None) -> DocumentEdits | None:
+    """None where no lines were optimized, or they are not there any more."""
+    document = server.documents.at(Path(result.summary.file))
+    if result.lines is None or document is None:
+        return None
+    serial = document.serial if since_serial is None else since_serial
+    edits = edits_of_lines(document, result.lines, result.summary, serial)
+    if not edits:
+        text = f"{result.lines.name}: the lines have changed meanwhile, so no call takes their place."
+        server.say(types.MessageType.Info, text)
+        return None
+    return DocumentEdits(document, edits)
+
+
+async def _show_diff(server: KernelLanguageServer, changed: DocumentEdits, folder: Path) -> None:
+    """For an editor that cannot show an edit before it is made."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{Path(changed.document.uri).name}.diff"
+    path.write_text(changed.diff(), encoding="utf-8")
+    if not await server.show(path):
+        server.say(types.MessageType.Info, f"What calls the kernel in place of the lines is in {path}")
 
 
 # --- below: ends
@@ -110,14 +142,15 @@ def _estimated(server: KernelLanguageServer, job: Job, estimate: TargetEstimate)
 
 async def _ran(server: KernelLanguageServer, job: Job, result: RunResult) -> None:
     summary = result.summary
-    server.knowledge.learn_run(job.workspace, summary, job.digest)
+    digest = digest_of(result.lines.function) if result.lines is not None else job.digest
+    server.knowledge.learn_run(job.workspace, summary, digest)
     server.knowledge_changed(None)
     if summary.candidate_id is None:
         server.say(types.MessageType.Warning, f"{summary.target}: no verified kernel: {summary.reason}")
     elif result.problem:
         server.say(types.MessageType.Warning, f"{summary.target}: {result.problem}")
     else:
-        await present(server, job.workspace, result)
+        await present(server, job.workspace, result, None if isinstance(job.request, Resume) else job.serial)
 
 
 async def _failed(server: KernelLanguageServer, job: Job, problem: Problem) -> None:

@@ -250,7 +250,10 @@ async def _code_action(ls: KernelLanguageServer, params: types.CodeActionParams)
     known = await ls.analyses.current(document, FRESH_ACTIONS_S)
     only = [kind.value if isinstance(kind, types.CodeActionKind) else kind for kind in params.context.only or ()]
     actions = CodeActions(document, known, ls.knowledge, ls.client, has_gpu=ls.has_gpu)
-    return actions.between(params.range.start.line, params.range.end.line, only)
+    start, end = params.range.start, params.range.end
+    # A selection of whole lines ends at the start of the next one.
+    last = end.line - 1 if end.character == 0 and end.line > start.line else end.line
+    return actions.between(start.line, last, only, selects=start != end)
 
 
 async def _diagnostic(ls: KernelLanguageServer, params: types.DocumentDiagnosticParams) -> Any:

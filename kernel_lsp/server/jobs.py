@@ -54,6 +54,7 @@ class Job:
             percentage=tracker.percentage,
             message=tracker.message,
             best_us=tracker.best_us,
+            cost_usd=tracker.cost_usd,
         )
 
 

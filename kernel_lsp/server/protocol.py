@@ -10,7 +10,7 @@ from typing import Literal
 import attrs
 
 Direction = Literal["client to server", "server to client"]
-JobKind = Literal["optimize", "resume", "check", "profile", "estimate"]
+JobKind = Literal["optimize", "optimize_lines", "resume", "check", "profile", "estimate"]
 JobState = Literal["queued", "running", "finished", "failed", "cancelled"]
 
 
@@ -32,6 +32,7 @@ class JobParams:
     percentage: int | None = None
     message: str = ""
     best_us: float | None = None
+    cost_usd: float = 0.0
 
 
 @attrs.frozen
@@ -56,6 +57,16 @@ class TargetArguments:
 
     uri: str
     symbol: str
+
+
+@attrs.frozen
+class LinesArguments:
+    """The argument of `optimizeLines`: whole statements of a target, by 0-based lines, both inclusive."""
+
+    uri: str
+    symbol: str
+    first_line: int
+    last_line: int
 
 
 @attrs.frozen
@@ -142,6 +153,12 @@ METHODS = (
 COMMANDS = (
     Command("kernelLsp.optimize", TargetArguments, JobStarted, "Optimize a target to CUDA."),
     Command("kernelLsp.optimizeWithBackward", TargetArguments, JobStarted, "The same, with its backward."),
+    Command(
+        "kernelLsp.optimizeLines",
+        LinesArguments,
+        JobStarted,
+        "Make a function of some lines of a target, optimize that, and offer to call it in their place.",
+    ),
     Command(
         "kernelLsp.check", DocumentArguments, JobStarted, "Compile and check a kernel file, as it is in the editor."
     ),

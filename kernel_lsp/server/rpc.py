@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextvars
 import json
 import logging
+import re
 from concurrent.futures import Future, InvalidStateError
 from functools import cache
 from typing import Any, TypeVar
@@ -19,6 +20,7 @@ from kernel_lsp.server.handshake import INVALID_PARAMS, INVALID_REQUEST, PARSE_E
 
 METHOD_NOT_FOUND = -32601
 MAX_REASON_CHARACTERS = 300
+_CAPITAL = re.compile(r"(?<!^)(?=[A-Z])")
 
 T = TypeVar("T")
 
@@ -143,7 +145,7 @@ def structure_strictly(value: Any, type_: type[T]) -> T:
     """A value as one of our own types. Raises for another form: nothing is converted, since a text is no trust."""
     if not isinstance(value, dict):
         raise TypeError("one object is expected")
-    return _strict_converter().structure(value, type_)
+    return _strict_converter().structure({_snake(name): inner for name, inner in value.items()}, type_)
 
 
 class ClientRefused(Exception):
@@ -159,6 +161,11 @@ def _strict_converter() -> Converter:
     for primitive in (bool, int, str):
         converter.register_structure_hook(primitive, _exactly)
     return converter
+
+
+def _snake(name: Any) -> Any:
+    """``firstLine`` is our ``first_line``."""
+    return _CAPITAL.sub("_", name).lower() if isinstance(name, str) else name
 
 
 def _exactly(value: Any, type_: type) -> Any:

@@ -8,6 +8,7 @@ from kernel_lsp.core.event import (
     CandidateEvaluated,
     Event,
     GenerationStarted,
+    ModelCalled,
     NewBest,
     RunStarted,
     StageStarted,
@@ -29,6 +30,8 @@ class Tracker:
     run_id: str = ""
     best_us: float | None = None
     best: str = ""
+    cost_usd: float = 0.0
+    """Of the models that were asked; a run without any costs nothing."""
     _generation: int = 0
     _n_generations: int = 1
     _n_proposals: int = 1
@@ -57,6 +60,9 @@ class Tracker:
                 self._search()
             case CandidateEvaluated():
                 self._advance(FULL_PERCENT, self._with_best(f"full check: {event.outcome.replace('_', ' ')}"))
+            case ModelCalled():
+                self.cost_usd = event.run_cost_usd
+                self._search()
             case NewBest():
                 self.best_us = event.score_us
                 self.best = f"best {time_text(event.score_us)} ({event.score_kind})"
@@ -71,7 +77,7 @@ class Tracker:
         self._advance(int(percentage), self._with_best(counted))
 
     def _with_best(self, text: str) -> str:
-        return f"{text}, {self.best}" if self.best else text
+        return ", ".join(filter(None, (text, self.best, f"cost ${self.cost_usd:.2f}")))
 
     def _advance(self, percentage: int, message: str) -> None:
         self.percentage, self.message = max(self.percentage, percentage), message

@@ -132,6 +132,16 @@ def definitions(body: Sequence[ast.stmt]) -> Iterator[Definition]:
                 stack.extend(reversed(getattr(statement, block, ())))
 
 
+def import_line(tree: ast.Module) -> int:
+    """Where one more import goes, as a number of lines: below the last one at the top, else below the docstring."""
+    lines = [node.end_lineno or node.lineno for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
+    if lines:
+        return max(lines)
+    docstring = tree.body[0] if tree.body else None
+    is_docstring = isinstance(docstring, ast.Expr) and isinstance(docstring.value, ast.Constant)
+    return (docstring.end_lineno or 0) if is_docstring and docstring is not None else 0
+
+
 # --- below: reading
 
 _PRAGMA = re.compile(r"#+\s*kernel-lsp\s*:(.*)")

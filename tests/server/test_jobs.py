@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 
 from kernel_lsp.process.tree import descendants
+from kernel_lsp.server.documents import Change, Documents
 
 from .client import MINIMAL, NEOVIM, VSCODE, Client, children, initialized
-from .samples import KERNEL, SCALE, SCALE_LINE
+from .samples import KERNEL, SCALE, SCALE_LINE, SHIFTED_LINE
 
 QUICK = {"device": "cpu", "generations": 1, "proposals": 2}
 LONG = {"device": "cpu", "generations": 50, "proposals": 8}
@@ -254,3 +255,49 @@ async def test_a_kernel_that_is_right_shows_what_ptxas_says(scale: Path) -> None
         assert told[-1]["message"].startswith("scale.cu: correct in ")
         titles = [lens["command"]["title"] for lens in await editor.at("codeLens", uri)]
         assert any("registers, no spills" in title for title in titles)
+
+
+async def test_selected_lines_become_a_call_of_a_kernel_with_the_lines_kept(scale: Path) -> None:
+    async with initialized(scale.parent, VSCODE, answers(QUICK), trusted=True) as editor:
+        uri = editor.open(scale)
+        await editor.diagnostics(uri)
+        selected = {"start": {"line": SHIFTED_LINE, "character": 0}, "end": {"line": SHIFTED_LINE + 1, "character": 0}}
+        params = {"textDocument": {"uri": uri}, "range": selected, "context": {"diagnostics": []}}
+        actions = await editor.ask("textDocument/codeAction", params)
+        (command,) = [a["command"] for a in actions if a["title"] == "Optimize the selected lines"]
+        await editor.ask("workspace/executeCommand", {key: command[key] for key in ("command", "arguments")})
+        editor.change(uri, 2, {"range": at(0), "text": "# typed meanwhile\n"})
+        (asked,) = await editor.until(lambda: editor.asked("workspace/applyEdit"), RUN_S)
+        changed = asked["edit"]["documentChanges"][-1]
+        assert changed["textDocument"] == {"uri": uri, "version": 2}
+        assert all("annotationId" in edit for edit in changed["edits"])
+        name = f"scale_lines_{SHIFTED_LINE + 1}_{SHIFTED_LINE + 1}"
+        document = Documents("utf-16").open(uri, "python", 2, "# typed meanwhile\n" + SCALE)
+        for edit in reversed(changed["edits"]):
+            start, end = (edit["range"][side] for side in ("start", "end"))
+            document.apply([Change(edit["newText"], tuple(start.values()), tuple(end.values()))], 3)
+        assert f"    shifted = {name}_cuda(x, weight)\n    return torch.relu(shifted)" in document.text
+        assert f"def {name}(x, weight):\n    shifted = x * weight + 1.0\n    return shifted\n" in document.text
+        assert f"from kernels.{name} import {name} as {name}_cuda\n" in document.text
+        assert f"// task: ../scale.py::{name}\n" in asked["edit"]["documentChanges"][1]["edits"][0]["newText"]
+        compile(document.text, "scale.py", "exec")
+        editor.change(uri, 3, {"text": document.text})
+        await editor.diagnostics(uri)
+        titles = [lens["command"]["title"] for lens in await editor.at("codeLens", uri)]
+        assert any("estimated for H200, verified" in title and "stale" not in title for title in titles)
+
+
+def at(line: int) -> dict[str, Any]:
+    return {"start": {"line": line, "character": 0}, "end": {"line": line, "character": 0}}
+
+
+async def test_a_kernel_s_lines_can_be_profiled(scale: Path) -> None:
+    kernel = scale.with_name("scale.cu")
+    kernel.write_text(KERNEL)
+    async with initialized(scale.parent, VSCODE, answers({"device": "cpu"}), trusted=True) as editor:
+        uri = editor.open(kernel)
+        await editor.command("profile", uri=uri)
+        await editor.until(lambda: editor.said("window/showMessage"), RUN_S)
+        params = {"textDocument": {"uri": uri}, "range": {"start": at(0)["start"], "end": at(99)["end"]}}
+        hints = await editor.ask("textDocument/inlayHint", params)
+        assert any("sectors per request" in hint["label"] for hint in hints), hints

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from lsprotocol import types
 
@@ -17,6 +18,7 @@ from kernel_lsp.server.diagnostics import check_diagnostics, rule_diagnostic
 from kernel_lsp.server.documents import Document
 from kernel_lsp.server.explanations import is_explained
 from kernel_lsp.server.knowledge import Knowledge
+from kernel_lsp.server.operator_use import OPERATOR_SUFFIX, import_statement
 
 QUICK_FIX = types.CodeActionKind.QuickFix.value
 
@@ -31,10 +33,12 @@ class CodeActions:
         self._document, self._knowledge, self._features = document, knowledge, features
         self._analysis, self._is_current = known.now(document), known.is_current(document)
 
-    def between(self, first: int, last: int, only: Sequence[str]) -> list[types.CodeAction]:
+    def between(self, first: int, last: int, only: Sequence[str], *, selects: bool = False) -> list[types.CodeAction]:
         """Those of the kinds that `only` asks for; all when it is empty. Edits are of the text as it is now, so there
-        are none while the analysis is of an older one."""
+        are none while the analysis is of an older one. `selects` says that text is selected, not just a place."""
         found = [*self._fixes(first, last), *self._refactorings(first, last)]
+        if selects:
+            found += self._selected_actions(first, last)
         return [action for action in found if not only or any(_is_kind(action.kind, kind) for kind in only)]
 
     # --- below: findings
@@ -110,6 +114,13 @@ class CodeActions:
             title = f"Add shapes: {target.pragma}"
             yield types.CodeAction(title=title, kind=REWRITE_KIND, edit=self._edit((edit,)))
 
+    def _selected_actions(self, first: int, last: int) -> Iterator[types.CodeAction]:
+        target = self._analysis.target_at(first) if self._document.language == "python" else None
+        if target is None or self._document.path is None or not target.forward_line < first <= last <= target.end_line:
+            return
+        about = {"uri": self._document.uri, "symbol": target.symbol, "firstLine": first, "lastLine": last}
+        yield self._command("Optimize the selected lines", REWRITE_KIND, "optimizeLines", about)
+
     # --- below: the operator in place of PyTorch code
 
     def _use_actions(self, place: Place) -> Iterator[types.CodeAction]:
@@ -125,24 +136,18 @@ class CodeActions:
                 TextEdit(TextRange(end, place.range.end_column, end, place.range.end_column), ")"),
             ]
         else:
-            imported = f"{place.symbol}_cuda"
+            imported = f"{place.symbol}{OPERATOR_SUFFIX}"
             edits = [TextEdit(place.callee, imported)]
-        statement = self._import(result.out, result.name, imported)
-        if statement.rstrip() not in (text.rstrip() for text in self._document.lines):
-            line = self._analysis.import_line
-            edits.append(TextEdit(TextRange(line, 0, line, 0), statement))
-        title = f"Use the optimized operator here: {result.name}"
-        yield types.CodeAction(title=title, kind=REWRITE_KIND, edit=self._edit(edits))
-
-    def _import(self, out: Path, name: str, imported: str) -> str:
-        """Relative to the file where it is in a package; the folder must be below the file's."""
         path = self._document.path
         assert path is not None
-        parts = Path(os.path.relpath(out, path.parent)).parts
-        module = ".".join([*(part for part in parts if part not in (".", "..")), name])
-        dots = "." if self._analysis.is_in_package else ""
-        renamed = imported if imported.startswith("use_") else f"{name} as {imported}"
-        return f"from {dots}{module} import {renamed}{self._line_end()}"
+        is_in_package = self._analysis.is_in_package
+        line = import_statement(path, result.out, result.name, imported, is_in_package=is_in_package)
+        statement = line + self._line_end()
+        if statement.rstrip() not in (text.rstrip() for text in self._document.lines):
+            place_ = self._analysis.import_line
+            edits.append(TextEdit(TextRange(place_, 0, place_, 0), statement))
+        title = f"Use the optimized operator here: {result.name}"
+        yield types.CodeAction(title=title, kind=REWRITE_KIND, edit=self._edit(edits))
 
     def _revert_action(self, use: Use) -> types.CodeAction:
         edits = [TextEdit(use.range, use.original)]
@@ -161,7 +166,7 @@ class CodeActions:
         identifier = types.OptionalVersionedTextDocumentIdentifier(uri=document.uri, version=document.version)
         return types.WorkspaceEdit(document_changes=[types.TextDocumentEdit(identifier, changed)])
 
-    def _command(self, title: str, kind: str, name: str, argument: dict[str, str]) -> types.CodeAction:
+    def _command(self, title: str, kind: str, name: str, argument: dict[str, Any]) -> types.CodeAction:
         command = types.Command(title=title, command=f"kernelLsp.{name}", arguments=[argument])
         return types.CodeAction(title=title, kind=kind, command=command)
 
