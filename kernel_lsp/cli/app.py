@@ -172,6 +172,19 @@ def export(
 
 
 @app.command()
+def report(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="The run's id; `last` is the newest here.")] = "last",
+    html: Annotated[bool, typer.Option("--html", help="Write one offline page and print where it is.")] = False,
+    out: Annotated[Path | None, typer.Option(help="Where the page goes. Default: beside the run's archive.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Show what a run found: in words, as an HTML page, or as JSON. Also of a run that goes on or was interrupted."""
+    import kernel_lsp.cli.report as command
+
+    raise typer.Exit(command.main(run, html, out, as_json))
+
+
+@app.command()
 def doctor(python: Python = None, as_json: Json = False) -> None:
     """Say what was found, what it enables, and how to fix the rest."""
     import kernel_lsp.cli.doctor as command

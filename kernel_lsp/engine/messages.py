@@ -122,8 +122,26 @@ class GetResult(Noun):
     run_id: str = "last"
 
 
+class GetReport(Noun):
+    """Everything about a run, also while it goes on, as data and as one HTML page. Result: `ReportPage`."""
+
+    method: Literal["report"] = "report"
+    id: str
+    directory: Path
+    run_id: str = "last"
+
+
 Request = Annotated[
-    Optimize | OptimizeLines | Resume | Check | CountKernel | EstimateTarget | Cancel | ListRuns | GetResult,
+    Optimize
+    | OptimizeLines
+    | Resume
+    | Check
+    | CountKernel
+    | EstimateTarget
+    | Cancel
+    | ListRuns
+    | GetResult
+    | GetReport,
     Field(discriminator="method"),
 ]
 REQUEST: TypeAdapter[Request] = TypeAdapter(Request)
@@ -208,6 +226,14 @@ class RunResult(Noun):
     problem: str = ""
     lines: ExtractedLines | None = None
     """Of the user's file, when only they were optimized."""
+
+
+class ReportPage(Noun):
+    """A run's report: `data` is a `kernel_lsp.export.report.RunReport`, which `html` shows."""
+
+    run_id: str
+    data: dict[str, Any]
+    html: str
 
 
 class CheckResult(Noun):

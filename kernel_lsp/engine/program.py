@@ -18,6 +18,7 @@ from kernel_lsp.engine.messages import (
     CountKernel,
     Done,
     EstimateTarget,
+    GetReport,
     GetResult,
     JobEvent,
     ListRuns,
@@ -25,6 +26,7 @@ from kernel_lsp.engine.messages import (
     OptimizeLines,
     Problem,
     Reply,
+    ReportPage,
     Request,
     Resume,
     RunList,
@@ -73,16 +75,16 @@ class Engine:
                     self._jobs.add(request)
             case Cancel():
                 self._say(_reply(request, Done(found=self._jobs.cancel(request.job))))
-            case ListRuns() | GetResult():
+            case ListRuns() | GetResult() | GetReport():
                 self._answer(request)
 
-    def _answer(self, request: ListRuns | GetResult) -> None:
+    def _answer(self, request: ListRuns | GetResult | GetReport) -> None:
         """From the archive, in a thread: reading it, and the first import, may take a second."""
         task = asyncio.create_task(self._read_archive(request))
         self._answers.add(task)
         task.add_done_callback(self._answers.discard)
 
-    async def _read_archive(self, request: ListRuns | GetResult) -> None:
+    async def _read_archive(self, request: ListRuns | GetResult | GetReport) -> None:
         try:
             self._say(_reply(request, await asyncio.to_thread(_from_archive, request)))
         except Exception as error:  # one that cannot be answered is told so, and the engine lives
@@ -95,12 +97,22 @@ class Engine:
 # --- below
 
 
-def _from_archive(request: ListRuns | GetResult) -> Noun:
+def _from_archive(request: ListRuns | GetResult | GetReport) -> Noun:
     from kernel_lsp.engine.archived import list_runs, run_result
 
     if isinstance(request, ListRuns):
         return RunList(runs=list_runs(request.directory))
+    if isinstance(request, GetReport):
+        return _report_page(request)
     return run_result(request.directory, request.run_id)
+
+
+def _report_page(request: GetReport) -> ReportPage:
+    from kernel_lsp.engine.run_report import run_report
+    from kernel_lsp.export.report import render_report
+
+    report = run_report(request.directory, request.run_id)
+    return ReportPage(run_id=report.run_id, data=report.model_dump(mode="json"), html=render_report(report))
 
 
 def _reply(request: Request, result: Noun) -> Reply:

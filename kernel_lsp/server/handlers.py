@@ -7,7 +7,7 @@ from typing import Any
 
 from lsprotocol import types
 
-from kernel_lsp.server import protocol
+from kernel_lsp.server import protocol, runs
 from kernel_lsp.server.analysed import Analysis
 from kernel_lsp.server.capabilities import DIAGNOSTICS_IDENTIFIER
 from kernel_lsp.server.commands import execute, start_check, start_estimate
@@ -313,4 +313,5 @@ HANDLERS: dict[str, Callable[..., Any]] = {
     types.WORKSPACE_EXECUTE_COMMAND: _execute_command,
     "kernelLsp/didChangeTrust": _trust_changed,
     "kernelLsp/status": _status,
+    **runs.HANDLERS,
 }

@@ -18,6 +18,7 @@ from kernel_lsp.server.words import time_text
 ID_CHARACTERS = 12
 
 OnEnd = Callable[["Job", Reply], Awaitable[None]]
+OnEvent = Callable[["Job", JobEvent], None]
 
 
 @dataclass
@@ -55,14 +56,18 @@ class Job:
             message=tracker.message,
             best_us=tracker.best_us,
             cost_usd=tracker.cost_usd,
+            run=tracker.run_id,
+            uri=self.uri,
+            symbol=self.symbol,
         )
 
 
 class Jobs:
-    """Every job that is under way. `on_change` hears of each change, `on_end` has the reply."""
+    """Every job that is under way. `on_change` hears of each change, `on_event` of what jobs tell, `on_end` has the
+    reply."""
 
-    def __init__(self, on_change: Callable[[Job], None], on_end: OnEnd) -> None:
-        self._on_change, self._on_end = on_change, on_end
+    def __init__(self, on_change: Callable[[Job], None], on_event: OnEvent, on_end: OnEnd) -> None:
+        self._on_change, self._on_event, self._on_end = on_change, on_event, on_end
         self._jobs: dict[str, Job] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
@@ -115,6 +120,7 @@ class Jobs:
         job.state = "queued" if event.event.kind == "job_queued" else "running"
         job.progress.report(job.tracker.percentage, job.tracker.message)
         self._on_change(job)
+        self._on_event(job, event)
 
 
 def new_id() -> str:

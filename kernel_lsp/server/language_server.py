@@ -14,7 +14,7 @@ from pygls.lsp.server import LanguageServer
 
 from kernel_lsp import __version__
 from kernel_lsp.config import Settings
-from kernel_lsp.engine.messages import ListRuns, RunList
+from kernel_lsp.engine.messages import JobEvent, ListRuns, RunList
 from kernel_lsp.errors import SettingError
 from kernel_lsp.evolve.archive import FOLDER_NAME
 from kernel_lsp.evolve.request import find_workspace
@@ -26,6 +26,7 @@ from kernel_lsp.server.engines import Engines
 from kernel_lsp.server.handshake import Initialized
 from kernel_lsp.server.jobs import Job, Jobs, new_id
 from kernel_lsp.server.knowledge import Knowledge
+from kernel_lsp.server.protocol import RunEventParams
 from kernel_lsp.server.rpc import ClientRefused, Protocol
 from kernel_lsp.server.settings import SECTION, EditorSettings
 from kernel_lsp.server.trust import Trust
@@ -44,7 +45,8 @@ class KernelLanguageServer(LanguageServer):
         self.client_process_id = initialized.params.get("processId")
         self.client = initialized.features
         self.has_gpu = has_gpu()
-        self.wants_job_news = _wants_job_news(initialized)
+        self.wants_job_news = _wants(initialized, "jobs")
+        self.wants_events = _wants(initialized, "events")
         self.documents = Documents(self.client.encoding)
         self.settings = EditorSettings(_object(options.get("settings")))
         self.trust = Trust(options["trusted"] if isinstance(options.get("trusted"), bool) else None)
@@ -52,7 +54,7 @@ class KernelLanguageServer(LanguageServer):
         self.knowledge = Knowledge()
         self.analyses = Analyses(self.documents, self.analysis_changed)
         self.engines = Engines(self._engine_died)
-        self.jobs = Jobs(self._job_changed, self._job_ended)
+        self.jobs = Jobs(self._job_changed, self._job_told, self._job_ended)
         self.stopped = asyncio.Event()
         self.exit_status = 1
         self._listed: set[Path] = set()
@@ -201,6 +203,11 @@ class KernelLanguageServer(LanguageServer):
         if self.wants_job_news:
             self.protocol.notify("kernelLsp/jobChanged", job.params())
 
+    def _job_told(self, job: Job, event: JobEvent) -> None:
+        if self.wants_events and job.tracker.run_id:
+            told = RunEventParams(job.id, job.tracker.run_id, event.event.model_dump(mode="json"))
+            self.protocol.notify("kernelLsp/runEvent", told)
+
     async def _job_ended(self, job: Job, reply: Any) -> None:
         from kernel_lsp.server.endings import job_ended
 
@@ -227,9 +234,10 @@ def _log_failure(task: asyncio.Task[Any]) -> None:
         logger.error("a task of ours failed", exc_info=task.exception())
 
 
-def _wants_job_news(initialized: Initialized) -> bool:
+def _wants(initialized: Initialized, what: str) -> bool:
+    """Whether the client's capabilities say that it takes more than the protocol demands."""
     experimental = _object(_object(initialized.params.get("capabilities")).get("experimental"))
-    return _object(experimental.get("kernelLsp")).get("jobs") is True
+    return _object(experimental.get("kernelLsp")).get(what) is True
 
 
 def _object(value: Any) -> dict[str, Any]:

@@ -27,6 +27,7 @@ use more.
 | `initializationOptions.trusted` | whether the user trusts the workspace; left out, nothing runs until a command asks |
 | `initializationOptions.settings` | values of the configuration section `kernelLsp`, in camelCase, until others come |
 | `capabilities.experimental.kernelLsp.jobs` | `true` to be sent `kernelLsp/jobChanged` |
+| `capabilities.experimental.kernelLsp.events` | `true` to be sent `kernelLsp/runEvent` |
 """
 
 
@@ -38,10 +39,20 @@ def render() -> str:
     results = [command.result for command in protocol.COMMANDS]
     types_used += [result for result in results if result is not None and attrs.has(result)]
     parts = [HEAD.strip(), "## Methods", *map(_method, protocol.METHODS), "## Commands", _commands(), "## Types"]
-    return "\n\n".join([*parts, *map(_type, dict.fromkeys(types_used))]) + "\n"
+    return "\n\n".join([*parts, *map(_type, _with_parts(types_used))]) + "\n"
 
 
 # --- below
+
+
+def _with_parts(types_used: Iterable[type]) -> dict[type, None]:
+    """Each once, followed by the types that its fields are lists of."""
+    found: dict[type, None] = {}
+    for type_ in types_used:
+        found[type_] = None
+        for hint in typing.get_type_hints(type_).values():
+            found.update((part, None) for part in typing.get_args(hint) if attrs.has(part))
+    return found
 
 
 def _method(method: protocol.Method) -> str:
@@ -81,6 +92,8 @@ def _name_of(type_: Any) -> str:
     """A type as JSON knows it."""
     if typing.get_origin(type_) is typing.Literal:
         return " \\| ".join(f'`"{value}"`' for value in typing.get_args(type_))
+    if typing.get_origin(type_) is dict:
+        return "object"
     if typing.get_origin(type_) is list:
         return f"array of {_name_of(typing.get_args(type_)[0])}"
     if typing.get_origin(type_) in (typing.Union, types.UnionType):

@@ -5,7 +5,7 @@ A client without them has all main features: everything here only adds.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import attrs
 
@@ -23,7 +23,8 @@ class TrustParams:
 
 @attrs.frozen
 class JobParams:
-    """Where a job is. Sent only to a client whose capabilities have ``experimental.kernelLsp.jobs``."""
+    """Where a job is. `run` is empty until it has one, and `symbol` where it is about no target. Sent only to a client
+    whose capabilities have ``experimental.kernelLsp.jobs``."""
 
     job: str
     kind: JobKind
@@ -33,6 +34,77 @@ class JobParams:
     message: str = ""
     best_us: float | None = None
     cost_usd: float = 0.0
+    run: str = ""
+    uri: str = ""
+    symbol: str = ""
+
+
+@attrs.frozen
+class RunEventParams:
+    """What a run told: an event as `kernel_lsp/core/event.py` describes it. Sent only to a client whose capabilities
+    have ``experimental.kernelLsp.events``."""
+
+    job: str
+    run: str
+    event: dict[str, Any]
+
+
+@attrs.frozen
+class FolderParams:
+    """A file or folder of the workspace that the question is about."""
+
+    uri: str
+
+
+@attrs.frozen
+class RunItem:
+    """One run of the archive, newest first. `result` is its end in words, empty while there is none."""
+
+    run: str
+    target: str
+    uri: str
+    symbol: str
+    status: Literal["running", "interrupted", "finished", "failed"]
+    started: str
+    device: str
+    has_kernel: bool
+    result: str
+
+
+@attrs.frozen
+class RunsResult:
+    """The runs of a workspace."""
+
+    runs: list[RunItem]
+
+
+@attrs.frozen
+class TargetItem:
+    """Something in a file that can be optimized. `line` is 0-based; `inputs` are its shapes, empty when none are
+    said."""
+
+    uri: str
+    symbol: str
+    is_module: bool
+    line: int
+    inputs: str
+
+
+@attrs.frozen
+class TargetsResult:
+    """The targets below a folder. `is_complete` is false when there were more files than are looked at."""
+
+    targets: list[TargetItem]
+    is_complete: bool
+
+
+@attrs.frozen
+class ReportResult:
+    """A run's report: `data` as ``kernel-lsp report RUN --json`` prints it, and the page that shows it."""
+
+    run: str
+    data: dict[str, Any]
+    html: str
 
 
 @attrs.frozen
@@ -147,6 +219,34 @@ METHODS = (
         JobParams,
         None,
         "A job was queued, started, got further or ended. Beside the standard work-done progress.",
+    ),
+    Method(
+        "kernelLsp/runEvent",
+        "server to client",
+        RunEventParams,
+        None,
+        "What a run told, as it happens. A report that is open follows it.",
+    ),
+    Method(
+        "kernelLsp/runs",
+        "client to server",
+        FolderParams,
+        RunsResult,
+        "The runs in the archive of the workspace that `uri` is in. None in a workspace that is not trusted.",
+    ),
+    Method(
+        "kernelLsp/targets",
+        "client to server",
+        FolderParams,
+        TargetsResult,
+        "What can be optimized in the Python files below a folder. They are read, not run.",
+    ),
+    Method(
+        "kernelLsp/report",
+        "client to server",
+        RunArguments,
+        ReportResult,
+        "Everything about a run, also while it goes on.",
     ),
 )
 

@@ -1,0 +1,41 @@
+"""`kernel-lsp report`: what a run found, in words, as one HTML page, or as data."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from kernel_lsp.cli import console
+from kernel_lsp.engine.archived import run_result
+from kernel_lsp.engine.run_report import run_report
+from kernel_lsp.evolve.archive import FOLDER_NAME
+from kernel_lsp.evolve.request import find_workspace
+from kernel_lsp.export.report import render_report
+
+PAGE_NAME = "report.html"
+
+
+def main(run_id: str, as_html: bool, out: Path | None, as_json: bool) -> int:
+    """Run the command; returns the exit status: 2 when there is no such run."""
+    return console.run_to_exit_status(_report(run_id, as_html, out, as_json))
+
+
+async def _report(run_id: str, as_html: bool, out: Path | None, as_json: bool) -> int:
+    directory = Path.cwd()
+    if as_json:
+        console.print_json(await asyncio.to_thread(run_report, directory, run_id))
+    elif as_html or out is not None:
+        console.stdout.print(str(_write_page(directory, run_id, out)), markup=False)
+    else:
+        from kernel_lsp.server.reports import run_report as in_words
+
+        console.stdout.print(in_words(run_result(directory, run_id)), markup=False, end="")
+    return console.EXIT_OK
+
+
+def _write_page(directory: Path, run_id: str, out: Path | None) -> Path:
+    report = run_report(directory, run_id)
+    path = out or find_workspace(directory) / FOLDER_NAME / "results" / report.run_id / PAGE_NAME
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(render_report(report), encoding="utf-8")
+    return path.absolute()

@@ -1,0 +1,245 @@
+// The page: draws a report, and draws it again when the editor that shows it sends more.
+
+const editor = typeof acquireVsCodeApi === "function" ? acquireVsCodeApi() : null;
+const page = document.getElementById("page");
+const COLUMNS = [
+  ["candidate", (candidate) => candidate.candidate_id],
+  ["generation", (candidate) => candidate.generation],
+  ["verdicts", (candidate) => (lastVerdict(candidate) ? lastVerdict(candidate).outcome.kind : "")],
+  ["time", (candidate) => (scoreOf(candidate) && isRight(candidate) ? scoreOf(candidate).us : Infinity)],
+  ["proposer", (candidate) => candidate.proposer],
+  ["description", (candidate) => candidate.description],
+];
+const state = { report: JSON.parse(document.getElementById("data").textContent), chosenId: null, tab: "code", sort: 3, descending: false, review: null, frame: 0 };
+
+function draw() {
+  state.frame = 0;
+  const kept = focusKept();
+  const report = state.report;
+  if (!report.candidates.some((candidate) => candidate.candidate_id === state.chosenId)) state.chosenId = report.winner_id || bestId(report);
+  page.replaceChildren(
+    ...header(report), reviewBar(), ...result(report),
+    element("h2", {}, "Best time by generation"), chart(report, choose),
+    element("h2", {}, `Candidates (${report.candidates.length})`), table(report),
+    element("h2", {}, "Lineage"), lineage(report, state.chosenId, choose),
+    ...details(report));
+  restoreFocus(kept);
+}
+
+/** At most once per frame, however many events come. */
+function drawSoon() {
+  if (!state.frame) state.frame = requestAnimationFrame(draw);
+}
+
+function bestId(report) {
+  const right = report.candidates.filter((candidate) => isRight(candidate) && scoreOf(candidate));
+  right.sort((a, b) => scoreOf(a).us - scoreOf(b).us);
+  return (right[0] || report.candidates[0] || { candidate_id: null }).candidate_id;
+}
+
+function choose(id) {
+  state.chosenId = id;
+  draw();
+}
+
+// --- the head and the result
+
+function header(report) {
+  const where = [report.device && `on ${report.device}`, report.target_gpu && `times for ${report.target_gpu}`].filter(Boolean).join(", ");
+  return [
+    element("h1", {}, report.target),
+    element("p", { class: "soft" }, `Run ${report.run_id}, ${report.status}, started ${report.started.slice(0, 19).replace("T", " ")}${where ? `; ${where}` : ""}.`),
+    report.summary ? element("p", {}, report.summary) : "",
+  ];
+}
+
+function reviewBar() {
+  if (!state.review) return "";
+  const say = (type) => () => editor.postMessage({ type });
+  return element("div", { class: "bar", role: "group", "aria-label": "Review of the result" },
+    element("span", { class: "grow" }, state.review.label),
+    element("button", { class: "main", "data-key": "apply", onclick: say("apply") }, "Apply"),
+    element("button", { "data-key": "diff", onclick: say("diff") }, "Open the diff"),
+    element("button", { "data-key": "discard", onclick: say("discard") }, "Discard"));
+}
+
+function result(report) {
+  const winner = report.candidates.find((candidate) => candidate.candidate_id === report.winner_id);
+  const facts = Object.entries(report.comparisons).map(([name, comparison]) => fact(`${significant(speedupOf(comparison))}×`, `${name} vs ${comparison.baseline_name}, ${comparison.ours.kind}`));
+  facts.push(fact(String(report.candidates.filter(isRight).length), `right of ${report.candidates.length} candidates`));
+  if (report.n_model_calls) facts.push(fact(costText(report.cost_usd), `${report.n_model_calls} calls of models`));
+  return [
+    element("div", { class: "facts" }, facts),
+    report.reason ? element("p", {}, winner ? `The winner has the ${report.reason}.` : report.reason) : "",
+    report.stopped ? element("p", {}, `Ended early: ${report.stopped}.`) : "",
+    ...report.library_steps.map((step) => element("p", {}, `Library step: ${step} (a vendor library, not our kernel).`)),
+    ...(winner ? evidence(report, winner) : []),
+    ...report.notes.map((note) => element("p", { class: "soft" }, note)),
+  ];
+}
+
+function fact(value, label) {
+  return element("div", { class: "fact" }, element("b", {}, value), element("span", { class: "soft" }, label));
+}
+
+function evidence(report, winner) {
+  const verdict = [...winner.verdicts].reverse().find((each) => each.depth === "full") || lastVerdict(winner);
+  const cases = verdict.outcome.cases || [];
+  const rows = Object.entries(report.comparisons).flatMap(([name, comparison]) => [
+    row([name, numberText(comparison.ours), shapesText(comparison.ours.shapes)]),
+    row([`${name}: ${comparison.baseline_name}`, numberText(comparison.baseline), intervalText(comparison.ratio)]),
+    ...(comparison.baselines || []).filter((each) => each.name !== comparison.baseline_name).map((each) => row([`${name}: ${each.name}`, each.kind === "timed" ? numberText(each.measurement) : each.reason, each.kind === "timed" ? intervalText(each.ratio) : ""])),
+  ]);
+  return [
+    element("h2", {}, "Evidence"),
+    element("p", {}, `${outcomeText(verdict.outcome)}, reached on the ${verdict.device}.`),
+    rows.length ? element("div", { class: "scroll" }, element("table", {}, head(["", "time with its interval", ""]), element("tbody", {}, rows))) : "",
+    element("details", { "data-key": "cases" }, element("summary", { "data-key": "cases-summary" }, `Error against budget in ${cases.length} cases`), caseTable(cases)),
+  ];
+}
+
+function intervalText(ratio) {
+  return ratio ? `ours is ${significant(ratio.value)}× as fast [${significant(ratio.low)}, ${significant(ratio.high)}]: ${ratio.claim}` : "";
+}
+
+function caseTable(cases) {
+  const rows = cases.flatMap((each) => each.errors.map((error) => row([
+    each.operation, each.family, shapesText(each.shapes), each.n_blocks_run < each.n_blocks ? `${each.n_blocks_run} of ${each.n_blocks} blocks` : "whole", error.output,
+    `${error.relative_l2.toExponential(1)} of ${error.relative_l2_budget.toExponential(1)}`, `${error.max_error.toExponential(1)} of ${error.max_error_budget.toExponential(1)}`,
+  ])));
+  return element("div", { class: "scroll" }, element("table", {}, head(["operation", "inputs", "shapes", "run", "output", "relative error", "largest error"]), element("tbody", {}, rows)));
+}
+
+function head(names) {
+  return element("thead", {}, element("tr", {}, names.map((name) => element("th", { scope: "col" }, name))));
+}
+
+function row(cells) {
+  return element("tr", {}, cells.map((cell) => element("td", {}, cell)));
+}
+
+// --- the candidates
+
+function table(report) {
+  const [, key] = COLUMNS[state.sort];
+  const sign = state.descending ? -1 : 1;
+  const sorted = [...report.candidates].sort((a, b) => (key(a) < key(b) ? -sign : key(a) > key(b) ? sign : 0));
+  const heads = COLUMNS.map(([name], index) => element("th", { scope: "col", class: name === "time" ? "number" : null, "aria-sort": state.sort === index ? (state.descending ? "descending" : "ascending") : null },
+    element("button", { "data-key": `sort-${name}`, onclick: () => sortBy(index) }, name)));
+  return element("div", { class: "scroll" }, element("table", { "aria-label": "Candidates" },
+    element("thead", {}, element("tr", {}, heads)), element("tbody", {}, sorted.map((candidate) => candidateRow(candidate, report)))));
+}
+
+function sortBy(index) {
+  state.descending = state.sort === index && !state.descending;
+  state.sort = index;
+  draw();
+}
+
+function candidateRow(candidate, report) {
+  const score = scoreOf(candidate);
+  const time = score ? `${timeText(score.us)} ${score.kind}` : "–";
+  const id = candidate.candidate_id;
+  const open = (event) => {
+    if (event.type === "keydown" && event.key !== "Enter" && event.key !== " ") return;
+    event.preventDefault();
+    choose(id);
+  };
+  return element("tr", { tabindex: "0", "aria-selected": String(id === state.chosenId), "data-key": `row-${id}`, onclick: open, onkeydown: open },
+    element("td", {}, element("code", {}, id.slice(0, 8)), id === report.winner_id ? " ★" : ""),
+    element("td", {}, String(candidate.generation + 1)),
+    element("td", {}, chain(candidate)),
+    element("td", { class: "number" }, time),
+    element("td", {}, [candidate.proposer, candidate.operator].filter(Boolean).join(", ")),
+    element("td", {}, candidate.description));
+}
+
+function chain(candidate) {
+  if (!candidate.verdicts.length) return element("span", { class: "soft" }, "being evaluated");
+  return element("span", { class: "chain" }, candidate.verdicts.map((verdict) => element("span", { class: verdict.outcome.kind === "correct" ? "good" : "bad", title: `${outcomeText(verdict.outcome)} (${verdict.device})` },
+    `${verdict.outcome.kind === "correct" ? "✓" : "✗"} ${verdict.depth}: ${verdict.outcome.kind.replaceAll("_", " ")}`)));
+}
+
+// --- one candidate
+
+function details(report) {
+  const candidate = report.candidates.find((each) => each.candidate_id === state.chosenId);
+  if (!candidate) return [];
+  const verdict = lastVerdict(candidate);
+  const findings = verdict ? [...(verdict.outcome.findings || []), ...verdict.findings] : [];
+  const parent = report.candidates.find((each) => candidate.parents.includes(each.candidate_id));
+  const tabs = { code: "Code", diff: "Difference from its parent", facts: "Facts" };
+  return [
+    element("h2", { id: "chosen" }, `Candidate ${candidate.candidate_id.slice(0, 8)}`),
+    verdict ? element("p", {}, `${outcomeText(verdict.outcome)}.`) : "",
+    element("div", { role: "tablist", "aria-labelledby": "chosen" }, Object.entries(tabs).map(([name, title]) => element("button", { role: "tab", "aria-selected": String(state.tab === name), "data-key": `tab-${name}`, onclick: () => { state.tab = name; draw(); } }, title))),
+    element("div", { role: "tabpanel" }, panel(candidate, parent, verdict, findings)),
+  ];
+}
+
+function panel(candidate, parent, verdict, findings) {
+  if (state.tab === "diff") return parent && parent.text && candidate.text ? diffListing(parent.text, candidate.text, "Difference from its parent") : element("p", { class: "soft" }, "It has no parent in this run.");
+  if (state.tab === "facts") return facts(candidate, verdict);
+  return candidate.text ? codeListing(candidate.text, findings) : element("p", { class: "soft" }, "Its text comes when the generation is done.");
+}
+
+function facts(candidate, verdict) {
+  const rows = Object.entries(candidate.schedule).map(([name, value]) => row([name, String(value)]));
+  for (const kernel of verdict ? verdict.kernels : []) {
+    rows.push(row([kernel.kernel, `${kernel.n_registers} registers, ${kernel.spill_store_bytes + kernel.spill_load_bytes} B spilled, ${kernel.shared_bytes} B shared`]));
+  }
+  const number = verdict && (verdict.measurement || verdict.estimate);
+  if (number) rows.push(row(["time", numberText(number)]));
+  for (const note of verdict ? verdict.notes : []) rows.push(row(["note", note]));
+  return element("table", {}, element("tbody", {}, rows));
+}
+
+// --- what happens to it
+
+/** What had the focus and what was open, by key: the elements themselves are drawn anew. */
+function focusKept() {
+  const active = document.activeElement;
+  const item = active && active.closest && active.closest('[role="treeitem"]');
+  return {
+    key: active && active.dataset ? active.dataset.key : undefined,
+    treeId: item ? item.dataset.id : undefined,
+    open: [...page.querySelectorAll("details[open]")].map((each) => each.dataset.key),
+    scroll: window.scrollY,
+  };
+}
+
+function restoreFocus(kept) {
+  for (const key of kept.open) page.querySelector(`details[data-key="${key}"]`)?.setAttribute("open", "");
+  window.scrollTo(0, kept.scroll);
+  const found = kept.treeId ? page.querySelector(`[role="treeitem"][data-id="${kept.treeId}"]`) : kept.key ? page.querySelector(`[data-key="${kept.key}"]`) : null;
+  if (found) found.focus({ preventScroll: true });
+}
+
+/** One event of the run. What it leaves out, texts and full verdicts, comes with the next whole report. */
+function hear(event) {
+  const candidates = state.report.candidates;
+  const known = candidates.find((candidate) => candidate.candidate_id === event.candidate_id);
+  if (event.kind === "candidate_proposed" && !known) {
+    candidates.push({ candidate_id: event.candidate_id, generation: event.generation, proposer: "", operator: "", description: event.description, parents: [], schedule: {}, text: "", verdicts: [] });
+  } else if (event.kind === "candidate_evaluated" && known && !known.verdicts.some((verdict) => verdict.depth === event.depth)) {
+    known.verdicts.push(brief(event));
+  } else if (event.kind === "run_finished") {
+    Object.assign(state.report, { status: "finished", winner_id: event.candidate_id, reason: event.reason, comparisons: event.comparisons, library_steps: event.library_steps });
+  }
+}
+
+function brief(event) {
+  const number = event.score_us === null ? null : { time_us: event.score_us, kind: event.score_kind };
+  return { depth: event.depth, device: state.report.device, outcome: { kind: event.outcome, message: event.message }, findings: [], kernels: [], times: {}, notes: [], estimate: null, measurement: null, [event.score_kind === "measured" ? "measurement" : "estimate"]: number };
+}
+
+window.addEventListener("message", ({ data }) => {
+  if (data.type === "report") state.report = data.report;
+  else if (data.type === "event") hear(data.event);
+  else if (data.type === "review") state.review = data.review;
+  else return;
+  drawSoon();
+});
+
+draw();
+if (editor) editor.postMessage({ type: "ready" });
