@@ -166,6 +166,8 @@ class Verdict(Noun):
     measurement: Measurement | None = None
     notes: tuple[str, ...] = ()
     evaluate_s: float = 0.0
+    stages_s: dict[str, float] = {}
+    """Where the time went, by stage: ``build``, ``executor``, ``references``, ``gpu wait``, ``gpu cases`` and so on."""
 
     @property
     def is_correct(self) -> bool:

@@ -13,21 +13,30 @@ import random
 import shutil
 import zlib
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-from kernel_lsp.core.measurement import Comparison, Measurement
+from kernel_lsp.core.measurement import Comparison
 from kernel_lsp.core.plan import BoundLaunch, BoundOperation, BoundTensor
-from kernel_lsp.core.task import Task, TaskTensor
 from kernel_lsp.core.verdict import Built, CaseResult, Crashed, Mismatch, TimedOut, Unsupported
 from kernel_lsp.errors import InternalError
-from kernel_lsp.evaluate.cases import Case, OperationKind
+from kernel_lsp.evaluate.cases import Case
 from kernel_lsp.evaluate.compare import Expectation
 from kernel_lsp.evaluate.gpu_lock import GpuLock
 from kernel_lsp.evaluate.gpu_slot import GpuFacts, GpuSlot, Lost, OutOfService, load_request, raise_if_environment
 from kernel_lsp.evaluate.judgement import judge_outputs
+from kernel_lsp.evaluate.timing import Asker
+from kernel_lsp.evaluate.timing_operation import (
+    CandidateBroke,
+    ImpossibleTime,
+    NotTimed,
+    Timed,
+    TimedOperation,
+    TimingOutcome,
+    WrongWhileTimed,
+)
 from kernel_lsp.process.worker_client import CaseFiles, CaseTensor, Worker
 from kernel_lsp.toolchain.compile import Compiler
 
@@ -35,7 +44,6 @@ LOAD_DEADLINE_S = 30.0
 CASE_DEADLINE_S = 10.0
 """Of two runs of one case with their copies. A loop without end costs so much."""
 RECHECK_DEADLINE_S = 30.0
-TIME_DEADLINE_S = 60.0
 MAX_WAITING_JUDGEMENTS = 4
 """Copies of outputs that wait to be compared while the device goes on: each may be gigabytes."""
 
@@ -50,17 +58,29 @@ class GpuCase:
     expectations: tuple[Expectation, ...]
 
 
+class Stages(Protocol):
+    """Keeps how long each stage took; `progress.Progress` is one."""
+
+    def stage(self, name: str) -> AbstractContextManager[None]: ...
+
+
+class Timer(Protocol):
+    """Times an operation whose candidate is loaded in a worker; `timing_operation.OperationTimer` is one."""
+
+    async def time_operation(self, worker: Asker, operation: TimedOperation) -> TimingOutcome: ...
+
+
 @dataclass(frozen=True)
 class GpuJob:
     """Everything the device has to know of a candidate. `timed` are the cases to time; `may_vary` says that it adds
     with atomics, or uses a library, so that two runs may differ in their last bits; `rechecks` asks for all cases again
     from a fresh module."""
 
-    task: Task
     candidate_id: str
     built: Built
     cases: Sequence[GpuCase]
     timed: Sequence[GpuCase]
+    timer: Timer
     may_vary: bool
     rechecks: bool
     seed: int
@@ -84,8 +104,10 @@ class _Findings:
 
     results: list[CaseResult] = field(default_factory=list)
     comparisons: dict[str, Comparison] = field(default_factory=dict)
+    fingerprints: dict[str, dict[str, int]] = field(default_factory=dict)
     spreads: dict[tuple[str, str], float] = field(default_factory=dict)
     scratch_bytes: dict[str, int] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
 
 
 class GpuDevice:
@@ -137,23 +159,26 @@ class GpuDevice:
         async with self._turns, self._lock.held():
             yield
 
-    async def evaluate(self, job: GpuJob) -> GpuReport | GpuFailure:
+    async def evaluate(self, job: GpuJob, stages: Stages) -> GpuReport | GpuFailure:
         """Run, judge and time one candidate. What it does to the worker is its outcome; a worker that something else
         killed is replaced, and the candidate tried once more."""
         directory = self._directory / f"gpu-{next(self._serial)}"
-        async with self._turns_with(directory):
+        async with self._turns_with(directory, stages):
             for _ in range(2):
-                ready = await self._slot.ready()
+                with stages.stage("gpu worker"):
+                    ready = await self._slot.ready()
                 if isinstance(ready, OutOfService):
                     return Unsupported(message=ready.reason)
-                outcome = await _Attempt(self._slot, job, directory).run()
+                outcome = await _Attempt(self._slot, job, directory, stages).run()
                 if not (isinstance(outcome, Lost) and outcome.was_killed):
                     break
             return _as_outcome(outcome) if isinstance(outcome, Lost) else outcome
 
     @asynccontextmanager
-    async def _turns_with(self, directory: Path) -> AsyncIterator[None]:
-        async with self.turn():
+    async def _turns_with(self, directory: Path, stages: Stages) -> AsyncIterator[None]:
+        async with AsyncExitStack() as stack:
+            with stages.stage("gpu wait"):
+                await stack.enter_async_context(self.turn())
             directory.mkdir(parents=True, exist_ok=True)
             try:
                 yield
@@ -164,15 +189,15 @@ class GpuDevice:
 class _Attempt:
     """One candidate in one worker."""
 
-    def __init__(self, slot: GpuSlot, job: GpuJob, directory: Path) -> None:
-        self._slot, self._job, self._directory = slot, job, directory
+    def __init__(self, slot: GpuSlot, job: GpuJob, directory: Path, stages: Stages) -> None:
+        self._slot, self._job, self._directory, self._stages = slot, job, directory, stages
         self._found = _Findings()
         self._judging: list[asyncio.Task[CaseResult | Mismatch]] = []
 
     async def run(self) -> GpuReport | GpuFailure | Lost:
         """Load, every case, again from a fresh module, time, unload."""
         try:
-            failure = await self._load() or await self._run_cases() or await self._recheck() or await self._time()
+            failure = await self._stages_of_one()
         finally:
             for task in self._judging:
                 task.cancel()
@@ -180,6 +205,20 @@ class _Attempt:
         if failure is not None:
             return failure
         return GpuReport(tuple(self._found.results), self._found.comparisons, tuple(self._notes()))
+
+    async def _stages_of_one(self) -> GpuFailure | Lost | None:
+        steps = {
+            "gpu load": self._load,
+            "gpu cases": self._run_cases,
+            "gpu again": self._recheck,
+            "gpu time": self._time,
+        }
+        for name, step in steps.items():
+            with self._stages.stage(name):
+                failure = await step()
+            if failure is not None:
+                return failure
+        return None
 
     async def _ask(
         self, command: str, arguments: Mapping[str, Any], deadline_s: float
@@ -273,36 +312,37 @@ class _Attempt:
 
     # --- below: time, and what is worth a note
 
-    async def _time(self) -> Crashed | Lost | None:
+    async def _time(self) -> GpuFailure | Lost | None:
         for case in self._job.timed:
-            request = {**_operation_request(case), "reference": self._reference(case.case.operation)}
-            timed = await self._ask("time", request, TIME_DEADLINE_S)
-            if not isinstance(timed, dict):
-                return timed
-            self._found.comparisons[case.bound.name] = _comparison(timed, case.bound)
+            name = case.bound.name
+            operation = TimedOperation(
+                self._job.candidate_id,
+                case.bound,
+                case.case.operation,
+                case.files,
+                self._found.fingerprints.get(name, {}),
+            )
+            match await self._job.timer.time_operation(self._slot, operation):
+                case Timed(comparison):
+                    self._found.comparisons[name] = comparison
+                case NotTimed(reason):
+                    self._found.notes.append(f"{name}: not timed: {reason}")
+                case ImpossibleTime(message):
+                    return Unsupported(message=f"{name}: {message}")
+                case CandidateBroke(message) | WrongWhileTimed(message):
+                    return Crashed(message=f"{name}, while timed on {self._slot.facts.name}: {message}")
         return None
-
-    def _reference(self, direction: OperationKind) -> dict[str, Any]:
-        arguments = [
-            {"tensor": argument.name} if isinstance(argument, TaskTensor) else {"value": argument.value}
-            for argument in self._job.task.arguments
-        ]
-        return {
-            "name": self._job.task.name,
-            "source": self._job.task.reference_source,
-            "arguments": arguments,
-            "direction": direction,
-        }
 
     def _note_what_varied(self, case: GpuCase, ran: Mapping[str, Any]) -> None:
         for name, spread in ran["spread"].items():
             key = (case.bound.name, name)
             self._found.spreads[key] = max(self._found.spreads.get(key, 0.0), spread["relative_l2"])
-        if case.case.is_captured:
+        if case in self._job.timed:
+            self._found.fingerprints[case.bound.name] = ran["fingerprints"]
             self._found.scratch_bytes[case.bound.name] = ran["scratch_bytes"]
 
     def _notes(self) -> list[str]:
-        notes = [
+        notes = self._found.notes + [
             f"{operation}: '{output}' differs from run to run by up to {spread:.1e} (relative L2), inside its budget: "
             "atomics or a library add in no fixed order"
             for (operation, output), spread in sorted(self._found.spreads.items())
@@ -372,14 +412,6 @@ def _as_outcome(lost: Lost) -> Crashed | TimedOut:
     if lost.deadline_s:
         return TimedOut(message=f"on the GPU: {lost.message}", deadline_s=lost.deadline_s)
     return Crashed(message=f"on the GPU: {lost.message}")
-
-
-def _comparison(timed: Mapping[str, Any], bound: BoundOperation) -> Comparison:
-    shapes = {tensor.name: tensor.shape for tensor in bound.tensors if tensor.role != "scratch"}
-    dtypes = {tensor.name: tensor.dtype.value for tensor in bound.tensors if tensor.role != "scratch"}
-    common = {name: timed[name] for name in ("gpu", "driver", "torch_version", "cache", "date")}
-    ours, eager = (Measurement(**timed[whose], **common, shapes=shapes, dtypes=dtypes) for whose in ("ours", "eager"))
-    return Comparison(baseline_name="eager", baseline=eager, ours=ours)
 
 
 def _seed_of(job: GpuJob) -> int:

@@ -4,46 +4,55 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from kernel_lsp.core.measurement import Measurement
 from kernel_lsp.core.plan import BoundLibraryStep, BoundOperation
-from kernel_lsp.core.task import Task
 from kernel_lsp.core.verdict import Built, CheckOutcome, Unsupported
 from kernel_lsp.evaluate.case_store import CaseStore, NoCase
 from kernel_lsp.evaluate.cases import Case
-from kernel_lsp.evaluate.cuda import GpuCase, GpuDevice, GpuJob, GpuReport
+from kernel_lsp.evaluate.cuda import GpuCase, GpuDevice, GpuJob, GpuReport, Timer
 from kernel_lsp.evaluate.progress import Plan, Progress
 from kernel_lsp.toolchain.ptx_text import read_ptx
 
 ATOMICS = ("atom.", "red.", "multimem.red.")
 
 
+@dataclass(frozen=True)
+class MeasuringGpu:
+    """A GPU, and who times one task's candidates on it."""
+
+    device: GpuDevice
+    timer: Timer
+
+
 class GpuChecks:
     """Checks of one task's candidates on one GPU."""
 
-    def __init__(self, task: Task, store: CaseStore, device: GpuDevice, seed: int) -> None:
-        self._task, self._store, self._device, self._seed = task, store, device, seed
+    def __init__(self, store: CaseStore, gpu: MeasuringGpu, seed: int) -> None:
+        self._store, self._device, self._timer, self._seed = store, gpu.device, gpu.timer, seed
 
     async def check(
         self, built: Built, plans: Sequence[Plan], progress: Progress, *, rechecks: bool
     ) -> CheckOutcome | None:
         """Run, judge and time; None when everything is right. `rechecks` asks for all cases again, from a fresh
         module."""
-        chosen = [case for plan in plans for case in await self._with_files(plan, progress)]
+        with progress.stage("references"):
+            chosen = [case for plan in plans for case in await self._with_files(plan, progress)]
         if not chosen:
             return Unsupported(message="PyTorch itself gives no finite reference for any case")
         bounds = [case.bound for case in chosen]
         job = GpuJob(
-            task=self._task,
             candidate_id=progress.candidate_id,
             built=built,
             cases=chosen,
             timed=[case for case in chosen if case.case.is_captured and case.case.family == "given"],
+            timer=self._timer,
             may_vary=_may_vary(built, bounds),
             rechecks=rechecks,
             seed=self._seed,
         )
-        found = await self._device.evaluate(job)
+        found = await self._device.evaluate(job, progress)
         if not isinstance(found, GpuReport):
             return found
         progress.cases += found.cases

@@ -85,6 +85,7 @@ class GpuSlot:
         """Raises EnvironmentProblem when torch does not see the GPU."""
         opened = await self._open()
         if isinstance(opened, Lost):
+            await self._close()
             raise EnvironmentProblem(f"no worker on GPU {self.index}: {opened.message}", next_step="use --device cpu")
         self.facts = opened
         return self

@@ -26,12 +26,12 @@ def judge_outputs(
     case: CaseResult,
     outputs: Sequence[tuple[BoundTensor, Path]],
     expectations: Sequence[Expectation],
-    written: Sequence[np.ndarray] = (),
+    written: Sequence[np.ndarray | None] = (),
 ) -> CaseResult | Mismatch:
     """The case with its errors, or the first of them that is outside its budget. `written` marks the elements that
     were run, where not all were; where all were, an element that nobody wrote is an error of its own."""
     factor = FORWARD_FACTOR if direction == "forward" else BACKWARD_FACTOR
-    masks: Sequence[np.ndarray | None] = written or [None] * len(outputs)
+    masks = written or [None] * len(outputs)
     errors = tuple(
         _judge_output(tensor, path, expectation, factor, mask)
         for (tensor, path), expectation, mask in zip(outputs, expectations, masks, strict=True)

@@ -44,9 +44,8 @@ from kernel_lsp.evaluate.cases import (
     screen_cases,
 )
 from kernel_lsp.evaluate.cpu import CpuDevice, Profile, Skipped
-from kernel_lsp.evaluate.cuda import GpuDevice
 from kernel_lsp.evaluate.executor_checks import FULL_LIMITS, ExecutorChecks
-from kernel_lsp.evaluate.gpu_checks import GpuChecks
+from kernel_lsp.evaluate.gpu_checks import GpuChecks, MeasuringGpu
 from kernel_lsp.evaluate.prepare import Prepared, kernel_names, plan_failure, prepare
 from kernel_lsp.evaluate.progress import Plan, Progress
 from kernel_lsp.gpu.specs import GpuSpec
@@ -82,16 +81,17 @@ class Evaluator:
         directory: Path,
         *,
         seed: int,
-        gpu_device: GpuDevice | None = None,
+        measured_on: MeasuringGpu | None = None,
         sandbox: SandboxLevel | None = None,
     ) -> None:
-        """`sandbox` is how executors are confined; None takes the strongest level that this machine has."""
+        """`measured_on` is where candidates are run and timed beside the executor; None for the executor alone.
+        `sandbox` is how executors are confined; None takes the strongest level that this machine has."""
         self._task, self._compiler, self._gpu, self._seed = task, compiler, gpu, seed
-        self._gpu_device = gpu_device
+        self._gpu_device = None if measured_on is None else measured_on.device
         self._store = CaseStore(task, worker, directory)
         self._device = CpuDevice(self._store, worker, directory, sandbox=sandbox)
         self._executor_checks = ExecutorChecks(task, self._device, gpu)
-        self._gpu_checks = None if gpu_device is None else GpuChecks(task, self._store, gpu_device, seed)
+        self._gpu_checks = None if measured_on is None else GpuChecks(self._store, measured_on, seed)
         self._idle: list[PtxExecutor] = []
         self._slots = asyncio.Semaphore(N_SLOTS)
 
@@ -169,13 +169,15 @@ class Evaluator:
         self, candidate: Candidate, prepared: Prepared, depth: Depth, progress: Progress
     ) -> CheckOutcome:
         plans = {direction: self._plan_cases(prepared, direction, depth) for direction in prepared.directions}
-        built = await self._build(candidate, [bound for plan in plans.values() for _, bound in plan])
+        with progress.stage("build"):
+            built = await self._build(candidate, [bound for plan in plans.values() for _, bound in plan])
         if not isinstance(built, Built):
             return built
         progress.built = built
         progress.findings += built.warnings
         failure: CheckOutcome | None = _audit(candidate.text, built, progress)
-        failure = failure or await self._on_executor(built, prepared, plans, depth, progress)
+        with progress.stage("executor"):
+            failure = failure or await self._on_executor(built, prepared, plans, depth, progress)
         if failure is None and self._gpu_checks is not None:
             failure = await self._gpu_checks.check(built, list(plans.values()), progress, rechecks=depth == "full")
         return failure or Correct(cases=tuple(progress.cases))
@@ -262,6 +264,7 @@ class Evaluator:
             measurement=_total_measurement(progress.measurements, len(self._directions())),
             notes=tuple(progress.notes),
             evaluate_s=elapsed_s,
+            stages_s=progress.stages_s,
         )
 
     @asynccontextmanager

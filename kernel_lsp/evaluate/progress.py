@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from kernel_lsp.core.finding import Finding
@@ -29,6 +31,16 @@ class Progress:
     built: Built | None = None
     has_atomics: bool = False
     """Some kernel adds to device memory: what one block wrote is not the final value."""
+    stages_s: dict[str, float] = field(default_factory=dict)
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """What happens inside is this stage's."""
+        started = time.monotonic()
+        try:
+            yield
+        finally:
+            self.stages_s[name] = self.stages_s.get(name, 0.0) + time.monotonic() - started
 
     def add_findings(self, findings: Iterable[Finding]) -> None:
         """Each once."""

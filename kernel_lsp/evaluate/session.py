@@ -15,7 +15,9 @@ from kernel_lsp.core.target import TargetSource
 from kernel_lsp.core.task import Task
 from kernel_lsp.errors import EnvironmentProblem, KernelLspError, SettingError
 from kernel_lsp.evaluate.cuda import GpuDevice
+from kernel_lsp.evaluate.gpu_checks import MeasuringGpu
 from kernel_lsp.evaluate.pipeline import N_SLOTS, Evaluator
+from kernel_lsp.evaluate.timing_operation import OperationTimer
 from kernel_lsp.gpu.presence import has_gpu
 from kernel_lsp.gpu.specs import GpuSpec, find_gpu
 from kernel_lsp.process.confinement import sandbox_level
@@ -125,10 +127,21 @@ class Session:
             self.gpu,
             self._scratch / f"evaluate-{next(self._n_evaluators)}",
             seed=self.settings.seed,
-            gpu_device=None if index is None else await self._start_gpu(index),
+            measured_on=None if index is None else await self._measuring_gpu(task, index),
             sandbox=self._sandbox,
         )
         return await self._stack.enter_async_context(evaluator)
+
+    async def _measuring_gpu(self, task: Task, index: int) -> MeasuringGpu:
+        timer = OperationTimer(
+            task,
+            lambda: self.new_worker(self.worker.python),
+            device=index,
+            cache_directory=self.settings.cache_directory,
+            seed=self.settings.seed,
+        )
+        device = await self._start_gpu(index)
+        return MeasuringGpu(device, await self._stack.enter_async_context(timer))
 
     def _start_gpu(self, index: int) -> asyncio.Task[GpuDevice]:
         """The session's GPU, whose worker takes seconds to start: from the beginning, beside the capture."""

@@ -52,7 +52,8 @@ def handle_check(request: dict[str, Any]) -> dict[str, Any]:
     """``{"candidate", "case", "operation", "inputs": [entries], "outputs": {name: path}, "again": {name: path}}``.
 
     Runs it twice: the second time in other buffers, over other poison. Answers ``{"status": "ran", "changed_inputs",
-    "overrun", "outputs": [entries], "spread": {name: {"relative_l2", "max"}}, "again": [entries], "scratch_bytes"}``;
+    "overrun", "outputs": [entries], "fingerprints": {name: int}, "spread": {name: {"relative_l2", "max"}}, "again":
+    [entries], "scratch_bytes"}``;
     `spread` names the outputs whose bytes differ, and only they are written to the paths of `again`. Otherwise the
     status is ``out_of_memory``, ``refused`` (a launch or library step that cannot be made) or ``crashed``, with a
     ``message``: after a crash the CUDA context is lost, and this process must be replaced.
@@ -118,6 +119,7 @@ def _check(candidate: Candidate, request: dict[str, Any]) -> dict[str, Any]:
         "overrun": sorted({*overrun, *other.overrun()}),
         "changed_inputs": sorted({*changed, *other.changed_inputs(fingerprints)}),
         "outputs": outputs,
+        "fingerprints": {} if differing else first,
         "scratch_bytes": run.scratch_bytes,
         "spread": {name: _spread(run.tensors[name], other.tensors[name]) for name in differing},
         "again": _written(other, {name: request["again"][name] for name in differing}),

@@ -1,0 +1,180 @@
+"""How long a full verdict takes on a GPU, cold and warm, and how many come in a minute.
+
+    python3 benchmarks/gpu_verdict.py [--target FILE.py::symbol]... [--n-warm 8] [--n-throughput 30] [--out FOLDER]
+
+*Cold* is `kernel-lsp check` in a new process with an empty cache. *Warm* is a session that has reached one verdict on
+the task: then each candidate is a text that was never compiled. *Throughput* is candidates handed over at once, with
+compilers and executors on the CPU's cores beside the GPU. Candidates are the generator's own schedules. A verdict is
+full when it is of depth ``full``: all families, hidden shapes, every configuration, and times with an interval.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import datetime
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from kernel_lsp.config import load_settings
+from kernel_lsp.core.candidate import Candidate, Origin
+from kernel_lsp.core.task import Task
+from kernel_lsp.core.verdict import Verdict
+from kernel_lsp.evaluate.pipeline import Evaluator
+from kernel_lsp.evaluate.session import Session
+from kernel_lsp.evolve.search import Proposer
+from kernel_lsp.generate.program import plan_program
+from kernel_lsp.source.pytorch import read_target
+
+ROOT = Path(__file__).resolve().parent.parent
+TARGETS = ("examples/rms_norm.py::RMSNorm", "benchmarks/targets/large_rms_norm.py::rms_norm")
+COLD_DEADLINE_S = 120
+DEVICE = "cuda"
+
+
+def main() -> int:
+    options = _options()
+    report: dict[str, Any] = {"date": datetime.date.today().isoformat(), "n_cpus": os.cpu_count(), "targets": {}}
+    for target in options.target or TARGETS:
+        found = asyncio.run(_measure(target, options))
+        report["targets"][target] = found
+        print(json.dumps({target: found}), flush=True)
+    folder = Path(options.out)
+    folder.mkdir(parents=True, exist_ok=True)
+    gpu = next(iter(report["targets"].values())).get("gpu", "no gpu").lower().replace(" ", "_")
+    (folder / f"gpu_verdict-{gpu}-{report['date']}.json").write_text(json.dumps(report, indent=1) + "\n")
+    return 0
+
+
+async def _measure(target: str, options: argparse.Namespace) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory() as folder:
+        settings = load_settings(ROOT, {"device": options.device, "cache_directory": Path(folder) / "cache"})
+        async with Session(settings) as session:
+            started = time.monotonic()
+            task = await session.capture(read_target(target, ROOT), with_backward=options.backward)
+            candidates = _candidates(task, session, 1 + options.n_warm + options.n_throughput)
+            evaluator = await session.evaluator(task)
+            first = await evaluator.evaluate(candidates[0], "full")
+            first_s = time.monotonic() - started
+            warm = [await evaluator.evaluate(c, "full") for c in candidates[1 : 1 + options.n_warm]]
+            throughput = await _throughput(evaluator, candidates[1 + options.n_warm :])
+        kernel = Path(folder) / "kernel.cu"
+        kernel.write_text(candidates[0].text)
+        cold = _cold(kernel, target, options)
+    return {
+        "gpu": evaluator.device_name,
+        "first_verdict_in_session_s": round(first_s, 3),
+        "warm": _summary(warm),
+        "throughput": throughput,
+        "cold": cold,
+        "first": _facts(first),
+    }
+
+
+def _candidates(task: Task, session: Session, n: int) -> list[Candidate]:
+    """Schedules of the generator; when there are no more, the same ones with another name, which compile anew."""
+    proposals = Proposer(plan_program(task, gpu=session.gpu), seed=1).propose(n, 0, [])
+    texts = [proposal.text for proposal in proposals]
+    texts += [f"{texts[i % len(texts)]}\n// variant {i}\n" for i in range(n - len(texts))]
+    return [Candidate(text=text, origin=Origin(proposer="generator")) for text in texts]
+
+
+async def _throughput(evaluator: Evaluator, candidates: list[Candidate]) -> dict[str, Any]:
+    slots = asyncio.Semaphore(evaluator.n_slots)
+
+    async def one(candidate: Candidate) -> Verdict:
+        async with slots:
+            return await evaluator.evaluate(candidate, "full")
+
+    started = time.monotonic()
+    verdicts = await asyncio.gather(*(one(candidate) for candidate in candidates))
+    elapsed_s = time.monotonic() - started
+    return {
+        "n": len(verdicts),
+        "n_slots": evaluator.n_slots,
+        "n_correct": sum(verdict.is_correct for verdict in verdicts),
+        "elapsed_s": round(elapsed_s, 2),
+        "verdicts_per_minute": round(60 * len(verdicts) / max(elapsed_s, 1e-9), 1),
+    }
+
+
+def _cold(kernel: Path, target: str, options: argparse.Namespace) -> dict[str, Any]:
+    """Wall time of the command, cache empty, no process warm."""
+    with tempfile.TemporaryDirectory() as cache:
+        environment = {**os.environ, "KERNEL_LSP_CACHE_DIRECTORY": cache}
+        command = [sys.executable, "-m", "kernel_lsp", "check", str(kernel), "--task", target]
+        started = time.monotonic()
+        done = subprocess.run(
+            [*command, "--device", options.device, "--json"],
+            cwd=ROOT,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=COLD_DEADLINE_S,
+            check=False,
+        )
+        elapsed_s = time.monotonic() - started
+    verdict = json.loads(done.stdout) if done.stdout.startswith("{") else {"outcome": {"kind": done.stderr[-500:]}}
+    return {
+        "wall_s": round(elapsed_s, 2),
+        "evaluate_s": round(verdict.get("evaluate_s", 0.0), 2),
+        "stages_s": {name: round(each, 2) for name, each in verdict.get("stages_s", {}).items()},
+        "outcome": verdict["outcome"]["kind"],
+    }
+
+
+def _summary(verdicts: list[Verdict]) -> dict[str, Any]:
+    times = sorted(verdict.evaluate_s for verdict in verdicts)
+    return {
+        "n": len(times),
+        "n_correct": sum(verdict.is_correct for verdict in verdicts),
+        "median_s": round(statistics.median(times), 3) if times else None,
+        "max_s": round(times[-1], 3) if times else None,
+        "all_s": [round(each, 3) for each in times],
+        "stages_s": {
+            name: round(statistics.median(verdict.stages_s.get(name, 0.0) for verdict in verdicts), 3)
+            for name in (verdicts[0].stages_s if verdicts else ())
+        },
+    }
+
+
+def _facts(verdict: Verdict) -> dict[str, Any]:
+    outcome = verdict.outcome
+    return {
+        "outcome": outcome.kind,
+        "message": getattr(outcome, "message", ""),
+        "n_cases": len(getattr(outcome, "cases", ())),
+        "evaluate_s": round(verdict.evaluate_s, 3),
+        "stages_s": {name: round(each, 3) for name, each in verdict.stages_s.items()},
+        "times": {
+            name: {
+                "ours_us": round(comparison.ours.time_us, 3),
+                "baseline": comparison.baseline_name,
+                "baseline_us": round(comparison.baseline.time_us, 3),
+            }
+            for name, comparison in verdict.times.items()
+        },
+        "notes": list(verdict.notes),
+    }
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--target", action="append", default=[])
+    parser.add_argument("--device", default=DEVICE)
+    parser.add_argument("--backward", action="store_true")
+    parser.add_argument("--n-warm", type=int, default=8)
+    parser.add_argument("--n-throughput", type=int, default=30)
+    parser.add_argument("--out", default=str(ROOT / "benchmarks" / "results"))
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
