@@ -129,9 +129,10 @@ def bench(
     python: Python = None,
     as_json: Json = False,
 ) -> None:
-    """Optimize several tasks and print one table. Exit status: 0 every task ended verified, 1 otherwise."""
-    import kernel_lsp.cli.bench as command
+    """Optimize several tasks and print one table; `bench filter TASK...` tests the tasks themselves.
 
+    Exit status: 0 every task ended verified (passes every filter), 1 otherwise, 2 it could not run.
+    """
     overrides = {
         "device": device,
         "generations": generations,
@@ -139,6 +140,12 @@ def bench(
         "target_gpu": gpu,
         "python": python,
     }
+    if tasks and tasks[0] == "filter":
+        import kernel_lsp.cli.filters as filters
+
+        raise typer.Exit(filters.main(tasks[1:], overrides, as_json))
+    import kernel_lsp.cli.bench as command
+
     raise typer.Exit(command.main(tasks or [], backward, overrides, as_json))
 
 

@@ -108,7 +108,7 @@ def _broken(line: str) -> Iterator[str]:
     indent = len(line) - len(line.lstrip())
     continued = " " * indent + ("//" if line.lstrip().startswith("//") else "") + CONTINUATION
     while len(line) > LINE_LENGTH:
-        breaks = [m.end() for m in _STRING_OR_COMMA.finditer(line, len(continued)) if m[0] == ", "]
+        breaks = [m.end() for m in _STRING_OR_COMMA.finditer(line) if m[0] == ", " and m.end() > len(continued)]
         fitting = [position for position in breaks if position <= LINE_LENGTH] or breaks[:1]
         if not fitting:
             break

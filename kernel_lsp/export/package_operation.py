@@ -75,7 +75,7 @@ _KEYWORDS = """
 """
 _TAKEN = "at c10 std plan support torch kernels Tensor Integer guard device stream reason returned ctx found keys"
 _RESERVED = frozenset((*_KEYWORDS.split(), *_TAKEN.split()))
-_LOCAL = re.compile(r"(launch|value|shape|ready|taken|number)_\w+")
+_LOCAL = re.compile(r"(launch|kernel|grid|block|value|shape|ready|taken|number)_\w+")
 
 
 def cpp_identifier(name: str) -> str:
@@ -124,7 +124,10 @@ class CppOperation:
 
     def outside_function(self) -> list[str]:
         """``const char* <name>_outside(...)``: why the kernels cannot take these inputs, null when they can."""
-        body = [_refused(_differs(a), f"{a.name} is not {python_number(a.fixed)}") for a in self._fixed]
+        body = [
+            _refused(_differs(argument, value), f"{argument.name} is not {python_number(value)}")
+            for argument, value in self._fixed
+        ]
         for tensor in self.text.inputs:
             check = f"!support::is_tensor({self._tensor(tensor.name)}, {AT_TYPES[tensor.dtype]}, {len(tensor.dims)})"
             body += [_refused(check, f"{self.text.rename(tensor.name)} is not a non-empty {_type_text(tensor)}")]
@@ -191,17 +194,17 @@ class CppOperation:
 
     def _bound_launch(self, number: int, launch: Launch) -> list[str]:
         instances = instances_of(launch, self.text.signature(launch), self.values)
-        sizes = [
-            f"{{{', '.join(cpp_integer(part, self._names) for part in size)}}}" for size in (launch.grid, launch.block)
-        ]
+        shared_bytes = cpp_integer(launch.shared_bytes, self._names)
         values = [
             (f"value_{number}_{position}", cpp_type, cpp_value(argument, self._names, cpp_type))
             for position, argument, cpp_type in self._numbers(launch)
         ]
         made = [
             *self._chosen_kernel(number, launch, instances),
+            f"const support::Size grid_{number} = {self._size(launch.grid)};",
+            f"const support::Size block_{number} = {self._size(launch.block)};",
             f"launch_{number} = support::bind(kernels::all[kernel_{number}], kernels::names[kernel_{number}], "
-            f"{sizes[0]}, {sizes[1]}, {cpp_integer(launch.shared_bytes, self._names)}, {_attributes(launch)});",
+            f"grid_{number}, block_{number}, {shared_bytes}, {_attributes(launch)});",
             *(f"{name} = {value};" for name, _, value in values),
         ]
         declared = [f"support::Launch launch_{number};", *(f"{cpp_type} {name}{{}};" for name, cpp_type, _ in values)]
@@ -299,8 +302,8 @@ class CppOperation:
         return frozenset(tensor.name for tensor in self.text.inputs)
 
     @property
-    def _fixed(self) -> list[OperatorArgument]:
-        return [argument for argument in self.text.arguments if argument.fixed is not None]
+    def _fixed(self) -> list[tuple[OperatorArgument, Number]]:
+        return [(argument, argument.fixed) for argument in self.text.arguments if argument.fixed is not None]
 
     def _tensor(self, name: str) -> str:
         """An argument goes by the operator's name for it."""
@@ -361,11 +364,11 @@ def _refused(condition: str, reason: str) -> str:
     return f"if ({condition}) return {cpp_string(reason)};"
 
 
-def _differs(argument: OperatorArgument) -> str:
-    name, value = cpp_identifier(argument.name), argument.fixed
+def _differs(argument: OperatorArgument, value: Number) -> str:
+    name = cpp_identifier(argument.name)
     if isinstance(value, bool):
         return f"!{name}" if value else name
-    return f"{name} != {value if isinstance(value, int) else cpp_double(float(value or 0.0))}"
+    return f"{name} != {value if isinstance(value, int) else cpp_double(value)}"
 
 
 def _type_text(tensor: TensorParameter) -> str:

@@ -1,0 +1,129 @@
+"""`kernel-lsp export`: a verified kernel in a form to keep or to ship."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from kernel_lsp import __version__
+from kernel_lsp.cli import console
+from kernel_lsp.config import Settings, load_settings
+from kernel_lsp.core.exported import Exported
+from kernel_lsp.errors import UserError
+from kernel_lsp.evolve.optimize import describe_verification
+from kernel_lsp.evolve.winner import Winner, archived_winner, checked_winner
+from kernel_lsp.export.operator import write_operator
+from kernel_lsp.export.package import PackageParts, Provenance, default_package_name, sha256_of, write_package
+from kernel_lsp.plan.parser import parse_or_raise
+
+KERNEL_SUFFIX = ".cu"
+
+
+def main(
+    source: str,
+    forms: Mapping[str, Path | None],
+    task: str | None,
+    name: str | None,
+    overrides: Mapping[str, Any],
+    as_json: bool,
+) -> int:
+    """Run the command; returns the exit status. `forms` are the folders asked for, by form: one of them."""
+    return console.run_to_exit_status(_export(source, forms, task, name, overrides, as_json))
+
+
+async def _export(
+    source: str,
+    forms: Mapping[str, Path | None],
+    task: str | None,
+    name: str | None,
+    overrides: Mapping[str, Any],
+    as_json: bool,
+) -> int:
+    form, directory = _chosen(forms)
+    winner = await _winner(source, task, load_settings(Path.cwd(), overrides))
+    exported = _write_operator(winner, directory) if form == "operator" else _write_package(winner, directory, name)
+    if as_json:
+        console.print_json(exported)
+    else:
+        _print(exported)
+    return console.EXIT_OK
+
+
+def _chosen(forms: Mapping[str, Path | None]) -> tuple[str, Path]:
+    asked = [(form, directory) for form, directory in forms.items() if directory is not None]
+    if len(asked) != 1:
+        raise UserError(
+            "say one form to write" if not asked else "say one form at a time",
+            next_step="kernel-lsp export last --package DIR, or --operator DIR",
+        )
+    return asked[0]
+
+
+async def _winner(source: str, task: str | None, settings: Settings) -> Winner:
+    if not source.endswith(KERNEL_SUFFIX):
+        if task is not None:
+            raise UserError("a run has its task", next_step="give --task with a .cu file alone")
+        return archived_winner(Path.cwd(), source)
+    today = datetime.datetime.now(datetime.UTC).date().isoformat()
+    with console.stderr.status(f"checking {source}"):
+        return await checked_winner(Path(source), task, Path.cwd(), settings, today)
+
+
+def _write_operator(winner: Winner, directory: Path) -> Exported:
+    text, verified = winner.candidate.text, describe_verification(winner.verdict)
+    plan = parse_or_raise(text, f"{winner.task.name}{KERNEL_SUFFIX}")
+    paths = write_operator(winner.task, text, plan, directory, verification=verified)
+    return Exported(
+        form="operator",
+        name=winner.task.name,
+        directory=str(directory),
+        files=tuple(map(str, paths)),
+        candidate_id=winner.candidate.id,
+        verified=verified,
+    )
+
+
+def _write_package(winner: Winner, directory: Path, name: str | None) -> Exported:
+    text, provenance = winner.candidate.text, _provenance(winner)
+    plan = parse_or_raise(text, f"{winner.task.name}{KERNEL_SUFFIX}")
+    name = name or default_package_name(winner.task)
+    files = write_package(PackageParts(winner.task, text, plan, name, provenance), directory)
+    return Exported(
+        form="package",
+        name=name,
+        directory=str(directory),
+        files=tuple(map(str, files)),
+        candidate_id=winner.candidate.id,
+        verified=provenance.verified,
+    )
+
+
+def _provenance(winner: Winner) -> Provenance:
+    origin, verdict = winner.candidate.origin, winner.verdict
+    return Provenance(
+        task=winner.task.target,
+        task_sha256=sha256_of(winner.task.model_dump_json()),
+        kernel_sha256=sha256_of(winner.candidate.text),
+        candidate_id=winner.candidate.id,
+        proposed_by=origin.model or origin.proposer,
+        verified=describe_verification(verdict),
+        verified_on=verdict.device,
+        times=verdict.times,
+        library_steps=verdict.library_steps,
+        kernel_lsp_version=__version__,
+        torch_version=winner.task.torch_version,
+        date=winner.date,
+    )
+
+
+def _print(exported: Exported) -> None:
+    say = console.stdout.print
+    say(f"{exported.name}: {exported.form} written to {exported.directory}", style="bold", markup=False)
+    say(f"  verified  {exported.verified}", markup=False)
+    for position, file in enumerate(exported.files):
+        say(f"  {'files' if position == 0 else '':<9} {file}", markup=False)
+    imported = f"`from {exported.name} import {exported.name}` with {exported.directory} on the path"
+    installed = f"pip install --no-build-isolation {exported.directory}"
+    say(f"  next      {installed if exported.form == 'package' else imported}", markup=False)

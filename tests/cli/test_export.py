@@ -1,0 +1,101 @@
+"""`kernel-lsp export`, from the outside."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.commands import Ran, run, write
+
+TARGET = """
+from torch import Tensor
+import torch
+
+
+# kernel-lsp: x=f32[8, 16], weight=f32[16], eps=1e-6
+def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + eps) * weight
+"""
+KERNEL = (Path(__file__).parent.parent / "export" / "rms_norm.cu").read_text().replace("rms_norm.py::", "model.py::")
+QUICK = ("--device", "cpu", "--generations", "1", "--proposals", "2")
+
+
+@pytest.fixture(scope="module")
+def packaged(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Ran]:
+    """A kernel of the user's, exported."""
+    folder = tmp_path_factory.mktemp("packaged")
+    write(folder, TARGET)
+    (folder / "rms_norm.cu").write_text(KERNEL)
+    return folder, run(
+        folder, "export", "rms_norm.cu", "--package", "out", "--name", "norms", "--device", "cpu", "--json"
+    )
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a finished run."""
+    folder = tmp_path_factory.mktemp("ran")
+    write(folder, TARGET)
+    assert run(folder, "optimize", "model.py::rms_norm", *QUICK).status == 0
+    return folder
+
+
+def test_a_kernel_that_passes_its_check_is_packaged(packaged: tuple[Path, Ran]) -> None:
+    folder, ran = packaged
+    assert ran.status == 0, ran.stderr
+    assert (folder / "out" / "src" / "norms" / "__init__.py").is_file()
+
+
+def test_the_provenance_says_where_it_was_verified(packaged: tuple[Path, Ran]) -> None:
+    folder, _ = packaged
+    found = json.loads((folder / "out" / "src" / "norms" / "provenance.json").read_text())
+    assert found["verified_on"] == "PTX executor (CPU)"
+    assert found["proposed_by"] == "user"
+    assert found["task"] == "model.py::rms_norm"
+
+
+def test_stdout_holds_one_json_object(packaged: tuple[Path, Ran]) -> None:
+    _, ran = packaged
+    assert ran.json["form"] == "package"
+    assert ran.json["name"] == "norms"
+
+
+def test_a_runs_winner_is_packaged(ran: Path) -> None:
+    done = run(ran, "export", "last", "--package", "package")
+    assert done.status == 0, done.stderr
+    assert "pip install --no-build-isolation package" in done.stdout
+    assert "TORCH_LIBRARY(rms_norm_cuda, m)" in (ran / "package" / "csrc" / "operator.cpp").read_text()
+
+
+def test_a_runs_winner_is_written_as_an_operator(ran: Path) -> None:
+    done = run(ran, "export", "last", "--operator", "kept")
+    assert done.status == 0, done.stderr
+    assert sorted(path.name for path in (ran / "kept").iterdir()) == ["rms_norm.cu", "rms_norm.py"]
+
+
+def test_a_wrong_kernel_is_not_given_away(tmp_path: Path) -> None:
+    write(tmp_path, TARGET)
+    (tmp_path / "wrong.cu").write_text(KERNEL.replace("v.x * scale * w.x", "v.x * scale"))
+    done = run(tmp_path, "export", "wrong.cu", "--package", "out", "--device", "cpu")
+    assert done.status == 2
+    assert "not given away, for its verdict is: mismatch" in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("last",), "say one form"),
+        (("last", "--package", "a", "--operator", "b"), "one form at a time"),
+        (("no-such-run", "--package", "a"), "no run 'no-such-run'"),
+        (("missing.cu", "--package", "a"), "No such file"),
+        (("last", "--package", "a", "--task", "model.py::f"), "a run has its task"),
+    ],
+)
+def test_bad_input_is_said_in_one_line(tmp_path: Path, options: tuple[str, ...], said: str) -> None:
+    done = run(tmp_path, "export", *options)
+    assert done.status == 2
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
