@@ -104,22 +104,24 @@ class LitellmModel:
     # --- below
 
     async def _stream(self, request: ModelRequest, stream: _Stream) -> None:
-        chunks = await _litellm().acompletion(
-            model=self.name,
-            messages=[message.model_dump() for message in request.messages],
-            temperature=request.temperature,
-            max_tokens=request.max_tokens,
-            stream=True,
-            stream_options={"include_usage": True},
-            drop_params=True,
-            num_retries=0,
-            max_retries=0,
-            timeout=self._endpoint.idle_deadline_s,
-            **self._connection(),
-        )
+        idle_s = self._endpoint.idle_deadline_s
+        async with asyncio.timeout(idle_s):
+            chunks = await _litellm().acompletion(
+                model=self.name,
+                messages=[message.model_dump() for message in request.messages],
+                temperature=request.temperature,
+                max_tokens=request.max_tokens,
+                stream=True,
+                stream_options={"include_usage": True},
+                drop_params=True,
+                num_retries=0,
+                max_retries=0,
+                timeout=2 * idle_s,  # ours is first, and says which deadline it was
+                **self._connection(),
+            )
         iterator = aiter(chunks)
         while True:
-            async with asyncio.timeout(self._endpoint.idle_deadline_s):
+            async with asyncio.timeout(idle_s):
                 try:
                     chunk = await anext(iterator)
                 except StopAsyncIteration:
@@ -241,7 +243,7 @@ def _cause(error: Exception) -> Cause:
         return "authentication"
     if status == 408 or "Timeout" in name:
         return "timeout"
-    if "Connection" in name or isinstance(error, OSError) or status is None:
+    if "Connection" in name or "MidStream" in name or isinstance(error, OSError) or status is None:
         return "connection"
     return "server" if int(status) >= 500 else "refused"
 
@@ -254,7 +256,7 @@ def _message(error: Exception) -> str:
 def _retry_after_s(error: Exception) -> float | None:
     """Seconds or a date, as RFC 9110 section 10.2.3 has it."""
     headers = getattr(getattr(error, "response", None), "headers", None) or {}
-    value = headers.get("retry-after")
+    value = headers.get("retry-after") or (getattr(error, "litellm_response_headers", None) or {}).get("retry-after")
     if value is None:
         return None
     with contextlib.suppress(ValueError):
