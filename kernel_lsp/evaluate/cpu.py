@@ -125,6 +125,7 @@ class CpuDevice:
                 n_traced_blocks=N_TRACED_BLOCKS,
                 max_instructions=limits.max_instructions,
                 deadline_s=limits.deadline_s,
+                may_write_variables=False,
             )
             buffers = run.buffers(initialised={tensor.name for tensor in bound.tensors})
             report = await executor.run(buffers, launches, built.symbols, options)
@@ -182,6 +183,7 @@ class CpuDevice:
                 n_traced_blocks=0,
                 max_instructions=limits.max_instructions,
                 deadline_s=limits.deadline_s,
+                may_write_variables=False,
             )
             report = await executor.run(run.buffers(initialised=run.written), steps, built.symbols, options)
             if not isinstance(report, ExecutionReport):

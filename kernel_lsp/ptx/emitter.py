@@ -237,6 +237,8 @@ class Emitter:
             return self.op(f"trunc i64 {self.launch_field(_LAUNCH_REGISTERS[name])} to i32")
         if name in _THREAD_REGISTERS:
             return self.op(f"trunc i64 {self.thread_field(_THREAD_REGISTERS[name])} to i32")
+        if name == "%smid":
+            return self.multiprocessor()
         if name in _CONSTANT_REGISTERS:
             return str(_CONSTANT_REGISTERS[name])
         index = self.op(f"trunc i64 {self.thread_field(Thread.INDEX)} to i32")
@@ -250,6 +252,14 @@ class Emitter:
             elapsed = self.op(f"sub i64 {1 << 62}, {self.op('load i64, ptr %fuel')}")
             return elapsed if name == "%clock64" else self.op(f"trunc i64 {elapsed} to i32")
         raise UnsupportedPtxError(f"the special register {name}")
+
+    def multiprocessor(self) -> str:
+        """Blocks are spread over as many as a GPU has, in no order that a kernel could rely on."""
+        block = "0"
+        for axis, factor in zip("xyz", SPREADING_FACTORS, strict=True):
+            index = self.op(f"trunc i64 {self.launch_field(_LAUNCH_REGISTERS[f'%ctaid.{axis}'])} to i32")
+            block = self.op(f"add i32 {block}, {self.op(f'mul i32 {index}, {factor}')}")
+        return self.op(f"urem i32 {self.op(f'lshr i32 {block}, 16')}, {N_MULTIPROCESSORS}")
 
     def lane_mask(self, which: str, lane: str) -> str:
         bit = self.op(f"shl i32 1, {lane}")
@@ -496,10 +506,12 @@ _LAUNCH_REGISTERS = {
     "%dynamic_smem_size": Launch.DYNAMIC_SHARED_BYTES,
     "%total_smem_size": Launch.SHARED_BYTES,
 }
+N_MULTIPROCESSORS = 132  # of an H200
+SPREADING_FACTORS = (2654435761, 2246822519, 3266489917)
+"""Odd numbers with bits all over; they spread consecutive blocks over the multiprocessors."""
 _THREAD_REGISTERS = {"%tid.x": Thread.TID_X, "%tid.y": Thread.TID_Y, "%tid.z": Thread.TID_Z}
 _CONSTANT_REGISTERS = {
-    "%smid": 0,
-    "%nsmid": 1,
+    "%nsmid": N_MULTIPROCESSORS,
     "%gridid": 1,
     "%nwarpid": 64,
     "%cluster_ctarank": 0,

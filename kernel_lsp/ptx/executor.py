@@ -93,6 +93,8 @@ class RunOptions:
     max_instructions: int = DEFAULT_MAX_INSTRUCTIONS
     max_findings: int = 20
     deadline_s: float = DEFAULT_DEADLINE_S
+    may_write_variables: bool = True
+    """Whether variables of the module may be written: they would keep state between launches."""
 
 
 @dataclass(frozen=True)
@@ -240,6 +242,7 @@ def _run_request(
         "n_traced_blocks": options.n_traced_blocks,
         "max_instructions": options.max_instructions,
         "max_findings": options.max_findings,
+        "may_write_variables": options.may_write_variables,
     }
 
 

@@ -165,6 +165,8 @@ def _describe_access(fault: Fault, memory: MemoryMap) -> tuple[str, str]:
         return code, f"{_verb(site)}, {_past_end(offset - target.n_bytes)} the end of {target.name}"
     if address % site.n_bytes:
         return "misaligned-access", f"{_verb(site)} at byte {offset} of {target.name}, not a multiple of {site.n_bytes}"
+    if not target.is_read_only:
+        return "keeps-state", f"{_verb(site)} at byte {offset} of {target.name}: it would keep state between launches"
     return "write-to-input", f"{_verb(site)} at byte {offset} of {target.name}, which is an input"
 
 

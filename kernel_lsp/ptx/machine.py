@@ -24,6 +24,7 @@ from kernel_lsp.ptx.layout import (
     WARP_SIZE,
     BlockStatus,
     Context,
+    EntryFlag,
     FaultKind,
     Info,
     Launch,
@@ -61,6 +62,7 @@ class RunRequest:
     n_traced_blocks: int = 2
     max_instructions: int = 10**10
     max_findings: int = 20
+    may_write_variables: bool = True
 
 
 @dataclass
@@ -163,7 +165,8 @@ class _Run:
             for offset, symbol in variable.references:
                 address = window_base(self.loaded.windows[symbol.name]) + symbol.offset
                 data.memory[offset : offset + 8] = struct.pack("<Q", address)
-            self.table.set(window, window_base(window), data.address, shadow.address, variable.n_bytes, 0)
+            flags = 0 if self.request.may_write_variables else int(EntryFlag.READ_ONLY)
+            self.table.set(window, window_base(window), data.address, shadow.address, variable.n_bytes, flags)
             self.variables[window] = (variable.name, variable.n_bytes)
 
 

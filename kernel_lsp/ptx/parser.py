@@ -29,7 +29,7 @@ from kernel_lsp.ptx.syntax import (
 
 WARP_SIZE = 32
 
-_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
+_COMMENT_OR_STRING = re.compile(r'//[^\n]*|/\*.*?(?:\*/|\Z)|"(?:\\.|[^"\\\n])*"', re.DOTALL)
 _FILE = re.compile(r'\.file\s+(\d+)\s+"([^"]*)"')
 _SECTION = re.compile(r"\.section\s+(\S+)\s*\{([^}]*)\}")
 _DEBUG_TEXT = re.compile(r"([$\w]+):\s*((?:\.b8\s+[\d,\s]+)+)")
@@ -59,7 +59,7 @@ def parse(text: str) -> Module:
 
 
 def _parse(text: str) -> Module:
-    text = _COMMENT.sub("", text)
+    text = _COMMENT_OR_STRING.sub(lambda match: match[0] if match[0][0] == '"' else "", text)
     texts = {}
     for section in _SECTION.finditer(text):
         texts.update(_debug_texts(section.group(2)))

@@ -107,6 +107,7 @@ def _run_request(request: dict[str, Any]) -> RunRequest:
         n_traced_blocks=request.get("n_traced_blocks", 2),
         max_instructions=request.get("max_instructions", 10**10),
         max_findings=request.get("max_findings", 20),
+        may_write_variables=request.get("may_write_variables", True),
     )
 
 

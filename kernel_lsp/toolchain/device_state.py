@@ -1,13 +1,14 @@
 """Which variables in device memory a compiled text writes: they would keep state between launches.
 
 A table that is only read is none, however it was declared; so the rule follows where the address of each variable goes,
-over all functions, without regard to order.
+over all functions and through pointers that are variables themselves, without regard to order.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import groupby
 
 from kernel_lsp.toolchain.ptx_text import Place, PtxText, Statement, mentioned
@@ -15,7 +16,7 @@ from kernel_lsp.toolchain.ptx_text import Place, PtxText, Statement, mentioned
 READING_FUNCTIONS = frozenset(("vprintf", "__assertfail"))
 """Functions of the system that get addresses of strings and only read them."""
 
-_DECLARATION = re.compile(r"^(?:\.\w+\s+)*\.global\b(?P<rest>[^=]*)")
+_DECLARATION = re.compile(r"^(?:\.\w+\s+)*\.(?:global|const)\b(?P<rest>[^=]*)(?:=(?P<initial>.*))?", re.DOTALL)
 _WRITES = ("st", "atom", "red", "cp", "stmatrix", "multimem", "wmma.store")
 _BRACKETED = re.compile(r"\[([^\]]*)\]")
 
@@ -28,11 +29,12 @@ def written_variables(ptx: PtxText) -> list[tuple[str, Place]]:
     variables = {name for statement in ptx.statements if (name := _declared(statement))}
     if not variables:
         return []
+    points_to = _points_to(ptx, variables)
     bodies = [(name, list(body)) for name, body in groupby(ptx.statements, key=lambda statement: statement.function)]
-    passed = _passed_to_functions(bodies, ptx, variables)
+    exchanged = _exchanged(bodies, ptx, variables, points_to)
     found: dict[str, Place] = {}
     for name, body in bodies:
-        holders = _holders(body, variables, frozenset() if name in ptx.entries else passed)
+        holders = _holders(body, _Known(variables, points_to, exchanged, name, name in ptx.entries))
         for statement in body:
             for variable in sorted(_written_by(statement, holders)):
                 found.setdefault(variable, statement.place)
@@ -50,21 +52,64 @@ def _declared(statement: Statement) -> str | None:
     return names[-1] if names else None
 
 
-def _passed_to_functions(
-    bodies: Sequence[tuple[str, Sequence[Statement]]], ptx: PtxText, variables: set[str]
-) -> frozenset[str]:
-    """Variables whose address any call hands over: every function's parameters may then hold them."""
+def _points_to(ptx: PtxText, variables: set[str]) -> dict[str, frozenset[str]]:
+    """Variables whose addresses the initial value of another holds, at once or by way of others."""
+    found = {name: frozenset() for name in variables}
+    for statement in ptx.statements:
+        match = _DECLARATION.match(statement.text)
+        if match and match["initial"]:
+            found[_declared(statement) or ""] = frozenset(mentioned(match["initial"])) & variables
+    for _ in variables:
+        found = {name: near.union(*(found[other] for other in near)) for name, near in found.items()}
+    return found
+
+
+@dataclass(frozen=True)
+class _Known:
+    """What holds for the body of `function`. A kernel's parameters come from the launch and hold no variable."""
+
+    variables: set[str]
+    points_to: Mapping[str, frozenset[str]]
+    exchanged: _Exchanged
+    function: str
+    is_kernel: bool
+
+    def of_parameter(self, statement: Statement) -> frozenset[str]:
+        if f"{self.function}_param_" not in statement.text:
+            return self.exchanged.returned
+        return frozenset() if self.is_kernel else self.exchanged.passed
+
+
+@dataclass(frozen=True)
+class _Exchanged:
+    """Variables whose address any call hands over, and those whose address any function gives back."""
+
     passed: frozenset[str] = frozenset()
+    returned: frozenset[str] = frozenset()
+
+    def __or__(self, other: _Exchanged) -> _Exchanged:
+        return _Exchanged(self.passed | other.passed, self.returned | other.returned)
+
+
+def _exchanged(
+    bodies: Sequence[tuple[str, Sequence[Statement]]],
+    ptx: PtxText,
+    variables: set[str],
+    points_to: Mapping[str, frozenset[str]],
+) -> _Exchanged:
+    """Of all functions: every parameter may hold what any call hands over."""
+    passed = _Exchanged()
     while True:
         more = passed
         for name, body in bodies:
-            more |= _passed_by(body, _holders(body, variables, frozenset() if name in ptx.entries else passed))
+            known = _Known(variables, points_to, passed, name, name in ptx.entries)
+            more |= _exchanged_by(body, _holders(body, known))
         if more == passed:
             return passed
         passed = more
 
 
-def _passed_by(body: Sequence[Statement], holders: Mapping[str, frozenset[str]]) -> frozenset[str]:
+def _exchanged_by(body: Sequence[Statement], holders: Mapping[str, frozenset[str]]) -> _Exchanged:
     passed: frozenset[str] = frozenset()
     arguments: frozenset[str] = frozenset()
     for statement in body:
@@ -74,18 +119,23 @@ def _passed_by(body: Sequence[Statement], holders: Mapping[str, frozenset[str]])
             if not READING_FUNCTIONS & set(mentioned(statement.text)):
                 passed |= arguments
             arguments = frozenset()
-    return passed
+    return _Exchanged(passed, returned=arguments)  # what no call takes is what the function gives back
 
 
-def _holders(body: Sequence[Statement], variables: set[str], passed: frozenset[str]) -> _Holders:
-    """To a fixed point: a result holds what its operands hold, a loaded value nothing, a parameter what was passed."""
-    holders: _Holders = {variable: frozenset((variable,)) for variable in variables}
+def _holders(body: Sequence[Statement], known: _Known) -> _Holders:
+    """To a fixed point: a result holds what its operands hold, a loaded value what the variables it may be loaded from
+    point to, a parameter what was passed."""
+    holders: _Holders = {variable: frozenset((variable,)) for variable in known.variables}
     changed = True
     while changed:
         changed = False
         for statement in body:
             names = _results(statement)
-            held = passed if statement.opcode.startswith("ld.param") else _carried(statement, holders)
+            held = (
+                known.of_parameter(statement)
+                if statement.opcode.startswith("ld.param")
+                else _carried(statement, holders, known.points_to)
+            )
             for name in names:
                 if not held <= holders.get(name, frozenset()):
                     holders[name] = holders.get(name, frozenset()) | held
@@ -93,8 +143,13 @@ def _holders(body: Sequence[Statement], variables: set[str], passed: frozenset[s
     return holders
 
 
-def _carried(statement: Statement, holders: Mapping[str, frozenset[str]]) -> frozenset[str]:
-    if statement.opcode.startswith(("ld", "tex", "setp", *_WRITES)) or statement.text.startswith("."):
+def _carried(
+    statement: Statement, holders: Mapping[str, frozenset[str]], points_to: Mapping[str, frozenset[str]]
+) -> frozenset[str]:
+    if statement.opcode.startswith("ld"):
+        held = _held(_operands(statement).partition(",")[2], holders)
+        return frozenset().union(*(points_to[variable] for variable in held))
+    if statement.opcode.startswith(("tex", "setp", *_WRITES)) or statement.text.startswith("."):
         return frozenset()
     return _held(_operands(statement).partition(",")[2], holders)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from kernel_lsp.core.finding import Finding, Severity
@@ -32,7 +32,11 @@ ALLOWED_HEADERS = frozenset(
 
 KNOWN_FUNCTIONS = frozenset(("vprintf", "__assertfail"))
 LIBDEVICE_PREFIX = "__nv_"
-CLOCK_REGISTERS = ("%clock", "%globaltimer")
+CLOCK_REGISTERS = ("%clock", "%globaltimer", "%pm")
+LAUNCH_REGISTERS = ("%gridid", "%current_graph_exec", "%envreg")
+"""They differ from launch to launch of one kernel, and so tell a check from a timed call."""
+PLACE_REGISTERS = ("%smid", "%nsmid", "%warpid", "%nwarpid")
+"""Where a block happens to run."""
 NOWHERE = Place(None, None)
 
 _EXTERN_FUNCTION = re.compile(r"\.extern\s+\.func\s*(?:\([^)]*\))?\s*(?P<name>[\w$]+)")
@@ -48,8 +52,11 @@ _OPERAND = re.compile(r'^[ \t\v\f]*(?:<(?P<angle>[^>"\n]+)>|"(?P<quoted>[^"\n]+)
 
 def source_findings(text: str, file_name: str = "kernel.cu") -> tuple[Finding, ...]:
     """What the text would make the compiler read: anything but the toolkit's own headers is an error."""
-    code = mask_comments(_splice(text))
-    return tuple(_include_findings(code, text, file_name))
+    found = {}
+    for reading in _readings(text):
+        for finding in _include_findings(mask_comments(reading), text, file_name):
+            found.setdefault((finding.line, finding.message), finding)
+    return tuple(found.values())
 
 
 def is_allowed_header(name: str) -> bool:
@@ -118,19 +125,33 @@ def _include_findings(code: str, text: str, file_name: str) -> Iterator[Finding]
         yield finding.model_copy(update={"file": file_name, "kernel": kernel_at_line(text, line)})
 
 
-def _splice(text: str) -> str:
+def _readings(text: str) -> Iterator[str]:
+    """The text as compilers may read it: some take a backslash before blanks, a trigraph or a lone carriage return for
+    the end of a line or for its continuation, others do not. What any of them would open is looked at."""
+    text = text.removeprefix("\ufeff")
+    as_lines = text.replace("\r\n", "\n")
+    for reading in dict.fromkeys((as_lines, as_lines.replace("\r", "\n"))):
+        yield _splice(reading, _continues_exactly)
+        yield _splice(reading, _continues)
+
+
+def _splice(text: str, continues: Callable[[str], bool]) -> str:
     """Line splices resolved, with the line count kept: the directive moves to the line it starts on."""
     lines = text.split("\n")
     spliced: list[str] = []
     index = 0
     while index < len(lines):
         line, n_joined = lines[index], 0
-        while _continues(line) and index + n_joined + 1 < len(lines):
+        while continues(line) and index + n_joined + 1 < len(lines):
             n_joined += 1
             line = _without_continuation(line) + lines[index + n_joined]
         spliced += [line] + [""] * n_joined
         index += n_joined + 1
     return "\n".join(spliced)
+
+
+def _continues_exactly(line: str) -> bool:
+    return line.endswith("\\")
 
 
 def _continues(line: str) -> bool:
@@ -172,6 +193,12 @@ def _instruction_findings(ptx: PtxText) -> Iterator[Finding]:
         names = set(mentioned(statement.text))
         if clocks := sorted(name for name in names if name.startswith(CLOCK_REGISTERS)):
             yield _error("reads-a-clock", f"it reads {clocks[0]}: a result may not depend on time", statement.place)
+        elif launches := sorted(name for name in names if name.startswith(LAUNCH_REGISTERS)):
+            message = f"it reads {launches[0]}: a result may not depend on which launch it is"
+            yield _error("tells-launches-apart", message, statement.place)
+        elif places := sorted(name for name in names if name.startswith(PLACE_REGISTERS)):
+            message = f"it reads {places[0]}: a result may not depend on where a block runs"
+            yield _warning("depends-on-place", message, statement.place)
         elif statement.opcode.startswith("nanosleep"):
             yield _warning("sleeps", "it sleeps", statement.place)
         elif statement.opcode.startswith("call") and "vprintf" in names:

@@ -8,12 +8,14 @@ _NOT_CODE = re.compile(
     r"""
       (?P<line_comment>//(?:\\\n|[^\n])*)
     | (?P<block_comment>/\*.*?(?:\*/|\Z))
-    | (?P<raw>(?:u8|[uUL])?R"(?P<delimiter>[^()\\\s]{0,16})\(.*?\)(?P=delimiter)")
+    | (?P<raw>(?<!\w)(?:u8|[uUL])?R"(?P<delimiter>[^()\\\s]{0,16})\(.*?\)(?P=delimiter)")
     | (?P<string>"(?:\\.|[^"\\\n])*")
-    | (?P<character>(?<![0-9a-fA-F])'(?:\\.|[^'\\\n])+')
+    | (?P<number>(?<!\w)\.?[0-9](?:'\w|[eEpP][+-]|[\w.])*)
+    | (?P<character>'(?:\\.|[^'\\\n])+')
     """,
     re.VERBOSE | re.DOTALL,
 )
+"""A number is code; it is here because its digit separators look like the quotes of a character."""
 _GLOBAL_FUNCTION = re.compile(
     r"\b__global__\b[^;{}]{0,500}?\b(?P<name>[A-Za-z_]\w*)\s*\((?=[^;{}]{0,4000}\)[^;{}()]{0,200}\{)"
 )
@@ -29,7 +31,7 @@ def mask_comments(text: str) -> str:
 
 def mask_literals(text: str) -> str:
     """`text` with every comment, string and character literal replaced by spaces."""
-    return _NOT_CODE.sub(lambda match: _blank(match[0]), text)
+    return _NOT_CODE.sub(lambda match: match[0] if match.lastgroup == "number" else _blank(match[0]), text)
 
 
 def kernel_at_line(text: str, line: int) -> str | None:

@@ -6,13 +6,15 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
+_COMMENT_OR_STRING = re.compile(r'//[^\n]*|/\*.*?(?:\*/|\Z)|"(?:\\.|[^"\\\n])*"', re.DOTALL)
 _FILE = re.compile(r'^\s*\.file\s+(\d+)\s+"([^"]*)"', re.MULTILINE)
 _LOC = re.compile(r"^\.loc\s+(\d+)\s+(\d+)\s+(\d+)(?:.*?\binlined_at\s+(\d+)\s+(\d+)\s+(\d+))?")
 _HEADER = re.compile(r"\.(?P<kind>entry|func)\b(?P<rest>.*)", re.DOTALL)
 _GUARD = re.compile(r"^@!?\s*[%$\w]+\s+")
-_LABEL = re.compile(r"^[$%\w]+\s*:(?!:)\s*")
-_SECTION = re.compile(r"\.section\b.*\Z", re.DOTALL)
+_LABELS = re.compile(r"^(?:[$%\w]+\s*:(?!:)\s*)+")
+_GUARD_MARK = re.compile(r"^@\s*!?\s*")
+_SECTION = re.compile(r"\.section\s+\.debug_\w+\s*\{[^{}]*\}")
+"""Debug information, which holds bytes and labels. A section of any other name stays and is read as statements."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,7 @@ def read_ptx(ptx: str, file_name: str) -> PtxText:
     """The statements of `ptx`; their lines are of the file called `file_name`."""
     user_files = user_file_numbers(ptx, file_name)
     reader = _Reader(user_files)
-    for line in _blank_comments(_SECTION.sub("", ptx)).splitlines():
+    for line in _SECTION.sub("", _blank_comments(ptx)).splitlines():
         reader.line(line.strip())
     return PtxText(tuple(reader.statements), tuple(reader.entries))
 
@@ -128,7 +130,7 @@ class _Reader:
                 self.entries.append(name)
 
     def _end(self) -> None:
-        text = _GUARD.sub("", _LABEL.sub("", self._pending.strip())).strip()
+        text = _GUARD.sub("", _GUARD_MARK.sub("@", _LABELS.sub("", self._pending.strip()))).strip()
         self._pending = ""
         if text:
             self.statements.append(Statement(" ".join(text.split()), self._function, self._place))
@@ -142,7 +144,11 @@ def _function_name(rest: str) -> str:
 
 
 def _blank_comments(text: str) -> str:
-    return _COMMENT.sub(lambda match: re.sub(r"[^\n]", " ", match[0]), text)
+    """A string may look like a comment, and a comment like a string. What a string holds is no code, but the path of a
+    `.file` is wanted."""
+    return _COMMENT_OR_STRING.sub(
+        lambda match: re.sub(r"[{};]", " ", match[0]) if match[0][0] == '"' else re.sub(r"[^\n]", " ", match[0]), text
+    )
 
 
 def mentioned(text: str) -> Iterator[str]:

@@ -65,7 +65,6 @@ HONEST = {
     "double precision that is meant": "__global__ void k(double* x) { x[0] = x[1] * 2.5; }",
     "inline assembly": '__global__ void k(float* x) { asm("ex2.approx.f32 %0, %1;" : "=f"(x[0]) : "f"(x[1])); }',
     "atomics on an output": "__global__ void k(float* x) { atomicAdd(x, 1.f); }",
-    "a multiprocessor's number": '__global__ void k(int* x) { asm("mov.u32 %0, %%smid;" : "=r"(x[0])); }',
     "asynchronous copies": (
         "#include <cuda_pipeline.h>\n__global__ void k(const float4* x, float4* y) { __shared__ float4 s[32];\n"
         "__pipeline_memcpy_async(&s[threadIdx.x], &x[threadIdx.x], 16); __pipeline_commit();\n"
@@ -101,6 +100,34 @@ STATE = {
     "inline assembly": (
         '__device__ int n;\n__global__ void k(int* x) {\n  asm volatile("st.global.u32 [%0], %1;" ::'
         ' "l"(&n), "r"(x[0])); }'
+    ),
+    "a label before the store": (
+        '__device__ int n;\n__global__ void k(int* x) {\n  asm volatile("A: B: st.global.u32 [%0], %1;" ::'
+        ' "l"(&n), "r"(x[0])); }'
+    ),
+    "blanks within the opcode": (
+        '__device__ int n;\n__global__ void k(int* x) {\n  asm volatile("st .global .u32 [%0], %1;" ::'
+        ' "l"(&n), "r"(x[0])); }'
+    ),
+    "a string that looks like a comment": (
+        '__device__ int n;\n__global__ void k(int* x) { asm volatile(".pragma \\"/*\\";");\n'
+        'n = x[0]; asm volatile(".pragma \\"*/\\";"); }'
+    ),
+    "a comment that looks like the end": (
+        '__device__ int n;\n__global__ void k(int* x) { asm volatile("// .section x");\n  n = x[0]; }'
+    ),
+    "a pointer that is a variable": (
+        "__device__ int n;\n__device__ int* p = &n;\n__global__ void k(int* x) { *p = x[0]; }"
+    ),
+    "a pointer to a pointer": (
+        "__device__ int n; __device__ int* p = &n;\n__device__ int** q = &p;\n__global__ void k(int* x) { **q = x[0]; }"
+    ),
+    "a pointer that a function gives back": (
+        "__device__ int n[4];\n__device__ __noinline__ int* at(int i) { return n + i; }\n"
+        "__global__ void k(int* x) { *at(x[1]) = x[0]; }"
+    ),
+    "constant memory": (
+        '__constant__ int n;\n__global__ void k(int* x) {\n  asm volatile("st.u32 [%0], %1;" :: "l"(&n), "r"(x[0])); }'
     ),
     "a reduction in assembly": (
         '__device__ int n;\n__global__ void k(int* x) {\n  asm volatile("red.global.add.u32 [%0], 1;" :: "l"(&n)); }'
@@ -142,6 +169,39 @@ async def test_reading_a_clock_is_refused(compiler: Compiler, read: str) -> None
 async def test_a_clock_hidden_in_assembly_is_refused(compiler: Compiler) -> None:
     text = '__global__ void k(long long* x) {\n  asm volatile("mov.u64 %0, /* */ \\n %%globaltimer;" : "=l"(x[0])); }'
     await check(compiler, text, ("reads-a-clock", Severity.ERROR, 2))
+
+
+@pytest.mark.parametrize("register", ["gridid", "pm0", "envreg3"])
+async def test_telling_launches_apart_is_refused(compiler: Compiler, register: str) -> None:
+    kind, bits = ("l", "u64") if register == "gridid" else ("r", "u32")
+    name = "long long" if register == "gridid" else "int"
+    text = f'__global__ void k({name}* x) {{\n  asm volatile("mov.{bits} %0, %%{register};" : "={kind}"(x[0])); }}'
+    (finding,) = audit(text, await compiled(compiler, text))
+    assert (finding.severity, finding.line) == (Severity.ERROR, 2)
+
+
+async def test_where_a_block_runs_is_warned_of(compiler: Compiler) -> None:
+    text = '__global__ void k(int* x) {\n  asm("mov.u32 %0, %%smid;" : "=r"(x[0])); }'
+    await check(compiler, text, ("depends-on-place", Severity.WARNING, 2))
+
+
+HIDDEN_INCLUDES = {
+    "a quote in a character that has a prefix": 'char c = u8\'"\'; const char* s = "/*";\n#include "a.h"\n',
+    "a quote in a character after a keyword": (
+        'int f(int x) { switch (x) { case\'"\': return *"/*"; } return 0; }\n#include "a.h"\n'
+    ),
+    "an identifier that ends in R": '#define XR\nconst char* s = XR"(" "/*";\n#include "a.h"\n//)"',
+    "a lone carriage return": '// a\r#include "a.h"\n',
+    "a trigraph that is none": '// what??/\n#include "a.h"\n',
+    "a backslash before a blank": '// what\\ \n#include "a.h"\n',
+    "a byte-order mark": '\ufeff#include "a.h"\n',
+    "a digit separator": 'int n = 1\'000; char c = \'"\'; const char* s = "/*";\n#include "a.h"\n',
+}
+
+
+@pytest.mark.parametrize("text", HIDDEN_INCLUDES.values(), ids=HIDDEN_INCLUDES.keys())
+def test_an_include_that_some_compiler_would_see_is_found(text: str) -> None:
+    assert [finding.code for finding in source_findings(text)] == ["include-outside-toolkit"]
 
 
 async def test_printing_and_sleeping_are_warned_of(compiler: Compiler) -> None:
