@@ -7,7 +7,6 @@ async with OperationTimer(task, make_worker, device=0, cache_directory=folder) a
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
@@ -22,14 +21,12 @@ from kernel_lsp.evaluate.baselines import MODES, Baselines, Job, TimingWorker, h
 from kernel_lsp.evaluate.baselines_cache import BaselineCache
 from kernel_lsp.evaluate.timing import Asker, Rounds, Subject, SubjectFailed, TimingPlan, end, measure_in_turn, prepare
 from kernel_lsp.evaluate.timing_floor import time_floor
-from kernel_lsp.evaluate.timing_result import measurement, ratio, self_noise
+from kernel_lsp.evaluate.timing_noise import AGAIN, OURS, TimingNoise
+from kernel_lsp.evaluate.timing_result import measurement, ratio
 from kernel_lsp.gpu.specs import find_gpu
 from kernel_lsp.process.worker_client import CaseFiles, OperationName
 
 PREPARE_DEADLINE_S = 60.0
-OURS, AGAIN = "ours", "ours again"
-N_SELF_PAIRS = 2
-"""A-A pairs measured per session, GPU and order of magnitude of the time; the larger noise counts."""
 MAX_DIFFERENCE = 1e-2
 """Between outputs of timed calls, relative L2: far above what the order of atomic additions changes, far below what
 missing work does. Values were judged before."""
@@ -102,7 +99,7 @@ class OperationTimer:
         """`make_worker` gives a worker that is not started; `device` is an index, or ``cpu`` for the host's clock."""
         self._task, self._device, self._plan, self._seed = task, device, plan or TimingPlan(), seed
         self._baselines = Baselines(make_worker, BaselineCache(cache_directory), names=baselines)
-        self._noise: dict[tuple[str, int], list[float]] = {}
+        self._noise = TimingNoise(device, seed)
         self._numbers = count()
         self._turn = asyncio.Lock()
 
@@ -134,7 +131,7 @@ class OperationTimer:
         if isinstance(ours, SubjectFailed):
             return CandidateBroke(ours.message)
         extra = []
-        if self._needs_self_pair(ours):
+        if self._noise.needs_self_pair(ours):
             again = await self._prepare(worker, operation, AGAIN, number)
             if isinstance(again, SubjectFailed):
                 return CandidateBroke(again.message)
@@ -163,9 +160,10 @@ class OperationTimer:
             await self._baselines.drop(job, rounds)
 
     async def _outcome(self, ours: Subject, measured: Measured, operation: TimedOperation, job: Job) -> TimingOutcome:
-        noise = self._measured_noise(ours, measured)
+        for again in measured.candidates[1:]:
+            self._noise.add_self_pair(ours, again, measured.rounds)
         mine = measurement(ours, measured.rounds, operation.bound, self._seed)
-        timed = [self._timed(ours, baseline, measured, operation, noise) for baseline in measured.baselines]
+        timed = [await self._timed(ours, baseline, measured, operation) for baseline in measured.baselines]
         for baseline in timed:
             await self._baselines.record(job, baseline)
         others = self._baselines.others(job, [baseline.name for baseline in timed])
@@ -188,9 +186,10 @@ class OperationTimer:
         )
         return Timed(comparison)
 
-    def _timed(
-        self, ours: Subject, baseline: Subject, measured: Measured, operation: TimedOperation, noise: float
+    async def _timed(
+        self, ours: Subject, baseline: Subject, measured: Measured, operation: TimedOperation
     ) -> TimedBaseline:
+        noise = await self._noise.between(ours, baseline)
         return TimedBaseline(
             name=baseline.name,
             measurement=measurement(baseline, measured.rounds, operation.bound, self._seed),
@@ -226,16 +225,7 @@ class OperationTimer:
             return WrongWhileTimed(f"{which} gave other outputs than the call that was judged")
         return None
 
-    # --- below: noise and floor
-
-    def _needs_self_pair(self, ours: Subject) -> bool:
-        return len(self._noise.get(_noise_key(ours), ())) < N_SELF_PAIRS
-
-    def _measured_noise(self, ours: Subject, measured: Measured) -> float:
-        """That of A-A pairs about as long as this one, on this GPU, in this session."""
-        known = self._noise.setdefault(_noise_key(ours), [])
-        known += [self_noise(ours, again, measured.rounds, self._seed) for again in measured.candidates[1:]]
-        return max(known)
+    # --- below: floor and job
 
     def _floor(self, operation: TimedOperation, mine: Measurement) -> tuple[TimeFloor | None, tuple[str, ...]]:
         graph = self._task.forward if operation.direction == "forward" else self._task.backward
@@ -289,11 +279,6 @@ def _entries(files: CaseFiles) -> list[dict[str, Any]]:
         {"name": tensor.name, "path": str(tensor.path), "dtype": tensor.dtype.value, "shape": list(tensor.shape)}
         for tensor in files.inputs
     ]
-
-
-def _noise_key(subject: Subject) -> tuple[str, int]:
-    """The GPU, and the time's order of magnitude by factors of four."""
-    return str(subject.facts.get("gpu_uuid", "")), int(math.log(max(subject.time_us, 1e-3), 4))
 
 
 def _best(found: Sequence[BaselineResult]) -> TimedBaseline:

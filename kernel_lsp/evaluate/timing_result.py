@@ -49,7 +49,7 @@ def measurement(subject: Subject, rounds: Rounds, bound: BoundOperation, seed: i
 
 
 def ratio(ours: Subject, theirs: Subject, rounds: Rounds, measured_noise: float, seed: int) -> Ratio:
-    """Theirs over ours. `measured_noise` is that of an A-A pair with buffers of its own, on this GPU."""
+    """Theirs over ours. `measured_noise` is that of A-A pairs on this GPU, relative."""
     their_pairs, our_pairs = _pairs(theirs, rounds), _pairs(ours, rounds)
     found = log_ratio_interval(their_pairs, our_pairs, seed)
     own = [self_ratio_interval(pairs, seed) for pairs in (their_pairs, our_pairs)]

@@ -20,8 +20,11 @@ COMMANDS = {
     "capture": ("capture", "capture"),
     "make_cases": ("cases", "make_cases"),
     "run_library": ("library", "run_library"),
+    "examine_task": ("filters", "examine_task"),
+    "count_configurations": ("filters", "count_configurations"),
     "prepare_candidate": ("timing_candidate", "prepare_candidate"),
     "prepare_baseline": ("baseline", "prepare_baseline"),
+    "prepare_probe": ("timing", "prepare_probe"),
     "time_block": ("timing", "time_block"),
     "end_timing": ("timing", "end_timing"),
 }

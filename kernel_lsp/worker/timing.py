@@ -1,4 +1,4 @@
-"""Commands that time one subject, a block of samples at a time: `time_block` and `end_timing`.
+"""Commands that time one subject, a block of samples at a time: `prepare_probe`, `time_block` and `end_timing`.
 
 A subject is a candidate's operation (`timing_candidate`) or a way to run the task in PyTorch (`baseline`): these live
 in different processes. Who asks for the blocks alternates between them; between two blocks nothing runs here.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import os
 import random
 import time
 from collections.abc import Callable, Mapping
@@ -28,6 +29,8 @@ SLEEP_MARGIN = 1.5
 LEAST_SLEEP_US = 20.0
 """For the events and the sleep's own launch."""
 MAX_SETS = 16
+PROBE_ELEMENTS = 1 << 18
+"""Of 4 bytes: a kernel of two or three microseconds, most of it its launch."""
 SET_BYTES_BUDGET = 2 << 30
 """Of all copies of one subject's buffers; two are made whatever they take."""
 FREE_MEMORY_SHARE = 8
@@ -67,6 +70,21 @@ class Subject:
 
 
 SUBJECTS: dict[str, Subject] = {}
+
+
+def prepare_probe(request: dict[str, Any]) -> dict[str, Any]:
+    """``{"subject", "device"}``: one small kernel of PyTorch's. It is the same in every process, so that it tells how
+    two processes differ. Answers as `admit` says."""
+    device = None if request["device"] == "cpu" else int(request["device"])
+    where = torch.device("cpu") if device is None else torch.device("cuda", device)
+    pairs = [[torch.rand(PROBE_ELEMENTS, device=where) + 1 for _ in range(2)] for _ in range(MAX_SETS)]
+    try:
+        subject = Subject(
+            lambda place: lambda: torch.neg(pairs[place][0], out=pairs[place][1]), _no_call, MAX_SETS, device
+        )
+        return {"status": "ready", **admit(request["subject"], subject)}
+    except RuntimeError as error:  # torch raises nothing narrower for what a device refuses
+        return {"status": "crashed", "message": str(error)[:500]}
 
 
 def time_block(request: dict[str, Any]) -> dict[str, Any]:
@@ -193,6 +211,11 @@ def _operator_samples(subject: Subject, n_calls: int) -> list[float]:
     return [(time.perf_counter() - started) * 1e6 / len(calls)]
 
 
+def _no_call(place: int) -> Callable[[], Any]:
+    """Of a subject that is no operator."""
+    return lambda: None
+
+
 def _enqueue_us(subject: Subject, stopwatch: Stopwatch) -> float:
     """The host's time for one call, while the device is busy with something else."""
     times = []
@@ -225,6 +248,7 @@ def _facts(device: int | None) -> dict[str, Any]:
         "tf32": _switch(torch.backends.cuda.matmul.allow_tf32 or torch.backends.cudnn.allow_tf32),
         "cudnn_benchmark": _switch(torch.backends.cudnn.benchmark),
         "date": datetime.date.today().isoformat(),
+        "pid": os.getpid(),
     }
     if device is None:
         facts = {"gpu": "CPU", "gpu_uuid": "", "driver": "none", "torch_version": torch.__version__}

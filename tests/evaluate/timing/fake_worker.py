@@ -31,6 +31,7 @@ FACTS = {
     "date": "2026-11-21",
     "tf32": "off",
     "cudnn_benchmark": "on",
+    "pid": os.getpid(),
 }
 
 
@@ -42,6 +43,11 @@ def main() -> None:
 
 def prepare_candidate(request: dict[str, Any]) -> dict[str, Any]:
     return ready(request, "ours")
+
+
+def prepare_probe(request: dict[str, Any]) -> dict[str, Any]:
+    log("probe")
+    return ready(request, "probe")
 
 
 def prepare_baseline(request: dict[str, Any]) -> dict[str, Any]:
@@ -74,7 +80,7 @@ def time_block(request: dict[str, Any]) -> dict[str, Any]:
     if N_BLOCKS[0] == BEHAVIOUR.get("crash_at_block"):
         return {"status": "crashed", "message": "CUDA error: an illegal memory access was encountered"}
     noise = [DRAW.gauss(0, BEHAVIOUR.get("spread", 0.01)) for _ in range(request["n_samples"])]
-    cold = [true_us(what) * (1 + BEHAVIOUR.get("offset", 0.0)) * (1 + error) for error in noise]
+    cold = [true_us(what) * (1 + error) + BEHAVIOUR.get("offset_us", 0.0) for error in noise]
     log(f"end {request['subject']} {time.monotonic_ns()}")
     return {
         "status": "timed",
@@ -110,6 +116,7 @@ def log(text: str) -> None:
 COMMANDS = {
     "prepare_candidate": prepare_candidate,
     "prepare_baseline": prepare_baseline,
+    "prepare_probe": prepare_probe,
     "time_block": time_block,
     "end_timing": end_timing,
 }

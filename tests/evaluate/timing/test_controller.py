@@ -61,7 +61,7 @@ async def test_a_slower_candidate_is_claimed_slower(tmp_path: Path) -> None:
 async def test_no_two_processes_run_blocks_at_once(tmp_path: Path) -> None:
     async with bench(tmp_path) as it:
         await it.comparison()
-        events = [line.split() for line in it.log() if " prepare " not in line]
+        events = [line.split() for line in it.log() if line.split()[1] in ("start", "end")]
     assert len(events) > 50
     for before, after in zip(events[0::2], events[1::2], strict=True):
         assert before[0] == after[0]
@@ -71,7 +71,7 @@ async def test_no_two_processes_run_blocks_at_once(tmp_path: Path) -> None:
 async def test_each_round_is_its_own_mirror(tmp_path: Path) -> None:
     async with bench(tmp_path, baselines=("eager",)) as it:
         await it.comparison()
-        started = [line.split()[2] for line in it.log() if " start " in line]
+        started = [line.split()[2] for line in it.log() if " start " in line and "probe" not in line]
     rounds = [started[at : at + 6] for at in range(0, len(started), 6)]
     assert all(found == found[::-1] for found in rounds)
     assert len({tuple(found) for found in rounds}) > 1, "the order is drawn anew for each round"
@@ -90,11 +90,28 @@ async def test_the_same_kernel_against_itself_claims_at_most_one_difference_in_t
 
 async def test_the_noise_of_an_a_a_pair_stops_small_claims(tmp_path: Path) -> None:
     """Two sets of buffers differ by more than candidate and baseline do."""
-    async with bench(tmp_path, times_us={"ours": 50.0, "eager": 51.0}, spread=0.05, baselines=("eager",)) as it:
+    async with bench(tmp_path, times_us={"ours": 50.0, "eager": 51.0}, spread=0.1, baselines=("eager",)) as it:
         comparison = await it.comparison()
     assert comparison.ratio is not None
     assert comparison.ratio.noise_floor > 0.02
     assert comparison.ratio.claim == "no difference"
+
+
+async def test_what_a_process_adds_to_each_call_is_no_difference(tmp_path: Path) -> None:
+    """The candidate's process takes 0.4 us longer for everything: 4 % of its time, and of nothing but noise."""
+    own = {"times_us": {"ours": 10.0}, "offset_us": 0.4}
+    async with bench(tmp_path, times_us={"eager": 10.0}, candidate=own, spread=0.001, baselines=("eager",)) as it:
+        ratio = (await it.comparison()).ratio
+    assert ratio is not None
+    assert ratio.high < 0.98
+    assert ratio.claim == "no difference"
+
+
+async def test_two_processes_are_probed_once(tmp_path: Path) -> None:
+    async with bench(tmp_path, baselines=("eager",)) as it:
+        for _ in range(3):
+            await it.comparison()
+        assert sum(line.endswith(" probe") for line in it.log()) == 2
 
 
 async def test_a_a_pairs_are_measured_twice_a_session(tmp_path: Path) -> None:

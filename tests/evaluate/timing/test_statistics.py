@@ -104,7 +104,7 @@ def test_a_ratio_inside_the_noise_of_the_gpu_is_no_difference() -> None:
 
 
 def test_a_difference_below_the_smallest_noise_is_never_claimed() -> None:
-    theirs, ours = rounds(np.random.default_rng(0), 1 + MIN_NOISE_FLOOR / 2, spread=1e-5)
+    theirs, ours = rounds(np.random.default_rng(0), 1 + 0.9 * MIN_NOISE_FLOOR, spread=1e-5)
     assert full_claim(theirs, ours, seed=0) == "no difference"
 
 
