@@ -34,10 +34,11 @@ def propose(
     documents: Documents,
     features: ClientFeatures,
     changed: DocumentEdits | None = None,
+    description: str = "",
 ) -> Proposal:
     """The edit that puts the files where they belong, and changes a document of the user's with it.
 
-    With confirmation where the client has it. Else only if all files are new: what is there is not changed unseen, so
+    With confirmation, under `label` and `description`, where the client has it. Else only if all files are new: what is there is not changed unseen, so
     that `changed` is left out.
     """
     states = [_state(file, documents) for file in files]
@@ -60,7 +61,8 @@ def propose(
         changes = []
     if changed is not None:
         changes.append(_document_edit(changed, annotation))
-    annotations = {ANNOTATION: types.ChangeAnnotation(label=label, needs_confirmation=True)} if annotation else None
+    confirmed = types.ChangeAnnotation(label=label, needs_confirmation=True, description=description or None)
+    annotations = {ANNOTATION: confirmed} if annotation else None
     return Proposal(types.WorkspaceEdit(document_changes=changes, change_annotations=annotations))
 
 
