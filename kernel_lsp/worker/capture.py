@@ -263,6 +263,13 @@ class _Attempt:
         used = forward.used | (backward_text.used if backward_text else set())
         texts = [forward, backward_text] if backward_text else [forward]
         kept = _kept(arguments, used, program, symbols, texts)
+        if not kept:
+            raise TargetFailure(
+                "the result depends on no input and no parameter: it is a constant",
+                file=self._place[0],
+                line=self._place[1],
+                next_step="compute it once, when the module is constructed",
+            )
         dropped = [a.name for a in arguments if self._is_users(a) and a not in kept]
         unused = [f"input '{name}' is not used, so it is not an argument" for name in dropped]
         captured = Captured(

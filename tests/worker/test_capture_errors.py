@@ -240,3 +240,8 @@ async def test_describe_names_versions() -> None:
         interpreter = await worker.describe()
     assert interpreter.torch_version.split(".")[0].isdigit()
     assert interpreter.has_cuda == bool(interpreter.devices)
+
+
+def test_a_constant_is_not_a_target() -> None:
+    with pytest.raises(TargetError, match="depends on no input"):
+        capture_text("def f(x):\n    return torch.zeros(8) + torch.arange(8)", "f", inputs=[tensor("x", 8)])

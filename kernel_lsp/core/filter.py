@@ -1,0 +1,51 @@
+"""What the filters for tasks say: is this task worth measuring kernels on?"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from kernel_lsp.core.model import SCHEMA_VERSION, Noun
+
+FilterStatus = Literal["passed", "flagged", "skipped"]
+
+
+class FilterResult(Noun):
+    """One filter on one configuration. `number` is what was measured and `threshold` what it is compared with; None
+    where the filter has none. A skipped filter says why in `message`."""
+
+    filter: str
+    configuration: str
+    status: FilterStatus
+    number: float | None = None
+    threshold: float | None = None
+    message: str = ""
+    line: int | None = None
+
+
+class TaskFilters(Noun):
+    """All filters on one task. `refused` says why the task could not be examined at all; empty when it could."""
+
+    target: str
+    device: str = ""
+    configurations: tuple[str, ...] = ()
+    results: tuple[FilterResult, ...] = ()
+    refused: str = ""
+
+    @property
+    def flagged(self) -> tuple[FilterResult, ...]:
+        return tuple(result for result in self.results if result.status == "flagged")
+
+    @property
+    def is_good(self) -> bool:
+        return not self.refused and not self.flagged
+
+
+class FilterReport(Noun):
+    """Several tasks."""
+
+    schema_version: int = SCHEMA_VERSION
+    tasks: tuple[TaskFilters, ...]
+
+    @property
+    def n_good(self) -> int:
+        return sum(task.is_good for task in self.tasks)

@@ -1,0 +1,51 @@
+"""`kernel-lsp bench filter` as a user runs it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.cli.commands import run, write
+
+GOOD = """
+import torch
+
+
+# kernel-lsp: x=f32[8, 16], y=f32[8, 16]
+def multiply(x, y):
+    return x * y
+"""
+BAD = """
+import torch
+
+
+# kernel-lsp: x=f32[8, 16], y=f32[8, 16]
+def ignores_one(x, y):
+    return x.relu().relu()
+"""
+
+
+def test_good_tasks_end_with_0(tmp_path: Path) -> None:
+    write(tmp_path, GOOD)
+    ran = run(tmp_path, "bench", "filter", "model.py::multiply")
+    assert ran.status == 0
+    assert "model.py::multiply: good" in ran.stdout
+    assert "1 of 1 tasks pass every filter" in ran.stdout
+
+
+def test_a_bad_task_ends_with_1_and_says_which_filter_and_where(tmp_path: Path) -> None:
+    write(tmp_path, BAD)
+    ran = run(tmp_path, "bench", "filter", "model.py::ignores_one", "gone.py", "--json")
+    assert ran.status == 1
+    assert ran.json["schema_version"] == 1
+    bad, gone = ran.json["tasks"]
+    flagged = {result["filter"]: result for result in bad["results"] if result["status"] == "flagged"}
+    assert set(flagged) == {"inputs-impact", "redundancy"}
+    assert flagged["inputs-impact"]["message"] == "no output depends on the input 'y'"
+    assert (flagged["redundancy"]["line"], flagged["inputs-impact"]["threshold"]) == (7, 0.01)
+    assert gone["refused"] == "gone.py: there is no such file"
+
+
+def test_without_a_task_it_says_how_to_call_it(tmp_path: Path) -> None:
+    ran = run(tmp_path, "bench", "filter")
+    assert ran.status == 2
+    assert "kernel-lsp bench filter FOLDER" in ran.stderr
