@@ -1,6 +1,6 @@
 """A run of models as text that depends on prompts, replies and verdicts alone: two runs of one replay have the same.
 
-Dates, durations, run ids and the order in which things happened to end are left out; everything else is in.
+Dates, durations, folders, run ids and the order in which things happened to end are left out; everything else is in.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from kernel_lsp.evolve.model_records import ModelRecords
 from kernel_lsp.evolve.model_run import CALIBRATION, RELATED
 from kernel_lsp.llm.recording import RecordedValue, write_recording
 
-VOLATILE = frozenset(("date", "evaluate_s", "compile_s", "elapsed_s", "run_id", "files", "from_cache"))
-"""Fields that say when and how long, wherever they are."""
+VOLATILE = frozenset(("date", "run_id", "files", "from_cache", "source_file", "file"))
+SECONDS_SUFFIX = "_s"
+"""Fields that say when, how long and in which folder, wherever they are."""
 
 
 def canonical_record(archive: Archive, run_id: str) -> str:
@@ -47,5 +48,6 @@ def record_run(archive: Archive, run_id: str, path: Path) -> int:
 
 def _lasting(value: Any) -> Any:
     if isinstance(value, dict):
-        return {name: _lasting(inner) for name, inner in value.items() if name not in VOLATILE}
+        lasting = (name for name in value if name not in VOLATILE and not name.endswith(SECONDS_SUFFIX))
+        return {name: _lasting(value[name]) for name in lasting}
     return [_lasting(inner) for inner in value] if isinstance(value, list) else value
