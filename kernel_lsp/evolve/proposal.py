@@ -124,6 +124,8 @@ class Proposal:
             return found
         parsed, model = found
         candidate = self._candidate(parsed, question, model, keys[-1])
+        if any(earlier.candidate_id == candidate.id for earlier in self._rounds):
+            return _Ended("wrong", "the correction changed nothing")
         return await self._assess(candidate, base.model_copy(update={"name": parsed.name, "thought": parsed.thought}))
 
     async def _ask(self, question: Question) -> tuple[tuple[str, ...], tuple[ParsedReply, str] | _Ended]:
