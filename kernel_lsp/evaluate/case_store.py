@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import math
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 
@@ -24,11 +27,26 @@ class NoCase:
     reason: str
 
 
-class CaseStore:
-    """Asks the worker for each case once. Expected values stay in files that only this process opens."""
+class SharedGpu(Protocol):
+    """A GPU that candidates and references take turns on; `cuda.GpuDevice` is one."""
 
-    def __init__(self, task: Task, worker: Worker, directory: Path) -> None:
-        self._task, self._worker, self._directory = task, worker, directory
+    @property
+    def index(self) -> int: ...
+    def turn(self) -> AbstractAsyncContextManager[None]: ...
+
+
+LARGE_ELEMENTS = 1 << 20
+"""Of all inputs: from so many on a GPU, where there is one, makes the reference."""
+
+
+class CaseStore:
+    """Asks the worker for each case once. Expected values stay in files that only this process opens.
+
+    References of large cases are made on the `gpu`, in the worker's own process and in a turn of its own: no candidate
+    runs meanwhile, and the worker keeps nothing there."""
+
+    def __init__(self, task: Task, worker: Worker, directory: Path, gpu: SharedGpu | None = None) -> None:
+        self._task, self._worker, self._directory, self._gpu = task, worker, directory, gpu
         self._made: dict[Case, asyncio.Task[CaseFiles | NoCase]] = {}
         self._expectations: dict[Case, tuple[Expectation, ...]] = {}
         self._serial = itertools.count()
@@ -63,20 +81,31 @@ class CaseStore:
     async def _ask(self, case: Case, directory: Path) -> CaseFiles | NoCase:
         directory.mkdir(parents=True)
         shapes = shapes_for(graph_of(self._task, case.operation), dict(case.sizes))
+        is_large = sum(math.prod(shape) for shape in shapes.values()) >= LARGE_ELEMENTS
         try:
-            files = await self._worker.make_case(
-                case.operation,
-                shapes=shapes,
-                family=case.family,
-                seed=case.seed,
-                directory=directory,
-                configuration=self._task.configuration,
-            )
+            if self._gpu is None or not is_large:
+                files = await self._make_case(case, shapes, directory, None)
+            else:
+                async with self._gpu.turn():
+                    files = await self._make_case(case, shapes, directory, self._gpu.index)
         except TargetError as error:
             if not self._worker.is_alive:
                 raise
             return NoCase(error.message)
         return NoCase(files.reason) if files.is_degenerate else files
+
+    async def _make_case(
+        self, case: Case, shapes: dict[str, tuple[int, ...]], directory: Path, gpu: int | None
+    ) -> CaseFiles:
+        return await self._worker.make_case(
+            case.operation,
+            shapes=shapes,
+            family=case.family,
+            seed=case.seed,
+            directory=directory,
+            configuration=self._task.configuration,
+            gpu=gpu,
+        )
 
 
 def read_expectations(files: CaseFiles) -> tuple[Expectation, ...]:

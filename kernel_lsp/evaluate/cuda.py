@@ -149,6 +149,11 @@ class GpuDevice:
         return self._slot.facts.name
 
     @property
+    def index(self) -> int:
+        """Its number among those that torch sees."""
+        return self._slot.index
+
+    @property
     def slot(self) -> GpuSlot:
         """The worker that candidates run in, for whoever times them inside a turn."""
         return self._slot
@@ -347,11 +352,7 @@ class _Attempt:
             "atomics or a library add in no fixed order"
             for (operation, output), spread in sorted(self._found.spreads.items())
         ]
-        return notes + [
-            f"{operation}: needs {n_bytes / 2**20:.3g} MiB of device memory beside its inputs and outputs"
-            for operation, n_bytes in self._found.scratch_bytes.items()
-            if n_bytes
-        ]
+        return notes + [_memory_note(case, self._found.scratch_bytes[case.bound.name]) for case in self._job.timed]
 
 
 # --- below: requests and answers
@@ -387,6 +388,17 @@ def _misbehaviour(ran: Mapping[str, Any], gpu: str, may_vary: bool, case: GpuCas
             "nobody wrote"
         )
     return None
+
+
+def _memory_note(case: GpuCase, scratch_bytes: int) -> str:
+    """Peak memory beside the inputs, against PyTorch's own where that was measured."""
+    output_bytes = sum(tensor.n_bytes for tensor in case.bound.tensors if tensor.role == "output")
+    ours = f"{case.bound.name}: {_mib(output_bytes + scratch_bytes)} of device memory at its peak beside the inputs"
+    return f"{ours}, eager PyTorch {_mib(case.files.eager_bytes)}" if case.files.eager_bytes else ours
+
+
+def _mib(n_bytes: int) -> str:
+    return f"{n_bytes / 2**20:.4g} MiB"
 
 
 def _judge_copies(case: GpuCase, paths: Mapping[str, Path], gpu: str) -> CaseResult | Mismatch:

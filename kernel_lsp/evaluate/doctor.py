@@ -15,7 +15,7 @@ from kernel_lsp.core.model import SCHEMA_VERSION, Noun
 from kernel_lsp.core.plan import BoundLaunch, TensorArgument
 from kernel_lsp.core.verdict import Built
 from kernel_lsp.errors import KernelLspError
-from kernel_lsp.evaluate.session import MIN_FREE_BYTES
+from kernel_lsp.evaluate.scratch import MIN_FREE_BYTES
 from kernel_lsp.gpu.specs import find_gpu
 from kernel_lsp.process.confinement import SandboxLevel, sandbox_level, support
 from kernel_lsp.process.self_test import self_test

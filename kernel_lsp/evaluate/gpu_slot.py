@@ -109,6 +109,12 @@ class GpuSlot:
                 )
         return self._out_of_service
 
+    async def prepare_canary(self) -> Canary:
+        """Build it, once. Raises EnvironmentProblem."""
+        if self._canary is None:
+            self._canary = await build_canary(self._compiler, self.facts.architecture, self._directory)
+        return self._canary
+
     async def ask(self, command: str, arguments: Mapping[str, Any], *, deadline_s: float) -> dict[str, Any] | Lost:
         """One request. After `Lost` the next `ready` replaces the worker."""
         if self._worker is None:
@@ -163,9 +169,7 @@ class GpuSlot:
 
     async def _prove(self) -> str:
         """Run the canary; what is wrong, empty when nothing is."""
-        if self._canary is None:
-            self._canary = await build_canary(self._compiler, self.facts.architecture, self._directory)
-        canary, folder = self._canary, self._directory / f"canary-{self.n_replaced}"
+        canary, folder = await self.prepare_canary(), self._directory / f"canary-{self.n_replaced}"
         try:
             loaded = await self.ask("load", load_request(CANARY, canary.built), deadline_s=CANARY_DEADLINE_S)
             ran = await self.ask("check", _canary_request(canary, folder), deadline_s=CANARY_DEADLINE_S)

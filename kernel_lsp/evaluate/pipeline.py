@@ -11,7 +11,7 @@ import errno
 import os
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Literal
 
@@ -88,14 +88,17 @@ class Evaluator:
         `sandbox` is how executors are confined; None takes the strongest level that this machine has."""
         self._task, self._compiler, self._gpu, self._seed = task, compiler, gpu, seed
         self._gpu_device = None if measured_on is None else measured_on.device
-        self._store = CaseStore(task, worker, directory)
+        self._store = CaseStore(task, worker, directory, self._gpu_device)
         self._device = CpuDevice(self._store, worker, directory, sandbox=sandbox)
         self._executor_checks = ExecutorChecks(task, self._device, gpu)
         self._gpu_checks = None if measured_on is None else GpuChecks(self._store, measured_on, seed)
         self._idle: list[PtxExecutor] = []
+        self._starting: asyncio.Task[PtxExecutor] | None = None
         self._slots = asyncio.Semaphore(N_SLOTS)
 
     async def __aenter__(self) -> Evaluator:
+        """An executor starts at once, to be there when the first candidate has been compiled."""
+        self._starting = asyncio.create_task(self._device.new_executor().__aenter__())
         return self
 
     @property
@@ -108,6 +111,9 @@ class Evaluator:
 
     async def __aexit__(self, *_: object) -> None:
         await self._store.close()
+        if self._starting is not None:
+            with suppress(OSError):  # nobody needed it
+                self._idle.append(await self._starting)
         while self._idle:
             await self._idle.pop().close()
 
@@ -267,11 +273,15 @@ class Evaluator:
             stages_s=progress.stages_s,
         )
 
+    async def _new_executor(self) -> PtxExecutor:
+        starting, self._starting = self._starting, None
+        return await (starting or self._device.new_executor().__aenter__())
+
     @asynccontextmanager
     async def _executor(self) -> AsyncIterator[PtxExecutor]:
         """A warm executor. One whose evaluation was cancelled or broke is not used again; one that died restarts."""
         async with self._slots:
-            executor = self._idle.pop() if self._idle else await self._device.new_executor().__aenter__()
+            executor = await self._new_executor() if not self._idle else self._idle.pop()
             try:
                 yield executor
             except BaseException:

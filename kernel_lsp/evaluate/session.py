@@ -3,20 +3,19 @@ private scratch folder. Everything ends with the session."""
 
 from __future__ import annotations
 
-import asyncio
 import itertools
-import shutil
-import tempfile
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 from kernel_lsp.config import Settings
 from kernel_lsp.core.target import TargetSource
 from kernel_lsp.core.task import Task
-from kernel_lsp.errors import EnvironmentProblem, KernelLspError, SettingError
+from kernel_lsp.errors import EnvironmentProblem, SettingError
 from kernel_lsp.evaluate.cuda import GpuDevice
 from kernel_lsp.evaluate.gpu_checks import MeasuringGpu
 from kernel_lsp.evaluate.pipeline import N_SLOTS, Evaluator
+from kernel_lsp.evaluate.scratch import scratch_folder
+from kernel_lsp.evaluate.session_gpu import SessionGpu
 from kernel_lsp.evaluate.timing_operation import OperationTimer
 from kernel_lsp.gpu.presence import has_gpu
 from kernel_lsp.gpu.specs import GpuSpec, find_gpu
@@ -25,9 +24,6 @@ from kernel_lsp.process.worker_client import Worker, find_python
 from kernel_lsp.toolchain.cache import BuildCache
 from kernel_lsp.toolchain.compile import Compiler
 from kernel_lsp.toolchain.discovery import find_toolchain
-
-MIN_FREE_BYTES = 256 << 20
-"""Of the scratch folder, before a run starts: one case at full size is inputs, outputs and three references."""
 
 
 class Session:
@@ -41,7 +37,7 @@ class Session:
         self.worker: Worker
         self._compiler: Compiler
         self._scratch: Path
-        self._gpu_device: asyncio.Task[GpuDevice] | None = None
+        self._session_gpu: SessionGpu | None = None
         self._n_evaluators = itertools.count()
 
     async def __aenter__(self) -> Session:
@@ -49,8 +45,7 @@ class Session:
             self.gpu = find_gpu(self.settings.target_gpu)
             python = await find_python(self.settings.python)
             toolchain = find_toolchain(self.settings.cuda_directory, user_site_packages=site_packages(python))
-            self._scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="kernel-lsp-")))
-            _check_free_space(self._scratch)
+            self._scratch = stack.enter_context(scratch_folder())
             cache = BuildCache(self.settings.cache_directory)
             self._compiler = await stack.enter_async_context(
                 Compiler(
@@ -64,7 +59,7 @@ class Session:
             self.worker = await stack.enter_async_context(self.new_worker(python))
             stack.push_async_callback(self._close_gpu)
             if self.settings.device != "cpu" and has_gpu():
-                self._start_gpu(_index_of(self.settings.device))
+                self._start_gpu()
             self._stack = stack.pop_all()
         return self
 
@@ -84,21 +79,14 @@ class Session:
     async def gpu_index(self) -> int | None:
         """The GPU that the settings ask for; None to use the executor alone. Raises SettingError when it is not there.
 
-        What is measured on it is of that GPU: the target GPU of estimates stays what the settings say."""
+        One that the machine has is not waited for: `evaluator` does that. What is measured on it is of that GPU: the
+        target GPU of estimates stays what the settings say."""
         device = self.settings.device
-        if device == "cpu":
+        if device == "cpu" or (device == "auto" and self._session_gpu is None):
             return None
-        seen = await self.worker.describe()
-        if device == "auto":
-            return 0 if seen.has_cuda else None
-        index = _index_of(device)
-        if not seen.has_cuda or index >= len(seen.devices):
-            raise SettingError(
-                f"device '{device}' was asked for, and torch in {self.worker.python} sees "
-                + (f"{len(seen.devices)} GPUs" if seen.has_cuda else "no GPU"),
-                next_step="use --device cpu, or name an interpreter whose torch sees it with --python",
-            )
-        return index
+        if self._session_gpu is None:
+            raise await self._no_gpu()
+        return self._session_gpu.index
 
     async def capture(self, source: TargetSource, *, with_backward: bool) -> Task:
         """The target as a task. Raises TargetError, EnvironmentProblem."""
@@ -119,7 +107,8 @@ class Session:
 
     async def evaluator(self, task: Task) -> Evaluator:
         """An evaluator of this task's candidates; it ends with the session."""
-        index = await self.gpu_index()
+        await self.gpu_index()
+        device = await self._gpu_device()
         evaluator = Evaluator(
             task,
             self.worker,
@@ -127,55 +116,52 @@ class Session:
             self.gpu,
             self._scratch / f"evaluate-{next(self._n_evaluators)}",
             seed=self.settings.seed,
-            measured_on=None if index is None else await self._measuring_gpu(task, index),
+            measured_on=None if device is None else await self._measuring_gpu(task, device),
             sandbox=self._sandbox,
         )
         return await self._stack.enter_async_context(evaluator)
 
-    async def _measuring_gpu(self, task: Task, index: int) -> MeasuringGpu:
+    async def _gpu_device(self) -> GpuDevice | None:
+        """None when the settings leave it to us and torch cannot use it. Raises SettingError when it was asked for."""
+        if self._session_gpu is None:
+            return None
+        try:
+            return await self._session_gpu.device()
+        except EnvironmentProblem:
+            if self.settings.device == "auto":
+                return None
+            raise await self._no_gpu() from None
+
+    async def _measuring_gpu(self, task: Task, device: GpuDevice) -> MeasuringGpu:
+        assert self._session_gpu is not None
         timer = OperationTimer(
             task,
-            lambda: self.new_worker(self.worker.python),
-            device=index,
+            self._session_gpu.timing_worker,
+            device=device.index,
             cache_directory=self.settings.cache_directory,
             seed=self.settings.seed,
         )
-        device = await self._start_gpu(index)
         return MeasuringGpu(device, await self._stack.enter_async_context(timer))
 
-    def _start_gpu(self, index: int) -> asyncio.Task[GpuDevice]:
-        """The session's GPU, whose worker takes seconds to start: from the beginning, beside the capture."""
-        if self._gpu_device is None:
-            device = GpuDevice(
-                lambda: self.new_worker(self.worker.python), index, self._scratch / "gpu", self._compiler
-            )
-            self._gpu_device = asyncio.create_task(device.__aenter__())
-        return self._gpu_device
+    async def _no_gpu(self) -> SettingError:
+        seen, device = await self.worker.describe(), self.settings.device
+        return SettingError(
+            f"device '{device}' was asked for, and torch in {self.worker.python} sees "
+            + (f"{len(seen.devices)} GPUs" if seen.has_cuda else "no GPU"),
+            next_step="use --device cpu, or name an interpreter whose torch sees it with --python",
+        )
+
+    def _start_gpu(self) -> None:
+        index = int(self.settings.device.partition(":")[2] or 0)  # of auto, cuda or cuda:N
+        self._session_gpu = SessionGpu(
+            index, lambda: self.new_worker(self.worker.python), self._compiler, self._scratch / "gpu"
+        )
 
     async def _close_gpu(self) -> None:
-        if self._gpu_device is None:
-            return
-        if not self._gpu_device.done():
-            self._gpu_device.cancel()
-        with suppress(asyncio.CancelledError, KernelLspError):  # one that did not start was reported where it was asked
-            await (await self._gpu_device).__aexit__(None, None, None)
-
-
-def _index_of(device: str) -> int:
-    """Of ``auto``, ``cuda`` or ``cuda:N``."""
-    return int(device.partition(":")[2] or 0)
+        if self._session_gpu is not None:
+            await self._session_gpu.close()
 
 
 def site_packages(python: Path) -> tuple[Path, ...]:
     """Where the packages of an interpreter are, torch's own compiler among them. Nothing is run to find out."""
     return tuple(sorted(python.parent.parent.glob("lib*/python3*/site-packages")))
-
-
-def _check_free_space(folder: Path) -> None:
-    free_bytes = shutil.disk_usage(folder).free
-    if free_bytes < MIN_FREE_BYTES:
-        raise EnvironmentProblem(
-            f"only {free_bytes >> 20} MiB are free in the scratch folder",
-            file=str(folder.parent),
-            next_step=f"free {MIN_FREE_BYTES >> 20} MiB, or set TMPDIR to a folder with space",
-        )

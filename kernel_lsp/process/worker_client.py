@@ -123,6 +123,9 @@ class Worker:
         )
 
     async def __aenter__(self) -> Worker:
+        """Once started it stays the same process: a worker may be warmed up before it is handed over."""
+        if self._conversation.is_alive:
+            return self
         try:
             await self._conversation.start()
         except OSError as error:
@@ -181,10 +184,12 @@ class Worker:
         directory: Path,
         deadline_s: float = CASE_DEADLINE_S,
         configuration: int = 0,
+        gpu: int | None = None,
     ) -> CaseFiles:
         """Write inputs, the fp64 reference and PyTorch's own result for the task captured last, below `directory`.
 
-        `configuration` picks among the captures of a task folder; `shapes` gives the shape of each tensor argument by name. Raises TargetError when the user's code fails there.
+        `configuration` picks among the captures of a task folder; `shapes` gives the shape of each tensor argument by
+        name; `gpu` is the index of one that is ours meanwhile. Raises TargetError when the user's code fails there.
         """
         request = {
             "command": "make_cases",
@@ -194,6 +199,7 @@ class Worker:
             "seed": seed,
             "directory": str(directory),
             "configuration": configuration,
+            "device": gpu,
         }
         reply = await self._ask(request, deadline_s)
         return CaseFiles(

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any
 
@@ -15,43 +13,19 @@ import torch
 from .backward import GRADIENT
 from .capture import WARM, Argument, Captured
 from .dtypes import PLAN_NAMES
-from .exact import run_exact
-from .failure import Failure, TargetFailure, raised_by_user, short_message
+from .failure import Failure
 from .families import FAMILIES, SPECIAL_VALUES, buffer_values, integers, near_own_values, place_special, resized
 from .files import write_tensor
 from .index_bounds import index_limits
 from .inputs import TensorLeaf
-from .machine import without_cuda
-from .program import quiet, user_outputs
+from .results import Case, Results, give_back_memory, own_generator, result_dtypes, results_of
 from .roundings import is_plain, rounding
 from .task import DEFAULT_INTEGER_RANGE, evaluate_size
-from .trial import call_original, input_shapes, seeded
+from .trial import input_shapes, seeded
 
 GIVEN = "given"
 MOSTLY = 0.5
 """A case whose reference is non-finite in more than this share of an output tells nothing about a kernel."""
-
-
-@dataclass
-class Case:
-    """One case in memory. `inputs` has every tensor input of the user's call; `state` every other placeholder."""
-
-    inputs: list[torch.Tensor]
-    state: dict[str, torch.Tensor]
-    gradients: list[torch.Tensor]
-
-
-@dataclass
-class _Results:
-    """What the outputs should be: in fp64, by PyTorch at the declared dtypes, and in fp64 on inputs moved by one
-    rounding (empty where that makes no sense). `note` says what had to be done otherwise, `eager_bytes` what PyTorch
-    needed beside its inputs on a GPU."""
-
-    expected: list[torch.Tensor]
-    native: list[torch.Tensor]
-    perturbed: list[torch.Tensor]
-    note: str
-    eager_bytes: int = 0
 
 
 def make_cases(request: dict[str, Any]) -> dict[str, Any]:
@@ -70,11 +44,12 @@ def make_cases(request: dict[str, Any]) -> dict[str, Any]:
     if reason:
         return _nothing(reason)
     case = _make(captured, family, seed, sizes)
-    with quiet(), without_cuda():
-        expected = _expected(captured, case, family, seed, is_backward)
-        native, note = _native(captured, case, expected, is_backward)
-        perturbed = [] if family in SPECIAL_VALUES else _perturbed(captured, case, seed, is_backward)
-    return _write(captured, request, case, _Results(expected, native, perturbed, note), is_backward)
+    gpu = request.get("device")
+    results = results_of(captured, case, family, seed, is_backward, gpu)
+    answer = _write(captured, request, case, results, is_backward)
+    del results
+    give_back_memory(gpu)
+    return answer
 
 
 # --- below: sizes
@@ -122,7 +97,7 @@ def _make(captured: Captured, family: str, seed: int, sizes: dict[sympy.Symbol, 
         for position, shape in enumerate(shapes)
     ]
     passed = [value for value, leaf in zip(inputs, captured.inputs.tensors) if leaf.state is None]
-    place_special(family, passed, _generator(seed, family, "special"))
+    place_special(family, passed, own_generator(seed, family, "special"))
     return Case(inputs, _state(captured, seed), [])
 
 
@@ -154,7 +129,7 @@ def _input(
     own = given[position] if given is not None else None
     if own is not None and at_captured and (family == GIVEN or not leaf.dtype.is_floating_point):
         return own.clone()
-    generator = _generator(seed, family, leaf.name)
+    generator = own_generator(seed, family, leaf.name)
     if leaf.dtype.is_floating_point:
         return FAMILIES[family](shape, generator).to(leaf.dtype).contiguous()
     limits = leaf.integer_range or _observed_range(own) or DEFAULT_INTEGER_RANGE
@@ -164,7 +139,7 @@ def _input(
 def _lifted_state(captured: Captured, leaf: TensorLeaf, shape: tuple[int, ...], seed: int) -> torch.Tensor:
     """A parameter near its own values, a buffer as it is; at other sizes like them."""
     assert leaf.state is not None
-    generator = _generator(seed, "state", leaf.state.name)
+    generator = own_generator(seed, "state", leaf.state.name)
     own = resized(captured.inputs.state[leaf.name], shape, generator)
     return near_own_values(own, generator) if leaf.state.role == "parameter" else buffer_values(own, generator)
 
@@ -197,7 +172,7 @@ def _state(captured: Captured, seed: int) -> dict[str, torch.Tensor]:
     """Parameters near their own values, buffers and constants as they are, by placeholder."""
     state = {}
     for placeholder in captured.program.placeholders:
-        generator = _generator(seed, "state", placeholder.qualified_name)
+        generator = own_generator(seed, "state", placeholder.qualified_name)
         if placeholder.role == "parameter":
             state[placeholder.node] = near_own_values(placeholder.value, generator)
         elif placeholder.role == "buffer":
@@ -205,134 +180,6 @@ def _state(captured: Captured, seed: int) -> dict[str, torch.Tensor]:
         elif placeholder.role == "constant":
             state[placeholder.node] = placeholder.value.detach().clone()
     return state
-
-
-def _generator(seed: int, *names: str) -> torch.Generator:
-    """Its own stream per tensor, the same on every machine."""
-    return torch.Generator().manual_seed(zlib.crc32("/".join([str(seed), *names]).encode()))
-
-
-# --- below: running
-
-
-def _expected(captured: Captured, case: Case, family: str, seed: int, is_backward: bool) -> list[torch.Tensor]:
-    """The fp64 results: outputs, or the gradients of the wanted arguments. Fills in the case's gradients."""
-    values = _placeholder_values(captured, case)
-    try:
-        if not is_backward:
-            with torch.no_grad():
-                return run_exact(captured.program, values)
-        wide = [value.double() if value.is_floating_point() else value for value in values]
-        leaves = _leaves(captured, wide)
-        outputs = run_exact(captured.program, leaves)
-        case.gradients = _gradients(captured, outputs, family, seed)
-        return _differentiate(captured, outputs, leaves, [gradient.double() for gradient in case.gradients])
-    except Exception as error:  # any operator may refuse these sizes or values, with any exception
-        raise _refused(captured, error) from None
-
-
-def _perturbed(captured: Captured, case: Case, seed: int, is_backward: bool) -> list[torch.Tensor]:
-    """The fp64 results on inputs moved by one rounding of the type that kernels compute in. How far they move is what
-    a backward-stable algorithm may be off; PyTorch's own error on one draw may be luckier than that."""
-    generator = _generator(seed, "rounding")
-    values = [_moved(value, generator) for value in _placeholder_values(captured, case)]
-    if not is_backward:
-        with torch.no_grad():
-            return run_exact(captured.program, values)
-    leaves = _leaves(captured, values)
-    outputs = run_exact(captured.program, leaves)
-    gradients = [_moved(gradient, generator) for gradient in case.gradients]
-    return _differentiate(captured, outputs, leaves, gradients)
-
-
-def _moved(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """In float64, each element up or down by half a unit of its last place; sums are kept in f32 for narrower types."""
-    if not value.is_floating_point():
-        return value
-    unit = torch.finfo(torch.float64 if value.dtype == torch.float64 else torch.float32).eps / 2
-    signs = torch.randint(0, 2, value.shape, generator=generator).double().mul_(2 * unit).sub_(unit)
-    return value.double() * (1.0 + signs)
-
-
-def _native(
-    captured: Captured, case: Case, expected: list[torch.Tensor], is_backward: bool
-) -> tuple[list[torch.Tensor], str]:
-    """The user's own code at the declared dtypes; the rounded reference and a note where torch has no kernel for it."""
-    try:
-        if not is_backward:
-            with torch.no_grad():
-                return call_original(captured, case.inputs, case.state), ""
-        leaves = _leaves(captured, _placeholder_values(captured, case))
-        inputs, state = list(case.inputs), dict(case.state)
-        for placeholder, leaf in zip(captured.program.placeholders, leaves):
-            if placeholder.role == "input":
-                inputs[placeholder.index] = leaf
-            else:
-                state[placeholder.node] = leaf
-        outputs = call_original(captured, inputs, state)
-        return _differentiate(captured, outputs, leaves, case.gradients), ""
-    except (RuntimeError, NotImplementedError) as error:
-        if "not implemented for" not in str(error):
-            raise _refused(captured, error) from None
-        dtypes = _result_dtypes(captured, is_backward)
-        note = f"PyTorch cannot run this on a CPU ({short_message(error)}): its result is the rounded reference"
-        return [result.to(dtype) for result, dtype in zip(expected, dtypes)], note
-    except Exception as error:  # as in _expected
-        raise _refused(captured, error) from None
-
-
-def _placeholder_values(captured: Captured, case: Case) -> list[torch.Tensor]:
-    return [case.inputs[p.index] if p.role == "input" else case.state[p.node] for p in captured.program.placeholders]
-
-
-def _leaves(captured: Captured, values: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Copies of the placeholders' values; those to differentiate with respect to ask for their gradient."""
-    wanted = captured.backward.of if captured.backward is not None else []
-    return [value.detach().clone().requires_grad_(position in wanted) for position, value in enumerate(values)]
-
-
-def _gradients(captured: Captured, outputs: list[torch.Tensor], family: str, seed: int) -> list[torch.Tensor]:
-    """Random gradients of the floating outputs, at their declared dtypes."""
-    make = FAMILIES["small_integers" if family == "small_integers" else "normal"]
-    dtypes = _declared_outputs(captured)
-    return [
-        make(tuple(outputs[p].shape), _generator(seed, family, GRADIENT, captured.output_names[p])).to(dtypes[p])
-        for p in captured.backward.outputs  # type: ignore[union-attr]
-    ]
-
-
-def _differentiate(
-    captured: Captured,
-    outputs: list[torch.Tensor],
-    leaves: list[torch.Tensor],
-    gradients: list[torch.Tensor],
-) -> list[torch.Tensor]:
-    """The gradients of the wanted placeholders that exist in the captured backward."""
-    backward = captured.backward
-    assert backward is not None
-    wanted = [position for position, result in zip(backward.of, backward.results) if result is not None]
-    pairs = [(outputs[p], g) for p, g in zip(backward.outputs, gradients) if outputs[p].requires_grad]
-    found = torch.autograd.grad(
-        [output for output, _ in pairs],
-        [leaves[position] for position in wanted],
-        [gradient for _, gradient in pairs],
-        allow_unused=True,
-    )
-    return [
-        gradient if gradient is not None else torch.zeros_like(leaves[position])
-        for position, gradient in zip(wanted, found)
-    ]
-
-
-def _refused(captured: Captured, error: BaseException) -> TargetFailure:
-    source = captured.source
-    return raised_by_user(
-        error,
-        "running the target on test inputs",
-        source["file"],
-        line=source["line"],
-        next_step="capture with sizes at which the target runs",
-    )
 
 
 # --- below: the answer
@@ -344,18 +191,6 @@ def _result_names(captured: Captured, is_backward: bool) -> list[str]:
     assert captured.backward_text is not None
     outputs = captured.backward_text.outputs
     return [output["name"] for output in outputs if output["node"] is not None]
-
-
-def _result_dtypes(captured: Captured, is_backward: bool) -> list[torch.dtype]:
-    if not is_backward:
-        return _declared_outputs(captured)
-    assert captured.backward is not None
-    pairs = zip(captured.backward.of, captured.backward.results)
-    return [captured.program.fake_inputs[position].dtype for position, result in pairs if result is not None]
-
-
-def _declared_outputs(captured: Captured) -> list[torch.dtype]:
-    return [node.meta["val"].dtype for node in user_outputs(captured.program.functional)]
 
 
 def _nothing(reason: str) -> dict[str, Any]:
@@ -375,13 +210,13 @@ def _write(
     captured: Captured,
     request: dict[str, Any],
     case: Case,
-    results: _Results,
+    results: Results,
     is_backward: bool,
 ) -> dict[str, Any]:
     reason = "" if request["family"] in SPECIAL_VALUES else _degenerate(results.expected, results.native)
     folder = os.path.abspath(request["directory"])
     names = _result_names(captured, is_backward)
-    dtypes = _result_dtypes(captured, is_backward)
+    dtypes = result_dtypes(captured, is_backward)
     inputs = [(a.name, _value(a, case)) for a in captured.arguments]
     if is_backward:
         assert captured.backward is not None
@@ -412,7 +247,7 @@ def _write_wide(folder: str, kind: str, names: Sequence[str], tensors: Sequence[
     ]
 
 
-def _write_native(folder: str, names: Sequence[str], results: _Results) -> list[dict[str, Any]]:
+def _write_native(folder: str, names: Sequence[str], results: Results) -> list[dict[str, Any]]:
     """PyTorch's own results, where their distance from the reference does not say everything."""
     told = [
         (name, native)

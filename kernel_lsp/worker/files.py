@@ -15,20 +15,27 @@ from .failure import EnvironmentFailure, Failure, ScratchFailure
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
+MAPPED_BYTES = 1 << 20
+"""From so many on, a GPU's tensor is copied straight into the file's pages."""
+
+
 def write_tensor(path: str, name: str, tensor: torch.Tensor) -> dict[str, Any]:
     """Write the tensor's bytes; the answer's entry for it. Raises EnvironmentFailure when the disk refuses."""
-    tensor = tensor.detach().cpu().contiguous()
+    tensor = tensor.detach().contiguous()
     n_bytes = tensor.numel() * tensor.element_size()
     try:
         os.makedirs(os.path.dirname(path), exist_ok=True)
         with open(path, "wb") as file:
-            if n_bytes:
+            if tensor.is_cuda and n_bytes >= MAPPED_BYTES:
+                os.posix_fallocate(file.fileno(), 0, n_bytes)  # a full disk is an error here, and a signal later
+                mapped = torch.from_file(path, shared=True, size=n_bytes, dtype=torch.uint8)
+                mapped.copy_(tensor.view(-1).view(torch.uint8))
+            elif n_bytes:
+                tensor = tensor.cpu()
                 file.write(memoryview((ctypes.c_char * n_bytes).from_address(tensor.data_ptr())))
     except OSError as error:
         kind = ScratchFailure if error.errno in DISK_FULL else EnvironmentFailure
-        raise kind(
-            f"cannot write test data ({error.strerror})", file=path, next_step="free some space there"
-        ) from None
+        raise kind(f"cannot write test data ({error.strerror})", file=path, next_step="free some space there") from None
     return {"name": name, "path": path, "dtype": PLAN_NAMES[tensor.dtype], "shape": list(tensor.shape)}
 
 

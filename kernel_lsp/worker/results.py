@@ -1,0 +1,255 @@
+"""What a case's results should be: in fp64, by PyTorch at the declared dtypes, and in fp64 on inputs moved by one
+rounding. On a GPU where one is lent for it, which no candidate uses meanwhile."""
+
+from __future__ import annotations
+
+import contextlib
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from .backward import GRADIENT
+from .capture import Captured
+from .exact import run_exact
+from .failure import Failure, TargetFailure, raised_by_user, short_message
+from .families import FAMILIES, SPECIAL_VALUES
+from .machine import without_cuda
+from .program import quiet, user_outputs
+from .trial import call_original
+
+CPU = torch.device("cpu")
+
+
+@dataclass
+class Case:
+    """One case in memory. `inputs` has every tensor input of the user's call; `state` every other placeholder;
+    `gradients` those of the floating outputs, once they are known."""
+
+    inputs: list[torch.Tensor]
+    state: dict[str, torch.Tensor]
+    gradients: list[torch.Tensor]
+
+    def on(self, device: torch.device) -> Case:
+        """The same on another device."""
+        return Case(
+            [value.to(device) for value in self.inputs],
+            {name: value.to(device) for name, value in self.state.items()},
+            [value.to(device) for value in self.gradients],
+        )
+
+
+@dataclass(frozen=True)
+class Results:
+    """What the outputs should be: in fp64, by PyTorch at the declared dtypes, and in fp64 on inputs moved by one
+    rounding (empty where that makes no sense). `note` says what had to be done otherwise, `eager_bytes` what PyTorch
+    needed beside its inputs on a GPU."""
+
+    expected: list[torch.Tensor]
+    native: list[torch.Tensor]
+    perturbed: list[torch.Tensor]
+    note: str
+    eager_bytes: int = 0
+
+
+def results_of(captured: Captured, case: Case, family: str, seed: int, is_backward: bool, gpu: int | None) -> Results:
+    """The results of a case, made on the GPU of that index or on the CPU, and left there. Fills in the case's
+    gradients. Raises TargetFailure for what the user's code refuses."""
+    run = _Run(captured, family, seed, is_backward)
+    with quiet(), without_cuda():
+        if gpu is not None:
+            with contextlib.suppress(Failure, RuntimeError):
+                # E.g. a tensor that the code makes on the CPU, or too little memory: then it is done there.
+                return _on_gpu(run, case, gpu)
+        return run.results(case, CPU)
+
+
+def give_back_memory(gpu: int | None) -> None:
+    """What is no longer used must not be missing to a candidate."""
+    if gpu is not None and torch.cuda.is_initialized():
+        torch.cuda.empty_cache()
+
+
+def own_generator(seed: int, *names: str) -> torch.Generator:
+    """Its own stream per tensor, the same on every machine."""
+    return torch.Generator().manual_seed(zlib.crc32("/".join([str(seed), *names]).encode()))
+
+
+def result_dtypes(captured: Captured, is_backward: bool) -> list[torch.dtype]:
+    """The declared dtypes of the outputs, or of the gradients that exist."""
+    if not is_backward:
+        return _declared_outputs(captured)
+    assert captured.backward is not None
+    pairs = zip(captured.backward.of, captured.backward.results)
+    return [captured.program.fake_inputs[position].dtype for position, result in pairs if result is not None]
+
+
+# --- below: running
+
+
+def _on_gpu(run: _Run, case: Case, gpu: int) -> Results:
+    """TF32 is off: it is a precision of its own, and not what the declared dtype says."""
+    torch.backends.cuda.matmul.allow_tf32 = False
+    torch.backends.cudnn.allow_tf32 = False
+    device = torch.device("cuda", gpu)
+    with torch.cuda.device(device), torch.device(device):
+        return run.results(case, device)
+
+
+@dataclass(frozen=True)
+class _Run:
+    """One direction of a captured target on one family."""
+
+    captured: Captured
+    family: str
+    seed: int
+    is_backward: bool
+
+    def results(self, case: Case, device: torch.device) -> Results:
+        here = case.on(device)
+        expected = self._expected(here, case)
+        here = replace(here, gradients=[gradient.to(device) for gradient in case.gradients])
+        before = _start_counting(device)
+        native, note = self._native(here, expected)
+        eager_bytes = _peak_bytes(device) - before
+        perturbed = [] if self.family in SPECIAL_VALUES else self._perturbed(here)
+        return Results(expected, native, perturbed, note, eager_bytes)
+
+    def _expected(self, case: Case, original: Case) -> list[torch.Tensor]:
+        """The fp64 results: outputs, or the gradients of the wanted arguments. Fills in the original's gradients."""
+        values = _placeholder_values(self.captured, case)
+        try:
+            if not self.is_backward:
+                with torch.no_grad():
+                    return run_exact(self.captured.program, values)
+            wide = [value.double() if value.is_floating_point() else value for value in values]
+            leaves = _leaves(self.captured, wide)
+            outputs = run_exact(self.captured.program, leaves)
+            original.gradients = self._gradients(outputs)
+            gradients = [gradient.to(outputs[0].device).double() for gradient in original.gradients]
+            return _differentiate(self.captured, outputs, leaves, gradients)
+        except Exception as error:  # any operator may refuse these sizes or values, with any exception
+            raise _refused(self.captured, error) from None
+
+    def _perturbed(self, case: Case) -> list[torch.Tensor]:
+        """The fp64 results on inputs moved by one rounding of the type that kernels compute in. How far they move is
+        what a backward-stable algorithm may be off; PyTorch's own error on one draw may be luckier than that."""
+        placed = _placeholder_values(self.captured, case)
+        generator = torch.Generator(placed[0].device if placed else CPU)
+        generator.manual_seed(own_generator(self.seed, "rounding").initial_seed())
+        values = [_moved(value, generator) for value in placed]
+        if not self.is_backward:
+            with torch.no_grad():
+                return run_exact(self.captured.program, values)
+        leaves = _leaves(self.captured, values)
+        outputs = run_exact(self.captured.program, leaves)
+        gradients = [_moved(gradient, generator) for gradient in case.gradients]
+        return _differentiate(self.captured, outputs, leaves, gradients)
+
+    def _native(self, case: Case, expected: list[torch.Tensor]) -> tuple[list[torch.Tensor], str]:
+        """The user's own code at the declared dtypes; the rounded reference and a note where torch has no kernel for
+        it."""
+        captured = self.captured
+        try:
+            if not self.is_backward:
+                with torch.no_grad():
+                    return call_original(captured, case.inputs, case.state), ""
+            leaves = _leaves(captured, _placeholder_values(captured, case))
+            inputs, state = list(case.inputs), dict(case.state)
+            for placeholder, leaf in zip(captured.program.placeholders, leaves):
+                if placeholder.role == "input":
+                    inputs[placeholder.index] = leaf
+                else:
+                    state[placeholder.node] = leaf
+            outputs = call_original(captured, inputs, state)
+            return _differentiate(captured, outputs, leaves, case.gradients), ""
+        except (RuntimeError, NotImplementedError) as error:
+            if "not implemented for" not in str(error):
+                raise _refused(captured, error) from None
+            dtypes = result_dtypes(captured, self.is_backward)
+            note = f"PyTorch cannot run this on a CPU ({short_message(error)}): its result is the rounded reference"
+            return [result.to(dtype) for result, dtype in zip(expected, dtypes)], note
+        except Exception as error:  # as in _expected
+            raise _refused(captured, error) from None
+
+    def _gradients(self, outputs: list[torch.Tensor]) -> list[torch.Tensor]:
+        """Random gradients of the floating outputs, at their declared dtypes, on the CPU."""
+        make = FAMILIES["small_integers" if self.family == "small_integers" else "normal"]
+        captured, dtypes = self.captured, _declared_outputs(self.captured)
+        with CPU:
+            return [
+                make(
+                    tuple(outputs[p].shape), own_generator(self.seed, self.family, GRADIENT, captured.output_names[p])
+                ).to(dtypes[p])
+                for p in captured.backward.outputs  # type: ignore[union-attr]
+            ]
+
+
+def _moved(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """In float64, each element up or down by half a unit of its last place; sums are kept in f32 for narrower types."""
+    if not value.is_floating_point():
+        return value
+    unit = torch.finfo(torch.float64 if value.dtype == torch.float64 else torch.float32).eps / 2
+    signs = torch.randint(0, 2, value.shape, generator=generator, device=value.device)
+    return value.double() * (1.0 + signs.double().mul_(2 * unit).sub_(unit))
+
+
+def _start_counting(device: torch.device) -> int:
+    """Bytes in use on a GPU from which a peak is counted; 0 on the CPU, where nobody counts."""
+    if device.type != "cuda":
+        return 0
+    torch.cuda.reset_peak_memory_stats(device)
+    return torch.cuda.memory_allocated(device)
+
+
+def _peak_bytes(device: torch.device) -> int:
+    return torch.cuda.max_memory_allocated(device) if device.type == "cuda" else 0
+
+
+def _placeholder_values(captured: Captured, case: Case) -> list[torch.Tensor]:
+    return [case.inputs[p.index] if p.role == "input" else case.state[p.node] for p in captured.program.placeholders]
+
+
+def _leaves(captured: Captured, values: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Copies of the placeholders' values; those to differentiate with respect to ask for their gradient."""
+    wanted = captured.backward.of if captured.backward is not None else []
+    return [value.detach().clone().requires_grad_(position in wanted) for position, value in enumerate(values)]
+
+
+def _differentiate(
+    captured: Captured,
+    outputs: list[torch.Tensor],
+    leaves: list[torch.Tensor],
+    gradients: list[torch.Tensor],
+) -> list[torch.Tensor]:
+    """The gradients of the wanted placeholders that exist in the captured backward."""
+    backward = captured.backward
+    assert backward is not None
+    wanted = [position for position, result in zip(backward.of, backward.results) if result is not None]
+    pairs = [(outputs[p], g) for p, g in zip(backward.outputs, gradients) if outputs[p].requires_grad]
+    found = torch.autograd.grad(
+        [output for output, _ in pairs],
+        [leaves[position] for position in wanted],
+        [gradient for _, gradient in pairs],
+        allow_unused=True,
+    )
+    return [
+        gradient if gradient is not None else torch.zeros_like(leaves[position])
+        for position, gradient in zip(wanted, found)
+    ]
+
+
+def _refused(captured: Captured, error: BaseException) -> TargetFailure:
+    source = captured.source
+    return raised_by_user(
+        error,
+        "running the target on test inputs",
+        source["file"],
+        line=source["line"],
+        next_step="capture with sizes at which the target runs",
+    )
+
+
+def _declared_outputs(captured: Captured) -> list[torch.dtype]:
+    return [node.meta["val"].dtype for node in user_outputs(captured.program.functional)]
