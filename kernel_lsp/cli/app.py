@@ -191,6 +191,31 @@ def report(
     raise typer.Exit(command.main(run, html, out, as_json))
 
 
+judge_app = typer.Typer(help="Judges: models that order and filter what goes to the GPU.", no_args_is_help=True)
+app.add_typer(judge_app, name="judge")
+
+
+@judge_app.command("calibrate")
+def judge_calibrate(
+    corpus: Annotated[Path, typer.Argument(help="A folder of .cu files with `task:` lines.")],
+    model: Annotated[list[str] | None, typer.Option("--model", metavar="MODEL", help="Who judges.")] = None,
+    budget: Annotated[float | None, typer.Option(min=0, metavar="USD", help="The most that judging may cost.")] = None,
+    record: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the replies, for --replay.")] = None,
+    replay: Annotated[Path | None, typer.Option(metavar="FILE", help="Recorded replies answer.")] = None,
+    device: Device = "auto",
+    python: Python = None,
+    as_json: Json = False,
+) -> None:
+    """Ask judges, blind, about kernels whose truth the whole pipeline tells; print and keep what they are worth.
+
+    Exit status: 0 it was measured, 2 it could not be.
+    """
+    import kernel_lsp.cli.judge as command
+
+    overrides = {"models": tuple(model) if model else None, "budget_usd": budget, "device": device, "python": python}
+    raise typer.Exit(command.main(corpus, overrides, as_json, record, replay))
+
+
 @app.command()
 def doctor(python: Python = None, as_json: Json = False) -> None:
     """Say what was found, what it enables, and how to fix the rest."""

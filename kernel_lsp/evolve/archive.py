@@ -84,7 +84,7 @@ class Archive:
         """Open or create. Raises EnvironmentProblem when the folder cannot be written or is not ours."""
         self.folder = workspace / FOLDER_NAME
         try:
-            _make_folder(self.folder)
+            make_folder(self.folder)
             self._connection = _connect(self.folder / "archive.sqlite3")
         except (OSError, sqlite3.Error) as error:
             raise EnvironmentProblem(
@@ -216,7 +216,7 @@ def workspace_lock(workspace: Path) -> Iterator[None]:
     """Hold the workspace for one run. Raises WorkspaceBusyError naming the holder. The kernel frees it when we die."""
     folder = workspace / FOLDER_NAME
     try:
-        _make_folder(folder)
+        make_folder(folder)
         file = (folder / LOCK_NAME).open("a+")
     except OSError as error:
         raise EnvironmentProblem(
@@ -248,7 +248,7 @@ def _lock(file: IO[str], folder: Path) -> None:
 # --- below: the folder and the connection
 
 
-def _make_folder(folder: Path) -> None:
+def make_folder(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     ignore = folder / ".gitignore"
     if not ignore.exists():

@@ -1,0 +1,57 @@
+"""`kernel-lsp judge calibrate`: how far judges can be believed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from kernel_lsp.cli import console
+from kernel_lsp.cli.paste import paste
+from kernel_lsp.config import load_settings
+from kernel_lsp.evolve.calibrating import CalibrationReport, calibrate
+from kernel_lsp.llm.recording import RecordedReply, write_recording
+
+
+HEADING = "{:<12} {:>7} {:>6} {:>8} {:>9} {:>6} {:>5} {:>4} {:>8}  {}"
+
+
+def main(corpus: Path, overrides: Mapping[str, Any], as_json: bool, record: Path | None, replay: Path | None) -> int:
+    """Run the command; returns the exit status."""
+    return console.run_to_exit_status(_calibrate(corpus, overrides, as_json, record, replay))
+
+
+async def _calibrate(
+    corpus: Path, overrides: Mapping[str, Any], as_json: bool, record: Path | None, replay: Path | None
+) -> int:
+    settings = load_settings(Path.cwd(), overrides)
+    replies: list[RecordedReply] = []
+    with console.stderr.status(f"evaluating and judging {corpus}"):
+        report = await calibrate(
+            corpus, Path.cwd(), settings, replay=replay, callbacks={"paste": paste}, record=replies.append
+        )
+    if record is not None:
+        write_recording(record, [], replies)
+    if as_json:
+        console.print_json(report)
+    else:
+        print_report(report)
+    return console.EXIT_OK
+
+
+def print_report(report: CalibrationReport) -> None:
+    """One row per judge and model, then what it cost and what it would have saved."""
+    say = console.stdout.print
+    say(
+        HEADING.format(
+            "judge", "kernels", "faulty", "accuracy", "precision", "recall", "Brier", "lost", "saved", "model"
+        )
+    )
+    for score in report.scores:
+        ratios = (score.accuracy, score.precision, score.recall, score.brier)
+        shown = ("-" if ratio is None else f"{ratio:.2f}" for ratio in ratios)
+        counts = (score.judge, score.n, score.n_faulty)
+        say(HEADING.format(*counts, *shown, score.n_lost, f"{score.saved_s:.1f} s", score.model), markup=False)
+    say("precision: held back and faulty of all held back; recall: held back of all faulty; lost: right, held back")
+    say(f"{report.n_calls} calls, ${report.cost_usd:.4f}; evaluating all took {report.evaluate_s:.1f} s", markup=False)
+    say(f"the fits are in {report.file}; runs in this workspace use them", markup=False)
