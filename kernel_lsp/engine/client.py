@@ -67,7 +67,7 @@ class EngineClient:
         if channel.is_alive:
             kill_tree(pid)
         await channel.close()
-        self._fail_all("the engine was stopped")
+        self._fail_all(Problem(kind="died", message="the engine was stopped"))
 
     # --- below
 
@@ -86,7 +86,7 @@ class EngineClient:
         await channel.close()
         if self._channel is channel:
             self._channel = None
-            self._fail_all("the engine died")
+            self._fail_all(Problem(kind="engine_died", message="the engine died"))
             self._on_death(_how(channel))
 
     def _dispatch(self, message: dict[str, Any]) -> None:
@@ -101,10 +101,10 @@ class EngineClient:
         if future is not None and not future.done():
             future.set_result(reply)
 
-    def _fail_all(self, message: str) -> None:
+    def _fail_all(self, problem: Problem) -> None:
         for id_, future in self._pending.items():
             if not future.done():
-                future.set_result(Reply(id=id_, error=Problem(kind="died", message=message)))
+                future.set_result(Reply(id=id_, error=problem))
 
 
 def _how(channel: Channel) -> str:

@@ -25,13 +25,17 @@ SettingValues = dict[str, Any]
 
 
 class Optimize(Noun):
-    """Run an optimization; nothing is written but the archive. Result: `RunResult`."""
+    """Run an optimization; nothing is written but the archive. Result: `RunResult`.
+
+    For a notebook `target` names its file, and `cells` are the texts of its Python cells up to that of the symbol:
+    what they define becomes a generated file."""
 
     method: Literal["optimize"] = "optimize"
     id: str
     directory: Path
     target: str
     backward: bool = False
+    cells: tuple[str, ...] = ()
     settings: SettingValues = {}
 
 
@@ -82,12 +86,14 @@ class CountKernel(Noun):
 
 
 class EstimateTarget(Noun):
-    """Capture a target, which imports its file, and estimate each of its lines. Result: `TargetEstimate`."""
+    """Capture a target, which imports its file, and estimate each of its lines. Result: `TargetEstimate`. `cells` as
+    for `Optimize`; lines are then those of the cells put together, from 1."""
 
     method: Literal["estimate"] = "estimate"
     id: str
     directory: Path
     target: str
+    cells: tuple[str, ...] = ()
     settings: SettingValues = {}
 
 
@@ -302,11 +308,12 @@ class JobEvent(Noun):
     event: JobQueued | JobStarted | Event
 
 
-ProblemKind = Literal["user", "environment", "busy", "internal", "cancelled", "died", "protocol"]
+ProblemKind = Literal["user", "environment", "busy", "internal", "cancelled", "died", "engine_died", "protocol"]
 
 
 class Problem(Noun):
-    """Why there is no result. ``died``: the job's process ended by itself; ``protocol``: the request was none."""
+    """Why there is no result. ``died``: the job's process ended by itself, or with its engine's orderly end;
+    ``engine_died``: the engine did; ``protocol``: the request was none."""
 
     kind: ProblemKind
     message: str

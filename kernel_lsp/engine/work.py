@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable
 from contextlib import aclosing
 from pathlib import Path
@@ -27,6 +28,7 @@ from kernel_lsp.engine.messages import (
     Resume,
     RunResult,
     SettingValues,
+    TargetEstimate,
 )
 from kernel_lsp.engine.selected import extract_lines
 from kernel_lsp.evaluate.check import check_kernel, count_kernel
@@ -34,6 +36,7 @@ from kernel_lsp.evaluate.session import Session
 from kernel_lsp.evolve.optimize import OUT_FOLDER_NAME, RunHandle, resume_request, start_request
 from kernel_lsp.evolve.request import find_workspace
 from kernel_lsp.plan.parser import parse
+from kernel_lsp.source.notebook import definitions_of
 from kernel_lsp.source.pytorch import read_target
 
 Tell = Callable[[Event], None]
@@ -42,6 +45,11 @@ Tell = Callable[[Event], None]
 async def do(request: JobRequest, tell: Tell, scratch: Path) -> Noun:
     """The job's result. Raises KernelLspError when it cannot run. `scratch` is a folder of the job's own."""
     match request:
+        case Optimize() if request.cells:
+            path, symbol = _write_cells(request)
+            settings = load_settings(request.directory, request.settings)
+            handle = _of_generated(path, symbol, settings, request.settings, backward=request.backward)
+            return await _run(handle, tell)
         case Optimize():
             handle = start_request(request.directory, request.target, request.backward, request.settings)
             return await _run(handle, tell)
@@ -81,6 +89,15 @@ async def _of_lines(request: OptimizeLines, tell: Tell) -> RunHandle:
     text, origin = file_of_lines(file, lines), Origin(file=file, lines=lines)
     path = write_generated(find_workspace(request.directory), lines.name, text, origin)
     return _of_generated(path, lines.name, settings, request.settings, backward=False)
+
+
+def _write_cells(request: Optimize | EstimateTarget) -> tuple[Path, str]:
+    """A file of what a notebook's cells define, and the symbol in it."""
+    file, _, symbol = request.target.partition("::")
+    notebook = Path(os.path.abspath(request.directory / file))
+    name = re.sub(r"\W", "_", f"{notebook.stem}_{symbol}", flags=re.ASCII)
+    text = definitions_of(request.cells, str(notebook.parent))
+    return write_generated(find_workspace(request.directory), f"cells_{name}", text, Origin(file=notebook)), symbol
 
 
 def _of_generated(path: Path, symbol: str, settings: Settings, given: SettingValues, *, backward: bool) -> RunHandle:
@@ -125,8 +142,24 @@ def _as_given(request: Check | CountKernel, target: str | None, scratch: Path) -
 
 async def _estimate(request: EstimateTarget, tell: Tell) -> Noun:
     settings = load_settings(request.directory, request.settings)
-    source = read_target(request.target, request.directory)
+    target, directory = request.target, request.directory
+    if request.cells:
+        path, symbol = _write_cells(request)
+        target, directory = f"{path.name}::{symbol}", path.parent
+    source = read_target(target, directory)
     tell(StageStarted(message=f"capturing {request.target}"))
     async with Session(settings) as session:
         task = await session.capture(source, with_backward=False)
-        return estimate_lines(request.target, task, session.gpu)
+        found = estimate_lines(request.target, task, session.gpu)
+    return _in_cells(found, Path(source.file)) if request.cells else found
+
+
+def _in_cells(found: TargetEstimate, generated: Path) -> TargetEstimate:
+    """The lines of the generated file as lines of the cells, which have one less above them."""
+    notebook = str(origin_of(generated).file)
+    lines = [
+        line.model_copy(update={"file": notebook, "line": line.line - 1})
+        for line in found.lines
+        if Path(line.file) == generated
+    ]
+    return found.model_copy(update={"lines": tuple(lines)})

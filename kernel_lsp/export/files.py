@@ -43,7 +43,7 @@ def check_replaceable(directory: Path, name: str) -> tuple[Path, Path]:
     changed since."""
     kernel, operator = directory / f"{name}.cu", directory / f"{name}.py"
     hashes = _marked_hashes(operator)
-    if kernel.exists() and _hash(_read(kernel)) != hashes[0]:
+    if _holds_something(kernel) and _hash(_read(kernel)) != hashes[0]:
         raise _not_ours(kernel)
     return kernel, operator
 
@@ -79,9 +79,14 @@ def _project_hashes(marker: Path) -> dict[str, str]:
     return known if isinstance(known, dict) else {}
 
 
+def _holds_something(path: Path) -> bool:
+    """An editor that makes a file and keeps its text unsaved leaves an empty one, which is nothing to lose."""
+    return path.exists() and not (path.is_file() and path.stat().st_size == 0)
+
+
 def _marked_hashes(operator: Path) -> tuple[str, str]:
     """Hashes of the kernel and the operator as they were written; empty when no operator is there."""
-    if not operator.exists():
+    if not _holds_something(operator):
         return "", ""
     text = _read(operator)
     marked = _MARKED.match(text)

@@ -46,7 +46,7 @@ def main() -> None:
 def _confine(spec: dict) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     _call(libc.prctl, "parent-death signal", PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if spec["parent"] and not _is_alive(spec["parent"]):
+    if spec["parent"] and os.getppid() != spec["parent"]:
         os._exit(EXIT_NOT_CONFINED)  # it died before the kernel knew that we would follow
     for kind, limit in spec["limits"]:
         _limit(kind, limit)
@@ -57,16 +57,6 @@ def _confine(spec: dict) -> None:
         _landlock(libc, spec)
     if spec["filter"]:
         _filter(libc, bytes.fromhex(spec["filter"]))
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        pass
-    return True
 
 
 def _limit(kind: int, limit: int) -> None:

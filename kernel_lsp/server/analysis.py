@@ -56,8 +56,14 @@ class Known:
 class Analyses:
     """One analyst process, one text at a time, the longest unseen first. `on_change` hears of every new analysis."""
 
-    def __init__(self, documents: Documents, on_change: Callable[[Document], None]) -> None:
-        self._documents, self._on_change = documents, on_change
+    def __init__(
+        self,
+        documents: Documents,
+        on_change: Callable[[Document], None],
+        above: Callable[[Document], tuple[str, ...]] = lambda _: (),
+    ) -> None:
+        """`above` gives the cells of a notebook above a text, which belong to what it means."""
+        self._documents, self._on_change, self._above = documents, on_change, above
         self._known: dict[str, Known] = {}
         self._first_unseen: dict[str, float] = {}
         self._due: dict[str, float] = {}
@@ -174,6 +180,7 @@ class Analyses:
             "language": document.language,
             "path": str(path) if path is not None else document.uri,
             "text": document.text,
+            "above": self._above(document),
         }
         self._channel.send(request)
         async for message in self._channel.messages():

@@ -11,7 +11,7 @@ import json
 import os
 import sys
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from math import prod
 from pathlib import Path
 
@@ -24,8 +24,10 @@ from kernel_lsp.plan.parser import parse as parse_plan
 from kernel_lsp.rules import cuda, pytorch
 from kernel_lsp.rules.cuda.parsing import ParsedCuda
 from kernel_lsp.server.analysed import ANALYSIS, EMPTY, Analysis, Kernel, Place, Target, TextRange, Use, digest_of
+from kernel_lsp.server.carried import below
 from kernel_lsp.server.operator_use import OPERATOR_SUFFIX
 from kernel_lsp.source.cuda import kernel_line_ranges
+from kernel_lsp.source.notebook import without_magics
 from kernel_lsp.source.python_file import FunctionNode, PythonFile, import_line, parse_python
 from kernel_lsp.source.pytorch import TargetLocation, list_targets, read_symbol
 
@@ -33,6 +35,7 @@ MAX_TREES_KEPT = 8
 NICENESS = 5
 """Behind the editor and the server that answers it, before the jobs."""
 N_BLOCK_DIMS = 3
+CELL_SCHEMES = ("vscode-notebook-cell:", "notebook-cell:")
 TORCH = "torch"
 """A text without it has no targets."""
 PRAGMA_MARK = "# kernel-lsp:"
@@ -48,15 +51,19 @@ def main() -> None:
     os.nice(NICENESS)
     for line in sys.stdin.buffer:
         request = json.loads(line)
-        analysis = analyse(request["language"], request["path"], request["text"])
+        analysis = analyse(request["language"], request["path"], request["text"], request.get("above", ()))
         reply = json.dumps({"id": request["id"], "analysis": ANALYSIS.dump_python(analysis, mode="json")})
         stdout.write(reply.encode() + b"\n")
 
 
-def analyse(language: str, path: str, text: str) -> Analysis:
-    """The analysis of a text; an empty one for a language that is none of ours."""
+def analyse(language: str, path: str, text: str, above: Sequence[str] = ()) -> Analysis:
+    """The analysis of a text; an empty one for a language that is none of ours. `above` are the cells of a notebook
+    that stand above it: they belong to what it means, and nothing is said of them."""
+    if language == "python" and above:
+        together = "\n".join(map(without_magics, (*above, text)))
+        return below(_analyse_python(Path(path), together), sum(cell.count("\n") + 1 for cell in above))
     if language == "python":
-        return _analyse_python(Path(path), text)
+        return _analyse_python(Path(path), without_magics(text) if path.startswith(CELL_SCHEMES) else text)
     return _analyse_cuda(path, text) if language == "cuda" else EMPTY
 
 

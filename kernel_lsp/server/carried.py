@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from kernel_lsp.rules.finding import TextRange
+from kernel_lsp.rules.finding import TextRange, shifted_finding, shifted_range
 from kernel_lsp.server.analysed import Analysis, Kernel, Target
 from kernel_lsp.server.documents import Document
 
@@ -24,6 +24,28 @@ def carried(document: Document, analysis: Analysis, serial: int) -> Analysis:
         kernels=tuple(kernel for kernel in kernels if kernel is not None),
         places=(),
         uses=(),
+    )
+
+
+def below(analysis: Analysis, n_lines: int) -> Analysis:
+    """Of what lies below the first `n_lines`, as if they were not there."""
+    moved = replace(
+        analysis,
+        findings=tuple(shifted_finding(f, -n_lines) for f in analysis.findings if f.range.start_line >= n_lines),
+        targets=tuple(_lifted(target, n_lines) for target in analysis.targets if target.line >= n_lines),
+        import_line=max(analysis.import_line - n_lines, 0),
+    )
+    places = [place for place in analysis.places if place.range.start_line >= n_lines]
+    uses = [use for use in analysis.uses if use.range.start_line >= n_lines and use.import_range.start_line >= n_lines]
+    return replace(
+        moved,
+        places=tuple(
+            replace(p, range=shifted_range(p.range, -n_lines), callee=shifted_range(p.callee, -n_lines)) for p in places
+        ),
+        uses=tuple(
+            replace(u, range=shifted_range(u.range, -n_lines), import_range=shifted_range(u.import_range, -n_lines))
+            for u in uses
+        ),
     )
 
 
@@ -51,6 +73,16 @@ def _target(document: Document, target: Target, serial: int) -> Target | None:
         end_line=_end(document, target.end_line, serial, line + target.end_line - target.line),
         forward_line=line if forward is None else forward,
         pragma="",
+    )
+
+
+def _lifted(target: Target, n_lines: int) -> Target:
+    return replace(
+        target,
+        line=target.line - n_lines,
+        end_line=target.end_line - n_lines,
+        forward_line=target.forward_line - n_lines,
+        pragma_line=target.pragma_line - n_lines,
     )
 
 

@@ -62,13 +62,14 @@ def start_check(server: KernelLanguageServer, document: Document, *, is_quiet: b
 
 
 def start_estimate(server: KernelLanguageServer, document: Document, symbol: str, *, is_quiet: bool) -> str:
-    """Estimate a target, of the file as it is on disk."""
-    path = _file(document.uri)
+    """Estimate a target, of the file as it is on disk, or of a notebook's cells as they are in the editor."""
+    path = _file_of(document)
     for job in server.jobs:
         if isinstance(job.request, EstimateTarget) and job.uri == document.uri and job.symbol == symbol:
             return job.id
     overrides = server.settings.overrides(path.parent)
-    request = EstimateTarget(id=new_id(), directory=path.parent, target=f"{path.name}::{symbol}", settings=overrides)
+    target, cells = f"{path.name}::{symbol}", _cells(server, document)
+    request = EstimateTarget(id=new_id(), directory=path.parent, target=target, cells=cells, settings=overrides)
     about = _about(server, document, symbol)
     return _start(server, request, f"Estimate {symbol}", document.uri, path, **about, is_quiet=is_quiet)
 
@@ -96,15 +97,17 @@ def _start_optimize(
     server: KernelLanguageServer, about: protocol.TargetArguments, *, backward: bool
 ) -> protocol.JobStarted:
     _allow(server)
-    path = _file(about.uri)
     document = server.documents.get(about.uri)
-    if document is not None:
+    path = _file_of(document) if document is not None else _file(about.uri)
+    cells = _cells(server, document) if document is not None else ()
+    if document is not None and not cells:
         _check_saved(server, document, path)
     request = Optimize(
         id=new_id(),
         directory=path.parent,
         target=f"{path.name}::{about.symbol}",
         backward=backward,
+        cells=cells,
         settings=server.settings.overrides(path.parent),
     )
     known = _about(server, document, about.symbol) if document is not None else {}
@@ -187,7 +190,7 @@ async def _cancel(server: KernelLanguageServer, about: protocol.JobArguments) ->
 
 async def _resume(server: KernelLanguageServer, about: protocol.RunArguments) -> protocol.JobStarted:
     _allow(server)
-    workspace = find_workspace(_file(about.uri).parent)
+    workspace = find_workspace(_place(server, about.uri).parent)
     return protocol.JobStarted(start_resume(server, about.uri, workspace, about.run))
 
 
@@ -284,6 +287,24 @@ def _check_saved(server: KernelLanguageServer, document: Document, path: Path) -
         raise JsonRpcInvalidParams(message=message)
 
 
+def _file_of(document: Document) -> Path:
+    """Its own, or that of the notebook it is a cell of. Raises JsonRpcInvalidParams for a text that was never saved."""
+    if document.file is None:
+        raise JsonRpcInvalidParams(message=f"{document.uri!r} is no file")
+    return document.file
+
+
+def _place(server: KernelLanguageServer, uri: str) -> Path:
+    """The file of a document, open or not, or of the notebook that it is a cell of."""
+    document = server.documents.get(uri)
+    return _file_of(document) if document is not None else _file(uri)
+
+
+def _cells(server: KernelLanguageServer, document: Document) -> tuple[str, ...]:
+    """The cells of a notebook up to this one; none for a file."""
+    return (*server.notebooks.above(document), document.text) if document.path is None else ()
+
+
 def _file(uri: str) -> Path:
     path = path_of(uri)
     if path is None:
@@ -305,7 +326,7 @@ def _argument(command: protocol.Command, arguments: list[Any]) -> Any:
 
 
 async def _result(server: KernelLanguageServer, about: protocol.RunArguments) -> tuple[Path, RunResult] | None:
-    workspace = find_workspace(_file(about.uri).parent)
+    workspace = find_workspace(_place(server, about.uri).parent)
     reply = await server.engines.of(workspace).ask(GetResult(id=new_id(), directory=workspace, run_id=about.run))
     if reply.result is None:
         message = reply.error.message if reply.error is not None else "no reply"

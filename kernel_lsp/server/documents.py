@@ -59,6 +59,19 @@ class Document:
             self._text = "".join(self.lines)
         return self._text
 
+    notebook: Path | None = None
+    """The file of the notebook that it is a cell of."""
+
+    @property
+    def file(self) -> Path | None:
+        """The file that the user has it in: its own, or the notebook's."""
+        return self.path or self.notebook
+
+    @property
+    def name(self) -> str:
+        """What it is called where lines of several texts are told apart."""
+        return str(self.path) if self.path is not None else self.uri
+
     @cached_property
     def path(self) -> Path | None:
         """The file; None for a notebook's cell or anything else that is none."""

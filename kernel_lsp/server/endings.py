@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,9 +25,12 @@ from kernel_lsp.engine.messages import (
 )
 from kernel_lsp.evolve.archive import FOLDER_NAME
 from kernel_lsp.server.analysed import digest_of
+from kernel_lsp.server.documents import Document
 from kernel_lsp.server.edits import RESULTS_FOLDER, propose, write_aside
 from kernel_lsp.server.knowledge import KnownCheck, KnownEstimate, KnownProfile, NoEstimate
 from kernel_lsp.server.line_edits import DocumentEdits, edits_of_lines
+from kernel_lsp.server.notebooks import n_lines_above
+from kernel_lsp.server.restarts import go_on, goes_on
 from kernel_lsp.server.rpc import ClientRefused
 from kernel_lsp.server.words import check_text, failure_text, result_text
 
@@ -65,18 +69,21 @@ async def present(
     label = f"kernel-lsp: {summary.name}, {result_text(summary)}"
     folder = workspace.joinpath(FOLDER_NAME, *RESULTS_FOLDER, summary.run_id)
     changed = _changed_lines(server, result, since_serial)
-    proposal = propose(result.files, label, server.documents, server.client, changed)
+    named = f"run {summary.run_id}"
+    proposal = propose(result.files, label, server.documents, server.client, changed, named)
     if changed is not None and not server.client.confirms_edits:
         await _show_diff(server, changed, folder)
+    reason = proposal.reason
     if proposal.edit is not None:
-        if await _apply(server, proposal.edit, label) and not server.client.confirms_edits:
-            await server.show(result.files[0].path)
-        return
+        is_applied = await _offer(server, proposal.edit, label, result)
+        if is_applied or server.client.confirms_edits:
+            return
+        reason = "the editor did not make the files"
     if proposal.is_nothing_new:
         server.say(types.MessageType.Info, f"{label}. {proposal.reason}: {summary.out}")
         return
     paths = write_aside(result.files, folder)
-    text = f"{label}. {proposal.reason}, so the result is in {folder}; its place is {summary.out}."
+    text = f"{label}. {reason}, so the result is in {folder}; its place is {summary.out}."
     server.say(types.MessageType.Info, text)
     await server.show(paths[0])
 
@@ -136,8 +143,21 @@ def _counted(server: KernelLanguageServer, job: Job, counts: KernelCounts) -> No
 def _estimated(server: KernelLanguageServer, job: Job, estimate: TargetEstimate) -> None:
     document = server.documents.get(job.uri)
     if document is not None:
+        estimate = _in_document(estimate, document, n_lines_above(server.notebooks.above(document)))
         server.knowledge.learn_estimate(job.uri, job.symbol, KnownEstimate(estimate, job.digest, job.serial))
         server.knowledge_changed(document)
+
+
+def _in_document(estimate: TargetEstimate, document: Document, n_above: int) -> TargetEstimate:
+    """Of a cell: its own lines, counted in it."""
+    if document.path is not None:
+        return estimate
+    lines = [
+        line.model_copy(update={"file": document.name, "line": line.line - n_above})
+        for line in estimate.lines
+        if line.line > n_above
+    ]
+    return estimate.model_copy(update={"lines": tuple(lines)})
 
 
 async def _ran(server: KernelLanguageServer, job: Job, result: RunResult) -> None:
@@ -156,6 +176,9 @@ async def _ran(server: KernelLanguageServer, job: Job, result: RunResult) -> Non
 async def _failed(server: KernelLanguageServer, job: Job, problem: Problem) -> None:
     if problem.kind == "cancelled":
         return
+    if goes_on(job, problem):
+        server.spawn(go_on(server, job))
+        return
     if isinstance(job.request, EstimateTarget):
         server.knowledge.learn_no_estimate(job.uri, job.symbol, NoEstimate(problem.message, job.digest))
     if job.is_quiet:
@@ -164,7 +187,7 @@ async def _failed(server: KernelLanguageServer, job: Job, problem: Problem) -> N
         logger.info("%s: %s", job.title, problem.message)
         return
     run_id = job.tracker.run_id
-    if problem.kind == "died" and run_id:
+    if problem.kind in ("died", "engine_died") and run_id:
         await _offer_resume(server, job, problem, run_id)
         return
     place = f"{problem.file}:{problem.line}: " if problem.file and problem.line else ""
@@ -186,6 +209,19 @@ async def _offer_resume(server: KernelLanguageServer, job: Job, problem: Problem
         return
     if chosen is not None and chosen.title == RESUME:
         start_resume(server, job.uri, job.workspace, run_id)
+
+
+async def _offer(server: KernelLanguageServer, edit: types.WorkspaceEdit, label: str, result: RunResult) -> bool:
+    """Where nothing is confirmed, the folder has to be there: Neovim 0.7 creates files and no folders."""
+    if server.client.confirms_edits:
+        return await _apply(server, edit, label)
+    for file in result.files:
+        with suppress(OSError):
+            file.path.parent.mkdir(parents=True, exist_ok=True)
+    if not await _apply(server, edit, label):
+        return False
+    await server.show(result.files[0].path)
+    return True
 
 
 async def _apply(server: KernelLanguageServer, edit: types.WorkspaceEdit, label: str) -> bool:

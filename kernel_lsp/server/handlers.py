@@ -71,9 +71,12 @@ def _did_open(ls: KernelLanguageServer, params: types.DidOpenTextDocumentParams)
 
 def _open(ls: KernelLanguageServer, item: types.TextDocumentItem) -> None:
     document = ls.documents.open(item.uri, item.language_id, item.version, item.text)
+    document.notebook = ls.notebooks.path(item.uri)
     ls.forget(item.uri)
     ls.analyses.opened(document)
-    ls.list_runs(document.path)
+    for below in ls.notebooks.below(item.uri):
+        ls.analyses.edited(below)
+    ls.list_runs(document.file)
 
 
 def _did_change(ls: KernelLanguageServer, params: types.DidChangeTextDocumentParams) -> None:
@@ -84,7 +87,8 @@ def _change(ls: KernelLanguageServer, uri: str, version: int, events: Any) -> No
     document = ls.documents.get(uri)
     if document is not None:
         document.apply([change_of(event) for event in events], version)
-        ls.analyses.edited(document)
+        for changed in (document, *ls.notebooks.below(uri)):
+            ls.analyses.edited(changed)
 
 
 def _did_close(ls: KernelLanguageServer, params: types.DidCloseTextDocumentParams) -> None:
@@ -103,7 +107,7 @@ def _did_save(ls: KernelLanguageServer, params: types.DidSaveTextDocumentParams)
     document = ls.documents.get(params.text_document.uri)
     if document is None or document.path is None or not ls.trust.allows_background_work:
         return
-    settings, analysis = ls.settings_for(document.path), ls.analyses.latest(document).analysis
+    settings, analysis = ls.settings_for(document.file), ls.analyses.latest(document).analysis
     if document.language == "cuda" and analysis.has_plan and settings.check_on_save:
         start_check(ls, document, is_quiet=True, is_measured=settings.measure_on_save and ls.has_gpu)
     if document.language == "python" and settings.estimate_on_hover:
@@ -123,6 +127,7 @@ async def _estimate_again(ls: KernelLanguageServer, document: Document) -> None:
 
 
 def _notebook_opened(ls: KernelLanguageServer, params: types.DidOpenNotebookDocumentParams) -> None:
+    ls.notebooks.open(params.notebook_document.uri, params.notebook_document.cells)
     for cell in params.cell_text_documents:
         _open(ls, cell)
 
@@ -131,6 +136,8 @@ def _notebook_changed(ls: KernelLanguageServer, params: types.DidChangeNotebookD
     cells = params.change.cells
     if cells is None:
         return
+    if cells.structure is not None:
+        ls.notebooks.change(params.notebook_document.uri, cells.structure.array)
     for cell in (cells.structure.did_open or ()) if cells.structure is not None else ():
         _open(ls, cell)
     for closed in (cells.structure.did_close or ()) if cells.structure is not None else ():
@@ -140,6 +147,7 @@ def _notebook_changed(ls: KernelLanguageServer, params: types.DidChangeNotebookD
 
 
 def _notebook_closed(ls: KernelLanguageServer, params: types.DidCloseNotebookDocumentParams) -> None:
+    ls.notebooks.close(params.notebook_document.uri)
     for cell in params.cell_text_documents:
         _close(ls, cell.uri)
 
@@ -170,7 +178,7 @@ async def _folders_changed(ls: KernelLanguageServer, params: types.DidChangeWork
 def _trust_changed(ls: KernelLanguageServer, params: protocol.TrustParams) -> None:
     ls.trust.said = params.trusted
     for document in ls.documents:
-        ls.list_runs(document.path)
+        ls.list_runs(document.file)
     if not params.trusted:
         for job in ls.jobs:
             ls.spawn(ls.jobs.cancel(job))
@@ -193,7 +201,7 @@ async def _hover(ls: KernelLanguageServer, params: types.HoverParams) -> types.H
     analysis = await _analysis(ls, document)
     line = params.position.line
     if document.language == "cuda":
-        gpu = ls.settings_for(document.path).target_gpu
+        gpu = ls.settings_for(document.file).target_gpu
         text = cuda_hover(document, analysis, ls.knowledge, line, gpu)
     else:
         text = python_hover(document, analysis, ls.knowledge, line, _pending(ls, document, analysis, line))
@@ -206,7 +214,7 @@ async def _hover(ls: KernelLanguageServer, params: types.HoverParams) -> types.H
 def _pending(ls: KernelLanguageServer, document: Document, analysis: Analysis, line: int) -> str:
     """Starts an estimate where it may start by itself; says what is going on, or what the user can do."""
     target = analysis.target_at(line)
-    if target is None or not target.inputs or document.path is None:
+    if target is None or not target.inputs or document.file is None:
         return ""
     if ls.knowledge.estimate(document.uri, target.symbol) is not None or line not in (target.line, target.forward_line):
         return ""
@@ -215,7 +223,7 @@ def _pending(ls: KernelLanguageServer, document: Document, analysis: Analysis, l
         return f"No estimate: {problem}."
     if not ls.trust.allows_commands:
         return "No estimate: the workspace is not trusted."
-    if not (ls.trust.allows_background_work and ls.settings_for(document.path).estimate_on_hover):
+    if not (ls.trust.allows_background_work and ls.settings_for(document.file).estimate_on_hover):
         return f"*Estimate {target.symbol}* (a code action) finds out what it costs; it imports this file."
     start_estimate(ls, document, target.symbol, is_quiet=True)
     return "Being estimated: hover again in a moment."
@@ -223,7 +231,7 @@ def _pending(ls: KernelLanguageServer, document: Document, analysis: Analysis, l
 
 async def _code_lens(ls: KernelLanguageServer, params: types.CodeLensParams) -> list[types.CodeLens]:
     document = ls.documents.get(params.text_document.uri)
-    if document is None or not ls.settings_for(document.path).code_lens:
+    if document is None or not ls.settings_for(document.file).code_lens:
         return []
     analysis = await _analysis(ls, document)
     lenses = cuda_lenses if document.language == "cuda" else python_lenses
@@ -237,7 +245,7 @@ async def _inlay_hint(ls: KernelLanguageServer, params: types.InlayHintParams) -
     first, last = params.range.start.line, params.range.end.line
     if document.language == "cuda":
         return profile_hints(document, ls.knowledge, first, last)
-    if not ls.settings_for(document.path).inlay_hints:
+    if not ls.settings_for(document.file).inlay_hints:
         return []
     return line_hints(document, await _analysis(ls, document), ls.knowledge, first, last)
 

@@ -37,6 +37,8 @@ class Job:
     digest: str = ""
     serial: int = 0
     """Which text it is about: the target's digest and the document's serial at the start."""
+    n_restarts: int = 0
+    """How often it went on after its engine had died."""
     tracker: Tracker = field(default_factory=Tracker)
     state: JobState = "queued"
 

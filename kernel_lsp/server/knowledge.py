@@ -113,7 +113,7 @@ class Knowledge:
             known = self._estimates.get((document.uri, target.symbol))
             for line in known.estimate.lines if known is not None else ():
                 assert known is not None
-                now = document.line_now(line.line - 1, known.serial) if Path(line.file) == document.path else None
+                now = document.line_now(line.line - 1, known.serial) if line.file == document.name else None
                 if now is not None and document.line_text(now).strip() == line.text:
                     found.append((now, line, known.digest != target.digest))
         return found

@@ -26,6 +26,7 @@ from kernel_lsp.server.engines import Engines
 from kernel_lsp.server.handshake import Initialized
 from kernel_lsp.server.jobs import Job, Jobs, new_id
 from kernel_lsp.server.knowledge import Knowledge
+from kernel_lsp.server.notebooks import Notebooks
 from kernel_lsp.server.protocol import RunEventParams
 from kernel_lsp.server.rpc import ClientRefused, Protocol
 from kernel_lsp.server.settings import SECTION, EditorSettings
@@ -52,7 +53,8 @@ class KernelLanguageServer(LanguageServer):
         self.trust = Trust(options["trusted"] if isinstance(options.get("trusted"), bool) else None)
         self.folders = _folders(initialized.params)
         self.knowledge = Knowledge()
-        self.analyses = Analyses(self.documents, self.analysis_changed)
+        self.notebooks = Notebooks(self.documents)
+        self.analyses = Analyses(self.documents, self.analysis_changed, self.notebooks.above)
         self.engines = Engines(self._engine_died)
         self.jobs = Jobs(self._job_changed, self._job_told, self._job_ended)
         self.stopped = asyncio.Event()
@@ -138,7 +140,7 @@ class KernelLanguageServer(LanguageServer):
 
     def diagnostics(self, document: Document) -> list[types.Diagnostic]:
         """Everything to say about a document now."""
-        if not self.settings_for(document.path).diagnostics:
+        if not self.settings_for(document.file).diagnostics:
             return []
         analysis = self.analyses.latest(document).now(document)
         check = self.knowledge.check(document.uri)

@@ -166,7 +166,7 @@ async def test_a_killed_engine_takes_its_jobs_along_and_comes_back(tmp_path: Pat
         os.kill(asked.client.pid, signal.SIGKILL)
         reply = await asyncio.wait_for(job, 10)
         assert reply.error is not None
-        assert reply.error.kind == "died"
+        assert reply.error.kind == "engine_died"
         assert asked.deaths == ["signal 9"]
         await wait_until_gone(running)
         (run,) = RunList.model_validate((await asked.ask(ListRuns(id="list", directory=tmp_path))).result).runs

@@ -249,8 +249,8 @@ def test_a_run_of_another_file_shows_nowhere(scale: Opened) -> None:
     assert len(scale.lenses()) == 2
 
 
-def test_a_notebook_s_cell_offers_no_run(tmp_path: Path) -> None:
-    document = Documents("utf-16").open("vscode-notebook-cell:/a.ipynb#1", "python", 1, SCALE)
+def test_a_text_that_was_never_saved_offers_no_run() -> None:
+    document = Documents("utf-16").open("untitled:Untitled-1", "python", 1, SCALE)
     assert python_lenses(document, analyse("python", "a", SCALE), Knowledge()) == []
 
 

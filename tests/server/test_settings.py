@@ -7,7 +7,15 @@ from typing import Any
 
 import pytest
 
-from kernel_lsp.core.event import CandidateEvaluated, Event, GenerationStarted, NewBest, RunStarted, TaskCaptured
+from kernel_lsp.core.event import (
+    CandidateEvaluated,
+    Event,
+    GenerationStarted,
+    ModelCalled,
+    NewBest,
+    RunStarted,
+    TaskCaptured,
+)
 from kernel_lsp.engine.messages import JobQueued, JobStarted
 from kernel_lsp.errors import SettingError
 from kernel_lsp.server.settings import EditorSettings, overrides_of
@@ -100,20 +108,35 @@ def test_a_capture_is_the_first_part() -> None:
 
 
 def test_the_search_counts_generations_and_candidates() -> None:
-    check([generation(1), evaluated(), evaluated()], 68, "generation 2/2, 2/4")
+    check([generation(1), evaluated(), evaluated()], 68, "generation 2/2, 2/4, cost $0.00")
 
 
 def test_the_best_so_far_is_named() -> None:
-    check([generation(0), evaluated(), BEST], 15, "generation 1/2, 1/4, best 6.5 us (estimated)")
+    check([generation(0), evaluated(), BEST], 15, "generation 1/2, 1/4, best 6.5 us (estimated), cost $0.00")
+
+
+def test_what_the_models_cost_so_far_is_said() -> None:
+    asked = ModelCalled(
+        slot=0,
+        purpose="propose",
+        model="m",
+        outcome="replied",
+        n_prompt_tokens=1,
+        n_reply_tokens=1,
+        cost_usd=0.25,
+        run_cost_usd=1.5,
+        n_run_calls=6,
+    )
+    check([generation(0), asked], 5, "generation 1/2, 0/4, cost $1.50")
 
 
 def test_the_full_check_is_the_last_part() -> None:
-    check([generation(1), evaluated("full")], 99, "full check: correct")
+    check([generation(1), evaluated("full")], 99, "full check: correct, cost $0.00")
 
 
 def test_the_percentage_never_falls() -> None:
-    check([generation(1), evaluated(), generation(0)], 58, "generation 1/2, 0/4")
+    check([generation(1), evaluated(), generation(0)], 58, "generation 1/2, 0/4, cost $0.00")
 
 
 def test_a_generation_without_proposals_divides_by_nothing() -> None:
-    check([generation(0, 0), evaluated()], 47, "generation 1/2, 1/1")
+    check([generation(0, 0), evaluated()], 47, "generation 1/2, 1/1, cost $0.00")

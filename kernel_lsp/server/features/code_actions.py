@@ -101,7 +101,7 @@ class CodeActions:
 
     def _target_actions(self, target: Target) -> Iterator[types.CodeAction]:
         about = {"uri": self._document.uri, "symbol": target.symbol}
-        if self._document.path is not None:
+        if self._document.file is not None:
             yield self._command(f"Optimize {target.symbol} to CUDA", REWRITE_KIND, "optimize", about)
             title = f"Optimize {target.symbol} to CUDA with backward"
             yield self._command(title, REWRITE_KIND, "optimizeWithBackward", about)
@@ -125,7 +125,7 @@ class CodeActions:
 
     def _use_actions(self, place: Place) -> Iterator[types.CodeAction]:
         target = self._analysis.target(place.symbol)
-        result = self._knowledge.last_result(self._document.path, place.symbol)
+        result = self._knowledge.last_result(self._document.file, place.symbol)
         if target is None or result is None or not (result.out / f"{result.name}.py").is_file():
             return
         if target.is_module:
@@ -138,7 +138,7 @@ class CodeActions:
         else:
             imported = f"{place.symbol}{OPERATOR_SUFFIX}"
             edits = [TextEdit(place.callee, imported)]
-        path = self._document.path
+        path = self._document.file
         assert path is not None
         is_in_package = self._analysis.is_in_package
         line = import_statement(path, result.out, result.name, imported, is_in_package=is_in_package)

@@ -44,18 +44,18 @@ def cuda_lenses(document: Document, analysis: Analysis, knowledge: Knowledge) ->
 
 
 def _target_commands(document: Document, target: Target, knowledge: Knowledge) -> Iterator[types.Command]:
-    if document.path is None:
-        return  # a notebook's cell is no file that a worker could import
+    if document.file is None:
+        return  # a text that was never saved is no file that a worker could import
     about = {"uri": document.uri, "symbol": target.symbol}
     yield _command("Optimize to CUDA", "kernelLsp.optimize", about)
-    interrupted = knowledge.interrupted(document.path, target.symbol)
+    interrupted = knowledge.interrupted(document.file, target.symbol)
     if interrupted is not None:
         run = {"uri": document.uri, "run": interrupted.run_id}
         yield _command(f"Resume run {interrupted.run_id}", "kernelLsp.resume", run)
-    result = knowledge.last_result(document.path, target.symbol)
+    result = knowledge.last_result(document.file, target.symbol)
     if result is not None:
         run = {"uri": document.uri, "run": result.run_id}
-        stale = " (stale)" if knowledge.is_stale(result, target, document.path) else ""
+        stale = " (stale)" if knowledge.is_stale(result, target, document.file) else ""
         yield _command(f"{result_text(result)}{stale}", "kernelLsp.report", run)
         yield _command("Show kernel", "kernelLsp.showKernel", run)
         yield _command("Compare", "kernelLsp.compare", run)

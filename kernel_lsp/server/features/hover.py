@@ -69,9 +69,9 @@ def _target_text(document: Document, target: Target, knowledge: Knowledge, pendi
         parts += _estimate_parts(known, STALE if known.digest != target.digest else "")
     elif not target.problem and pending:
         parts.append(pending)
-    result = knowledge.last_result(document.path, target.symbol)
+    result = knowledge.last_result(document.file, target.symbol)
     if result is not None:
-        stale = STALE if knowledge.is_stale(result, target, document.path) else ""
+        stale = STALE if knowledge.is_stale(result, target, document.file) else ""
         parts.append(f"Optimized: {result_text(result)}{stale}")
         parts.append("\n".join(f"{line}{stale}" for line in comparison_lines(result.comparisons)))
     return "\n\n".join(filter(None, parts))

@@ -1,0 +1,79 @@
+"""A whole session in a real headless Neovim, through vim.lsp and without any plugin: `apt-get install neovim`."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.server.samples import CALL_LINE, NET_FORWARD_LINE, NET_LINE, SCALE, SCALE_LINE
+
+NEOVIM = shutil.which("nvim")
+SESSION = Path(__file__).with_name("session.lua")
+STEP_S, SESSION_S = 180, 500
+CANCEL_S = 1.0
+SLACK = 3.0
+"""Neovim looks every 50 ms, and other work on the machine may take its turns."""
+
+pytestmark = [
+    pytest.mark.skipif(NEOVIM is None, reason="no Neovim here: apt-get install neovim"),
+    pytest.mark.timeout(SESSION_S + 60),
+]
+
+
+@pytest.fixture(scope="module")
+def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What the session saw. One session for all tests: each step builds on those before."""
+    root = tmp_path_factory.mktemp("neovim")
+    (root / ".kernel-lsp").mkdir()
+    (root / "scale.py").write_text(SCALE)
+    environment = {
+        **os.environ,
+        "FILE": str(root / "scale.py"),
+        "SEEN": str(root / "seen.json"),
+        "PYTHON": sys.executable,
+        "SCALE_LINE": str(SCALE_LINE + 1),
+        "NET_LINE": str(NET_LINE + 1),
+        "DEADLINE_MS": str(STEP_S * 1000),
+        "XDG_STATE_HOME": str(root / "state"),
+        "XDG_CACHE_HOME": os.environ.get("XDG_CACHE_HOME", str(Path.home() / ".cache")),
+    }
+    assert NEOVIM is not None
+    command = [NEOVIM, "--headless", "--clean", "-n", "-c", f"luafile {SESSION}"]
+    ran = subprocess.run(command, env=environment, cwd=root, capture_output=True, timeout=SESSION_S, check=False)
+    assert (root / "seen.json").is_file(), ran.stderr.decode(errors="replace")
+    found: dict[str, Any] = json.loads((root / "seen.json").read_text())
+    assert "problem" not in found, (found["problem"], found["messages"])
+    return found
+
+
+def test_diagnostics_arrive(seen: dict[str, Any]) -> None:
+    found = next(each for each in seen["diagnostics"] if each["code"] == "KL101")
+    assert (found["source"], found["line"]) == ("kernel-lsp", CALL_LINE)
+
+
+def test_a_code_action_edits_the_buffer(seen: dict[str, Any]) -> None:
+    assert seen["with_shapes"].split("\n")[NET_FORWARD_LINE].startswith("    # kernel-lsp: x=f32[")
+
+
+def test_a_run_shows_its_progress(seen: dict[str, Any]) -> None:
+    assert seen["first_progress"]["kind"] == "begin"
+    assert seen["first_progress"]["title"] == "Optimize scale"
+    reports = [each["value"] for each in seen["progress"] if each["value"]["kind"] == "report"]
+    assert any("generation 1/1" in report["message"] and "cost $" in report["message"] for report in reports)
+    assert seen["progress"][-1]["value"]["message"].startswith("done, best ")
+
+
+def test_the_result_is_applied_as_new_files(seen: dict[str, Any]) -> None:
+    assert "// op: scale(" in seen["kernel"]
+
+
+def test_cancelling_the_progress_ends_the_run(seen: dict[str, Any]) -> None:
+    assert seen["cancelled"] == "cancelled"
+    assert seen["cancelled_s"] <= CANCEL_S * SLACK
