@@ -15,10 +15,11 @@ from kernel_lsp.verify.judgement import JudgeName
 FILE_NAME = "judges.json"
 CLIP = 1e-3
 """What a judge is sure of is at most one in a thousand: a logit needs an end."""
-N_STEPS = 50
+N_STEPS = 100
 RIDGE = 1.0
 """Pull towards the identity, worth about one observation: few labels must not make a step function."""
-MIN_SLOPE = 0.0
+MAX_STEP = 1.0
+"""Of one Newton step: where the curve is flat, whole steps overshoot and never come back."""
 
 
 class Fit(Noun):
@@ -58,9 +59,11 @@ def fit(judge: JudgeName, model: str, said: Sequence[float], is_right: Sequence[
             gradient_shift += p - label
             h_slope, h_both, h_shift = h_slope + weight * x * x, h_both + weight * x, h_shift + weight
         determinant = h_slope * h_shift - h_both * h_both
-        slope -= (h_shift * gradient_slope - h_both * gradient_shift) / determinant
-        shift -= (h_slope * gradient_shift - h_both * gradient_slope) / determinant
-    return Fit(judge=judge, model=model, slope=max(slope, MIN_SLOPE), shift=shift, n=len(points))
+        slope -= _bounded((h_shift * gradient_slope - h_both * gradient_shift) / determinant)
+        shift -= _bounded((h_slope * gradient_shift - h_both * gradient_slope) / determinant)
+    if slope < 0.0:  # worse than a coin: only the base rate is left, for nobody is believed by his opposite
+        slope, shift = 0.0, _logit((sum(is_right) + 1) / (len(is_right) + 2))
+    return Fit(judge=judge, model=model, slope=slope, shift=shift, n=len(points))
 
 
 def read_calibration(folder: Path) -> Calibration:
@@ -84,6 +87,10 @@ def write_calibration(folder: Path, calibration: Calibration) -> Path:
 
 
 # --- below
+
+
+def _bounded(step: float) -> float:
+    return min(max(step, -MAX_STEP), MAX_STEP)
 
 
 def _logit(probability: float) -> float:

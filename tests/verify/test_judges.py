@@ -9,7 +9,7 @@ from kernel_lsp.gpu.specs import find_gpu
 from kernel_lsp.llm.prompts import Prompts
 from kernel_lsp.llm.request import ModelFailed, ModelRequest, Replied
 from kernel_lsp.verify.calibration import Calibration, fit
-from kernel_lsp.verify.judgement import JUDGES, JudgeName, Judgement, NoJudgement
+from kernel_lsp.verify.judgement import JUDGES, Judgement, JudgeName, NoJudgement
 from kernel_lsp.verify.judges import (
     Case,
     Panel,
