@@ -106,6 +106,26 @@ def check(
 
 
 @app.command()
+def profile(
+    kernel: Annotated[Path, typer.Argument(help="A .cu file with a launch plan.")],
+    task: Annotated[
+        str | None, typer.Option("--task", metavar="TARGET", help="What it computes. Default: its `task:` line.")
+    ] = None,
+    device: Device = "auto",
+    gpu: TargetGpu = None,
+    python: Python = None,
+    as_json: Json = False,
+) -> None:
+    """Say what bounds a kernel, how far it is from the floor, on which lines, and what would help most.
+
+    Exit status: 0 profiled, 2 it could not be.
+    """
+    import kernel_lsp.cli.profile as command
+
+    raise typer.Exit(command.main(kernel, task, {"device": device, "target_gpu": gpu, "python": python}, as_json))
+
+
+@app.command()
 def estimate(
     target: Annotated[str, typer.Argument(metavar="TARGET|KERNEL.cu", help=TARGET_HELP)],
     gpu: TargetGpu = None,

@@ -12,6 +12,7 @@ import os
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -31,7 +32,7 @@ from kernel_lsp.core.verdict import (
     Verdict,
 )
 from kernel_lsp.errors import PlanError, ScratchFullError
-from kernel_lsp.evaluate.case_store import CaseStore
+from kernel_lsp.evaluate.case_store import CaseStore, NoCase
 from kernel_lsp.evaluate.cases import (
     Case,
     OperationKind,
@@ -50,7 +51,7 @@ from kernel_lsp.evaluate.prepare import Prepared, kernel_names, plan_failure, pr
 from kernel_lsp.evaluate.progress import Plan, Progress
 from kernel_lsp.gpu.specs import GpuSpec
 from kernel_lsp.process.confinement import SandboxLevel
-from kernel_lsp.process.worker_client import Worker
+from kernel_lsp.process.worker_client import CaseFiles, Worker
 from kernel_lsp.ptx.executor import Loaded, PtxExecutor
 from kernel_lsp.toolchain.compile import BuildRequest, Compiler
 from kernel_lsp.toolchain.integrity import audit
@@ -65,6 +66,20 @@ DEVICE_NAME = "PTX executor (CPU)"
 COMPILED_AS = "kernel.cu"
 """What a candidate's text is called while it is compiled (`BuildRequest.file_name`), and so in the PTX."""
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+@dataclass(frozen=True)
+class ReadyRun:
+    """One direction of a built candidate, bound to the sizes of a case."""
+
+    built: Built
+    case: Case
+    bound: BoundOperation
+
+    @property
+    def is_given(self) -> bool:
+        """Whether it is at the captured sizes, on the user's own inputs."""
+        return self.case.is_captured and self.case.family == "given"
 
 
 class Evaluator:
@@ -141,18 +156,34 @@ class Evaluator:
     async def count(self, candidate: Candidate) -> tuple[Profile, ...] | CheckOutcome:
         """What the launches of each direction do at the captured sizes, as the executor counts it; or why it cannot be
         told. Values are not judged."""
+        ready = await self.ready_runs(candidate)
+        if not isinstance(ready, list):
+            return ready
+        return await self.count_runs([run for run in ready if run.is_given])
+
+    async def count_runs(self, runs: Sequence[ReadyRun]) -> tuple[Profile, ...] | CheckOutcome:
+        """The same of runs that are ready, which share one build."""
+        return await self._count(runs[0].built, [(run.case, run.bound) for run in runs])
+
+    async def ready_runs(self, candidate: Candidate, file_name: str = COMPILED_AS) -> list[ReadyRun] | CheckOutcome:
+        """Each direction built and bound, at the captured sizes and at small ones; or why it cannot be run. `file_name`
+        is what tools will call the text."""
         prepared = prepare(candidate.text, self._task)
         if isinstance(prepared, BuildFailed):
             return prepared
         try:
-            plans = {direction: self._plan_cases(prepared, direction, "screen")[0] for direction in prepared.directions}
+            plans = [self._plan_cases(prepared, direction, "screen") for direction in prepared.directions]
         except PlanError as error:
             return plan_failure(error)
-        built = await self._build(candidate, [bound for _, bound in plans.values()])
+        built = await self._build(candidate, [bound for plan in plans for _, bound in plan], file_name)
         if not isinstance(built, Built):
             return built
         refused = _audit(candidate.text, built, Progress(candidate.id))
-        return refused or await self._count(built, list(plans.values()))
+        return refused or [ReadyRun(built, case, bound) for plan in plans for case, bound in plan]
+
+    async def inputs_of(self, run: ReadyRun) -> CaseFiles | NoCase:
+        """The inputs of a run as files, and what its results should be."""
+        return await self._store.get(run.case)
 
     async def _count(
         self, built: Built, plans: Sequence[tuple[Case, BoundOperation]]
@@ -236,12 +267,13 @@ class Evaluator:
         return [(case, bound[case.sizes]) for case in cases]
 
     async def _build(
-        self, candidate: Candidate, operations: Sequence[BoundOperation]
+        self, candidate: Candidate, operations: Sequence[BoundOperation], file_name: str = COMPILED_AS
     ) -> Built | BuildFailed | TimedOut:
         names: set[str] = set().union(*(kernel_names(operation) for operation in operations))
         gpu = self._gpu_device
         request = BuildRequest(
             text=candidate.text,
+            file_name=file_name,
             name_expressions=tuple(sorted(names)),
             architecture=self._gpu.architecture.name if gpu is None else gpu.facts.architecture,
         )

@@ -76,6 +76,12 @@ class Session:
             sandbox=self._sandbox,
         )
 
+    def new_folder(self, name: str) -> Path:
+        """An empty folder that ends with the session."""
+        folder = self._scratch / f"{name}-{next(self._n_evaluators)}"
+        folder.mkdir(parents=True)
+        return folder
+
     async def gpu_index(self) -> int | None:
         """The GPU that the settings ask for; None to use the executor alone. Raises SettingError when it is not there.
 

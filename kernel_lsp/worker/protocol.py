@@ -20,6 +20,7 @@ COMMANDS = {
     "capture": ("capture", "capture"),
     "make_cases": ("cases", "make_cases"),
     "run_library": ("library", "run_library"),
+    "profile_trace": ("profile_trace", "profile_trace"),
     "examine_task": ("filters", "examine_task"),
     "count_configurations": ("filters", "count_configurations"),
     "prepare_candidate": ("timing_candidate", "prepare_candidate"),
