@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from kernel_lsp.cli import console
-from kernel_lsp.cli.optimize import describe_comparison
 from kernel_lsp.config import load_settings
 from kernel_lsp.core.finding import Finding, Severity
 from kernel_lsp.core.verdict import BuildFailed, Unsupported, Verdict
 from kernel_lsp.evaluate.check import check_kernel
+from kernel_lsp.evaluate.timing_words import detail_lines, one_line
 
 STYLES = {
     Severity.ERROR: "red",
@@ -64,7 +64,9 @@ def print_verdict(verdict: Verdict, file: str) -> None:
     for step in verdict.library_steps:
         say(f"  library   {step} does part of the work", markup=False)
     for name, comparison in verdict.times.items():
-        say(f"  time      {name}: {describe_comparison(comparison)}", markup=False)
+        say(f"  time      {name}: {one_line(comparison)}", markup=False)
+        for line in detail_lines(comparison):
+            say(f"            {line}", markup=False)
     _print_configurations(verdict)
     for note in verdict.notes:
         say(f"  note      {note}", markup=False)

@@ -26,8 +26,8 @@ from kernel_lsp.core.event import (
     StageStarted,
     TaskCaptured,
 )
-from kernel_lsp.core.measurement import Comparison, Estimate
 from kernel_lsp.errors import UserError
+from kernel_lsp.evaluate.timing_words import detail_lines, one_line
 from kernel_lsp.evolve.archive import Archive
 from kernel_lsp.evolve.optimize import RunHandle, resume_request, start_request
 from kernel_lsp.evolve.record import record_run
@@ -217,24 +217,12 @@ def print_report(finished: RunFinished, handle: RunHandle) -> None:
     for step in finished.library_steps:
         say(f"  library     {step} does part of the work (a vendor library, not our kernel)", markup=False)
     for name, comparison in finished.comparisons.items():
-        say(f"  {name:<11} {describe_comparison(comparison)}", markup=False)
+        say(f"  {name:<11} {one_line(comparison)}", markup=False)
+        for line in detail_lines(comparison):
+            say(f"  {'':<11} {line}", markup=False)
     for position, file in enumerate(finished.files):
         say(f"  {'files' if position == 0 else '':<11} {file}", markup=False)
     say(f"  next        {_next_step(finished)}", markup=False)
-
-
-def describe_comparison(comparison: Comparison) -> str:
-    """Both times with their interval, kind and GPU."""
-    ours, baseline = comparison.ours, comparison.baseline
-    kind = f"{ours.kind} on {ours.gpu}, {ours.date}"
-    bound = f", {ours.bound}-bound" if isinstance(ours, Estimate) else ""
-    return (
-        f"{_time(ours)} against {comparison.baseline_name} {_time(baseline)}: {comparison.speedup:.2g}x ({kind}{bound})"
-    )
-
-
-def _time(number: Any) -> str:
-    return f"{number.time_us:.3g} us [{number.low_us:.3g}, {number.high_us:.3g}]"
 
 
 def _next_step(finished: RunFinished) -> str:

@@ -77,6 +77,9 @@ class Measurement(Noun):
     device need; None where it was not taken."""
     n_calls_per_sample: int = 1
     """Calls between two time stamps, each on buffers of its own."""
+    method: Literal["graph", "stream", "not said"] = "not said"
+    """How the calls of a sample reach the device: as one CUDA graph that the harness captured, or one after the other.
+    Modes of `torch.compile` with graphs of their own are run as they are, on a stream."""
     resolution_us: float = 0.0
     """Between two time stamps with nothing between them, per call: a shorter time says nothing."""
     tf32: Switch = "not said"

@@ -5,7 +5,6 @@ While one process runs a block the others hold no running work. What comes befor
 
 from __future__ import annotations
 
-import math
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,8 +15,6 @@ from kernel_lsp.evaluate.timing_statistics import MIN_ROUNDS
 
 BLOCK_DEADLINE_S = 60.0
 US_PER_S = 1e6
-LEAST_SAMPLE_US = 100.0
-"""Calls are put into one sample until it is as long, so that two events around them weigh little."""
 BLOCK_US = 3000.0
 """Of cold samples: short beside what clocks take to move, long beside a question to a process."""
 MIN_SAMPLES, MAX_SAMPLES = 3, 8
@@ -26,6 +23,9 @@ OPERATOR_US = 1000.0
 MAX_OPERATOR_CALLS = 16
 FLUSH_US = 60.0
 """Of a flush of L2: 120 MB read and written at 4.3 TB/s."""
+GRAPH = "graph"
+GRAPH_ENQUEUE_US = 50.0
+"""Of waiting for the host to launch a graph."""
 BLOCK_OVERHEAD_US = 1500.0
 """Of asking a process and of reading clocks."""
 MIN_KEPT_ROUNDS = 2 * MIN_ROUNDS
@@ -73,9 +73,13 @@ class Subject:
 
     @property
     def n_calls(self) -> int:
-        """Per sample: the same rule for all subjects."""
-        wanted = math.ceil(LEAST_SAMPLE_US / max(self.time_us, 1e-3))
-        return max(1, min(wanted, int(self.facts["max_calls"])))
+        """Per sample."""
+        return int(self.facts["n_calls"])
+
+    @property
+    def method(self) -> str:
+        """How its calls reach the device: `GRAPH` or ``stream``."""
+        return str(self.facts["method"])
 
     @property
     def n_samples(self) -> int:
@@ -91,7 +95,8 @@ class Subject:
     @property
     def sample_us(self) -> float:
         """Of one cold sample with what comes before it, about."""
-        return FLUSH_US + self.n_calls * (self.time_us + 2 * float(self.facts["enqueue_us"]))
+        enqueue_us = GRAPH_ENQUEUE_US if self.method == GRAPH else 2 * self.n_calls * float(self.facts["enqueue_us"])
+        return FLUSH_US + enqueue_us + self.n_calls * self.time_us
 
     @property
     def round_us(self) -> float:
@@ -212,7 +217,6 @@ async def _block(subject: Subject, plan: TimingPlan, n_operator_calls: int) -> B
     request = {
         "subject": subject.subject_id,
         "n_samples": subject.n_samples,
-        "n_calls": subject.n_calls,
         "n_warm_samples": plan.n_warm_samples,
         "n_operator_calls": n_operator_calls,
     }

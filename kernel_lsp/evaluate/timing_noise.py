@@ -1,8 +1,8 @@
 """How far the time of a thing is from its own: on other buffers, and in another process.
 
-Both are measured once or twice a session and kept. A process gives each of its launches a constant of its own: two that
-ran the same kernel were 0.10 to 0.12 us per call apart, whatever it did and for as long as they lived (measured on one
-H200, 2026-11-21, kernels of 6 to 520 us).
+Both are measured once or twice a session and kept. Launches on a stream take a constant of their process's own: two
+that ran the same kernel were 0.10 to 0.12 us per call apart, whatever it did and for as long as they lived; as parts of
+CUDA graphs they were 0.01 us apart (measured on one H200, 2026-11-21, kernels of 1.5 to 520 us).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class TimingNoise:
     def __init__(self, device: int | str, seed: int) -> None:
         self._device, self._seed = device, seed
         self._of_buffers: dict[tuple[str, int], list[float]] = {}
-        self._of_processes: dict[tuple[int, int], float] = {}
+        self._of_processes: dict[tuple[int, str, int, str], float] = {}
 
     def needs_self_pair(self, ours: Subject) -> bool:
         """Whether the candidate should be measured beside itself."""
@@ -44,11 +44,11 @@ class TimingNoise:
         return max(of_buffers, *(offset_us * _n_launches(subject) / subject.time_us for subject in (ours, theirs)))
 
     async def _offset_us(self, ours: Subject, theirs: Subject) -> float:
-        """How far apart the two processes run one and the same small kernel. A process that cannot be probed will say
-        so in its next block; until then nothing is known of it."""
-        key = (int(ours.facts["pid"]), int(theirs.facts["pid"]))
+        """How far apart the two processes run one and the same small kernel, each by the method of its subject. A
+        process that cannot be probed will say so in its next block; until then nothing is known of it."""
+        key = (int(ours.facts["pid"]), ours.method, int(theirs.facts["pid"]), theirs.method)
         if key not in self._of_processes:
-            found = await self._probe(ours, theirs) if key[0] != key[1] else 0.0
+            found = await self._probe(ours, theirs)
             if isinstance(found, SubjectFailed):
                 return 0.0
             self._of_processes[key] = found
@@ -57,7 +57,7 @@ class TimingNoise:
     async def _probe(self, ours: Subject, theirs: Subject) -> float | SubjectFailed:
         probes = []
         for name, subject in (("probe of ours", ours), ("probe of theirs", theirs)):
-            request = {"device": self._device}
+            request = {"device": self._device, "method": subject.method}
             found = await prepare(name, "probe", subject.worker, "prepare_probe", request, PROBE_DEADLINE_S)
             if isinstance(found, SubjectFailed):
                 return found

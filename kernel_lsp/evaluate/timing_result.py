@@ -10,7 +10,7 @@ from typing import Any
 
 from kernel_lsp.core.measurement import ClockSummary, Measurement, Ratio
 from kernel_lsp.core.plan import BoundOperation
-from kernel_lsp.evaluate.timing import Block, Rounds, Subject
+from kernel_lsp.evaluate.timing import GRAPH, Block, Rounds, Subject
 from kernel_lsp.evaluate.timing_statistics import (
     Interval,
     Pair,
@@ -40,6 +40,7 @@ def measurement(subject: Subject, rounds: Rounds, bound: BoundOperation, seed: i
         warm_us=_median_of(block.warm_us for block in blocks),
         operator_us=_median_of(block.operator_us for block in blocks),
         n_calls_per_sample=subject.n_calls,
+        method=GRAPH if subject.method == GRAPH else "stream",
         resolution_us=float(subject.facts["resolution_us"]) / subject.n_calls,
         shapes={tensor.name: tensor.shape for tensor in visible},
         dtypes={tensor.name: tensor.dtype.value for tensor in visible},

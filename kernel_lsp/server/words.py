@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from kernel_lsp.core.measurement import Comparison, Estimate, Measurement
 from kernel_lsp.core.verdict import CheckOutcome, KernelFacts, Verdict
 from kernel_lsp.engine.messages import RunSummary
+from kernel_lsp.evaluate.timing_words import detail_lines, headline
 from kernel_lsp.server.knowledge import LineProfile
 
 MS, S = 1e3, 1e6
@@ -46,10 +47,7 @@ def bold_number_text(number: Estimate | Measurement) -> str:
 def comparisons_text(comparisons: Mapping[str, Comparison]) -> str:
     """``2.7x vs eager, 1.3x vs compile, H200`` of measured times, ``2.7x vs eager, estimated for H200`` of others;
     whichever baselines there are, a backward's marked as such. Empty without any."""
-    said = {
-        f"{_direction(name)}{comparison.speedup:.2g}x vs {comparison.baseline_name}": comparison.ours
-        for name, comparison in comparisons.items()
-    }
+    said = {f"{_direction(name)}{headline(comparison)}": comparison.ours for name, comparison in comparisons.items()}
     where = dict.fromkeys(_where(ours) for ours in said.values())
     return ", ".join([*said, *where])
 
@@ -93,7 +91,7 @@ def comparison_lines(comparisons: Mapping[str, Comparison]) -> list[str]:
     for name, comparison in comparisons.items():
         lines += [
             f"`{name}`: {bold_number_text(comparison.ours)}; {shapes_text(comparison.ours)}",
-            f"- {comparison.speedup:.2g}x vs {comparison.baseline_name}: {number_text(comparison.baseline)}",
+            *(f"- {line}" for line in _baseline_lines(comparison)),
         ]
     return list(dict.fromkeys(lines))
 
@@ -128,6 +126,12 @@ def failure_text(outcome: CheckOutcome) -> str:
 
 BACKWARD_MARK = "_backward"
 MAKER = "NVIDIA "
+
+
+def _baseline_lines(comparison: Comparison) -> list[str]:
+    """Every baseline with its time and what may be claimed; the one that an estimate has."""
+    vs_baseline = f"{comparison.speedup:.2g}x vs {comparison.baseline_name}: {number_text(comparison.baseline)}"
+    return detail_lines(comparison) or [vs_baseline]
 
 
 def _direction(operation: str) -> str:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import math
 import os
 import random
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,10 +20,17 @@ import torch
 
 from .clocks import Clocks
 from .failure import Failure
+from .timing_graph import CapturedCalls
 from .timing_stopwatch import CudaStopwatch, HostStopwatch, Resolution, Stopwatch
 
+GRAPH, STREAM = "graph", "stream"
+"""How the calls of a sample reach the device: as one CUDA graph of ours, or one after the other."""
 N_WARM_UP = 3
 N_PROBES = 3
+LEAST_SAMPLE_US = 100.0
+"""Calls are put into one sample until it is as long, so that two events around them weigh little."""
+MAX_GRAPHS = 4
+"""Of one subject, over different sets of buffers, where a sample does not use them all."""
 MAX_SLEEP_US = 4000.0
 SLEEP_MARGIN = 1.5
 """Times the host's own time to enqueue: it varies."""
@@ -35,6 +43,9 @@ SET_BYTES_BUDGET = 2 << 30
 """Of all copies of one subject's buffers; two are made whatever they take."""
 FREE_MEMORY_SHARE = 8
 """One part in so many of the device's free memory may go into copies."""
+
+
+Arm = Callable[[int], Callable[[], Any]]
 
 
 class NoWatch:
@@ -54,30 +65,60 @@ class NoWatch:
 @dataclass
 class Subject:
     """Something to time. `arm(place)` does what is not timed and gives a call on the buffers at `place`, of `n_sets`;
-    `arm_operator` the same for a call as a user makes it. At most `max_calls` are armed at once."""
+    `arm_operator` the same for a call as a user makes it. At most `max_calls` are armed at once. `graph_arm` arms what
+    a CUDA graph captures; None where it has graphs of its own."""
 
-    arm: Callable[[int], Callable[[], Any]]
-    arm_operator: Callable[[int], Callable[[], Any]]
+    arm: Arm
+    arm_operator: Arm
     n_sets: int
     device: int | None
+    graph_arm: Arm | None = None
     max_calls: int = MAX_SETS
     watch: Any = field(default_factory=NoWatch)
+    n_calls: int = 1
     enqueue_us: float = 0.0
+    """Of one call, or of one replay of all calls."""
+    graphs: list[CapturedCalls] = field(default_factory=list)
+    warm_graph: CapturedCalls | None = None
 
-    def calls(self, start: int, n_calls: int) -> list[Callable[[], Any]]:
-        """Armed calls on `n_calls` sets of buffers from `start` on, around the end."""
-        return [self.arm((start + offset) % self.n_sets) for offset in range(n_calls)]
+    def places(self, start: int) -> Sequence[int]:
+        """The sets of buffers that one sample uses: from `start` on, around the end."""
+        if self.graphs:
+            return self.graphs[start % len(self.graphs)].places
+        return [(start * self.n_calls + offset) % self.n_sets for offset in range(self.n_calls)]
+
+    def cold_sample(self, start: int) -> list[Callable[[], Any]]:
+        """What one sample runs."""
+        if self.graphs:
+            return [self.graphs[start % len(self.graphs)]]
+        return [self.arm(place) for place in self.places(start)]
+
+    def warm_sample(self) -> list[Callable[[], Any]]:
+        """The same buffers again and again."""
+        if self.warm_graph is not None:
+            return [self.warm_graph]
+        return [self.arm(0) for _ in range(self.n_calls)]
+
+    @property
+    def sleep_us(self) -> float:
+        """How long the device waits for the host to enqueue a sample."""
+        n_enqueued = 1 if self.graphs else self.n_calls
+        return min(MAX_SLEEP_US, LEAST_SLEEP_US + SLEEP_MARGIN * n_enqueued * self.enqueue_us)
 
 
 SUBJECTS: dict[str, Subject] = {}
 
 
 def prepare_probe(request: dict[str, Any]) -> dict[str, Any]:
-    """``{"subject", "device"}``: one small kernel of PyTorch's. It is the same in every process, so that it tells how
-    two processes differ. Answers as `admit` says."""
+    """``{"subject", "device", "method"}``: one small kernel of PyTorch's, the same in every process: it tells how two
+    processes differ. Answers as `admit` says."""
     device = None if request["device"] == "cpu" else int(request["device"])
     where = torch.device("cpu") if device is None else torch.device("cuda", device)
     pairs = [[torch.rand(PROBE_ELEMENTS, device=where) + 1 for _ in range(2)] for _ in range(MAX_SETS)]
+
+    def arm(place: int) -> Callable[[], Any]:
+        return lambda: torch.neg(pairs[place][0], out=pairs[place][1])
+
     try:
         subject = Subject(
             lambda place: lambda: torch.neg(pairs[place][0], out=pairs[place][1]), _no_call, MAX_SETS, device
@@ -88,14 +129,14 @@ def prepare_probe(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def time_block(request: dict[str, Any]) -> dict[str, Any]:
-    """``{"subject", "n_samples", "n_calls", "n_warm_samples", "n_operator_calls"}``.
+    """``{"subject", "n_samples", "n_warm_samples", "n_operator_calls"}``.
 
     Answers ``{"status": "timed", "cold_us": [...], "warm_us": [...], "operator_us": [...], "clocks": {...}}``, all per
     call, or ``{"status": "crashed", "message"}`` when the device or PyTorch fails: then use another process.
     """
     subject = _subject(request)
     try:
-        with _grad_mode(), _on(subject.device):
+        with torch.no_grad(), _on(subject.device):
             return {"status": "timed", **_block(subject, request)}
     except RuntimeError as error:  # torch raises nothing narrower for what a device refuses
         return {"status": "crashed", "message": str(error)[:500]}
@@ -109,27 +150,31 @@ def end_timing(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def admit(name: str, subject: Subject) -> dict[str, Any]:
-    """Make a subject known under a name, warm it up and probe it.
+    """Make a subject known under a name, warm it up, capture its graphs, and probe it.
 
-    Answers ``{"n_sets", "max_calls", "time_us", "enqueue_us", "resolution_us", "tick_us", ...facts of the device}``.
+    Answers ``{"n_sets", "n_calls", "method", "time_us", "enqueue_us", "resolution_us", "tick_us", ...facts of the
+    device}``; `n_calls` are in each sample, `method` is `GRAPH` or `STREAM`, times are per call.
     """
-    with _grad_mode(), _on(subject.device):
+    with torch.no_grad(), _on(subject.device):
         stopwatch = stopwatch_of(subject.device)
         for place in range(max(N_WARM_UP, subject.n_sets)):
             subject.arm(place % subject.n_sets)()
         stopwatch.wait()
-        subject.enqueue_us = _enqueue_us(subject, stopwatch)
-        for _ in range(N_PROBES):
-            stopwatch.cold_sample(subject.calls(0, 1), sleep_us(subject, 1))
-        probes = stopwatch.take()
+        own_enqueue_us = subject.enqueue_us = _enqueue_us(lambda: subject.arm(0), stopwatch)
+        wanted = math.ceil(LEAST_SAMPLE_US / max(_probe_us(subject, stopwatch), 1e-3))
+        subject.n_calls = max(1, min(wanted, subject.max_calls, subject.n_sets))
+        if not _capture(subject, stopwatch):
+            subject.n_calls = min(subject.n_calls, _affordable_calls(subject))
         SUBJECTS[name] = subject
+        resolution = _resolution(subject.device, stopwatch)
         return {
             "n_sets": subject.n_sets,
-            "max_calls": min(subject.max_calls, subject.n_sets, _affordable_calls(subject)),
-            "time_us": min(probes),
-            "enqueue_us": subject.enqueue_us,
-            "resolution_us": _resolution(subject.device, stopwatch).empty_us,
-            "tick_us": _resolution(subject.device, stopwatch).tick_us,
+            "n_calls": subject.n_calls,
+            "method": GRAPH if subject.graphs else STREAM,
+            "time_us": _probe_us(subject, stopwatch) / subject.n_calls,
+            "enqueue_us": own_enqueue_us,
+            "resolution_us": resolution.empty_us,
+            "tick_us": resolution.tick_us,
             **_facts(subject.device),
         }
 
@@ -149,11 +194,6 @@ def refuse_zeros(inputs: Mapping[str, torch.Tensor]) -> None:
         raise Failure("all floating inputs are zero: times on zeros are not true of other inputs")
 
 
-def sleep_us(subject: Subject, n_calls: int) -> float:
-    """How long the device waits for the host to enqueue so many calls."""
-    return min(MAX_SLEEP_US, LEAST_SLEEP_US + SLEEP_MARGIN * n_calls * subject.enqueue_us)
-
-
 def stopwatch_of(device: int | None) -> Stopwatch:
     """One per device, with its memory to flush with."""
     if device not in _STOPWATCHES:
@@ -170,30 +210,29 @@ _DRAW = random.Random()
 
 
 def _block(subject: Subject, request: dict[str, Any]) -> dict[str, Any]:
-    n_samples, n_calls = int(request["n_samples"]), int(request["n_calls"])
-    stopwatch, pause_us = stopwatch_of(subject.device), sleep_us(subject, n_calls)
+    n_samples, stopwatch = int(request["n_samples"]), stopwatch_of(subject.device)
     start = _DRAW.randrange(subject.n_sets)
-    places = [start + index * n_calls for index in range(n_samples + 1)]
-    subject.watch.before_block([(place + offset) % subject.n_sets for place in places for offset in range(n_calls)])
-    for place in places:
-        stopwatch.cold_sample(subject.calls(place, n_calls), pause_us)
+    # The first sample of a block comes after another process had the device: it is not kept.
+    used = {place for index in range(n_samples + 1) for place in subject.places(start + index)}
+    subject.watch.before_block(sorted(used))
+    for index in range(n_samples + 1):
+        stopwatch.cold_sample(subject.cold_sample(start + index), subject.sleep_us)
     clocks = _clocks(subject.device).read()  # while the device is at it
-    # The first sample of a block comes after another process had the device.
     cold = stopwatch.take()[1:]
-    warm = _warm_samples(subject, int(request["n_warm_samples"]), n_calls, pause_us)
-    operator = _operator_samples(subject, int(request["n_operator_calls"]))
+    warm = _warm_samples(subject, int(request["n_warm_samples"]))
     subject.watch.after_block()
-    per_call = [[time_us / n_calls for time_us in samples] for samples in (cold, warm)]
+    operator = _operator_samples(subject, int(request["n_operator_calls"]))
+    per_call = [[time_us / subject.n_calls for time_us in samples] for samples in (cold, warm)]
     return {"cold_us": per_call[0], "warm_us": per_call[1], "operator_us": operator, "clocks": clocks}
 
 
-def _warm_samples(subject: Subject, n_samples: int, n_calls: int, pause_us: float) -> list[float]:
-    """The same buffers again and again."""
+def _warm_samples(subject: Subject, n_samples: int) -> list[float]:
     stopwatch = stopwatch_of(subject.device)
     for index in range(n_samples):
         if index == 0:
-            subject.arm(0)()
-        stopwatch.warm_sample([subject.arm(0) for _ in range(n_calls)], pause_us)
+            for call in subject.warm_sample():
+                call()
+        stopwatch.warm_sample(subject.warm_sample(), subject.sleep_us)
     return stopwatch.take()
 
 
@@ -216,11 +255,37 @@ def _no_call(place: int) -> Callable[[], Any]:
     return lambda: None
 
 
-def _enqueue_us(subject: Subject, stopwatch: Stopwatch) -> float:
-    """The host's time for one call, while the device is busy with something else."""
+def _capture(subject: Subject, stopwatch: Stopwatch) -> bool:
+    """Whether the subject's calls are graphs from now on; what cannot be captured stays as it is."""
+    if subject.graph_arm is None or subject.device is None:
+        return False
+    arm, device, pool = subject.graph_arm, subject.device, torch.cuda.graph_pool_handle()
+    starts = range(0, subject.n_sets - subject.n_calls + 1, subject.n_calls)[:MAX_GRAPHS]
+    try:
+        graphs = [CapturedCalls(arm, range(start, start + subject.n_calls), device, pool) for start in starts]
+        warm_graph = CapturedCalls(arm, [0] * subject.n_calls, device, pool)
+        for graph in (*graphs, warm_graph):
+            graph()
+        stopwatch.wait()
+    except RuntimeError:  # torch raises nothing narrower for what cannot be captured
+        return False
+    subject.graphs, subject.warm_graph = graphs, warm_graph
+    subject.enqueue_us = _enqueue_us(lambda: graphs[0], stopwatch)
+    return True
+
+
+def _probe_us(subject: Subject, stopwatch: Stopwatch) -> float:
+    """The shortest of a few samples."""
+    for _ in range(N_PROBES):
+        stopwatch.cold_sample(subject.cold_sample(0), subject.sleep_us)
+    return min(stopwatch.take())
+
+
+def _enqueue_us(arm: Callable[[], Callable[[], Any]], stopwatch: Stopwatch) -> float:
+    """The host's time for one call, while the device has nothing else to do."""
     times = []
     for _ in range(N_PROBES):
-        call = subject.arm(0)
+        call = arm()
         stopwatch.wait()
         started = time.perf_counter()
         call()
@@ -279,11 +344,6 @@ def _subject(request: dict[str, Any]) -> Subject:
     if request["subject"] not in SUBJECTS:
         raise Failure(f"nothing called {request['subject']} was prepared for timing in this process")
     return SUBJECTS[request["subject"]]
-
-
-def _grad_mode() -> torch.no_grad:
-    """Calls that need gradients switch them on themselves."""
-    return torch.no_grad()
 
 
 def _on(device: int | None) -> Any:

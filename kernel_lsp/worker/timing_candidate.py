@@ -12,7 +12,7 @@ from .cuda_runtime import CudaError, on_device
 from .failure import short_message
 from .files import read_tensor
 from .gpu_load import loaded_candidate
-from .gpu_run import BoundRun, Candidate, fingerprint, on
+from .gpu_run import POISON_BYTE, BoundRun, Candidate, fingerprint, on
 from .timing import Subject, admit, n_affordable_sets, refuse_zeros
 
 Inputs = Mapping[str, torch.Tensor]
@@ -48,13 +48,14 @@ def candidate_subject(
             runs.append(first.fresh())
         except torch.OutOfMemoryError:
             break
-    operator = operator_call(first.fresh(), operation)
+    operator, watch = operator_call(first.fresh(), operation), OutputWatch(runs, inputs, expected)
     return Subject(
         arm=lambda place: runs[place],
+        graph_arm=watch.capturing,
         arm_operator=lambda place: operator,
         n_sets=len(runs),
         device=candidate.device,
-        watch=OutputWatch(runs, inputs, expected),
+        watch=watch,
     )
 
 
@@ -81,19 +82,34 @@ class OutputWatch:
         self._inputs = {name: fingerprint(tensor) for name, tensor in inputs.items()}
         self._expected = dict(expected)
         self._poisoned = runs[0].output_fingerprints()
+        self._captured: dict[int, dict[str, torch.Tensor]] = {}
         self._watched = 0
         self._n_checked = self._n_unequal = 0
         self._difference = 0.0
+
+    def capturing(self, place: int) -> Callable[[], None]:
+        """A call for a graph to capture. The results of library steps are the graph's: the first capture of a set is
+        the one that blocks replay."""
+
+        def call() -> None:
+            self._runs[place]()
+            self._captured.setdefault(place, dict(self._runs[place].tensors))
+
+        return call
 
     def before_block(self, places: list[int]) -> None:
         """Poison one of the sets that the block will use."""
         if not self._expected:
             self._expected = self._runs[0].output_fingerprints()
         self._watched = self._draw.choice(places)
-        self._runs[self._watched].poison()
+        run = self._runs[self._watched]
+        run.poison()
+        run.tensors.update(self._captured.get(self._watched, {}))
+        for tensor in run.output_tensors().values():
+            tensor.view(-1).view(torch.uint8).fill_(POISON_BYTE)
 
     def after_block(self) -> None:
-        """Its outputs against those of the first call."""
+        """Its outputs against those of the call that was judged."""
         run, other = self._runs[self._watched], self._runs[self._watched - 1]
         self._n_checked += 1
         found = run.output_fingerprints()

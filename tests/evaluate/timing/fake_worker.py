@@ -65,8 +65,8 @@ def prepare_baseline(request: dict[str, Any]) -> dict[str, Any]:
 
 def ready(request: dict[str, Any], what: str) -> dict[str, Any]:
     SUBJECTS[request["subject"]] = what
-    max_calls = BEHAVIOUR.get("max_calls", {}).get(what, 16)
-    return {"status": "ready", "time_us": true_us(what), "max_calls": max_calls, **FACTS}
+    n_calls = max(1, min(16, round(100 / true_us(what))))
+    return {"status": "ready", "time_us": true_us(what), "n_calls": n_calls, "method": "graph", **FACTS}
 
 
 def time_block(request: dict[str, Any]) -> dict[str, Any]:

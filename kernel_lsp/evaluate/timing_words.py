@@ -1,0 +1,116 @@
+"""Times and ratios in words: a headline, and the lines that say how it came about."""
+
+from __future__ import annotations
+
+from kernel_lsp.core.measurement import (
+    BaselineResult,
+    ClockSummary,
+    Comparison,
+    Estimate,
+    Measurement,
+    MissingBaseline,
+    Ratio,
+    TimedBaseline,
+)
+from kernel_lsp.evaluate.baselines import EAGER
+
+
+def headline(comparison: Comparison) -> str:
+    """``2.7x vs eager, 1.3x vs compile``: eager and the fastest of the others, with what may not be claimed.
+
+    An estimate, or a measurement of an older version, has one baseline."""
+    timed = [found for found in comparison.baselines if isinstance(found, TimedBaseline)]
+    eager = [found for found in timed if found.name == EAGER]
+    others = sorted((found for found in timed if found.name != EAGER), key=lambda found: found.measurement.time_us)
+    shown = [_short(found, comparison.ours.time_us) for found in (*eager, *others[:1])]
+    return ", ".join(shown) or f"{comparison.speedup:.2g}x vs {comparison.baseline_name}"
+
+
+def one_line(comparison: Comparison) -> str:
+    """The time with its interval, the headline, and where and when."""
+    ours = comparison.ours
+    bound = f", {ours.bound}-bound" if isinstance(ours, Estimate) else ""
+    baseline = "" if comparison.baselines else f" against {comparison.baseline_name} {_interval(comparison.baseline)}"
+    return f"{_interval(ours)}{baseline}: {headline(comparison)} ({ours.kind} on {ours.gpu}, {ours.date}{bound})"
+
+
+def detail_lines(comparison: Comparison) -> list[str]:
+    """How it was measured: every baseline, the floor, and the state of the GPU. Empty for an estimate."""
+    ours = comparison.ours
+    if not isinstance(ours, Measurement) or not comparison.baselines:
+        return []
+    lines = [_ours_line(ours)]
+    lines += [_baseline_line(found, ours.time_us) for found in comparison.baselines]
+    if comparison.floor is not None:
+        times = ours.time_us / comparison.floor.time_us
+        lines.append(
+            f"floor {comparison.floor.time_us:.3g} us: {comparison.floor.basis}; this takes {times:.3g} times that"
+        )
+    lines.append(_state_line(ours, next((r for r in map(_ratio_of, comparison.baselines) if r is not None), None)))
+    return [*lines, *comparison.notes]
+
+
+# --- below: pieces
+
+
+def _short(found: TimedBaseline, ours_us: float) -> str:
+    if found.ratio is None:
+        return f"{found.measurement.time_us / ours_us:.2g}x vs {found.name} (of {found.measurement.date})"
+    if found.ratio.claim == "no difference":
+        return f"no different from {found.name}"
+    return f"{found.ratio.value:.2g}x vs {found.name}"
+
+
+def _ours_line(ours: Measurement) -> str:
+    parts = [f"device {ours.time_us:.3g} us with a cold L2"]
+    if ours.warm_us is not None:
+        parts.append(f"{ours.warm_us:.3g} us with a warm one")
+    if ours.operator_us is not None:
+        parts.append(f"{ours.operator_us:.3g} us per call from Python")
+    if not ours.is_resolved:
+        parts.append(f"under the timer's resolution of {ours.resolution_us:.2g} us: it says nothing")
+    return ", ".join(parts)
+
+
+def _baseline_line(found: BaselineResult, ours_us: float) -> str:
+    if isinstance(found, MissingBaseline):
+        return f"{found.name}: no time, {found.reason}"
+    timed = found.measurement
+    if found.ratio is None:
+        times = f"{timed.time_us / ours_us:.3g}x"
+        return f"{found.name} {_interval(timed)}: {times}, of {timed.date} and not measured in turn, so no claim"
+    ratio = found.ratio
+    return (
+        f"{found.name} {_interval(timed)}: {ratio.value:.3g}x [{ratio.low:.3g}, {ratio.high:.3g}], {ratio.claim} "
+        f"(noise {ratio.noise_floor:.1%}, {ratio.n_rounds} rounds)"
+    )
+
+
+def _state_line(ours: Measurement, ratio: Ratio | None) -> str:
+    state = f"TF32 {ours.tf32} in PyTorch, cuDNN benchmark {ours.cudnn_benchmark}; {_clocks(ours.clocks)}"
+    if ratio is not None and ratio.throttled_share:
+        state += f"; the GPU slowed itself down in {ratio.throttled_share:.0%} of the rounds"
+    return state
+
+
+def _clocks(clocks: ClockSummary) -> str:
+    if not clocks.is_known:
+        return f"clocks not known: {clocks.reason}"
+    slowed = f", slowed down: {', '.join(clocks.throttle_reasons)}" if clocks.throttle_reasons else ""
+    return (
+        f"SM {_range(clocks.low_sm_mhz, clocks.high_sm_mhz)} MHz, memory "
+        f"{_range(clocks.low_memory_mhz, clocks.high_memory_mhz)} MHz, up to {clocks.highest_temperature_c} C and "
+        f"{clocks.highest_power_w:.0f} W{slowed}"
+    )
+
+
+def _range(low: int, high: int) -> str:
+    return str(low) if low == high else f"{low} to {high}"
+
+
+def _interval(number: Estimate | Measurement) -> str:
+    return f"{number.time_us:.3g} us [{number.low_us:.3g}, {number.high_us:.3g}]"
+
+
+def _ratio_of(found: BaselineResult) -> Ratio | None:
+    return found.ratio if isinstance(found, TimedBaseline) else None
