@@ -54,10 +54,15 @@ class CaseStore:
     async def get(self, case: Case) -> CaseFiles | NoCase:
         """The case's files. Two candidates that ask at once wait for the same answer; what failed, e.g. for want of
         disk space, is tried again for the next."""
+        return await asyncio.shield(self.begin(case))
+
+    def begin(self, case: Case) -> asyncio.Task[CaseFiles | NoCase]:
+        """Have the case made, if it is not."""
         making = self._made.get(case)
         if making is None or (making.done() and (making.cancelled() or making.exception() is not None)):
-            self._made[case] = asyncio.create_task(self._make(case, self._directory / f"case-{next(self._serial)}"))
-        return await asyncio.shield(self._made[case])
+            making = asyncio.create_task(self._make(case, self._directory / f"case-{next(self._serial)}"))
+            self._made[case] = making
+        return making
 
     def expectations(self, case: Case, files: CaseFiles) -> tuple[Expectation, ...]:
         """What each output of the case should be, opened once."""

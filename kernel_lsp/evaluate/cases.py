@@ -37,7 +37,7 @@ HIDDEN_SIZES = (1, 2, 31, 33, 61, 63, 65, 127, 129, 251, 255, 257, 509, 511, 513
 N_HIDDEN = 4
 N_HIDDEN_TRIES = 64
 MAX_HIDDEN_ELEMENTS = 1 << 22
-"""Of all inputs and outputs, or as many as the captured sizes have."""
+"""Of all inputs and outputs, or as many as the captured sizes have where nothing smaller is inside the contract."""
 FAMILIES = (
     "small_integers",
     "special_nan",
@@ -142,7 +142,10 @@ def hidden_sizes(
         drawn = {symbol.name: _clamped(symbol, draw.choice(HIDDEN_SIZES), alignment) for symbol in task.symbols}
         kept = draw.choice(task.symbols).name
         sizes = drawn if attempt % 2 == 0 else {**captured_sizes(task), kept: drawn[kept]}
-        if sizes not in found and _is_usable(task, operation, sizes, MAX_HIDDEN_ELEMENTS) and holds(sizes):
+        or_as_captured = attempt >= N_HIDDEN_TRIES // 2 and not found
+        if sizes in found or not _is_usable(task, operation, sizes, MAX_HIDDEN_ELEMENTS, or_as_captured):
+            continue
+        if holds(sizes):
             found.append(sizes)
         if len(found) == n_wanted:
             break
@@ -200,12 +203,20 @@ def _captured_but_first(
     return sizes if _is_usable(task, operation, sizes) and holds(sizes) else None
 
 
-def _is_usable(task: Task, operation: OperationKind, sizes: Sizes, max_elements: int = MAX_REDUCED_ELEMENTS) -> bool:
+def _is_usable(
+    task: Task,
+    operation: OperationKind,
+    sizes: Sizes,
+    max_elements: int = MAX_REDUCED_ELEMENTS,
+    or_as_captured: bool = True,
+) -> bool:
+    """Whether the sizes give shapes, none empty, that are not too large."""
     try:
         shapes = _all_shapes(task, operation, sizes)
     except ExpressionError:
         return False
-    n_allowed = max(max_elements, _n_total(_all_shapes(task, operation, captured_sizes(task))))
+    n_captured = _n_total(_all_shapes(task, operation, captured_sizes(task))) if or_as_captured else 0
+    n_allowed = max(max_elements, n_captured)
     return all(all(shape) for shape in shapes) and _n_total(shapes) <= n_allowed
 
 

@@ -32,6 +32,13 @@ class GpuChecks:
     def __init__(self, store: CaseStore, gpu: MeasuringGpu, seed: int) -> None:
         self._store, self._device, self._timer, self._seed = store, gpu.device, gpu.timer, seed
 
+    def prefetch(self, plans: Sequence[Plan]) -> None:
+        """Have the references made while the candidate is compiled and screened: small cases first, as the screen
+        needs them."""
+        cases = [(sum(tensor.n_bytes for tensor in bound.tensors), case) for plan in plans for case, bound in plan]
+        for _, case in sorted(cases, key=lambda entry: entry[0]):
+            self._store.begin(case)
+
     async def check(
         self, built: Built, plans: Sequence[Plan], progress: Progress, *, rechecks: bool
     ) -> CheckOutcome | None:

@@ -206,6 +206,8 @@ class Evaluator:
         self, candidate: Candidate, prepared: Prepared, depth: Depth, progress: Progress
     ) -> CheckOutcome:
         plans = {direction: self._plan_cases(prepared, direction, depth) for direction in prepared.directions}
+        if self._gpu_checks is not None:
+            self._gpu_checks.prefetch(list(plans.values()))
         with progress.stage("build"):
             built = await self._build(candidate, [bound for plan in plans.values() for _, bound in plan])
         if not isinstance(built, Built):

@@ -35,7 +35,7 @@ COMMANDS = {
 def serve() -> None:
     """Answer requests until stdin ends."""
     requests, answers = _private_streams()
-    sys.dont_write_bytecode = True  # nothing may be written beside the user's file
+    sys.dont_write_bytecode = sys.pycache_prefix is None  # nothing may be written beside the user's file
     for line in requests:
         answers.write(json.dumps(answer(json.loads(line))) + "\n")
         answers.flush()
