@@ -21,7 +21,7 @@ SETTINGS = {"KERNEL_LSP_MODEL_PRICES": "3:15", "KERNEL_LSP_EARLY_STOP": "off", "
 def optimize(folder: Path, *more: str, base_url: str = "http://127.0.0.1:9/v1", **settings: str) -> Ran:
     write(folder, TARGET)
     write(folder, "", "pyproject.toml")
-    return run(folder, *OPTIONS, *more, **SETTINGS, KERNEL_LSP_MODEL_BASE_URL=base_url, **settings)
+    return run(folder, *OPTIONS, *more, **{**SETTINGS, "KERNEL_LSP_MODEL_BASE_URL": base_url, **settings})
 
 
 @pytest.fixture(scope="module")
