@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from kernel_lsp.core.plan import KernelSignature, LaunchPlan, Operation
 from kernel_lsp.core.task import Task, TaskScalar, TaskTensor
 from kernel_lsp.errors import PlanError, TargetError
-from kernel_lsp.export.module_text import is_module, module_functions, module_names
+from kernel_lsp.export.function_text import offered_names, use_functions
+from kernel_lsp.export.module_text import is_module
 from kernel_lsp.export.operation_text import (
     NAMESPACE,
     SCHEMA_TYPES,
@@ -41,6 +42,7 @@ OPERATOR_IMPORTS = (
     "import math",
     "import types",
     "import warnings",
+    "from collections.abc import Callable",
     "from operator import attrgetter",
     "from pathlib import Path",
     "import torch.nn.functional as F",
@@ -130,7 +132,7 @@ class OperatorText:
             f"Verified: {self._parts.verification}",
             "The kernels take these inputs, on one CUDA device; PyTorch computes everything else:",
         ]
-        offered = ", ".join(module_names(self.task)) if is_module(self.task) else self.name
+        offered = ", ".join(offered_names(self.task) if is_module(self.task) else (self.name,))
         lines = [f'"""`{self.name}` as a CUDA operator.', ""]
         for paragraph in paragraphs:
             lines += [*textwrap.wrap(_plain(paragraph), LINE_LENGTH), ""]
@@ -138,7 +140,7 @@ class OperatorText:
         return [*lines, f"    from {module or self.name} import {offered}", '"""']
 
     def public_names(self) -> str:
-        names = module_names(self.task) if is_module(self.task) else (self.name,)
+        names = offered_names(self.task)
         return f"__all__ = [{', '.join(string_literal(name) for name in names)}]"
 
     def public_function(self) -> list[str]:
@@ -176,8 +178,8 @@ class OperatorText:
         return [*definition, *indented([*docstring, *body])]
 
     def module_part(self) -> list[list[str]]:
-        """How a module is made to use the operator."""
-        return module_functions(self.task, self.forward) if is_module(self.task) else []
+        """How what it was made from is made to use the operator."""
+        return use_functions(self.task, self.forward)
 
     def reference(self) -> list[str]:
         """The PyTorch code that the kernels replace."""

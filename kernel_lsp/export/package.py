@@ -18,7 +18,7 @@ from kernel_lsp.core.plan import LaunchPlan
 from kernel_lsp.core.task import Task, TaskScalar
 from kernel_lsp.errors import TargetError
 from kernel_lsp.export.files import write_files
-from kernel_lsp.export.module_text import is_module, module_names
+from kernel_lsp.export.function_text import offered_names
 from kernel_lsp.export.operator_text import OperatorParts, OperatorText
 from kernel_lsp.export.package_cases import small_cases
 from kernel_lsp.export.package_cpp import cpp_texts
@@ -164,7 +164,7 @@ def _words(parts: PackageParts, operator: OperatorText) -> dict[str, str]:
         "NAME": task.name,
         "TARGET": task.target,
         "WITHOUT_KERNELS": f"{parts.name.upper()}_WITHOUT_KERNELS",
-        "OFFERED": ", ".join(module_names(task) if is_module(task) else (task.name,)),
+        "OFFERED": ", ".join(offered_names(task)),
         "CONTRACT": "\n".join(f"    {line}" for line in operator.contract()),
         "GRADIENTS": _gradients_text(operator),
         "VERIFICATION": parts.provenance.verified,

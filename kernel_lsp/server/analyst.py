@@ -25,7 +25,7 @@ from kernel_lsp.rules import cuda, pytorch
 from kernel_lsp.rules.cuda.parsing import ParsedCuda
 from kernel_lsp.server.analysed import ANALYSIS, EMPTY, Analysis, Kernel, Place, Target, TextRange, Use, digest_of
 from kernel_lsp.server.carried import below
-from kernel_lsp.server.operator_use import OPERATOR_SUFFIX
+from kernel_lsp.server.operator_use import USE_PREFIX
 from kernel_lsp.source.cuda import kernel_line_ranges
 from kernel_lsp.source.notebook import without_magics
 from kernel_lsp.source.python_file import FunctionNode, PythonFile, import_line, parse_python
@@ -39,8 +39,6 @@ CELL_SCHEMES = ("vscode-notebook-cell:", "notebook-cell:")
 TORCH = "torch"
 """A text without it has no targets."""
 PRAGMA_MARK = "# kernel-lsp:"
-USE_PREFIX = "use_"
-"""How a module stands for its PyTorch code: ``use_rms_norm(RMSNorm(8))``."""
 
 _trees: OrderedDict[str, ParsedCuda] = OrderedDict()
 
@@ -221,8 +219,6 @@ def _uses(source: PythonFile) -> Iterator[Use]:
         if _is_wrapper(call):
             original = ast.get_source_segment("\n".join(source.lines), call.args[0]) or ""
             yield Use(name, _range(call, source), original, gone)
-        elif name.endswith(OPERATOR_SUFFIX):
-            yield Use(name, _range(call.func, source), name.removesuffix(OPERATOR_SUFFIX), gone)
 
 
 def _calls(source: PythonFile) -> list[ast.Call]:
@@ -231,7 +227,7 @@ def _calls(source: PythonFile) -> list[ast.Call]:
 
 def _is_wrapper(call: ast.Call) -> bool:
     is_named = isinstance(call.func, ast.Name) and call.func.id.startswith(USE_PREFIX)
-    return is_named and len(call.args) == 1 and isinstance(call.args[0], ast.Call)
+    return is_named and len(call.args) == 1 and isinstance(call.args[0], ast.Call | ast.Name | ast.Attribute)
 
 
 def _range(node: ast.expr, source: PythonFile) -> TextRange:

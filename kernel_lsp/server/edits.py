@@ -38,8 +38,8 @@ def propose(
 ) -> Proposal:
     """The edit that puts the files where they belong, and changes a document of the user's with it.
 
-    With confirmation, under `label` and `description`, where the client has it. Else only if all files are new: what is there is not changed unseen, so
-    that `changed` is left out.
+    With confirmation, under `label` and `description`, where the client has it. Else only if all files are new, and
+    without `changed`: what is there is not changed unseen.
     """
     states = [_state(file, documents) for file in files]
     if changed is not None and not features.confirms_edits:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from kernel_lsp.engine.messages import ExtractedLines, RunSummary
 from kernel_lsp.rules.finding import QuickFix, TextEdit, TextRange, apply_fix
 from kernel_lsp.server.documents import Document
-from kernel_lsp.server.operator_use import OPERATOR_SUFFIX, import_statement
+from kernel_lsp.server.operator_use import USE_PREFIX, import_statement
 
 
 @dataclass(frozen=True)
@@ -37,11 +37,10 @@ def edits_of_lines(document: Document, lines: ExtractedLines, run: RunSummary, s
     if [document.line_text(line) for line in range(first, end + 1)] != lines.replaced.split("\n"):
         return ()
     new_line = "\r\n" if document.lines[0].endswith("\r\n") else "\n"
-    imported = f"{run.name}{OPERATOR_SUFFIX}"
-    statement = import_statement(document.path, run.out, run.name, imported, is_in_package=lines.is_in_package)
+    statement = import_statement(document.path, run.out, run.name, is_in_package=lines.is_in_package)
     imports = document.line_now(lines.import_line, serial)
     imports = min(lines.import_line, above) if imports is None else min(imports, above)
-    call = lines.call.replace(f"{lines.name}(", f"{imported}(", 1)
+    call = lines.call.replace(f"{lines.name}(", f"{USE_PREFIX}{run.name}({lines.name})(", 1)
     function = lines.function.replace("\n", new_line)
     return (
         TextEdit(TextRange(imports, 0, imports, 0), statement + new_line),

@@ -238,6 +238,30 @@ def test_it_says_once_that_pytorch_does_the_work(tmp_path: Path) -> None:
     assert "the tensors are on cpu" in messages[0]
 
 
+def test_a_function_that_uses_it_runs_itself_where_the_kernels_cannot(tmp_path: Path) -> None:
+    module = load(RMS_NORM, tmp_path)
+    calls: list[Any] = []
+
+    def original(x: torch.Tensor, weight: torch.Tensor, eps: float = EPS, scale: float = 1.0) -> torch.Tensor:
+        calls.append(eps)
+        return by_hand(x, weight) * scale
+
+    used = getattr(module, f"use_{module.__name__}")(original)
+    x, weight = leaves(4, 16)
+    assert torch.equal(used(x, weight, EPS), by_hand(x, weight))
+    assert torch.equal(used(x, weight=weight, scale=2.0), by_hand(x, weight) * 2)
+    assert torch.equal(used(x, weight), by_hand(x, weight))
+    assert len(calls) == 3
+
+
+def test_a_function_that_uses_it_compiles_whole(tmp_path: Path) -> None:
+    module = load(RMS_NORM, tmp_path)
+    use = getattr(module, f"use_{module.__name__}")
+    compiled = torch.compile(lambda x, weight: use(by_hand)(x, weight) + 1, fullgraph=True, backend="eager")
+    x, weight = leaves(4, 16)
+    assert torch.equal(compiled(x, weight), by_hand(x, weight) + 1)
+
+
 def test_importing_it_neither_compiles_nor_reads_the_kernel(tmp_path: Path) -> None:
     name = fresh_name("rms_norm")
     load_operator(rms_norm_task(name), RMS_NORM.cu_text(name), tmp_path)

@@ -80,8 +80,10 @@ def test_library_steps_are_named() -> None:
     assert "# library: aten::mm(a, b) -> (out)" in _text_of("product")
 
 
-def test_a_function_gets_no_way_to_change_modules() -> None:
-    assert "def use_" not in text_of(rms_norm_task(), RMS_NORM_CU)
+def test_a_function_is_used_with_itself_as_the_fallback() -> None:
+    text = text_of(rms_norm_task(), RMS_NORM_CU)
+    assert "def use_rms_norm(original: Callable[..., Any]) -> Callable[..., Any]:" in text
+    assert '__all__ = ["rms_norm", "use_rms_norm"]' in text
 
 
 def test_a_parameter_is_looked_up_where_the_module_has_it() -> None:

@@ -502,7 +502,7 @@ def test_while_the_analysis_is_old_nothing_is_edited(scale: Opened) -> None:
 def written_operator(opened: Opened, name: str = "scale") -> None:
     folder = opened.path.parent / "kernels"
     folder.mkdir()
-    (folder / f"{name}.py").touch()
+    (folder / f"{name}.py").write_text(f"def use_{name}(original): ...\n")
 
 
 def test_a_call_can_use_the_operator_and_come_back(scale: Opened) -> None:
@@ -511,8 +511,8 @@ def test_a_call_can_use_the_operator_and_come_back(scale: Opened) -> None:
     text = scale.applied(scale.actions(CALL_LINE)["Use the optimized operator here: scale"])
     check(
         text,
-        "return scale_cuda(x, x) + x.sum().item()",
-        "from kernels.scale import scale as scale_cuda\n",
+        "return use_scale(scale)(x, x) + x.sum().item()",
+        "from kernels.scale import use_scale\n",
         "def scale(",
     )
     again = Opened(scale.path, text)

@@ -18,7 +18,7 @@ from kernel_lsp.server.diagnostics import check_diagnostics, rule_diagnostic
 from kernel_lsp.server.documents import Document
 from kernel_lsp.server.explanations import is_explained
 from kernel_lsp.server.knowledge import Knowledge
-from kernel_lsp.server.operator_use import OPERATOR_SUFFIX, import_statement
+from kernel_lsp.server.operator_use import USE_PREFIX, import_statement, is_offered
 
 QUICK_FIX = types.CodeActionKind.QuickFix.value
 
@@ -126,22 +126,21 @@ class CodeActions:
     def _use_actions(self, place: Place) -> Iterator[types.CodeAction]:
         target = self._analysis.target(place.symbol)
         result = self._knowledge.last_result(self._document.file, place.symbol)
-        if target is None or result is None or not (result.out / f"{result.name}.py").is_file():
+        if target is None or result is None or not is_offered(result.out, result.name):
             return
+        used = f"{USE_PREFIX}{result.name}("
         if target.is_module:
-            imported = f"use_{result.name}"
             start, end = place.range.start_line, place.range.end_line
             edits = [
-                TextEdit(TextRange(start, place.range.start_column, start, place.range.start_column), f"{imported}("),
+                TextEdit(TextRange(start, place.range.start_column, start, place.range.start_column), used),
                 TextEdit(TextRange(end, place.range.end_column, end, place.range.end_column), ")"),
             ]
         else:
-            imported = f"{place.symbol}{OPERATOR_SUFFIX}"
-            edits = [TextEdit(place.callee, imported)]
+            edits = [TextEdit(place.callee, f"{used}{place.symbol})")]
         path = self._document.file
         assert path is not None
         is_in_package = self._analysis.is_in_package
-        line = import_statement(path, result.out, result.name, imported, is_in_package=is_in_package)
+        line = import_statement(path, result.out, result.name, is_in_package=is_in_package)
         statement = line + self._line_end()
         if statement.rstrip() not in (text.rstrip() for text in self._document.lines):
             place_ = self._analysis.import_line
