@@ -57,12 +57,20 @@ async def profile_kernel(
         index = await session.gpu_index()
         task = await session.capture(source, with_backward=parsed.plan.backward is not None)
         evaluator = await (session.executor(task) if index is None else session.evaluator(task))
-        copy = _copy(candidate, settings.cache_directory)
-        ready = await evaluator.ready_runs(candidate, str(copy))
-        if not isinstance(ready, list):
-            return ready
-        profiled = _Profiled(session, evaluator, task, ready, kernel.name, copy)
-        return await (profiled.count() if index is None else profiled.measure(index))
+        return await profile_candidate(session, evaluator, task, candidate, kernel.name)
+
+
+async def profile_candidate(
+    session: Session, evaluator: Evaluator, task: Task, candidate: Candidate, file_name: str
+) -> ProfileReport | CheckOutcome:
+    """The profile of a candidate of the session's task, which the report calls `file_name`; as `profile_kernel`."""
+    index = await session.gpu_index()
+    copy = _copy(candidate, session.settings.cache_directory)
+    ready = await evaluator.ready_runs(candidate, str(copy))
+    if not isinstance(ready, list):
+        return ready
+    profiled = _Profiled(session, evaluator, task, ready, file_name, copy)
+    return await (profiled.count() if index is None else profiled.measure(index))
 
 
 # --- below

@@ -99,6 +99,11 @@ class ModelRecords:
         rows = self._archive.rows("SELECT value FROM run_values WHERE run_id = ? AND name = ?", (self._run_id, name))
         return str(rows[0][0]) if rows else None
 
+    def values(self) -> list[tuple[str, str]]:
+        """All of them, by name."""
+        rows = self._archive.rows("SELECT name, value FROM run_values WHERE run_id = ? ORDER BY name", (self._run_id,))
+        return [(str(name), str(value)) for name, value in rows]
+
     def save_value(self, name: str, value: str) -> None:
         with self._archive.writing() as db:
             db.execute("INSERT OR REPLACE INTO run_values VALUES (?, ?, ?)", (self._run_id, name, value))

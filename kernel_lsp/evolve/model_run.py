@@ -16,6 +16,7 @@ from kernel_lsp.evolve.facts import facts_of_task
 from kernel_lsp.evolve.innovations import INNOVATIONS, as_kernels, related
 from kernel_lsp.evolve.model_records import ModelRecords
 from kernel_lsp.evolve.model_search import ModelSearch, ModelSearchSettings
+from kernel_lsp.evolve.profiling import ProfileCandidate, Profiler
 from kernel_lsp.evolve.proposal import Workshop
 from kernel_lsp.evolve.questions import Questions
 from kernel_lsp.evolve.request import ModelChoices, OptimizeRequest
@@ -95,6 +96,7 @@ class ModelRun:
     evaluations: Evaluations
     program: SchedulableProgram | None
     deadline_s: float
+    profile: ProfileCandidate | None = None
 
     def search(self) -> ModelSearch:
         """The search, ready to run or to be resumed."""
@@ -136,6 +138,7 @@ class ModelRun:
             evaluations=self.evaluations,
             task_target=self.target,
             repair_rounds=choices.repair_rounds,
+            profiler=Profiler(records, self.profile, self.tools.recording.values if self.tools.recording else None),
             panel=self._panel(records, conversation) if choices.judges == "filter" else None,
             judge_threshold=choices.judge_threshold,
             tell=tell,

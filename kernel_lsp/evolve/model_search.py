@@ -23,11 +23,12 @@ from kernel_lsp.evolve.facts import facts_of_kernel
 from kernel_lsp.evolve.hints import applicable, kinds, pick
 from kernel_lsp.evolve.model_records import ModelRecords
 from kernel_lsp.evolve.population import SEED_SLOT, Member, ranked
+from kernel_lsp.evolve.profiling import ProfileDigest
 from kernel_lsp.evolve.proposal import Draw, Outcome, Proposal, Workshop
 from kernel_lsp.evolve.request import ModelChoices
 from kernel_lsp.evolve.search import Proposer, SchedulableProgram
 from kernel_lsp.evolve.stopping import why_give_up, why_stop
-from kernel_lsp.evolve.strategies import plan_proposal
+from kernel_lsp.evolve.strategies import Plan, plan_proposal
 from kernel_lsp.llm.budget import Spending
 from kernel_lsp.llm.ensemble import Ensemble, Pull
 
@@ -105,7 +106,7 @@ class ModelSearch:
                 break
             if slot % settings.n_proposals == 0:
                 self._say_generation(slot // settings.n_proposals)
-            self._draws.append(self._draw(slot))
+            self._draws.append(await self._draw(slot))
             self._tasks.append(asyncio.create_task(self._live(self._draws[slot])))
         outcomes = await asyncio.gather(*self._tasks)
         await self._end(outcomes)
@@ -137,28 +138,36 @@ class ModelSearch:
     def _known(self, slot: int) -> list[Outcome]:
         return [task.result() for task in self._tasks[: self._n_known(slot)]]
 
-    def _draw(self, slot: int) -> Draw:
+    async def _draw(self, slot: int) -> Draw:
         """What proposal `slot` is: a function of its number and of what it knows."""
         settings, choices = self._settings, self._settings.choices
         known = self._known(slot)
         members = [*self._seeds, *(outcome.member for outcome in known if outcome.member is not None)]
         plan = plan_proposal(choices.strategy, slot, settings.n_proposals, members, choices.islands, settings.seed)
-        facts = settings.task_facts
+        best = ranked(members)
+        profile = await self._profile(plan, best)
+        facts = settings.task_facts | frozenset(profile.facts)
         if plan.parent is not None:
             facts |= facts_of_kernel(plan.parent.verdict, settings.floor_bytes)
         hints = applicable(facts) if plan.operator != "translate" else ()
         arms = self._ensemble.draw(slot, self._pulls(slot, known), kinds(hints))
         hint = pick(hints, arms.hint_kind, random.Random(f"{settings.seed}:hint:{slot}"))
-        best = ranked(members)
         return Draw(
             slot=slot,
             generation=slot // settings.n_proposals,
             plan=plan,
             arms=arms,
             hint=hint,
+            profile=profile.summary,
             known_programs=frozenset(member.identity for member in members),
             best_us=best[0].time_us if best else None,
         )
+
+    async def _profile(self, plan: Plan, best: Sequence[Member]) -> ProfileDigest:
+        """Of the parent where it is the best so far: profiles cost seconds, so only they are made."""
+        if plan.operator == "translate" or plan.parent is None or plan.parent is not best[0]:
+            return ProfileDigest()
+        return await self._shop.profiler.digest(plan.parent.candidate)
 
     def _pulls(self, slot: int, known: Sequence[Outcome]) -> list[Pull]:
         """Draws so far; those under way have no gain yet."""

@@ -26,6 +26,7 @@ from kernel_lsp.core.task import Task
 from kernel_lsp.core.verdict import Verdict
 from kernel_lsp.errors import EnvironmentProblem, TargetError
 from kernel_lsp.evaluate.pipeline import Evaluator
+from kernel_lsp.evaluate.profile import profile_candidate
 from kernel_lsp.evaluate.session import Session
 from kernel_lsp.evolve.archive import Archive, check_workspace_is_free, workspace_lock
 from kernel_lsp.evolve.ending import SearchResult
@@ -156,6 +157,7 @@ class RunHandle:
             evaluations=Evaluations(run_id, archive, evaluator, executor),
             program=prepared.program,
             deadline_s=self.settings.run_deadline_s,
+            profile=lambda candidate: profile_candidate(session, evaluator, task, candidate, f"{task.name}.cu"),
         )
         return run.search()
 

@@ -17,6 +17,7 @@ from kernel_lsp.evolve.feedback import describe_failure
 from kernel_lsp.evolve.hints import Hint
 from kernel_lsp.evolve.model_records import ProposalEnd, ProposalRecord, Round
 from kernel_lsp.evolve.population import Member
+from kernel_lsp.evolve.profiling import Profiler
 from kernel_lsp.evolve.questions import Question, Questions
 from kernel_lsp.evolve.strategies import Plan
 from kernel_lsp.llm.ensemble import Arms, gain_of
@@ -42,6 +43,7 @@ class Workshop:
     evaluations: Evaluations
     task_target: str
     repair_rounds: int
+    profiler: Profiler
     panel: Panel | None
     judge_threshold: float
     tell: Callable[[Event], None]
@@ -56,6 +58,7 @@ class Draw:
     plan: Plan
     arms: Arms
     hint: Hint | None
+    profile: str
     known_programs: frozenset[str]
     best_us: float | None
 
@@ -91,7 +94,7 @@ class Proposal:
     async def live(self) -> Outcome:
         draw = self._draw
         hint_text = draw.hint.text if draw.hint is not None else ""
-        question = self._shop.questions.first(draw.plan, hint_text, draw.slot, draw.arms.temperature)
+        question = self._shop.questions.first(draw.plan, hint_text, draw.profile, draw.slot, draw.arms.temperature)
         for n_left in range(self._n_repairs(), -1, -1):
             found = await self._attempt(question)
             if isinstance(found, _Ended):

@@ -39,10 +39,11 @@ class Questions:
     floor_us: float
     max_tokens: int
 
-    def first(self, plan: Plan, hint: str, slot: int, temperature: float) -> Question:
-        """How a proposal begins."""
+    def first(self, plan: Plan, hint: str, profile: str, slot: int, temperature: float) -> Question:
+        """How a proposal begins. `profile` is the parent's; without one its verdict is summarized."""
         make = {"translate": self._translate, "improve": self._improve, "edit": self._edit, "crossover": self._improve}
-        inputs, edited = make[plan.operator](plan, hint)
+        feedback = profile or self._summary(plan.parent)
+        inputs, edited = make[plan.operator](plan, hint, feedback)
         purpose: Purpose = "translate" if plan.operator == "translate" else "propose"
         return self._question(plan.operator, purpose, inputs, slot, temperature, edited)
 
@@ -60,19 +61,19 @@ class Questions:
 
     # --- below: inputs by operator
 
-    def _translate(self, plan: Plan, hint: str) -> tuple[dict[str, Any], str | None]:
+    def _translate(self, plan: Plan, hint: str, feedback: str) -> tuple[dict[str, Any], str | None]:
         return {"task": self.task, "kernels": shown(plan.members), "related": self.related}, None
 
-    def _improve(self, plan: Plan, hint: str) -> tuple[dict[str, Any], str | None]:
+    def _improve(self, plan: Plan, hint: str, feedback: str) -> tuple[dict[str, Any], str | None]:
         inputs = {
             "task": self.task,
             "kernels": shown(plan.members),
             "hint": hint,
-            "feedback": self._profile(plan.parent),
+            "feedback": feedback,
         }
         return inputs | ({"related": self.related} if plan.operator == "improve" else {}), None
 
-    def _edit(self, plan: Plan, hint: str) -> tuple[dict[str, Any], str | None]:
+    def _edit(self, plan: Plan, hint: str, feedback: str) -> tuple[dict[str, Any], str | None]:
         parent = plan.members[0]
         base = show(parent)
         inputs = {
@@ -80,11 +81,11 @@ class Questions:
             "kernels": shown(plan.members[1:]),
             "base": base,
             "hint": hint,
-            "feedback": self._profile(parent),
+            "feedback": feedback,
         }
         return inputs, base.code + "\n"
 
-    def _profile(self, member: Member | None) -> str:
+    def _summary(self, member: Member | None) -> str:
         return "" if member is None else describe_profile(member.verdict, self.floor_us)
 
     def _question(

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from kernel_lsp.evolve.archive import Archive
+from kernel_lsp.evolve.conversation import SPENDING
 from kernel_lsp.evolve.model_records import ModelRecords
-from kernel_lsp.evolve.model_run import CALIBRATION, RELATED
 from kernel_lsp.llm.recording import RecordedValue, write_recording
 
 VOLATILE = frozenset(("date", "run_id", "files", "from_cache", "source_file", "file"))
@@ -24,6 +24,7 @@ def canonical_record(archive: Archive, run_id: str) -> str:
     records = ModelRecords(archive, run_id)
     lines: list[Any] = [{"task": json.loads(archive.run(run_id).task_json or "null")}]
     lines += [{"proposal": proposal.model_dump(mode="json")} for proposal in records.proposals()]
+    lines += [{"value": name, "is": value} for name, value in records.values() if name != SPENDING]
     lines += [{"reply": recorded.model_dump(mode="json")} for recorded in records.replies()]
     candidates = {candidate.id: candidate.text for candidate in archive.candidates(run_id)}
     lines += [{"candidate": id_, "text": candidates[id_]} for id_ in sorted(candidates)]
@@ -39,8 +40,7 @@ def canonical_record(archive: Archive, run_id: str) -> str:
 def record_run(archive: Archive, run_id: str, path: Path) -> int:
     """Write the run's replies, for `--replay`; returns how many there are. Raises OSError."""
     records = ModelRecords(archive, run_id)
-    fixed = ((name, records.value(name)) for name in (RELATED, CALIBRATION))
-    values = [RecordedValue(name=name, value=value) for name, value in fixed if value is not None]
+    values = [RecordedValue(name=name, value=value) for name, value in records.values() if name != SPENDING]
     replies = records.replies()
     write_recording(path, values, replies)
     return len(replies)

@@ -216,6 +216,7 @@ def test_being_right_is_worth_a_little_and_being_faster_more() -> None:
 def test_every_hint_asks_for_facts_that_exist() -> None:
     known = {"memory_bound", "compute_bound", "latency_bound", "launch_bound", "rereads", "uncoalesced"}
     known |= {"several_launches", "spills", "shared_memory", "reduction", "contraction", "half_precision"}
+    known |= {"bank_conflicts", "low_occupancy"}
     assert all(hint.when <= known for hint in catalogue())
     assert len({hint.id for hint in catalogue()}) == len(catalogue())
 
