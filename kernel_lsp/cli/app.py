@@ -87,7 +87,7 @@ def optimize(
 
 @app.command()
 def check(
-    kernel: Annotated[Path, typer.Argument(help="A .cu file with a launch plan.")],
+    kernel: Annotated[Path, typer.Argument(help="A .cu with a launch plan, a torch extension, or a ModelNew file.")],
     task: Annotated[
         str | None, typer.Option("--task", metavar="TARGET", help="What it computes. Default: its `task:` line.")
     ] = None,

@@ -158,6 +158,8 @@ class Verdict(Noun):
     """Of the instructions that it compiled to, whatever its text looks like; empty when it did not compile."""
     library_steps: tuple[str, ...] = ()
     """The vendor library functions that it calls, e.g. ``aten::mm``; empty for a kernel that is all its own."""
+    foreign: str = ""
+    """``torch extension`` or ``ModelNew`` for a kernel whose own host code runs; empty for one with a launch plan."""
     times: dict[str, Comparison] = {}
     """By operation name: against eager."""
     configurations: tuple[ConfigurationOutcome, ...] = ()

@@ -11,20 +11,27 @@ from kernel_lsp.core.verdict import BuildFailed, CheckOutcome, Verdict
 from kernel_lsp.errors import UserError
 from kernel_lsp.evaluate.configurations import check_configurations
 from kernel_lsp.evaluate.cpu import Profile
+from kernel_lsp.evaluate.foreign import check_foreign
 from kernel_lsp.evaluate.pipeline import DEVICE_NAME
 from kernel_lsp.evaluate.session import Session
 from kernel_lsp.plan.parser import parse
+from kernel_lsp.source.foreign import foreign_source
 from kernel_lsp.source.pytorch import read_target
 
 MAX_KERNEL_BYTES = 4 << 20
 
 
 async def check_kernel(kernel: Path, target: str | None, directory: Path, settings: Settings) -> Verdict:
-    """The full verdict on a `.cu` file. The task is `target`, or what the file's `task:` line says.
+    """The full verdict on a `.cu` file, or on a file with host code of its own (`foreign`).
+
+    The task is `target`, or what the file's `task:` line says.
 
     Raises UserError for a file that cannot be read or has no task, TargetError when the task cannot be captured.
     """
     text = read_kernel(kernel)
+    foreign = foreign_source(kernel.name, text)
+    if foreign is not None:
+        return await check_foreign(kernel, text, foreign, find_task(kernel, None, target, directory), settings)
     parsed = parse(text)
     candidate = Candidate(text=text, origin=Origin(proposer="user", description=str(kernel)))
     if parsed.plan is None:

@@ -19,7 +19,7 @@ from kernel_lsp.evaluate.session_gpu import SessionGpu
 from kernel_lsp.evaluate.timing_operation import OperationTimer
 from kernel_lsp.gpu.presence import has_gpu
 from kernel_lsp.gpu.specs import GpuSpec, find_gpu
-from kernel_lsp.process.confinement import sandbox_level
+from kernel_lsp.process.confinement import SandboxLevel, sandbox_level
 from kernel_lsp.process.worker_client import Worker, find_python
 from kernel_lsp.toolchain.cache import BuildCache
 from kernel_lsp.toolchain.compile import Compiler
@@ -65,6 +65,20 @@ class Session:
 
     async def __aexit__(self, *_: object) -> None:
         await self._stack.aclose()
+
+    @property
+    def scratch(self) -> Path:
+        """The session's folder, which its workers may write to."""
+        return self._scratch
+
+    @property
+    def sandbox(self) -> SandboxLevel:
+        """How processes of this session are confined."""
+        return self._sandbox
+
+    async def gpu_device(self, index: int) -> GpuDevice:
+        """The session's GPU, e.g. for a turn on it."""
+        return await self._start_gpu(index)
 
     def new_worker(self, python: Path) -> Worker:
         """A worker, not started, with the deadline, the folders and the confinement of this session."""

@@ -63,6 +63,20 @@ def host_function_lines(text: str) -> tuple[int, ...]:
     return tuple(lines)
 
 
+@dataclass(frozen=True, slots=True)
+class ParsedSource:
+    """The bytes that were parsed and their tree."""
+
+    data: bytes
+    root: Node
+
+
+def parsed_source(text: str) -> ParsedSource:
+    """The tree of a CUDA text, unfit parts and all. Attributes that the grammar does not know are blanks in it."""
+    source = _Source.read(text)
+    return ParsedSource(source.data, source.root)
+
+
 # --- below: finding `__global__` functions in the tree
 
 _UNKNOWN_ATTRIBUTES = re.compile(rb"\b__(?:cluster_dims|maxnreg|block_size)__\s*\([^()]*(?:\([^()]*\)[^()]*)*\)")

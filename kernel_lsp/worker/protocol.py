@@ -28,6 +28,13 @@ COMMANDS = {
     "prepare_probe": ("timing", "prepare_probe"),
     "time_block": ("timing", "time_block"),
     "end_timing": ("timing", "end_timing"),
+    "extension_facts": ("foreign_facts", "extension_facts"),
+    "open_foreign": ("foreign", "open_foreign"),
+    "run_foreign": ("foreign_run", "run_foreign"),
+    "look_again": ("foreign_run", "look_again"),
+    "prepare_foreign": ("foreign_run", "prepare_foreign"),
+    "write_timed": ("foreign_run", "write_timed"),
+    "burst": ("foreign_run", "burst"),
 }
 """Command -> (module, function). Other commands belong to `gpu`, whose table is `gpu.COMMANDS`."""
 

@@ -1,0 +1,366 @@
+"""A kernel whose host code runs, against its task: run in a process of its own, judged and timed from ours."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import shutil
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from kernel_lsp.config import Settings
+from kernel_lsp.core.candidate import Candidate, Origin
+from kernel_lsp.core.finding import Finding, Severity
+from kernel_lsp.core.target import TargetSource
+from kernel_lsp.core.task import Task, TaskTensor
+from kernel_lsp.core.verdict import (
+    BuildFailed,
+    CaseResult,
+    CheckOutcome,
+    Correct,
+    Crashed,
+    Mismatch,
+    Rejected,
+    TimedOut,
+    Unsupported,
+    Verdict,
+)
+from kernel_lsp.evaluate.case_store import CaseStore
+from kernel_lsp.evaluate.cases import OperationKind, graph_of
+from kernel_lsp.evaluate.foreign_cases import ForeignCase, chosen_cases, judge, make_case, run_case, shuffled
+from kernel_lsp.evaluate.foreign_process import ForeignAsker, ForeignProcess
+from kernel_lsp.evaluate.gpu_slot import Lost
+from kernel_lsp.evaluate.progress import Progress
+from kernel_lsp.evaluate.session import Session
+from kernel_lsp.evaluate.timing_operation import (
+    CandidateBroke,
+    ImpossibleTime,
+    NotTimed,
+    OperationTimer,
+    Timed,
+    TimedOperation,
+    WrongWhileTimed,
+)
+from kernel_lsp.source.foreign import ForeignSource, python_findings
+from kernel_lsp.toolchain.extension import ExtensionBuilder, ExtensionBuilt, ExtensionFacts
+from kernel_lsp.toolchain.extension_symbols import symbol_findings
+from kernel_lsp.toolchain.extension_tools import find_extension_tools
+
+CPU_NAME = "CPU (PyTorch)"
+OPEN_DEADLINE_S = 120.0
+FACTS_DEADLINE_S = 60.0
+MAX_INLINE_BUILDS = 8
+"""Extensions that one Python file may build."""
+NO_GPU = (
+    "its host code launches CUDA kernels, and there is no GPU here to run them on: the PTX executor runs kernels with "
+    "a launch plan alone"
+)
+CUDA_FAULT = "CUDA error"
+
+
+async def check_foreign(
+    file: Path, text: str, source: ForeignSource, target: TargetSource, settings: Settings
+) -> Verdict:
+    """The full verdict. Raises TargetError when the task cannot be captured, EnvironmentProblem without a compiler."""
+    candidate = Candidate(text=text, origin=Origin(proposer="user", description=str(file)))
+    async with AsyncExitStack() as stack:
+        session = await stack.enter_async_context(Session(settings))
+        check = _Check(session, stack, file, text, source, target, Progress(candidate.id))
+        return await check.verdict()
+
+
+@dataclass
+class _Check:
+    """One file. Everything that it starts ends with the stack."""
+
+    session: Session
+    stack: AsyncExitStack
+    file: Path
+    text: str
+    source: ForeignSource
+    target: TargetSource
+    progress: Progress
+    device_name: str = CPU_NAME
+    index: int | None = None
+    builds: dict[str, str] = field(default_factory=dict)
+
+    async def verdict(self) -> Verdict:
+        outcome = await self._outcome()
+        level = self.session.sandbox.value
+        said = f"foreign ({self.source.kind}): its host code runs, in a process of its own (sandbox: {level})"
+        return Verdict(
+            candidate_id=self.progress.candidate_id,
+            device=self.device_name,
+            outcome=outcome,
+            findings=tuple(self.progress.findings),
+            foreign=self.source.kind,
+            times=self.progress.times,
+            notes=(said, *self.progress.notes),
+            evaluate_s=sum(self.progress.stages_s.values()),
+            stages_s=self.progress.stages_s,
+        )
+
+    async def _outcome(self) -> CheckOutcome:
+        if self.source.kind == "ModelNew" and (refused := _refused(python_findings(self.text))) is not None:
+            return refused
+        with self.progress.stage("worker"):
+            self.index = await self.session.gpu_index()
+        if self.index is None and self.source.needs_cuda:
+            return Unsupported(message=NO_GPU)
+        if self.index is not None:
+            with self.progress.stage("gpu worker"):
+                self.device_name = (await self.session.gpu_device(self.index)).name
+        builder = await self._builder()
+        process = await self.stack.enter_async_context(self._process())
+        warming = asyncio.create_task(process.ask("describe", {}, deadline_s=OPEN_DEADLINE_S))
+        building = asyncio.create_task(self._build(builder, self.text, self.file.suffix))
+        try:
+            with self.progress.stage("capture"):
+                task = await self.session.capture(self.target, with_backward=self.source.has_backward)
+            cases = asyncio.create_task(self._cases(task))
+            timer = await self._timer(task)
+            with self.progress.stage("build"):
+                built = await building
+            if built is not None and not isinstance(built, ExtensionBuilt):
+                return built
+            with self.progress.stage("references"):
+                made = await cases
+            await warming
+            return await self._run(process, builder, task, built, made, timer)
+        finally:
+            for started in (warming, building):
+                started.cancel()
+            await asyncio.gather(warming, building, return_exceptions=True)
+
+    # --- below: building
+
+    async def _builder(self) -> ExtensionBuilder:
+        facts = await self.session.worker.ask("extension_facts", {}, deadline_s=FACTS_DEADLINE_S)
+        architecture = ""
+        if self.index is not None:
+            architecture = (await self.session.gpu_device(self.index)).facts.architecture
+        builder = ExtensionBuilder(
+            ExtensionFacts(**facts),
+            await find_extension_tools(),
+            self.session.settings.cache_directory,
+            python=self.session.worker.python,
+            architecture=architecture,
+            level=self.session.sandbox,
+        )
+        return await self.stack.enter_async_context(builder)
+
+    async def _build(
+        self, builder: ExtensionBuilder, text: str, suffix: str
+    ) -> ExtensionBuilt | BuildFailed | TimedOut | Rejected | None:
+        """None for a Python file, which says itself what it wants built."""
+        if suffix == ".py":
+            return None
+        built = await builder.build(text, f"kernel{suffix}")
+        if not isinstance(built, ExtensionBuilt):
+            return built
+        findings = symbol_findings(built.undefined_symbols)
+        self.progress.add_findings(finding for finding in findings if finding.severity is not Severity.ERROR)
+        self.progress.notes += built.notes
+        for stage, elapsed_s in built.stages_s.items():
+            self.progress.notes.append(f"build: {stage} {elapsed_s:.2f} s ({built.how}, header {built.header})")
+        return _refused(findings) or built
+
+    # --- below: running
+
+    def _process(self) -> ForeignProcess:
+        cache = self.session.settings.cache_directory / "extensions"
+        cache.mkdir(parents=True, exist_ok=True)
+        return ForeignProcess(
+            self.session.worker.python,
+            level=self.session.sandbox,
+            scratch=self._folder,
+            readable=(cache, self.file.absolute().parent, Path(self.target.file).absolute().parent),
+            may_start_programs="triton" in self.text,
+        )
+
+    @property
+    def _folder(self) -> Path:
+        return self.session.scratch / "foreign"
+
+    async def _cases(self, task: Task) -> list[ForeignCase]:
+        store = CaseStore(task, self.session.worker, self.session.scratch / "foreign-references")
+        chosen = [pair for direction in self._directions(task) for pair in chosen_cases(task, direction, 0)]
+        made = []
+        for number, (case, is_hidden) in enumerate(chosen):
+            found = await make_case(store, task, case, self._folder / f"case-{number}", is_hidden=is_hidden)
+            if isinstance(found, ForeignCase):
+                made.append(found)
+        await store.close()
+        return made
+
+    async def _timer(self, task: Task) -> OperationTimer | None:
+        if self.index is None:
+            return None
+        timer = OperationTimer(
+            task,
+            lambda: self.session.new_worker(self.session.worker.python),
+            device=self.index,
+            cache_directory=self.session.settings.cache_directory,
+            seed=self.session.settings.seed,
+        )
+        return await self.stack.enter_async_context(timer)
+
+    def _directions(self, task: Task) -> tuple[OperationKind, ...]:
+        return ("forward", "backward") if task.backward is not None else ("forward",)
+
+    async def _run(
+        self,
+        process: ForeignProcess,
+        builder: ExtensionBuilder,
+        task: Task,
+        built: ExtensionBuilt | None,
+        cases: Sequence[ForeignCase],
+        timer: OperationTimer | None,
+    ) -> CheckOutcome:
+        with self.progress.stage("load"):
+            functions = await self._open(process, builder, task, built)
+        if not isinstance(functions, tuple):
+            return functions
+        runnable = [case for case in cases if case.case.operation in functions]
+        if not runnable:
+            return Unsupported(
+                message=f"it has none of what the task needs; it has {', '.join(functions) or 'nothing'}"
+            )
+        for missing in sorted({case.case.operation for case in cases} - set(functions)):
+            self.progress.notes.append(f"{missing}: it has no function of this name, so that PyTorch does it")
+        if self.index is None:
+            return await self._checked(process, runnable, None)
+        async with (await self.session.gpu_device(self.index)).turn():
+            return await self._checked(process, runnable, timer)
+
+    async def _open(
+        self, process: ForeignProcess, builder: ExtensionBuilder, task: Task, built: ExtensionBuilt | None
+    ) -> tuple[str, ...] | CheckOutcome:
+        request = self._open_request(task, built)
+        for _ in range(MAX_INLINE_BUILDS):
+            opened = await process.ask("open_foreign", {**request, "builds": self.builds}, deadline_s=OPEN_DEADLINE_S)
+            if isinstance(opened, Lost):
+                return Crashed(message=f"while it was loaded: {opened.message}")
+            if opened["status"] == "opened":
+                return tuple(opened["functions"])
+            if opened["status"] == "refused":
+                return Crashed(message=str(opened["message"]))
+            inner = await self._build(builder, str(opened["text"]), str(opened["suffix"]))
+            if not isinstance(inner, ExtensionBuilt):
+                assert inner is not None
+                return inner
+            self.builds[str(opened["key"])] = str(inner.path)
+        return Unsupported(message=f"it builds more than {MAX_INLINE_BUILDS} extensions")
+
+    def _open_request(self, task: Task, built: ExtensionBuilt | None) -> dict[str, Any]:
+        arguments: list[dict[str, Any]] = []
+        for a in task.arguments:
+            if isinstance(a, TaskTensor):
+                arguments.append({"name": a.name, "role": a.role, "qualified_name": a.qualified_name})
+            else:
+                arguments.append({"name": a.name, "value": a.value})
+        backward = graph_of(task, "backward") if task.backward is not None else None
+        names = {argument["name"] for argument in arguments}
+        gradients = [name for name in backward.inputs if name not in names] if backward else []
+        outputs = [o.name.removeprefix("grad_") for o in backward.outputs if o.node] if backward else []
+        return {
+            "kind": "extension" if built is not None else "model_new",
+            "device": "cpu" if self.index is None else self.index,
+            "arguments": arguments,
+            "gradients": gradients,
+            "wanted": outputs,
+            "source": self.target.model_dump(mode="json"),
+            "library": str(built.path) if built is not None else "",
+            "module_name": built.module_name if built is not None else "",
+            "file": str(self.file.absolute()),
+        }
+
+    async def _checked(
+        self, process: ForeignProcess, cases: Sequence[ForeignCase], timer: OperationTimer | None
+    ) -> CheckOutcome:
+        """Named sizes, then time, then sizes that the task does not name: those may end the process."""
+        ordered = shuffled(cases, self.session.settings.seed)
+        steps = {
+            "cases": lambda: self._run_cases(process, [case for case in ordered if not case.is_hidden]),
+            "time": lambda: self._time(process, ordered, timer),
+            "hidden sizes": lambda: self._run_cases(process, [case for case in ordered if case.is_hidden]),
+        }
+        for stage, step in steps.items():
+            with self.progress.stage(stage):
+                failure: CheckOutcome | None = await step()
+            if failure is not None:
+                return failure
+        looked = await process.ask("look_again", {}, deadline_s=OPEN_DEADLINE_S)
+        if isinstance(looked, dict) and looked.get("changed"):
+            return Crashed(message=f"outputs that it had returned changed later: {', '.join(looked['changed'])}")
+        if timer is None:
+            self.progress.notes.append("not timed: there is no GPU here")
+        return Correct(cases=tuple(self.progress.cases))
+
+    async def _run_cases(
+        self, process: ForeignProcess, cases: Sequence[ForeignCase]
+    ) -> Mismatch | Crashed | TimedOut | None:
+        for case in cases:
+            folder = self._folder / "outputs"
+            folder.mkdir(parents=True, exist_ok=True)
+            found = await run_case(process, case, folder, self.device_name)
+            shutil.rmtree(folder, ignore_errors=True)
+            if isinstance(found, CaseResult):
+                self.progress.cases.append(found)
+            elif not case.is_hidden:
+                return found
+            elif isinstance(found, Crashed) and "Error: " in found.message and CUDA_FAULT not in found.message:
+                self.progress.notes.append(f"it takes no other sizes than the task's: {found.message}")
+            else:
+                message = f"at sizes that the task does not name: {found.message}"
+                return found.model_copy(update={"message": message})
+        return None
+
+    async def _time(
+        self, process: ForeignProcess, cases: Sequence[ForeignCase], timer: OperationTimer | None
+    ) -> CheckOutcome | None:
+        for case in () if timer is None else (case for case in cases if case.case.family == "given"):
+            asker = ForeignAsker(process, case.case.operation)
+            operation = TimedOperation(self.progress.candidate_id, case.bound, case.case.operation, case.files)
+            assert timer is not None
+            match await timer.time_operation(asker, operation):
+                case Timed(comparison):
+                    wrong = await self._wrong_while_timed(process, asker, case)
+                    if wrong is not None:
+                        return wrong
+                    self.progress.times[case.bound.name] = comparison
+                case NotTimed(reason):
+                    self.progress.notes.append(f"{case.bound.name}: not timed: {reason}")
+                case ImpossibleTime(message):
+                    return Unsupported(message=f"{case.bound.name}: {message}")
+                case CandidateBroke(message) | WrongWhileTimed(message):
+                    return Crashed(message=f"{case.bound.name}, while timed on {self.device_name}: {message}")
+        return None
+
+    async def _wrong_while_timed(
+        self, process: ForeignProcess, asker: ForeignAsker, case: ForeignCase
+    ) -> Mismatch | Crashed | None:
+        """A timed call's outputs, whose number is drawn here after it was made."""
+        folder = self._folder / "timed"
+        folder.mkdir(parents=True, exist_ok=True)
+        names = [tensor.name for tensor in case.bound.tensors if tensor.role == "output"]
+        paths = {name: folder / f"{name}.bin" for name in names}
+        request = {"subject": asker.subjects[0], "outputs": {name: str(path) for name, path in paths.items()}}
+        written = await process.ask(
+            "write_timed", {**request, "place": secrets.randbelow(1 << 16)}, deadline_s=OPEN_DEADLINE_S
+        )
+        if isinstance(written, Lost):
+            return Crashed(message=f"after it was timed: {written.message}")
+        judged = judge(case, paths, self.device_name)
+        return judged if isinstance(judged, Mismatch) else None
+
+
+# --- below
+
+
+def _refused(findings: Sequence[Finding]) -> Rejected | None:
+    errors = [finding for finding in findings if finding.severity is Severity.ERROR]
+    return Rejected(message=errors[0].message, findings=tuple(errors)) if errors else None

@@ -1,0 +1,121 @@
+"""The process of one foreign kernel: confined, never shared with a reference, a baseline or a judge, and timed by our
+clock, too."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from kernel_lsp.evaluate.gpu_slot import Lost
+from kernel_lsp.process.confinement import SandboxLevel
+from kernel_lsp.process.profiles import foreign_confinement
+from kernel_lsp.process.supervisor import Answered, Conversation, Died, scrubbed_environment
+from kernel_lsp.process.worker_client import WORKER_PROGRAM
+
+BURST_S = 0.02
+"""Of calls, for the clock outside: long beside the question itself."""
+MAX_BURST_CALLS = 2000
+BURST_DEADLINE_S = 60.0
+CLOCK_FACTOR, CLOCK_MARGIN_US = 1.5, 10.0
+"""What the clock outside may see beyond what the process says of itself: others use the machine, too."""
+
+
+class ForeignProcess:
+    """Use as ``async with``. `readable` is what the candidate may see beside the system and its interpreter; it writes
+    to `scratch` alone."""
+
+    def __init__(
+        self,
+        python: Path,
+        *,
+        level: SandboxLevel,
+        scratch: Path,
+        readable: tuple[Path, ...],
+        may_start_programs: bool = False,
+    ) -> None:
+        """`may_start_programs` is for Triton, which compiles as it runs."""
+        confinement = foreign_confinement(
+            level,
+            python,
+            readable=(WORKER_PROGRAM.parent, *readable),
+            scratch=scratch,
+            may_start_programs=may_start_programs,
+        )
+        self.scratch = scratch
+        self._conversation = Conversation(
+            [python, WORKER_PROGRAM], environment=scrubbed_environment(), confinement=confinement, how="run"
+        )
+
+    async def __aenter__(self) -> ForeignProcess:
+        await self._conversation.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._conversation.close()
+
+    async def ask(self, command: str, arguments: Mapping[str, Any], *, deadline_s: float) -> dict[str, Any] | Lost:
+        """One request. A process that ends or overruns is a value; what it then says is not believed."""
+        try:
+            answer = await self._conversation.ask({"command": command, **arguments}, deadline_s=deadline_s)
+        except ValueError:
+            return Lost("its answer is not JSON")
+        if isinstance(answer, Answered):
+            error = answer.reply.get("error")
+            return Lost(str(error.get("message", error))) if isinstance(error, Mapping) else answer.reply
+        if isinstance(answer, Died):
+            last = next((line for line in reversed(answer.stderr.splitlines()) if line.strip()), "")
+            ending = f"signal {-answer.returncode}" if answer.returncode < 0 else f"exit status {answer.returncode}"
+            return Lost(f"its process ended during '{command}' ({ending}) {last.strip()[:200]}".strip())
+        return Lost(f"no answer to '{command}' within {deadline_s:g} s", deadline_s=deadline_s)
+
+
+class ForeignAsker:
+    """What a timer asks in place of a native candidate's worker: the same questions, other answers."""
+
+    def __init__(self, process: ForeignProcess, direction: str) -> None:
+        self._process, self._direction = process, direction
+        self.subjects: list[str] = []
+        self._operator_us: dict[str, list[float]] = {}
+
+    async def ask(self, command: str, arguments: Mapping[str, Any], *, deadline_s: float) -> dict[str, Any] | Lost:
+        """As `timing.Asker`."""
+        if command == "prepare_candidate":
+            self.subjects.append(str(arguments["subject"]))
+            return await self._process.ask(
+                "prepare_foreign", {**arguments, "direction": self._direction}, deadline_s=deadline_s
+            )
+        if command == "end_timing":
+            problem = await self._disagreement(str(arguments["subject"]))
+            if problem:
+                return Lost(problem)
+        answer = await self._process.ask(command, arguments, deadline_s=deadline_s)
+        if command == "time_block" and isinstance(answer, dict):
+            said = self._operator_us.setdefault(str(arguments["subject"]), [])
+            said += [float(time_us) for time_us in answer.get("operator_us", ())]
+        return answer
+
+    # --- below: another clock
+
+    async def _disagreement(self, subject: str) -> str:
+        """What our clock sees of calls against what the process said of them; empty when they agree."""
+        said = self._operator_us.get(subject)
+        if not said:
+            return ""
+        said_us = median(said)
+        n_calls = max(2, min(MAX_BURST_CALLS, int(BURST_S * 1e6 / max(said_us, 1.0))))
+        once, twice = await self._burst_s(subject, n_calls), await self._burst_s(subject, 2 * n_calls)
+        if isinstance(once, Lost) or isinstance(twice, Lost):
+            return "it did not finish calls that were timed from outside"
+        seen_us = (twice - once) / n_calls * 1e6
+        if seen_us <= CLOCK_FACTOR * said_us + CLOCK_MARGIN_US:
+            return ""
+        return f"its process says {said_us:.3g} us per call, and a clock outside of it says {seen_us:.3g} us"
+
+    async def _burst_s(self, subject: str, n_calls: int) -> float | Lost:
+        started = time.monotonic()
+        request = {"subject": subject, "n_calls": n_calls}
+        answer = await self._process.ask("burst", request, deadline_s=BURST_DEADLINE_S)
+        return answer if isinstance(answer, Lost) else time.monotonic() - started

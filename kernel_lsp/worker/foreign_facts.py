@@ -1,0 +1,28 @@
+"""The command `extension_facts`: what it takes to compile against this interpreter's torch."""
+
+from __future__ import annotations
+
+import os
+import sysconfig
+from typing import Any
+
+import torch
+
+
+def extension_facts(request: dict[str, Any]) -> dict[str, Any]:
+    """``{"torch_version", "cuda_version", "includes", "libraries", "library_directories", "cxx11_abi"}``."""
+    root = os.path.dirname(os.path.abspath(torch.__file__))
+    include = os.path.join(root, "include")
+    has_cuda = torch.version.cuda is not None
+    return {
+        "torch_version": torch.__version__,
+        "cuda_version": torch.version.cuda or "",
+        "includes": [
+            include,
+            os.path.join(include, "torch", "csrc", "api", "include"),
+            sysconfig.get_paths()["include"],
+        ],
+        "libraries": ["c10", "torch_cpu", "torch", "torch_python", *(["c10_cuda", "torch_cuda"] if has_cuda else [])],
+        "library_directories": [os.path.join(root, "lib")],
+        "cxx11_abi": int(torch._C._GLIBCXX_USE_CXX11_ABI),
+    }
