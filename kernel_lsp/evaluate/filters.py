@@ -15,6 +15,7 @@ from kernel_lsp.core.filter import FilterResult, TaskFilters
 from kernel_lsp.core.target import TargetSource
 from kernel_lsp.errors import KernelLspError
 from kernel_lsp.evaluate.redundancy import redundancies
+from kernel_lsp.process.confinement import sandbox_level
 from kernel_lsp.process.worker_client import Worker, find_python
 from kernel_lsp.source.pytorch import read_target
 
@@ -41,7 +42,12 @@ async def filter_targets(targets: Sequence[str], directory: Path, settings: Sett
     python = await find_python(settings.python)
     found: list[TaskFilters] = []
     for target in targets:
-        async with Worker(python, capture_deadline_s=settings.capture_deadline_s) as worker:
+        async with Worker(
+            python,
+            capture_deadline_s=settings.capture_deadline_s,
+            cache=settings.cache_directory,
+            sandbox=sandbox_level(settings.sandbox),
+        ) as worker:
             found.append(await _filter_target(worker, target, directory, settings))
     return tuple(found)
 

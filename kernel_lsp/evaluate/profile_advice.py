@@ -24,6 +24,8 @@ BARRIER, GLOBAL_MEMORY = "other warps at a barrier", "global memory"
 MIN_BARRIER_STALL, MIN_MEMORY_STALL = 0.15, 0.35
 LAUNCH_US = 2.2
 """Start to end of a kernel that does next to nothing (one H200, measured)."""
+MAX_SPILL_GAIN, BYTES_OF_BAD_SPILLS = 0.3, 512
+"""A few spilled bytes stay in L1 and cost next to nothing."""
 MAX_FUSED_US = 50.0
 """Of all launches: in longer operations a launch more or less does not show."""
 UNKNOWN_WEIGHT = 0.5
@@ -84,9 +86,8 @@ def _spills(kernel: KernelProfile) -> Iterator[Advice]:
     if not kernel.spill_bytes:
         return
     evidence = f"ptxas spills {kernel.spill_bytes} bytes per thread at {kernel.n_registers} registers."
-    yield _advice(
-        kernel, "Keep fewer values alive, or allow more registers", evidence, 0.3 * kernel.share, kernel.launch_line
-    )
+    gain = kernel.share * min(MAX_SPILL_GAIN, kernel.spill_bytes / BYTES_OF_BAD_SPILLS)
+    yield _advice(kernel, "Keep fewer values alive, or allow more registers", evidence, gain, kernel.launch_line)
 
 
 def _occupancy(kernel: KernelProfile) -> Iterator[Advice]:
