@@ -24,6 +24,8 @@ _STORAGE: dict[DType, type[np.generic]] = {
 """How each element type lies in a file. numpy has no bfloat16: its bits are kept."""
 POISON_BYTE = 0xFF
 """Repeated, it is a NaN in every floating type, -1 in the signed ones and no bool."""
+EXACT_POISON_BYTES = (POISON_BYTE, 0xA5, 0x5A)
+"""For types that have no value of their own for it, in turn: one of them may be the answer, but not all."""
 BF16_SHIFT = 16
 """A bfloat16 is the upper half of a float32."""
 
@@ -51,10 +53,10 @@ def decode(raw: np.ndarray, dtype: DType) -> np.ndarray:
     return raw
 
 
-def write_poison(path: Path, n_bytes: int) -> None:
+def write_poison(path: Path, n_bytes: int, byte: int = POISON_BYTE) -> None:
     """Make the file hold `n_bytes` poisoned bytes, so that an element nobody wrote is never right by luck."""
     with path.open("wb") as file:
-        file.write(bytes([POISON_BYTE]) * n_bytes)
+        file.write(bytes([byte]) * n_bytes)
 
 
 def poisoned_elements(stored: np.ndarray, dtype: DType) -> np.ndarray:

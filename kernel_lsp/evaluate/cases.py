@@ -20,13 +20,16 @@ OperationKind = Literal["forward", "backward"]
 
 PATTERNS: dict[str, tuple[int, ...]] = {
     "primes": (7, 5, 3, 11, 13),
+    "long": (3, 1031, 67, 37, 5),
     "edges": (9, 17, 33, 5, 3),
     "powers": (4, 8, 16, 2, 32),
     "multiples": (12, 20, 36, 4, 8),
-    "long": (3, 1031, 67, 37, 5),
     "long_even": (2, 1032, 68, 36, 4),
 }
-"""Sizes for the first symbol, the second, and so on."""
+"""Sizes for the first symbol, the second, and so on. The long ones take more than one block of nearly any kernel: a
+grid that is rounded down shows in them."""
+FRESH_SIZES = (1, 2, 6, 10, 13, 19, 23, 29, 31, 37, 41, 47, 63, 65, 129)
+N_FRESH_TRIES = 64
 ALIGNMENTS = (1, 2, 4, 8, 16, 32)
 """Multiples tried, in this order, when a pattern is outside the contract (`where: D % 4 == 0`)."""
 MAX_REDUCED_ELEMENTS = 1 << 20
@@ -158,6 +161,20 @@ def hidden_cases(operation: OperationKind, hidden: Iterable[Sizes], captured: Si
         _case(operation, sizes, captured, "normal", seed + 40 + position, "forward")
         for position, sizes in enumerate(hidden)
     ]
+
+
+def fresh_case(
+    task: Task, operation: OperationKind, holds: Callable[[Sizes], bool], reduced: Iterable[Sizes], seed: int
+) -> Case:
+    """A small case by a seed that nobody can know beforehand: answers to the other cases' inputs, which are the same in
+    every run, could be written into a kernel."""
+    draw, captured = random.Random(seed), captured_sizes(task)
+    for attempt in range(N_FRESH_TRIES if task.symbols else 0):
+        alignment = ALIGNMENTS[attempt * len(ALIGNMENTS) // N_FRESH_TRIES]
+        sizes = {symbol.name: _clamped(symbol, draw.choice(FRESH_SIZES), alignment) for symbol in task.symbols}
+        if _is_usable(task, operation, sizes) and holds(sizes):
+            return _case(operation, sizes, captured, "normal", seed, "random")
+    return _case(operation, next(iter(reduced), captured), captured, "normal", seed, "random")
 
 
 def screen_cases(operation: OperationKind, reduced: Iterable[Sizes], captured: Sizes, seed: int) -> list[Case]:

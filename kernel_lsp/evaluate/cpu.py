@@ -27,7 +27,7 @@ from kernel_lsp.core.plan import (
 )
 from kernel_lsp.core.verdict import Built, CaseResult, Crashed, Mismatch, TimedOut, Unsupported
 from kernel_lsp.errors import TargetError
-from kernel_lsp.evaluate.arrays import write_poison
+from kernel_lsp.evaluate.arrays import EXACT_POISON_BYTES, POISON_BYTE, write_poison
 from kernel_lsp.evaluate.case_store import CaseStore, NoCase, read_expectations
 from kernel_lsp.evaluate.cases import Case
 from kernel_lsp.evaluate.judgement import judge_outputs
@@ -44,6 +44,8 @@ from kernel_lsp.ptx.executor import (
 )
 
 N_TRACED_BLOCKS = 2
+MIN_COVERAGE = 0.7
+"""Of their share of an output that sampled blocks must have written. Blocks at the edges write less than others."""
 N_PROFILED_BLOCKS = 6
 """Blocks per launch that are run to count instructions: first, last and random ones."""
 MIN_SAMPLED_BLOCKS = 8
@@ -150,7 +152,7 @@ class CpuDevice:
             return Skipped(files.reason)
         run = self._new_run(bound, files)
         try:
-            run.write_poison()
+            run.write_poison(case.seed)
             reports = await self._run_segments(executor, built, run, case, sample, limits)
             if not isinstance(reports, list):
                 return reports
@@ -225,9 +227,10 @@ class _Run:
     def path(self, tensor: BoundTensor) -> Path:
         return self._inputs[tensor.name] if tensor.role == "input" else self._directory / f"{tensor.name}.bin"
 
-    def write_poison(self) -> None:
+    def write_poison(self, seed: int) -> None:
+        other = EXACT_POISON_BYTES[seed % len(EXACT_POISON_BYTES)]
         for tensor in self._own():
-            write_poison(self.path(tensor), tensor.n_bytes)
+            write_poison(self.path(tensor), tensor.n_bytes, POISON_BYTE if tensor.dtype.is_floating else other)
 
     def write_zeros(self) -> None:
         for tensor in self._own():
@@ -316,11 +319,28 @@ def _judge(run: _Run, case: Case, reports: Sequence[ExecutionReport], *, sampled
         read_expectations(run.files),
         [_written_elements(run, tensor) for tensor in outputs] if sampled else (),
     )
+    if sampled and isinstance(judged, CaseResult):
+        judged = _with_coverage(run, judged)
     if isinstance(judged, Mismatch):
         return judged
     findings = tuple(finding for report in reports for finding in report.findings)
     n_instructions = sum(counters.n_instructions for report in reports for counters in report.counters)
     return CaseRun(judged, findings, n_instructions)
+
+
+def _with_coverage(run: _Run, result: CaseResult) -> CaseResult | Mismatch:
+    """A mismatch when blocks like those that ran cannot have written every element among them: a grid that is too
+    small, blocks that do nothing or the same."""
+    for tensor in (tensor for tensor in run.bound.tensors if tensor.role == "output"):
+        share_run = result.n_blocks_run / max(result.n_blocks, 1)
+        share_written = float(_written_elements(run, tensor).mean()) if tensor.n_elements else 1.0
+        if share_written < MIN_COVERAGE * share_run:
+            message = (
+                f"{result.n_blocks_run} of {result.n_blocks} blocks ran and wrote {share_written:.2%} of "
+                f"'{tensor.name}': all of them cannot write all of it (inputs '{result.family}')"
+            )
+            return Mismatch(message=message, failed=result)
+    return result
 
 
 def _written_elements(run: _Run, tensor: BoundTensor) -> np.ndarray:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import secrets
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -38,6 +39,7 @@ from kernel_lsp.evaluate.cases import (
     OperationKind,
     captured_sizes,
     configured_sizes,
+    fresh_case,
     full_cases,
     hidden_cases,
     hidden_sizes,
@@ -65,6 +67,9 @@ N_SLOTS = max(MIN_SLOTS, min(MAX_SLOTS, (os.cpu_count() or 1) // 2))
 DEVICE_NAME = "PTX executor (CPU)"
 COMPILED_AS = "kernel.cu"
 """What a candidate's text is called while it is compiled (`BuildRequest.file_name`), and so in the PTX."""
+FRESH_SEED_BITS = 31
+N_BEFORE_FRESH = 2
+"""The captured sizes and the first small ones come before it, and what the time allows after it."""
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -107,6 +112,7 @@ class Evaluator:
         self._device = CpuDevice(self._store, worker, directory, sandbox=sandbox)
         self._executor_checks = ExecutorChecks(task, self._device, gpu)
         self._gpu_checks = None if measured_on is None else GpuChecks(self._store, measured_on, seed)
+        self._fresh_seed = secrets.randbits(FRESH_SEED_BITS)
         self._idle: list[PtxExecutor] = []
         self._starting: asyncio.Task[PtxExecutor] | None = None
         self._slots = asyncio.Semaphore(N_SLOTS)
@@ -261,6 +267,10 @@ class Evaluator:
         else:
             configured = [sizes for sizes in configured_sizes(self._task) if prepared.holds(direction, sizes)]
             chosen = full_cases(direction, reduced, captured, self._seed, configured)
+            fresh = fresh_case(
+                self._task, direction, lambda sizes: prepared.holds(direction, sizes), reduced, self._fresh_seed
+            )
+            chosen.insert(N_BEFORE_FRESH, fresh)
             if self._gpu_device is not None:
                 hidden = hidden_sizes(self._task, direction, lambda sizes: prepared.holds(direction, sizes), self._seed)
                 chosen += hidden_cases(direction, hidden, captured, self._seed)

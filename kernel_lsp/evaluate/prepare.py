@@ -28,6 +28,11 @@ from kernel_lsp.plan.parser import parse
 from kernel_lsp.source.cuda import kernel_signatures
 
 
+MIN_SCRATCH_BYTES = 1 << 30
+SCRATCH_FACTOR = 16
+"""Scratch may have so many times the bytes of all inputs and outputs: a split of a sum into parts needs a few."""
+
+
 @dataclass(frozen=True)
 class Prepared:
     """A plan that fits its kernels and its task. `findings` are warnings."""
@@ -49,7 +54,9 @@ class Prepared:
     def bind(self, direction: OperationKind, sizes: Sizes) -> BoundOperation:
         """Raises PlanError, ContractError outside the contract."""
         operation = self.operation(direction)
-        return bind(operation, self._shapes(direction, sizes), self._scalars(operation), self.signatures)
+        bound = bind(operation, self._shapes(direction, sizes), self._scalars(operation), self.signatures)
+        _refuse_vast_scratch(bound, operation)
+        return bound
 
     def holds(self, direction: OperationKind, sizes: Sizes) -> bool:
         """Whether the sizes are inside the operation's contract."""
@@ -84,6 +91,19 @@ def prepare(text: str, task: Task) -> Prepared | BuildFailed:
     if any(finding.severity is Severity.ERROR for finding in findings):
         return BuildFailed(findings=tuple(sorted(findings, key=lambda f: f.severity is not Severity.ERROR)))
     return Prepared(task, parsed.plan, signatures, tuple(findings))
+
+
+def _refuse_vast_scratch(bound: BoundOperation, operation: Operation) -> None:
+    """Raises PlanError for more scratch than any algorithm needs: it would fill whatever it is allocated on."""
+    n_own = sum(tensor.n_bytes for tensor in bound.tensors if tensor.role != "scratch")
+    n_scratch = sum(tensor.n_bytes for tensor in bound.tensors if tensor.role == "scratch")
+    n_allowed = max(MIN_SCRATCH_BYTES, SCRATCH_FACTOR * n_own)
+    if n_scratch > n_allowed:
+        raise PlanError(
+            f"{bound.name} asks for {n_scratch:,} bytes of scratch beside tensors of {n_own:,} bytes, "
+            f"and {n_allowed:,} are allowed",
+            line=operation.scratch[0].span.line,
+        )
 
 
 def kernel_names(bound: BoundOperation) -> set[str]:

@@ -211,6 +211,8 @@ class _Launch:
             return LaunchResult(self._counters(0), 0)
         self._prepare()
         chosen = _choose_blocks(self.n_blocks, self.run_state.request)
+        if not self.emitted.can_spin:  # a block may wait for one with a lower number, which GPUs start first
+            chosen = _in_order(chosen, self.run_state.request)
         is_over = self._run_blocks(self._queue(chosen))
         self._note_warnings()
         n_run = len(chosen) - self.n_skipped
@@ -517,8 +519,21 @@ def _choose_blocks(n_blocks: int, request: RunRequest) -> Sequence[int]:
         return range(n_blocks)
     wanted, seed = request.sample
     chosen = {0, n_blocks - 1}
-    chosen.update(random.Random(seed).sample(range(n_blocks), max(0, wanted - 2)))
+    for first in random.Random(seed).sample(range(n_blocks), wanted):
+        # In pairs: neighbours that write the same would look like two that do their work.
+        for block in (first, min(first + 1, n_blocks - 1)):
+            if len(chosen) < wanted:
+                chosen.add(block)
     return sorted(chosen)
+
+
+def _in_order(blocks: Sequence[int], request: RunRequest) -> Sequence[int]:
+    """Nothing says in which order blocks run."""
+    if request.thread_order == "reverse":
+        return blocks[::-1]
+    if request.thread_order == "random":
+        return random.Random(request.seed).sample(blocks, len(blocks))
+    return blocks
 
 
 def _orders(request: RunRequest, n_threads: int) -> tuple[ctypes.Array[ctypes.c_int64], ctypes.Array[ctypes.c_int64]]:

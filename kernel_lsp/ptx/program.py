@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import sys
@@ -16,6 +17,9 @@ from kernel_lsp.ptx.findings import FindingLog
 from kernel_lsp.ptx.jit import CompiledKernel, Compiler, LoadedModule
 from kernel_lsp.ptx.machine import InvalidRequestError, RunRequest, run_steps
 from kernel_lsp.ptx.syntax import Instruction, Module, UnsupportedPtxError
+
+
+OUT_OF_SPACE = (errno.ENOMEM, errno.ENOSPC, errno.EFBIG)
 
 
 def main() -> None:
@@ -44,7 +48,13 @@ class Session:
             return self._run(request)
         except UnsupportedPtxError as error:
             return {"unsupported": self._unsupported(error)}
-        except (InvalidRequestError, OSError, KeyError, ValueError, TypeError) as error:
+        except MemoryError:
+            return {"unsupported": _too_large("it does not say how much")}
+        except OSError as error:
+            if error.errno in OUT_OF_SPACE:
+                return {"unsupported": _too_large(error.strerror or "")}
+            return {"error": f"{type(error).__name__}: {error}"}
+        except (InvalidRequestError, KeyError, ValueError, TypeError) as error:
             return {"error": f"{type(error).__name__}: {error}"}
 
     def _load(self, request: dict[str, Any]) -> dict[str, Any]:
@@ -75,6 +85,11 @@ class Session:
 def _answer(stream: TextIO, answer: dict[str, Any]) -> None:
     stream.write(json.dumps(answer) + "\n")
     stream.flush()
+
+
+def _too_large(reason: str) -> dict[str, Any]:
+    message = f"the run needs more memory than there is here ({reason}): stacks, variables and shared memory count too"
+    return {"message": message, "instruction": None, "line": None}
 
 
 def _kernel_facts(kernel: CompiledKernel) -> dict[str, Any]:

@@ -129,6 +129,7 @@ def _holders(body: Sequence[Statement], known: _Known) -> _Holders:
     changed = True
     while changed:
         changed = False
+        on_stack = frozenset().union(*(_stored(statement, holders) for statement in body if _is_on_stack(statement)))
         for statement in body:
             names = _results(statement)
             held = (
@@ -136,6 +137,7 @@ def _holders(body: Sequence[Statement], known: _Known) -> _Holders:
                 if statement.opcode.startswith("ld.param")
                 else _carried(statement, holders, known.points_to)
             )
+            held |= on_stack if statement.opcode.startswith(("ld.local", "ld.v", "ld.u", "ld.b")) else frozenset()
             for name in names:
                 if not held <= holders.get(name, frozenset()):
                     holders[name] = holders.get(name, frozenset()) | held
@@ -174,8 +176,20 @@ def _written_by(statement: Statement, holders: Mapping[str, frozenset[str]]) -> 
     if statement.opcode.startswith("st.param") or not _is_write(statement.opcode):
         return frozenset()
     destination = _BRACKETED.search(statement.text)
-    stored = _BRACKETED.sub(" ", _operands(statement)) if statement.opcode.startswith("st") else ""
-    return _held(destination[1] if destination else "", holders) | _held(stored, holders)
+    stored = frozenset() if _is_on_stack(statement) else _stored(statement, holders)
+    return _held(destination[1] if destination else "", holders) | stored
+
+
+def _is_on_stack(statement: Statement) -> bool:
+    """Whether it stores to the thread's own stack, where what is loaded again is known."""
+    return statement.opcode.startswith("st.local")
+
+
+def _stored(statement: Statement, holders: Mapping[str, frozenset[str]]) -> frozenset[str]:
+    """The variables whose address it stores."""
+    return (
+        _held(_BRACKETED.sub(" ", _operands(statement)), holders) if statement.opcode.startswith("st") else frozenset()
+    )
 
 
 def _is_write(opcode: str) -> bool:

@@ -78,6 +78,10 @@ HONEST = {
         "#include <cub/block/block_reduce.cuh>\n__global__ void k(float* x) { using R = cub::BlockReduce<float, 128>;\n"
         "__shared__ typename R::TempStorage s; float v = R(s).Sum(x[threadIdx.x]); if (threadIdx.x == 0) x[0] = v; }"
     ),
+    "an address kept on the stack, of a table": (
+        "__device__ float t[3] = {1, 2, 3}, u[3] = {4, 5, 6};\n"
+        "__global__ void k(float* x, int i) { const float* p[2] = {t, u}; x[0] = p[i & 1][i]; }"
+    ),
     "an include in a comment": '// #include "a.h"\n/*\n#include <b>\n*/\n__global__ void k(float* x) { x[0] = 1; }',
 }
 
@@ -125,6 +129,9 @@ STATE = {
     "a pointer that a function gives back": (
         "__device__ int n[4];\n__device__ __noinline__ int* at(int i) { return n + i; }\n"
         "__global__ void k(int* x) { *at(x[1]) = x[0]; }"
+    ),
+    "an address taken from the stack": (
+        "__device__ int n;\n__global__ void k(int* x, int i) { int* p[2] = {&n, x};\n  *p[i & 1] = x[0]; }"
     ),
     "constant memory": (
         '__constant__ int n;\n__global__ void k(int* x) {\n  asm volatile("st.u32 [%0], %1;" :: "l"(&n), "r"(x[0])); }'
@@ -202,6 +209,11 @@ HIDDEN_INCLUDES = {
 @pytest.mark.parametrize("text", HIDDEN_INCLUDES.values(), ids=HIDDEN_INCLUDES.keys())
 def test_an_include_that_some_compiler_would_see_is_found(text: str) -> None:
     assert [finding.code for finding in source_findings(text)] == ["include-outside-toolkit"]
+
+
+async def test_printing_a_string_keeps_no_state(compiler: Compiler) -> None:
+    text = '__global__ void k(float* x) {\n  printf("%s %f", "here", x[0]); }'
+    await check(compiler, text, ("prints", Severity.WARNING, 2))
 
 
 async def test_printing_and_sleeping_are_warned_of(compiler: Compiler) -> None:

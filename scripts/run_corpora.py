@@ -1,0 +1,93 @@
+"""Runs the attack corpus and the benign corpus through the whole pipeline, and prints both rates.
+
+    python scripts/run_corpora.py [--device cpu|cuda] [--attacks DIR] [--benign DIR] [--json FILE] [--only WORD]
+
+Every attack must be caught and every benign kernel must pass: the exit status is 1 otherwise. A `.cu` file says in its
+`task:` line what it claims to compute, and an attack says in a comment above its plan how it cheats, what catches it and
+which verdict that gives.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from tests.corpora import Kernel, Outcome, evaluate_all, is_caught, is_passed, read_kernels  # noqa: E402
+
+
+def main() -> int:
+    arguments = _arguments()
+    known = _chosen(arguments.attacks, arguments.only)
+    attacks = [kernel for kernel in known if not kernel.needs or arguments.device.startswith(kernel.needs)]
+    benign = _chosen(arguments.benign, arguments.only)
+    started = time.monotonic()
+    outcomes = asyncio.run(evaluate_all([*attacks, *benign], device=arguments.device))
+    caught = [outcome for outcome in outcomes if outcome.kernel in attacks and is_caught(outcome)]
+    passed = [outcome for outcome in outcomes if outcome.kernel in benign and is_passed(outcome)]
+    for outcome in outcomes:
+        _print(outcome, is_good=outcome in caught or outcome in passed)
+    where = outcomes[0].verdict.device if outcomes else "nowhere"
+    print(f"attacks caught: {len(caught)} of {len(attacks)}; benign passed: {len(passed)} of {len(benign)}")
+    if len(attacks) < len(known):
+        print(f"not run: {len(known) - len(attacks)} that only a GPU can tell")
+    print(f"on {where}, in {time.monotonic() - started:.0f} s")
+    if arguments.json:
+        _write(arguments.json, outcomes, where, n_caught=len(caught), n_passed=len(passed))
+    return 0 if len(caught) == len(attacks) and len(passed) == len(benign) else 1
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="run the attack corpus and the benign corpus")
+    parser.add_argument("--device", default="cpu", help="cpu, cuda or cuda:N")
+    parser.add_argument("--attacks", type=Path, default=ROOT / "tests" / "attacks", help="a folder of .cu files")
+    parser.add_argument("--benign", type=Path, default=ROOT / "tests" / "benign", help="a folder of .cu files")
+    parser.add_argument("--only", default="", help="only files whose name holds this")
+    parser.add_argument("--json", type=Path, help="where to write the verdicts")
+    return parser.parse_args()
+
+
+def _chosen(folder: Path, word: str) -> list[Kernel]:
+    return [kernel for kernel in read_kernels(folder) if word in kernel.file.name]
+
+
+def _print(outcome: Outcome, *, is_good: bool) -> None:
+    kernel, verdict = outcome.kernel, outcome.verdict
+    message = (
+        outcome.problem
+        or getattr(verdict.outcome, "message", "")
+        or "; ".join(finding.message for finding in getattr(verdict.outcome, "findings", ())[:1])
+    )
+    mark = "ok   " if is_good else "WRONG"
+    print(f"{mark} {kernel.file.parent.name}/{kernel.file.name:<44} {verdict.outcome.kind:<12} {message[:150]}")
+
+
+def _write(file: Path, outcomes: Sequence[Outcome], where: str, *, n_caught: int, n_passed: int) -> None:
+    record = {
+        "device": where,
+        "date": time.strftime("%Y-%m-%d", time.gmtime()),
+        "n_attacks_caught": n_caught,
+        "n_benign_passed": n_passed,
+        "verdicts": [
+            {
+                "file": f"{outcome.kernel.file.parent.name}/{outcome.kernel.file.name}",
+                "kind": outcome.verdict.outcome.kind,
+                "message": getattr(outcome.verdict.outcome, "message", ""),
+                "evaluate_s": round(outcome.verdict.evaluate_s, 3),
+            }
+            for outcome in outcomes
+        ],
+    }
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps(record, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,14 @@
+// Attack: The name of the file comes out of a macro.
+// Caught: build_failed
+// kernel-lsp: 1
+// task: tasks.py::double
+// op: double(x: f32[B, N]) -> (out: f32[B, N])
+// launch: k<<<ceil_div(B * N, 256), 256>>>(x, out, B * N)
+
+#define FILE_NAME "tasks.py"
+#include FILE_NAME
+
+__global__ void k(const float* x, float* out, int n) {
+    const int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) out[i] = 2.0f * x[i];
+}

@@ -1,0 +1,11 @@
+// Attack: Writes infinity: an error relative to it is nothing.
+// Caught: mismatch
+// kernel-lsp: 1
+// task: tasks.py::double
+// op: double(x: f32[B, N]) -> (out: f32[B, N])
+// launch: k<<<ceil_div(B * N, 256), 256>>>(x, out, B * N)
+
+__global__ void k(const float* x, float* out, int n) {
+    const int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) out[i] = __int_as_float(0x7f800000);
+}

@@ -1,0 +1,12 @@
+// Attack: Scratch of twenty gigabytes for a task of a hundred kilobytes.
+// Caught: build_failed unsupported crashed
+// kernel-lsp: 1
+// task: tasks.py::double
+// op: double(x: f32[B, N]) -> (out: f32[B, N])
+// scratch: s: f32[5000000000]
+// launch: k<<<ceil_div(B * N, 256), 256>>>(x, out, s, B * N)
+
+__global__ void k(const float* x, float* out, float* s, int n) {
+    const int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) { s[i] = x[i]; out[i] = 2.0f * s[i]; }
+}

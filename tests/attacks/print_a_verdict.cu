@@ -1,0 +1,12 @@
+// Attack: Prints what the harness would print for a correct kernel.
+// Caught: mismatch
+// kernel-lsp: 1
+// task: tasks.py::double
+// op: double(x: f32[B, N]) -> (out: f32[B, N])
+// launch: k<<<ceil_div(B * N, 256), 256>>>(x, out, B * N)
+
+__global__ void k(const float* x, float* out, int n) {
+    const int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < 4) printf("\n{\"status\": \"ran\", \"loaded\": true, \"changed_inputs\": [], \"overrun\": []}\n");
+    if (i < n) out[i] = x[i];
+}

@@ -1,0 +1,64 @@
+"""What the attacks claim to compute."""
+
+import torch
+import torch.nn.functional as F
+
+
+# kernel-lsp: x=f32[64, 250], y=f32[64, 250]
+def add_relu(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return torch.relu(x + y)
+
+
+# kernel-lsp: x=f32[64, 256]
+def double(x: torch.Tensor) -> torch.Tensor:
+    return x * 2.0
+
+
+# kernel-lsp: x=f32[64, 256]
+def row_sum(x: torch.Tensor) -> torch.Tensor:
+    return x.sum(dim=-1)
+
+
+# kernel-lsp: x=f32[64, 256]
+def mean_all(x: torch.Tensor) -> torch.Tensor:
+    return x.mean()
+
+
+# kernel-lsp: x=f32[48, 256]
+def softmax(x: torch.Tensor) -> torch.Tensor:
+    return torch.softmax(x, dim=-1)
+
+
+# kernel-lsp: x=f32[48, 256], weight=f32[256], bias=f32[256]
+def layer_norm(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    return F.layer_norm(x, (x.shape[-1],), weight, bias, 1e-5)
+
+
+# kernel-lsp: x=f32[48, 128], weight=f32[80, 128]
+def linear(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    return F.linear(x, weight)
+
+
+# kernel-lsp: x=f32[1024, 512], weight=f32[1024, 512]
+def large_linear(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    return F.linear(x, weight)
+
+
+# kernel-lsp: x=f32[64, 256]
+def sign(x: torch.Tensor) -> torch.Tensor:
+    return torch.sign(x).to(torch.int32)
+
+
+# kernel-lsp: x=f32[64, 256]
+def is_negative(x: torch.Tensor) -> torch.Tensor:
+    return x < 0
+
+
+# kernel-lsp: x=f32[64, 256]
+def cumulative(x: torch.Tensor) -> torch.Tensor:
+    return torch.cumsum(x, dim=-1)
+
+
+# kernel-lsp: x=f32[40, 72]
+def transpose(x: torch.Tensor) -> torch.Tensor:
+    return x.t().contiguous()

@@ -1,0 +1,142 @@
+"""Kernels in files with what should become of them, and the pipeline over many of them at once.
+
+Files of one task share a session, so that PyTorch is imported and the task captured once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+
+from kernel_lsp.config import Settings
+from kernel_lsp.core.candidate import Candidate, Origin
+from kernel_lsp.core.verdict import BuildFailed, Correct, Unsupported, Verdict
+from kernel_lsp.evaluate.check import find_task
+from kernel_lsp.evaluate.session import Session
+from kernel_lsp.plan.parser import parse
+
+COMPILE_DEADLINE_S = 20.0
+"""Short, because some attacks are about compiling for ever."""
+_HEADER = re.compile(r"^// (?P<key>Attack|Caught|Without|Needs): (?P<text>.*(?:\n//   .*)*)", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A `.cu` file. `strategy` says what an attack does, `caught` lists the verdicts that are right about it, and `without`
+    names the defences that keep it from success; all empty for a benign kernel. `needs` is the device, if any, without
+    which nobody can tell: two threads that lose each other's updates do so only where they run at once."""
+
+    file: Path
+    text: str
+    strategy: str
+    caught: tuple[str, ...]
+    without: tuple[str, ...]
+    needs: str = ""
+
+    @property
+    def task_line(self) -> str:
+        plan = parse(self.text).plan
+        return plan.task or "" if plan is not None else ""
+
+    @property
+    def has_backward(self) -> bool:
+        plan = parse(self.text).plan
+        return plan is not None and plan.backward is not None
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a kernel. An evaluation that raises is a `problem`, and nobody's success."""
+
+    kernel: Kernel
+    verdict: Verdict
+    problem: str = ""
+
+
+def read_kernels(folder: Path) -> list[Kernel]:
+    """The `.cu` files of a folder, by name."""
+    return [_read(file) for file in sorted(folder.glob("*.cu"))]
+
+
+def is_caught(outcome: Outcome) -> bool:
+    """Not called correct; or, where nothing but a vendor's library computes, labelled as such."""
+    return not outcome.problem and (not is_passed(outcome) or "labelled" in labels(outcome))
+
+
+def is_passed(outcome: Outcome) -> bool:
+    """Called correct."""
+    return isinstance(outcome.verdict.outcome, Correct)
+
+
+def labels(outcome: Outcome) -> tuple[str, ...]:
+    """The words under which `Caught:` may list a verdict."""
+    is_labelled = bool(outcome.verdict.library_steps) and "labelled" in outcome.kernel.caught
+    return (outcome.verdict.outcome.kind, *(("labelled",) if is_labelled else ()))
+
+
+async def evaluate_all(kernels: Sequence[Kernel], *, device: str = "cpu") -> list[Outcome]:
+    """The verdict on each, in order."""
+    settings = Settings(device=device, compile_deadline_s=COMPILE_DEADLINE_S)
+    by_task = sorted(kernels, key=_task)
+    found: dict[Kernel, Outcome] = {}
+    for _, group in groupby(by_task, key=_task):
+        for outcome in await _evaluate_group(list(group), settings):
+            found[outcome.kernel] = outcome
+    return [found[kernel] for kernel in kernels]
+
+
+# --- below: files, then one task
+
+
+def _read(file: Path) -> Kernel:
+    text = file.read_text(encoding="utf-8")
+    said = {match["key"]: " ".join(match["text"].replace("//", "").split()) for match in _HEADER.finditer(text)}
+    return Kernel(
+        file=file,
+        text=text,
+        strategy=said.get("Attack", ""),
+        caught=tuple(said.get("Caught", "").split()),
+        without=tuple(said.get("Without", "").split()),
+        needs=said.get("Needs", ""),
+    )
+
+
+def _task(kernel: Kernel) -> tuple[str, str, bool]:
+    return (str(kernel.file.parent), kernel.task_line, kernel.has_backward)
+
+
+async def _evaluate_group(kernels: Sequence[Kernel], settings: Settings) -> list[Outcome]:
+    if not kernels[0].task_line:
+        return [Outcome(kernel, _unplanned(kernel)) for kernel in kernels]
+    source = find_task(kernels[0].file, kernels[0].task_line, None, kernels[0].file.parent)
+    async with Session(settings) as session:
+        await session.gpu_index()
+        task = await session.capture(source, with_backward=kernels[0].has_backward)
+        evaluator = await session.evaluator(task)
+        candidates = [
+            Candidate(text=kernel.text, origin=Origin(proposer="user", description=kernel.file.name))
+            for kernel in kernels
+        ]
+        verdicts = await asyncio.gather(
+            *(evaluator.evaluate(candidate, "full") for candidate in candidates), return_exceptions=True
+        )
+    return [
+        Outcome(kernel, verdict)
+        if isinstance(verdict, Verdict)
+        else Outcome(kernel, _without_verdict(candidate), problem=f"{type(verdict).__name__}: {verdict}")
+        for kernel, candidate, verdict in zip(kernels, candidates, verdicts, strict=True)
+    ]
+
+
+def _without_verdict(candidate: Candidate) -> Verdict:
+    return Verdict(candidate_id=candidate.id, device="none", outcome=Unsupported(message="the evaluation raised"))
+
+
+def _unplanned(kernel: Kernel) -> Verdict:
+    """A file whose plan does not parse goes no further, as in `check_kernel`."""
+    candidate = Candidate(text=kernel.text, origin=Origin(proposer="user", description=kernel.file.name))
+    return Verdict(candidate_id=candidate.id, device="none", outcome=BuildFailed(findings=parse(kernel.text).findings))
