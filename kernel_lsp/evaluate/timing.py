@@ -106,9 +106,11 @@ class Subject:
 
 @dataclass(frozen=True)
 class Block:
-    """Samples of one subject in microseconds per call, and the clocks while they were taken."""
+    """Samples of one subject in microseconds per call, and the clocks while they were taken. `places` says on which
+    set of buffers each cold sample began."""
 
     cold_us: tuple[float, ...]
+    places: tuple[int, ...]
     warm_us: tuple[float, ...]
     operator_us: tuple[float, ...]
     clocks: Mapping[str, Any]
@@ -225,6 +227,7 @@ async def _block(subject: Subject, plan: TimingPlan, n_operator_calls: int) -> B
         return answer
     return Block(
         cold_us=tuple(answer["cold_us"]),
+        places=tuple(answer["places"]),
         warm_us=tuple(answer["warm_us"]),
         operator_us=tuple(answer["operator_us"]),
         clocks=answer["clocks"],

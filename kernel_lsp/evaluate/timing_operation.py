@@ -117,7 +117,7 @@ class OperationTimer:
 
         What is still being compiled is listed as missing; a later call has it."""
         async with self._turn:
-            job = self._job(operation)
+            job = baseline_job(self._task, self._device, operation.bound, operation.direction, operation.files)
             await self._baselines.offer(job)
             await self._baselines.wait(job, patience_s)
             async with self._baselines.held():
@@ -225,7 +225,7 @@ class OperationTimer:
             return WrongWhileTimed(f"{which} gave other outputs than the call that was judged")
         return None
 
-    # --- below: floor and job
+    # --- below: the floor
 
     def _floor(self, operation: TimedOperation, mine: Measurement) -> tuple[TimeFloor | None, tuple[str, ...]]:
         graph = self._task.forward if operation.direction == "forward" else self._task.backward
@@ -235,16 +235,6 @@ class OperationTimer:
             return None, (f"no floor: no figures are known for {mine.gpu}",)
         return (time_floor(graph, operation.bound, gpu), ()) if graph is not None else (None, ())
 
-    def _job(self, operation: TimedOperation) -> Job:
-        reference = _reference(self._task, operation.direction)
-        inputs = [tensor for tensor in operation.bound.tensors if tensor.role == "input"]
-        shapes = ", ".join(f"{tensor.name} {tensor.dtype.value}{list(tensor.shape)}" for tensor in inputs)
-        return Job(
-            task_hash=hash_of(reference),
-            configuration=f"{operation.direction}: {shapes}",
-            request={"device": self._device, "reference": reference, "inputs": _entries(operation.files)},
-        )
-
 
 @dataclass(frozen=True)
 class Measured:
@@ -253,6 +243,25 @@ class Measured:
     rounds: Rounds
     baselines: tuple[Subject, ...]
     candidates: tuple[Subject, ...]
+
+
+def baseline_job(
+    task: Task, device: int | str, bound: BoundOperation, direction: OperationName, files: CaseFiles
+) -> Job:
+    """What PyTorch is to be timed on, and what its times depend on."""
+    reference = _reference(task, direction)
+    inputs = [tensor for tensor in bound.tensors if tensor.role == "input"]
+    shapes = ", ".join(f"{tensor.name} {tensor.dtype.value}{list(tensor.shape)}" for tensor in inputs)
+    return Job(
+        task_hash=hash_of(reference),
+        configuration=f"{direction}: {shapes}",
+        request={
+            "device": device,
+            "reference": reference,
+            "inputs": _entries(files),
+            "written_bytes": sum(tensor.n_bytes for tensor in bound.tensors if tensor.role == "output"),
+        },
+    )
 
 
 # --- below: requests and choices

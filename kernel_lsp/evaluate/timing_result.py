@@ -18,6 +18,7 @@ from kernel_lsp.evaluate.timing_statistics import (
     log_ratio_interval,
     median_interval,
     noise_floor,
+    placement_noise,
     self_ratio_interval,
 )
 
@@ -55,7 +56,8 @@ def ratio(ours: Subject, theirs: Subject, rounds: Rounds, measured_noise: float,
     found = log_ratio_interval(their_pairs, our_pairs, seed)
     own = [self_ratio_interval(pairs, seed) for pairs in (their_pairs, our_pairs)]
     resolution = max(_relative_resolution(subject) for subject in (ours, theirs))
-    floor = noise_floor(own, measured_noise, resolution)
+    placement = math.hypot(*(_placement_noise(subject, rounds) for subject in (ours, theirs)))
+    floor = noise_floor(own, max(measured_noise, placement), resolution)
     return Ratio(
         value=math.exp(found.value),
         low=math.exp(found.low),
@@ -98,6 +100,12 @@ def clock_summary(blocks: Sequence[Block]) -> ClockSummary:
 
 def _pairs(subject: Subject, rounds: Rounds) -> list[Pair]:
     return [Pair(*(median(block.cold_us) for block in found.blocks[subject.name])) for found in rounds.kept]
+
+
+def _placement_noise(subject: Subject, rounds: Rounds) -> float:
+    blocks = rounds.blocks(subject.name)
+    times_us = [time_us for block in blocks for time_us in block.cold_us]
+    return placement_noise(times_us, [place for block in blocks for place in block.places])
 
 
 def _relative_resolution(subject: Subject) -> float:

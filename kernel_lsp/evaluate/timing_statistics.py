@@ -73,6 +73,18 @@ def self_ratio_interval(pairs: Sequence[Pair], seed: int) -> Interval:
     return bootstrap(values, seed)
 
 
+def placement_noise(times_us: Sequence[float], places: Sequence[int]) -> float:
+    """How far the mean over sets of buffers may be from that over all sets there could be, relative: the 95 % half
+    width of the mean of the sets' medians. 0 for too few sets to tell."""
+    of_set: dict[int, list[float]] = {}
+    for time_us, place in zip(times_us, places, strict=True):
+        of_set.setdefault(place, []).append(time_us)
+    if len(of_set) < MIN_ROUNDS:
+        return 0.0
+    logs = np.log([np.median(samples) for samples in of_set.values()])
+    return float(_t_quantile(len(logs) - 1) * logs.std(ddof=1) / math.sqrt(len(logs)))
+
+
 def noise_floor(self_ratios: Sequence[Interval], measured: float, resolution: float) -> float:
     """The relative difference that is not one: the largest of what things here differ from themselves by.
 
@@ -132,6 +144,10 @@ def _trimmed_mean(rows: np.ndarray) -> np.ndarray:
 def _expanded_quantiles(n: int) -> tuple[float, float]:
     """The percentiles that stand for 2.5 % and 97.5 % with `n` values: Phi(-sqrt(n / (n - 1)) t)."""
     degrees = n - 1
-    t = T_QUANTILES[max((known for known in T_QUANTILES if known <= degrees), default=min(T_QUANTILES))]
-    tail = 0.5 * math.erfc(math.sqrt(n / degrees) * t / math.sqrt(2))
+    tail = 0.5 * math.erfc(math.sqrt(n / degrees) * _t_quantile(degrees) / math.sqrt(2))
     return tail, 1 - tail
+
+
+def _t_quantile(degrees: int) -> float:
+    """Of the largest number of degrees of freedom in the table that is not more: a little too wide."""
+    return T_QUANTILES[max((known for known in T_QUANTILES if known <= degrees), default=min(T_QUANTILES))]

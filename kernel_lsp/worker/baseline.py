@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+import torch._functorch.config
 
 from .failure import short_message
 from .files import read_tensor
@@ -33,10 +34,11 @@ Function = Callable[..., Any]
 
 def prepare_baseline(request: dict[str, Any]) -> dict[str, Any]:
     """``{"subject", "device", "mode", "reference": {"name", "source", "arguments", "direction", "gradients"},
-    "inputs": [file entries]}``.
+    "inputs": [file entries], "written_bytes"}``.
 
     `mode` is ``eager`` or one of `torch.compile`'s; `arguments` are the reference's, in order: ``{"tensor": name}`` or
-    ``{"value": number}``; `gradients` names the arguments that a backward gives gradients of. `device` is an index, or
+    ``{"value": number}``; `gradients` names the arguments that a backward gives gradients of; `written_bytes` are
+    those of its results. `device` is an index, or
     ``cpu``. Answers ``{"status": "ready", "prepare_s", ...}`` as `timing.admit` says, or ``{"status": "failed",
     "message"}``: whatever PyTorch raises is an answer.
     """
@@ -48,6 +50,7 @@ def prepare_baseline(request: dict[str, Any]) -> dict[str, Any]:
     try:
         with quiet():
             subject = reference_subject(request["reference"], inputs, request["mode"], device)
+            subject.written_bytes = int(request["written_bytes"])
             answer = admit(request["subject"], subject)
     except Exception as error:  # torch.compile raises whatever its parts raise
         return {"status": "failed", "message": f"{type(error).__name__}: {short_message(error)}"}

@@ -29,8 +29,8 @@ N_WARM_UP = 3
 N_PROBES = 3
 LEAST_SAMPLE_US = 100.0
 """Calls are put into one sample until it is as long, so that two events around them weigh little."""
-MAX_GRAPHS = 4
-"""Of one subject, over different sets of buffers, where a sample does not use them all."""
+MAX_SHARED_GRAPHS = 4
+"""Of several calls each: they begin at different sets of buffers."""
 MAX_SLEEP_US = 4000.0
 SLEEP_MARGIN = 1.5
 """Times the host's own time to enqueue: it varies."""
@@ -76,16 +76,22 @@ class Subject:
     max_calls: int = MAX_SETS
     watch: Any = field(default_factory=NoWatch)
     n_calls: int = 1
+    written_bytes: int = 0
+    """By one call, at least: its results."""
     enqueue_us: float = 0.0
     """Of one call, or of one replay of all calls."""
     graphs: list[CapturedCalls] = field(default_factory=list)
     warm_graph: CapturedCalls | None = None
 
     def places(self, start: int) -> Sequence[int]:
-        """The sets of buffers that one sample uses: from `start` on, around the end."""
+        """The sets of buffers that the sample at `start` uses."""
         if self.graphs:
             return self.graphs[start % len(self.graphs)].places
-        return [(start * self.n_calls + offset) % self.n_sets for offset in range(self.n_calls)]
+        return self.around(start * self.n_calls)
+
+    def around(self, start: int) -> Sequence[int]:
+        """As many sets as a sample has calls, from `start` on, around the end."""
+        return [(start + offset) % self.n_sets for offset in range(self.n_calls)]
 
     def cold_sample(self, start: int) -> list[Callable[[], Any]]:
         """What one sample runs."""
@@ -131,8 +137,9 @@ def prepare_probe(request: dict[str, Any]) -> dict[str, Any]:
 def time_block(request: dict[str, Any]) -> dict[str, Any]:
     """``{"subject", "n_samples", "n_warm_samples", "n_operator_calls"}``.
 
-    Answers ``{"status": "timed", "cold_us": [...], "warm_us": [...], "operator_us": [...], "clocks": {...}}``, all per
-    call, or ``{"status": "crashed", "message"}`` when the device or PyTorch fails: then use another process.
+    Answers ``{"status": "timed", "cold_us": [...], "places": [...], "warm_us": [...], "operator_us": [...],
+    "clocks": {...}}``, times per call, and for each cold sample the first set of buffers that it used; or
+    ``{"status": "crashed", "message"}`` when the device or PyTorch fails: then use another process.
     """
     subject = _subject(request)
     try:
@@ -216,14 +223,20 @@ def _block(subject: Subject, request: dict[str, Any]) -> dict[str, Any]:
     used = {place for index in range(n_samples + 1) for place in subject.places(start + index)}
     subject.watch.before_block(sorted(used))
     for index in range(n_samples + 1):
-        stopwatch.cold_sample(subject.cold_sample(start + index), subject.sleep_us)
+        stopwatch.cold_sample(subject.cold_sample(start + index), subject.sleep_us, subject.written_bytes)
     clocks = _clocks(subject.device).read()  # while the device is at it
     cold = stopwatch.take()[1:]
     warm = _warm_samples(subject, int(request["n_warm_samples"]))
     subject.watch.after_block()
     operator = _operator_samples(subject, int(request["n_operator_calls"]))
     per_call = [[time_us / subject.n_calls for time_us in samples] for samples in (cold, warm)]
-    return {"cold_us": per_call[0], "warm_us": per_call[1], "operator_us": operator, "clocks": clocks}
+    return {
+        "cold_us": per_call[0],
+        "places": [subject.places(start + index)[0] for index in range(1, n_samples + 1)],
+        "warm_us": per_call[1],
+        "operator_us": operator,
+        "clocks": clocks,
+    }
 
 
 def _warm_samples(subject: Subject, n_samples: int) -> list[float]:
@@ -260,9 +273,10 @@ def _capture(subject: Subject, stopwatch: Stopwatch) -> bool:
     if subject.graph_arm is None or subject.device is None:
         return False
     arm, device, pool = subject.graph_arm, subject.device, torch.cuda.graph_pool_handle()
-    starts = range(0, subject.n_sets - subject.n_calls + 1, subject.n_calls)[:MAX_GRAPHS]
+    n_graphs = subject.n_sets if subject.n_calls == 1 else min(MAX_SHARED_GRAPHS, subject.n_sets)
+    starts = [index * subject.n_sets // n_graphs for index in range(n_graphs)]
     try:
-        graphs = [CapturedCalls(arm, range(start, start + subject.n_calls), device, pool) for start in starts]
+        graphs = [CapturedCalls(arm, subject.around(start), device, pool) for start in starts]
         warm_graph = CapturedCalls(arm, [0] * subject.n_calls, device, pool)
         for graph in (*graphs, warm_graph):
             graph()
@@ -277,7 +291,7 @@ def _capture(subject: Subject, stopwatch: Stopwatch) -> bool:
 def _probe_us(subject: Subject, stopwatch: Stopwatch) -> float:
     """The shortest of a few samples."""
     for _ in range(N_PROBES):
-        stopwatch.cold_sample(subject.cold_sample(0), subject.sleep_us)
+        stopwatch.cold_sample(subject.cold_sample(0), subject.sleep_us, subject.written_bytes)
     return min(stopwatch.take())
 
 

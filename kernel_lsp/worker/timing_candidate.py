@@ -56,6 +56,7 @@ def candidate_subject(
         n_sets=len(runs),
         device=candidate.device,
         watch=watch,
+        written_bytes=first.output_bytes,
     )
 
 

@@ -1,8 +1,8 @@
 """Samples of time: of the device between two events, or, where there is none, of the host.
 
 A sample is one interval around one or more calls. On a device, what comes before each is the same for everything that
-is timed: a flush of L2 (for cold samples), then a sleep on the device for as long as the host needs to enqueue the
-calls, so that gaps between launches are the device's and not Python's.
+is timed: reading twice as much as L2 holds (for cold samples), then a sleep on the device for as long as the host needs
+to enqueue the calls, so that gaps between launches are the device's and not Python's.
 """
 
 from __future__ import annotations
@@ -38,13 +38,19 @@ class CudaStopwatch:
 
     def __init__(self, device: int) -> None:
         self._device = device
-        n_bytes = L2_FLUSH_FACTOR * torch.cuda.get_device_properties(device).L2_cache_size
-        self._memory = torch.randint(1, 1 << 30, (n_bytes // 4,), dtype=torch.int32, device=f"cuda:{device}")
+        self._l2_bytes = torch.cuda.get_device_properties(device).L2_cache_size
+        where = f"cuda:{device}"
+        self._read = torch.rand(L2_FLUSH_FACTOR * self._l2_bytes // 4, device=where)
+        self._written = torch.rand(self._l2_bytes // 4, device=where)
         self._pending: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
 
-    def cold_sample(self, calls: Calls, sleep_us: float) -> None:
-        """Calls that find nothing of theirs in L2: it is full of lines written by another kernel."""
-        self._memory.add_(1)
+    def cold_sample(self, calls: Calls, sleep_us: float, written_bytes: int = 0) -> None:
+        """Calls that find nothing of theirs in L2. `written_bytes` of it are left to be written to memory, as a call
+        that writes so many leaves them to the next: so a single call takes as long as one of many. Were all of L2 left
+        so, a kernel that only reads would be charged for up to 14 us of writes on an H200; were none, one that writes
+        would not be charged for its own."""
+        self._read.sum()
+        self._written[: min(written_bytes, self._l2_bytes) // 4].add_(1.0)
         self.warm_sample(calls, sleep_us)
 
     def warm_sample(self, calls: Calls, sleep_us: float) -> None:
@@ -81,7 +87,7 @@ class HostStopwatch:
     def __init__(self) -> None:
         self._times: list[float] = []
 
-    def cold_sample(self, calls: Calls, sleep_us: float) -> None:
+    def cold_sample(self, calls: Calls, sleep_us: float, written_bytes: int = 0) -> None:
         """The same as a warm one."""
         self.warm_sample(calls, sleep_us)
 

@@ -60,7 +60,14 @@ def request(folder: Path, **changes: Any) -> dict[str, Any]:
     inputs = [entry(folder, "x", [float(i % 7 - 3) for i in range(N)])]
     if reference["direction"] == "backward":
         inputs.insert(0, entry(folder, "grad_out", [1.0] * N))
-    return {"subject": "s", "device": "cpu", "mode": "eager", "reference": reference, "inputs": inputs}
+    return {
+        "subject": "s",
+        "device": "cpu",
+        "mode": "eager",
+        "reference": reference,
+        "inputs": inputs,
+        "written_bytes": 4 * N,
+    }
 
 
 def prepare(worker: SyncWorker, body: dict[str, Any]) -> dict[str, Any]:
@@ -68,7 +75,7 @@ def prepare(worker: SyncWorker, body: dict[str, Any]) -> dict[str, Any]:
 
 
 def block(worker: SyncWorker, subject: str = "s") -> dict[str, Any]:
-    body = {"subject": subject, "n_samples": 4, "n_calls": 3, "n_warm_samples": 2, "n_operator_calls": 5}
+    body = {"subject": subject, "n_samples": 4, "n_warm_samples": 2, "n_operator_calls": 5}
     return worker.ask("time_block", body)
 
 

@@ -85,6 +85,7 @@ def time_block(request: dict[str, Any]) -> dict[str, Any]:
     return {
         "status": "timed",
         "cold_us": cold,
+        "places": [DRAW.randrange(16) for _ in cold],
         "warm_us": [true_us(what) * 0.8] * request["n_warm_samples"],
         "operator_us": [true_us(what) + 6.0] * (request["n_operator_calls"] > 0),
         "clocks": clocks(),

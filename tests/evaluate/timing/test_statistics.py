@@ -16,6 +16,7 @@ from kernel_lsp.evaluate.timing_statistics import (
     log_ratio_interval,
     median_interval,
     noise_floor,
+    placement_noise,
     self_ratio_interval,
 )
 
@@ -119,6 +120,20 @@ def test_a_timer_that_cannot_see_the_difference_sets_the_floor() -> None:
 def test_a_linear_drift_is_no_noise_of_a_thing_against_itself() -> None:
     pairs = [Pair(math.exp(0.01 * 4 * i), math.exp(0.01 * (4 * i + 3))) for i in range(N_ROUNDS)]
     assert self_ratio_interval(pairs, 0).largest_magnitude < 1e-9
+
+
+def test_buffers_that_lie_well_or_badly_are_noise() -> None:
+    places = [index % 16 for index in range(96)]
+    times = [100.0 * (1.05 if place % 2 else 0.95) for place in places]
+    assert 0.02 < placement_noise(times, places) < 0.04
+
+
+def test_buffers_that_are_all_alike_are_no_noise() -> None:
+    assert placement_noise([100.0] * 96, [index % 16 for index in range(96)]) == 0
+
+
+def test_two_sets_of_buffers_tell_nothing_of_others() -> None:
+    assert placement_noise([100.0, 110.0] * 8, [0, 1] * 8) == 0
 
 
 def test_the_same_seed_gives_the_same_interval() -> None:
