@@ -6,6 +6,7 @@ uncoalesced       the executor found accesses that touch many sectors
 several_launches  the plan launches more than one kernel
 spills            the assembler spilled registers
 shared_memory     it uses shared memory
+bank_conflicts, low_occupancy   its profile says so, see `kernel_lsp.evolve.profiling`
 reduction, contraction, half_precision   the task has one
 """
 
