@@ -15,6 +15,7 @@ from kernel_lsp.core.model import SCHEMA_VERSION, Noun
 from kernel_lsp.core.plan import BoundLaunch, TensorArgument
 from kernel_lsp.core.verdict import Built
 from kernel_lsp.errors import KernelLspError
+from kernel_lsp.evaluate.clangd import FILE_NAME, clangd_text, find_clangd_file
 from kernel_lsp.evaluate.scratch import MIN_FREE_BYTES
 from kernel_lsp.gpu.specs import find_gpu
 from kernel_lsp.process.confinement import SandboxLevel, sandbox_level, support
@@ -70,6 +71,7 @@ async def examine(settings: Settings, directory: Path, scratch: Path) -> DoctorR
         _workspace(directory),
         _cache(settings),
         *await _tools(),
+        _clangd(settings, directory),
     ]
     return DoctorReport(checks=tuple(checks))
 
@@ -215,6 +217,25 @@ def _cache(settings: Settings) -> Check:
         found=str(folder) if is_writable else f"{existing} is not writable",
         enables="instant rebuilds",
         fix="" if is_writable else "set KERNEL_LSP_CACHE_DIRECTORY to a folder that is",
+    )
+
+
+def _clangd(settings: Settings, directory: Path) -> Check:
+    """Whether clangd, beside this server in an editor, is told how to read kernels."""
+    enables = "clangd's completion and navigation in kernels"
+    known = find_clangd_file(directory)
+    if known is not None:
+        return Check(name=FILE_NAME, status="ok", found=str(known), enables=enables)
+    try:
+        text = clangd_text(find_toolchain(settings.cuda_directory))
+    except KernelLspError as error:
+        return Check(name=FILE_NAME, status="missing", found="none", enables=enables, fix=error.next_step)
+    return Check(
+        name=FILE_NAME,
+        status="missing",
+        found="none",
+        enables=enables,
+        fix=f"write this into {directory / FILE_NAME}:\n{text.rstrip()}",
     )
 
 
