@@ -1,4 +1,4 @@
-"""What can be optimized below a folder, in a process of its own: one line with the folder in, one line out."""
+"""What can be optimized below a folder, or in one file, in a process of its own: one line with the folder in, one line out."""
 
 from __future__ import annotations
 
@@ -33,6 +33,8 @@ def main() -> None:
 
 
 def _python_files(folder: Path) -> Iterator[Path]:
+    if folder.is_file():
+        yield folder
     for place, folders, names in os.walk(folder):
         folders[:] = sorted(name for name in folders if not _is_skipped(Path(place) / name))
         for name in sorted(names):

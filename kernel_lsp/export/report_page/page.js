@@ -237,6 +237,7 @@ window.addEventListener("message", ({ data }) => {
   if (data.type === "report") state.report = data.report;
   else if (data.type === "event") hear(data.event);
   else if (data.type === "review") state.review = data.review;
+  else if (data.type === "choose") state.chosenId = data.candidate;
   else return;
   drawSoon();
 });

@@ -1,0 +1,75 @@
+#!/bin/sh
+# Installs the real editors that the editor tests drive into folder $1 (default /opt/kernel-lsp-editors): VS Code's
+# workbench (code-server), playwright-core, vsce, and from the distribution Chromium, ripgrep, Neovim and Emacs.
+# Safe to repeat; a finished installation is left alone. Settings: APT=no skips the distribution's packages.
+set -eu
+
+folder=${1:-/opt/kernel-lsp-editors}
+code_server_version=4.100.3
+playwright_version=1.56.1
+vsce_version=3.7.0
+packages="chromium ripgrep neovim emacs-nox libkrb5-dev libx11-dev libxkbfile-dev libsecret-1-dev pkg-config g++ make python3"
+started=$(date +%s)
+
+fail() {
+    printf 'install_editors: %s\n' "$1" >&2
+    printf '  next: %s\n' "$2" >&2
+    exit 2
+}
+
+# One job at a time and at low priority: the machine may have two cores and other work.
+run() {
+    nice -n 15 "$@" >>"$folder/install.log" 2>&1 || fail "failed: $*" "read the end of $folder/install.log"
+}
+
+install_packages() {
+    [ "${APT:-yes}" = yes ] || return 0
+    command -v apt-get >/dev/null || fail "no apt-get here" "install $packages yourself, then repeat with APT=no"
+    run apt-get update -qq
+    # shellcheck disable=SC2086  # one word per package
+    DEBIAN_FRONTEND=noninteractive run apt-get install -y -qq --no-install-recommends $packages
+}
+
+# The published package has the workbench without the modules that it needs: they come from the registry in three steps,
+# without install scripts, because those download from places other than the registry.
+install_workbench() {
+    mkdir -p "$folder/code-server"
+    cd "$folder/code-server"
+    [ -f package.json ] || printf '{"private": true}\n' >package.json
+    run npm install --ignore-scripts --no-audit --no-fund "code-server@$code_server_version"
+    workbench=$folder/code-server/node_modules/code-server/lib/vscode
+    cd "$workbench"
+    run npm install --ignore-scripts --omit=dev --no-audit --no-fund
+    cd "$workbench/extensions"
+    run npm install --ignore-scripts --omit=dev --no-audit --no-fund
+    cd "$workbench"
+    JOBS=1 run npm rebuild @vscode/spdlog native-watchdog @parcel/watcher kerberos
+    # node-gyp would download the headers of Node.js, which most installations have already
+    node_prefix=$(dirname "$(dirname "$(command -v node)")")
+    headers=
+    [ ! -d "$node_prefix/include/node" ] || headers=--nodedir=$node_prefix
+    cd "$folder/code-server/node_modules/argon2"
+    JOBS=1 run node "$(npm root -g)/npm/node_modules/node-gyp/bin/node-gyp.js" rebuild $headers \
+        --module_name=argon2 "--module_path=$PWD/lib/binding/napi-v3" --napi_build_version=3 --napi_version=9
+    mkdir -p "$workbench/node_modules/@vscode/ripgrep/bin"
+    ln -sf "$(command -v rg)" "$workbench/node_modules/@vscode/ripgrep/bin/rg"
+    run node "$folder/code-server/node_modules/code-server/out/node/entry.js" --version
+}
+
+install_tools() {
+    mkdir -p "$folder/tools"
+    cd "$folder/tools"
+    [ -f package.json ] || printf '{"private": true}\n' >package.json
+    run npm install --ignore-scripts --no-audit --no-fund "playwright-core@$playwright_version" "@vscode/vsce@$vsce_version"
+}
+
+command -v npm >/dev/null || fail "npm was not found" "install Node.js 20 or newer"
+mkdir -p "$folder"
+stamp=$folder/installed-$code_server_version-$playwright_version-$vsce_version
+if [ ! -f "$stamp" ]; then
+    install_packages
+    install_tools
+    install_workbench
+    : >"$stamp"
+fi
+echo "Editors are in $folder ($(($(date +%s) - started)) s)"

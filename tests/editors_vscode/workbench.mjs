@@ -1,0 +1,163 @@
+// A real VS Code workbench (code-server) in headless Chromium, with the packaged extension, for one workspace folder.
+import { spawn, spawnSync } from "node:child_process";
+import { cpSync, existsSync, mkdirSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
+import { createRequire } from "node:module";
+import { createServer } from "node:net";
+import { tmpdir } from "node:os";
+import { join, resolve } from "node:path";
+import { fileURLToPath } from "node:url";
+
+export const ROOT = resolve(fileURLToPath(new URL("../..", import.meta.url)));
+export const EDITORS = process.env.KERNEL_LSP_EDITORS ?? "/opt/kernel-lsp-editors";
+export const ARTIFACTS = process.env.KERNEL_LSP_ARTIFACTS ?? join(ROOT, "build", "editor-artifacts");
+const VSIX = join(ROOT, "vscode-client", "dist", "kernel-lsp.vsix");
+const ENTRY = join(EDITORS, "code-server", "node_modules", "code-server", "out", "node", "entry.js");
+const PATIENCE_MS = Number(process.env.KERNEL_LSP_PATIENCE_MS ?? 90_000);
+const { chromium } = createRequire(join(EDITORS, "tools", "package.json"))("playwright-core");
+
+const SETTINGS = {
+  "workbench.startupEditor": "none",
+  "workbench.tips.enabled": false,
+  "workbench.enableExperiments": false,
+  "window.commandCenter": false,
+  "telemetry.telemetryLevel": "off",
+  "extensions.autoUpdate": false,
+  "extensions.ignoreRecommendations": true,
+  "files.autoSave": "off",
+  "editor.hover.delay": 100,
+  "kernelLsp.device": "cpu",
+  "kernelLsp.generations": 2,
+  "kernelLsp.proposals": 4,
+};
+
+export class Workbench {
+  static async open({ name, files, settings = {}, trust = true }) {
+    const workbench = new Workbench();
+    workbench.name = name;
+    await workbench.start(files, settings);
+    if (trust) await workbench.trust();
+    return workbench;
+  }
+
+  async start(files, settings) {
+    this.folder = mkdtempSync(join(tmpdir(), "kernel-lsp-editors-"));
+    this.workspace = join(this.folder, "project");
+    mkdirSync(join(this.workspace), { recursive: true });
+    writeFileSync(join(this.workspace, "pyproject.toml"), "");
+    for (const [to, from] of Object.entries(files)) cpSync(from, join(this.workspace, to), { recursive: true });
+    this.writeSettings(settings);
+    this.log = "";
+    install(this.folder);
+    const port = await freePort();
+    // A group of its own: the extension host and the language server end with it.
+    this.server = spawn(process.execPath, [ENTRY, ...places(this.folder), "--auth", "none", "--bind-addr", `127.0.0.1:${port}`, "--disable-telemetry", "--disable-update-check", this.workspace], { detached: true, env: environment(this.folder) });
+    this.server.stdout.on("data", (data) => (this.log += data));
+    this.server.stderr.on("data", (data) => (this.log += data));
+    await this.until("code-server listens", () => this.log.includes("HTTP server listening"));
+    this.browser = await chromium.launch({ executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium", args: ["--no-sandbox", "--disable-dev-shm-usage"] });
+    this.page = await this.browser.newPage({ viewport: { width: 1440, height: 900 } });
+    this.page.setDefaultTimeout(PATIENCE_MS);
+    await this.page.goto(`http://127.0.0.1:${port}/?folder=${this.workspace}`);
+    await this.page.waitForSelector(".monaco-workbench");
+  }
+
+  writeSettings(settings) {
+    const all = { "kernelLsp.serverPath": join(ROOT, ".venv", "bin", "kernel-lsp"), ...SETTINGS, ...settings };
+    for (const scope of ["User", "Machine"]) {
+      mkdirSync(join(this.folder, "user", scope), { recursive: true });
+      writeFileSync(join(this.folder, "user", scope, "settings.json"), JSON.stringify(all));
+    }
+  }
+
+  async trust() {
+    await this.page.getByRole("button", { name: /Yes, I trust/ }).click();
+  }
+
+  /** Polls; what it gives when it gives something. */
+  async until(what, holds, patience = PATIENCE_MS) {
+    const end = Date.now() + patience;
+    for (;;) {
+      const found = await holds();
+      if (found) return found;
+      if (Date.now() > end) throw new Error(`not within ${patience} ms: ${what}\n${this.log.slice(-2000)}`);
+      await new Promise((resolve) => setTimeout(resolve, 100));
+    }
+  }
+
+  async shot(step) {
+    mkdirSync(ARTIFACTS, { recursive: true });
+    await this.page.screenshot({ path: join(ARTIFACTS, `${this.name}-${step}.png`) });
+  }
+
+  async run(command) {
+    await this.page.keyboard.press("F1");
+    const input = this.page.locator(".quick-input-widget input.input");
+    await input.waitFor();
+    await input.fill(`>${command}`);
+    await this.page.locator(".quick-input-list .monaco-list-row", { hasText: command }).first().waitFor();
+    await this.page.keyboard.press("Enter");
+  }
+
+  async openFile(name) {
+    await this.page.keyboard.press("Control+P");
+    const input = this.page.locator(".quick-input-widget input.input");
+    await input.waitFor();
+    await input.fill(name);
+    await this.page.locator(".quick-input-list .monaco-list-row", { hasText: name }).first().waitFor();
+    await this.page.keyboard.press("Enter");
+    await this.page.locator(`.tab.active[data-resource-name="${name.split("/").at(-1)}"]`).waitFor();
+  }
+
+  lens(text) {
+    return this.page.locator(".codelens-decoration a", { hasText: text });
+  }
+
+  notification(text) {
+    return this.page.locator(".notification-list-item", { hasText: text }).first();
+  }
+
+  /** The document inside of a run panel's two frames. */
+  panel() {
+    return this.page.frameLocator("iframe.webview.ready").last().frameLocator("#active-frame");
+  }
+
+  async close() {
+    await this.browser?.close().catch(() => undefined);
+    if (this.server?.pid) {
+      try {
+        process.kill(-this.server.pid, "SIGTERM");
+        await new Promise((resolve) => setTimeout(resolve, 1500));
+        process.kill(-this.server.pid, "SIGKILL");
+      } catch {
+        // it has ended by itself
+      }
+    }
+    rmSync(this.folder, { recursive: true, force: true, maxRetries: 5, retryDelay: 200 });
+  }
+}
+
+function install(folder) {
+  if (!existsSync(VSIX)) throw new Error(`${VSIX} is not there: run npm run package in vscode-client`);
+  const result = spawnSync(process.execPath, [ENTRY, ...places(folder), "--install-extension", VSIX], { encoding: "utf8", env: environment(folder) });
+  if (result.status !== 0) throw new Error(`the VSIX cannot be installed: ${result.stdout}${result.stderr}`);
+}
+
+function places(folder) {
+  return ["--user-data-dir", join(folder, "user"), "--extensions-dir", join(folder, "extensions")];
+}
+
+/** Without our own configuration, and without what an editor that started this set. */
+function environment(folder) {
+  const kept = Object.entries(process.env).filter(([name]) => !/^(VSCODE_|KERNEL_LSP_|npm_)/.test(name));
+  return { ...Object.fromEntries(kept), XDG_CONFIG_HOME: join(folder, "config"), OMP_NUM_THREADS: "1" };
+}
+
+function freePort() {
+  return new Promise((resolve) => {
+    const server = createServer();
+    server.listen(0, "127.0.0.1", () => {
+      const { port } = server.address();
+      server.close(() => resolve(port));
+    });
+  });
+}

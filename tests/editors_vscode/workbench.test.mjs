@@ -1,0 +1,216 @@
+// The whole way of a user in a real workbench, in order: each step goes on from the one before.
+import assert from "node:assert/strict";
+import { spawnSync } from "node:child_process";
+import { existsSync, readdirSync, readFileSync, readlinkSync } from "node:fs";
+import { join } from "node:path";
+import { after, before, test } from "node:test";
+import { ROOT, Workbench } from "./workbench.mjs";
+
+const RUN_MS = 120_000;
+const ACTIVATION_MS = 150;
+const SLACK = 3; // other work on the machine may slow it down; the figure itself is printed
+let workbench;
+let page;
+let hasFailed = false;
+
+before(async () => {
+  workbench = await Workbench.open({
+    name: "workbench",
+    files: {
+      "rms_norm.py": join(ROOT, "examples", "rms_norm.py"),
+      "row_softmax.py": join(ROOT, "examples", "row_softmax.py"),
+    },
+  });
+  page = workbench.page;
+});
+
+after(() => workbench?.close());
+
+step("a lens stands above the target of a file that is opened", async () => {
+  await workbench.openFile("rms_norm.py");
+  await workbench.lens("Optimize to CUDA").first().waitFor();
+  await workbench.shot("01-lens");
+});
+
+step("the hover over a target says what it costs", async () => {
+  const name = page.locator(".view-line", { hasText: "class RMSNorm" }).locator("span", { hasText: /^RMSNorm$/ }).last();
+  await workbench.until("an estimate in the hover", async () => {
+    await page.mouse.move(700, 700);
+    await page.waitForTimeout(600);
+    await name.hover();
+    await page.waitForTimeout(1200);
+    const texts = await page.locator(".monaco-hover:visible").allInnerTexts();
+    return /H200/.test(texts.join(" "));
+  });
+  await workbench.shot("03-hover");
+  await page.mouse.move(700, 700);
+});
+
+step("findings are listed as problems, with their code", async () => {
+  await workbench.run("Problems: Focus on Problems View");
+  await page.locator(".markers-panel", { hasText: /KL\d+/ }).first().waitFor();
+  await workbench.shot("04-diagnostics");
+  await workbench.run("View: Toggle Panel Visibility");
+});
+
+step("a click on the lens starts a run, whose progress shows in the Kernels view", async () => {
+  await workbench.lens("Optimize to CUDA").first().click();
+  await page.locator(".action-item a.action-label[aria-label='Kernels']").click();
+  await page.locator(".monaco-list-row", { hasText: /Optimize RMSNorm.*%/ }).first().waitFor();
+  await workbench.shot("05-progress");
+});
+
+step("its result is shown with the evidence before any file changes", async () => {
+  await workbench.until("the panel with Apply", () => workbench.panel().getByRole("button", { name: "Apply" }).isVisible().catch(() => false), RUN_MS);
+  const text = await workbench.panel().locator("main").innerText();
+  assert.match(text, /right in \d+ cases, reached on the PTX executor/);
+  assert.match(text, /vs eager, estimated/);
+  assert.ok(!existsSync(join(workbench.workspace, "kernels", "rms_norm.cu")));
+  await workbench.shot("06-review");
+});
+
+step("the difference can be opened", async () => {
+  await workbench.panel().getByRole("button", { name: "Open the diff" }).click();
+  await page.locator(".monaco-diff-editor, .multiDiffEntry").first().waitFor();
+  await page.locator(".view-line", { hasText: "// kernel-lsp: 1" }).first().waitFor();
+  await workbench.shot("07-diff");
+});
+
+step("Apply writes both files, and the lens has the result", async () => {
+  await workbench.panel().getByRole("button", { name: "Apply" }).click();
+  await workbench.until("both files", () => ["rms_norm.cu", "rms_norm.py"].every((name) => size(join("kernels", name)) > 0));
+  await workbench.openFile("rms_norm.py");
+  await page.locator(".tab[data-resource-name='rms_norm.py']").first().click();
+  await workbench.lens(/x vs eager/).first().waitFor();
+  await workbench.shot("08-applied");
+});
+
+step("what was applied can be undone", async () => {
+  await page.locator(".tab[data-resource-name='rms_norm.cu']").first().click();
+  await page.locator(".editor-group-container.active .view-line").first().click();
+  await page.keyboard.press("Control+Z");
+  const button = page.locator(".monaco-dialog-box .monaco-button", { hasText: /Undo in \d+ Files/ });
+  await workbench.until("the files are gone", async () => {
+    if (await button.isVisible()) await button.click();
+    return !existsSync(join(workbench.workspace, "kernels", "rms_norm.cu"));
+  });
+  await workbench.shot("09-undone");
+});
+
+step("another run is cancelled from the command palette, with all its processes", async () => {
+  await workbench.run("View: Close All Editors");
+  await workbench.openFile("row_softmax.py");
+  await workbench.lens("Optimize to CUDA").first().click();
+  await page.locator(".monaco-list-row", { hasText: /Optimize row_softmax.*%/ }).first().waitFor();
+  await workbench.run("kernel-lsp: Cancel a Job");
+  await workbench.until("no job left", async () => (await page.locator(".monaco-list-row", { hasText: /Optimize row_softmax/ }).count()) === 0);
+  await workbench.until("no worker left", () => processes("kernel_lsp.engine.runner").length === 0, 10_000);
+  await workbench.shot("10-cancelled");
+});
+
+step("the chart of the run panel is the archive's", async () => {
+  await page.locator(".monaco-list-row", { hasText: /rms_norm\.py::RMSNorm/ }).first().click();
+  const path = workbench.panel().locator("path.best");
+  await path.waitFor();
+  const drawn = JSON.parse(await path.getAttribute("data-best"));
+  const report = archived(await runId());
+  assert.deepEqual(drawn, bestByGeneration(report));
+  const eager = await workbench.panel().locator("line.rule.eager").first().getAttribute("data-us");
+  assert.equal(Number(eager), Object.values(report.comparisons)[0].baseline.time_us);
+  await workbench.shot("11-panel");
+});
+
+step("the panel can be used with the keyboard alone", async () => {
+  const panel = workbench.panel();
+  await panel.locator("h1").click();
+  const seen = new Set();
+  for (let presses = 0; presses < 40 && !seen.has("row"); presses++) {
+    await page.keyboard.press("Tab");
+    const key = await panel.locator(":focus").evaluate((element) => element.dataset.key ?? element.getAttribute("role") ?? element.tagName);
+    seen.add(key.startsWith("row-") ? "row" : key);
+  }
+  assert.ok(seen.has("row") && seen.has("sort-time"), [...seen].join(", "));
+  await page.keyboard.press("Tab");
+  const id = await panel.locator(":focus").getAttribute("data-key");
+  await page.keyboard.press("Enter");
+  assert.equal(await panel.locator("tr[aria-selected='true']").getAttribute("data-key"), id);
+  assert.equal(await panel.locator(":focus").getAttribute("data-key"), id, "the focus stays where it was");
+  await workbench.shot("12-keyboard");
+});
+
+step("a killed server comes back by itself", async () => {
+  const [pid] = await workbench.until("a server", () => (serverProcesses().length ? serverProcesses() : undefined));
+  process.kill(pid, "SIGKILL");
+  await workbench.until("another server", () => serverProcesses().some((each) => each !== pid));
+  await workbench.openFile("row_softmax.py");
+  await workbench.lens("Optimize to CUDA").first().waitFor();
+  await workbench.shot("13-restarted");
+});
+
+step("the extension activates quickly", async () => {
+  await workbench.run("Developer: Show Running Extensions");
+  const item = page.locator(".runtime-extensions-editor .extension, .extension", { hasText: "kernel-lsp" }).first();
+  const text = await workbench.until("an activation time", async () => /Activation: (\d+)ms/.exec(await item.innerText()));
+  console.log(`activation: ${text[1]} ms`);
+  await workbench.shot("14-activation");
+  assert.ok(Number(text[1]) <= ACTIVATION_MS * SLACK, text[0]);
+});
+
+// --- below
+
+/** One step; after one that failed the others would fail for its reason. */
+function step(name, body) {
+  test(name, { timeout: RUN_MS }, async (context) => {
+    if (hasFailed) return context.skip("an earlier step failed");
+    try {
+      await body();
+    } catch (error) {
+      hasFailed = true;
+      await workbench.shot("failed");
+      throw error;
+    }
+  });
+}
+
+function size(name) {
+  const path = join(workbench.workspace, name);
+  return existsSync(path) ? readFileSync(path).length : 0;
+}
+
+/** The ids of processes below this workspace whose command line has the text. */
+function processes(text) {
+  return readdirSync("/proc").filter((name) => /^\d+$/.test(name)).map(Number).filter((pid) => {
+    try {
+      const isOurs = readlinkSync(`/proc/${pid}/cwd`).startsWith(workbench.workspace);
+      return isOurs && readFileSync(`/proc/${pid}/cmdline`, "utf8").replaceAll("\0", " ").includes(text);
+    } catch {
+      return false; // it has just ended
+    }
+  });
+}
+
+function serverProcesses() {
+  return processes("kernel-lsp serve");
+}
+
+/** Of the run that the panel shows. */
+async function runId() {
+  return /Run (\S+),/.exec(await workbench.panel().locator("main").innerText())[1];
+}
+
+function archived(run) {
+  const program = join(ROOT, ".venv", "bin", "kernel-lsp");
+  const options = { cwd: workbench.workspace, encoding: "utf8", maxBuffer: 1 << 28 };
+  return JSON.parse(spawnSync(program, ["report", run, "--json"], options).stdout);
+}
+
+function bestByGeneration({ candidates }) {
+  const right = candidates.filter(({ verdicts }) => verdicts.at(-1)?.outcome.kind === "correct");
+  const last = Math.max(...candidates.map(({ generation }) => generation));
+  const best = [];
+  for (let generation = 0; generation <= last; generation++) {
+    const until = right.filter((candidate) => candidate.generation <= generation).map(({ verdicts }) => (verdicts.at(-1).measurement ?? verdicts.at(-1).estimate).time_us);
+    if (until.length) best.push({ generation, us: Math.min(...until) });
+  }
+  return best;
+}

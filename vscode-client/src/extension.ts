@@ -1,0 +1,34 @@
+// Wires the parts together. Nothing here takes long: the server starts beside.
+import * as vscode from "vscode";
+import { registerCommands } from "./commands";
+import { JobStore } from "./jobs";
+import { KeyStore } from "./keys";
+import { KernelsView } from "./kernelsView";
+import { Logs } from "./logs";
+import { registerModels } from "./models";
+import { ReviewDocuments, Reviews } from "./review";
+import { RunPanels } from "./runPanel";
+import { Server } from "./server";
+import { StatusItems } from "./status";
+
+export function activate(context: vscode.ExtensionContext): void {
+  const logs = new Logs();
+  const jobs = new JobStore();
+  const keys = new KeyStore(context.secrets);
+  const server = new Server(context, logs, jobs, keys);
+  const documents = new ReviewDocuments();
+  const panels = new RunPanels(server, jobs, documents);
+  const reviews = new Reviews(server, panels, documents);
+  const view = new KernelsView(server, jobs);
+  server.onApplyEdit = (params, convert) => reviews.take(params, convert);
+  panels.reviews = reviews;
+  context.subscriptions.push(logs, jobs, server, documents, panels, reviews, view, new StatusItems(server, jobs));
+  registerCommands(context, { server, jobs, logs, keys, panels, reviews, view });
+  registerModels(context, server, logs);
+  void server.start();
+}
+
+/** The server ends its jobs and its engine before VS Code goes on. */
+export function deactivate(): Thenable<void> {
+  return Server.stopRunning();
+}

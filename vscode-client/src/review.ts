@@ -1,0 +1,225 @@
+// A result is looked at before any file changes: its evidence in the run panel, its files as a diff, then Apply or
+// Discard. What was applied is one step to undo.
+import * as path from "node:path";
+import * as vscode from "vscode";
+import type {
+  ApplyWorkspaceEditParams,
+  ApplyWorkspaceEditResult,
+  TextDocumentEdit,
+  TextEdit,
+  WorkspaceEdit,
+} from "vscode-languageclient/node";
+import { METHODS, type ReportResult } from "./protocol";
+import type { RunPanels } from "./runPanel";
+import type { Convert, Server } from "./server";
+import { applyTextEdits } from "./textEdits";
+
+const SCHEME = "kernel-lsp-result";
+const REVIEW = "Review";
+const APPLY = "Apply";
+const DISCARD = "Discard";
+
+export interface ReviewedFile {
+  uri: vscode.Uri;
+  before: string;
+  after: string;
+}
+
+export interface Review {
+  run: string;
+  label: string;
+  files: ReviewedFile[];
+  /** Makes the change; false when it was refused. */
+  apply(): Promise<boolean>;
+  /** Tells the server how it ended. */
+  done(isApplied: boolean): void;
+}
+
+/** The texts of results that are in no file, for the diff. */
+export class ReviewDocuments implements vscode.TextDocumentContentProvider, vscode.Disposable {
+  private readonly texts = new Map<string, string>();
+  private readonly registration = vscode.workspace.registerTextDocumentContentProvider(SCHEME, this);
+
+  provideTextDocumentContent(uri: vscode.Uri): string {
+    return this.texts.get(uri.toString()) ?? "";
+  }
+
+  /** The URI that has this text. Its path ends like the file's, so that it is shown in the same language. */
+  put(run: string, side: "before" | "after", file: vscode.Uri, text: string): vscode.Uri {
+    const uri = vscode.Uri.from({ scheme: SCHEME, path: `/${run}/${side}/${path.basename(file.fsPath)}` });
+    this.texts.set(uri.toString(), text);
+    return uri;
+  }
+
+  dispose(): void {
+    this.registration.dispose();
+  }
+}
+
+export class Reviews implements vscode.Disposable {
+  private readonly open = new Map<string, Review>();
+
+  constructor(
+    private readonly server: Server,
+    private readonly panels: RunPanels,
+    private readonly documents: ReviewDocuments,
+  ) {}
+
+  /** An edit of the server's. One that wants confirmation is a result; the answer waits for the user's word. */
+  async take(params: ApplyWorkspaceEditParams, convert: Convert): Promise<ApplyWorkspaceEditResult> {
+    const annotation = Object.values(params.edit.changeAnnotations ?? {}).find((each) => each.needsConfirmation);
+    if (annotation === undefined) {
+      return { applied: isCurrent(params.edit) && (await vscode.workspace.applyEdit(await convert(params.edit))) };
+    }
+    const run = /run (\S+)/.exec(annotation.description ?? "")?.[1] ?? "last";
+    const files = await filesOf(params.edit);
+    return new Promise((resolve) => {
+      void this.begin({
+        run,
+        label: annotation.label,
+        files,
+        apply: () => applyConfirmed(params.edit, convert, files),
+        done: (applied) => resolve(applied ? { applied } : { applied, failureReason: "the user discarded it" }),
+      });
+    });
+  }
+
+  /** The result of an earlier run, once more. */
+  async again(uri: string, run: string): Promise<void> {
+    const report = await this.server.ask<ReportResult>(METHODS.report, { uri, run });
+    const found = report.data["files"] as { path: string; text: string; before: string }[];
+    if (found.length === 0) {
+      void vscode.window.showInformationMessage("kernel-lsp: this run found no kernel.");
+      return;
+    }
+    const files = found.map((file) => ({ uri: vscode.Uri.file(file.path), before: file.before, after: file.text }));
+    const label = `kernel-lsp: the result of run ${report.run}`;
+    await this.begin({ run: report.run, label, files, apply: () => applyFiles(files), done: () => undefined }, uri);
+  }
+
+  /** What the panel's buttons say. */
+  async act(run: string, type: string): Promise<void> {
+    const review = this.open.get(run);
+    if (review === undefined) return;
+    if (type === "diff") await this.showDiff(review);
+    if (type === "apply") await this.apply(review);
+    if (type === "discard") this.end(review, false);
+  }
+
+  dispose(): void {
+    for (const review of this.open.values()) review.done(false);
+  }
+
+  // --- below
+
+  private async begin(review: Review, near?: string): Promise<void> {
+    this.open.get(review.run)?.done(false);
+    this.open.set(review.run, review);
+    void vscode.commands.executeCommand("setContext", "kernel-lsp.hasResult", true);
+    try {
+      await this.panels.open(near ?? review.files[0]!.uri.toString(), review.run, { preserveFocus: true });
+      this.panels.review(review.run, review);
+    } catch {
+      await this.showDiff(review); // an older server has no report; the diff is what matters
+    }
+    const chosen = await vscode.window.showInformationMessage(review.label, REVIEW, APPLY, DISCARD);
+    if (this.open.get(review.run) !== review) return; // the panel was quicker
+    if (chosen === REVIEW) await this.showDiff(review);
+    if (chosen === APPLY) await this.apply(review);
+    if (chosen === DISCARD) this.end(review, false);
+  }
+
+  private async showDiff(review: Review): Promise<void> {
+    const changes = review.files.map((file): [vscode.Uri, vscode.Uri, vscode.Uri] => [
+      file.uri,
+      this.documents.put(review.run, "before", file.uri, file.before),
+      this.documents.put(review.run, "after", file.uri, file.after),
+    ]);
+    await vscode.commands.executeCommand("vscode.changes", review.label, changes);
+  }
+
+  private async apply(review: Review): Promise<void> {
+    if (!(await review.apply())) {
+      void vscode.window.showWarningMessage(
+        "kernel-lsp: not applied, since the files have changed meanwhile. The result is kept: *Review a Run's Result* shows it again.",
+      );
+      return;
+    }
+    this.end(review, true);
+    for (const file of review.files) await vscode.workspace.save(file.uri);
+    await vscode.window.showTextDocument(review.files[0]!.uri, { preview: false, viewColumn: vscode.ViewColumn.One });
+  }
+
+  private end(review: Review, isApplied: boolean): void {
+    this.open.delete(review.run);
+    this.panels.review(review.run, undefined);
+    review.done(isApplied);
+  }
+}
+
+// --- below: edits
+
+/** Without the annotations: the user has confirmed it as a whole, and need not do so once more. */
+async function applyConfirmed(edit: WorkspaceEdit, convert: Convert, files: ReviewedFile[]): Promise<boolean> {
+  if (!isCurrent(edit) || !(await areAsSeen(files))) return false;
+  const plain = JSON.parse(JSON.stringify({ ...edit, changeAnnotations: undefined }), (key, value: unknown) =>
+    key === "annotationId" ? undefined : value,
+  ) as WorkspaceEdit;
+  return vscode.workspace.applyEdit(await convert(plain), { isRefactoring: true });
+}
+
+async function applyFiles(files: ReviewedFile[]): Promise<boolean> {
+  if (!(await areAsSeen(files))) return false;
+  const edit = new vscode.WorkspaceEdit();
+  for (const file of files) {
+    edit.createFile(file.uri, { ignoreIfExists: true });
+    edit.replace(file.uri, new vscode.Range(0, 0, Number.MAX_SAFE_INTEGER, 0), file.after);
+  }
+  return vscode.workspace.applyEdit(edit, { isRefactoring: true });
+}
+
+/** Whether every document has still the version that the edit is for. */
+function isCurrent(edit: WorkspaceEdit): boolean {
+  return (edit.documentChanges ?? []).every((change) => {
+    if (!isTextEdit(change) || change.textDocument.version === null) return true;
+    const uri = vscode.Uri.parse(change.textDocument.uri).toString();
+    const open = vscode.workspace.textDocuments.find((document) => document.uri.toString() === uri);
+    return open === undefined || open.version === change.textDocument.version;
+  });
+}
+
+async function areAsSeen(files: ReviewedFile[]): Promise<boolean> {
+  for (const file of files) {
+    if ((await currentText(file.uri)) !== file.before) return false;
+  }
+  return true;
+}
+
+async function filesOf(edit: WorkspaceEdit): Promise<ReviewedFile[]> {
+  const found: ReviewedFile[] = [];
+  for (const change of edit.documentChanges ?? []) {
+    if (isTextEdit(change)) {
+      const uri = vscode.Uri.parse(change.textDocument.uri);
+      const before = await currentText(uri);
+      found.push({ uri, before, after: applyTextEdits(before, change.edits as TextEdit[]) });
+    } else if (change.kind !== "create") {
+      throw new Error("a result creates and changes files, and nothing else");
+    }
+  }
+  return found;
+}
+
+function isTextEdit(change: object): change is TextDocumentEdit {
+  return "edits" in change;
+}
+
+/** Empty when there is no such file. */
+async function currentText(uri: vscode.Uri): Promise<string> {
+  const open = vscode.workspace.textDocuments.find((document) => document.uri.toString() === uri.toString());
+  if (open !== undefined) return open.getText();
+  try {
+    return new TextDecoder().decode(await vscode.workspace.fs.readFile(uri));
+  } catch {
+    return "";
+  }
+}
