@@ -30,6 +30,7 @@ from kernel_lsp.core.verdict import (
 )
 from kernel_lsp.evaluate.case_store import CaseStore
 from kernel_lsp.evaluate.cases import OperationKind, graph_of
+from kernel_lsp.evaluate.cuda import GpuDevice
 from kernel_lsp.evaluate.foreign_cases import ForeignCase, chosen_cases, judge, make_case, run_case, shuffled
 from kernel_lsp.evaluate.foreign_process import ForeignAsker, ForeignProcess
 from kernel_lsp.evaluate.gpu_slot import Lost
@@ -84,7 +85,7 @@ class _Check:
     target: TargetSource
     progress: Progress
     device_name: str = CPU_NAME
-    index: int | None = None
+    device: GpuDevice | None = None
     builds: dict[str, str] = field(default_factory=dict)
 
     async def verdict(self) -> Verdict:
@@ -106,13 +107,13 @@ class _Check:
     async def _outcome(self) -> CheckOutcome:
         if self.source.kind == "ModelNew" and (refused := _refused(python_findings(self.text))) is not None:
             return refused
-        with self.progress.stage("worker"):
-            self.index = await self.session.gpu_index()
-        if self.index is None and self.source.needs_cuda:
+        await self.session.gpu_index()
+        with self.progress.stage("gpu worker"):
+            self.device = await self.session.gpu_device()
+        if self.device is not None:
+            self.device_name = self.device.name
+        elif self.source.needs_cuda:
             return Unsupported(message=NO_GPU)
-        if self.index is not None:
-            with self.progress.stage("gpu worker"):
-                self.device_name = (await self.session.gpu_device(self.index)).name
         builder = await self._builder()
         process = await self.stack.enter_async_context(self._process())
         warming = asyncio.create_task(process.ask("describe", {}, deadline_s=OPEN_DEADLINE_S))
@@ -121,7 +122,7 @@ class _Check:
             with self.progress.stage("capture"):
                 task = await self.session.capture(self.target, with_backward=self.source.has_backward)
             cases = asyncio.create_task(self._cases(task))
-            timer = await self._timer(task)
+            timer = await self.session.timer(task, self.device) if self.device is not None else None
             with self.progress.stage("build"):
                 built = await building
             if built is not None and not isinstance(built, ExtensionBuilt):
@@ -139,9 +140,7 @@ class _Check:
 
     async def _builder(self) -> ExtensionBuilder:
         facts = await self.session.worker.ask("extension_facts", {}, deadline_s=FACTS_DEADLINE_S)
-        architecture = ""
-        if self.index is not None:
-            architecture = (await self.session.gpu_device(self.index)).facts.architecture
+        architecture = self.device.facts.architecture if self.device is not None else ""
         builder = ExtensionBuilder(
             ExtensionFacts(**facts),
             await find_extension_tools(),
@@ -186,7 +185,7 @@ class _Check:
         return self.session.scratch / "foreign"
 
     async def _cases(self, task: Task) -> list[ForeignCase]:
-        store = CaseStore(task, self.session.worker, self.session.scratch / "foreign-references")
+        store = CaseStore(task, self.session.worker, self.session.new_folder("references"), self.device)
         chosen = [pair for direction in self._directions(task) for pair in chosen_cases(task, direction, 0)]
         made = []
         for number, (case, is_hidden) in enumerate(chosen):
@@ -195,18 +194,6 @@ class _Check:
                 made.append(found)
         await store.close()
         return made
-
-    async def _timer(self, task: Task) -> OperationTimer | None:
-        if self.index is None:
-            return None
-        timer = OperationTimer(
-            task,
-            lambda: self.session.new_worker(self.session.worker.python),
-            device=self.index,
-            cache_directory=self.session.settings.cache_directory,
-            seed=self.session.settings.seed,
-        )
-        return await self.stack.enter_async_context(timer)
 
     def _directions(self, task: Task) -> tuple[OperationKind, ...]:
         return ("forward", "backward") if task.backward is not None else ("forward",)
@@ -231,9 +218,9 @@ class _Check:
             )
         for missing in sorted({case.case.operation for case in cases} - set(functions)):
             self.progress.notes.append(f"{missing}: it has no function of this name, so that PyTorch does it")
-        if self.index is None:
+        if self.device is None:
             return await self._checked(process, runnable, None)
-        async with (await self.session.gpu_device(self.index)).turn():
+        async with self.device.turn():
             return await self._checked(process, runnable, timer)
 
     async def _open(
@@ -268,7 +255,7 @@ class _Check:
         outputs = [o.name.removeprefix("grad_") for o in backward.outputs if o.node] if backward else []
         return {
             "kind": "extension" if built is not None else "model_new",
-            "device": "cpu" if self.index is None else self.index,
+            "device": "cpu" if self.device is None else self.device.index,
             "arguments": arguments,
             "gradients": gradients,
             "wanted": outputs,

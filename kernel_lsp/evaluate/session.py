@@ -76,10 +76,6 @@ class Session:
         """How processes of this session are confined."""
         return self._sandbox
 
-    async def gpu_device(self, index: int) -> GpuDevice:
-        """The session's GPU, e.g. for a turn on it."""
-        return await self._start_gpu(index)
-
     def new_worker(self, python: Path) -> Worker:
         """A worker, not started, with the deadline, the folders and the confinement of this session."""
         return Worker(
@@ -128,7 +124,7 @@ class Session:
     async def evaluator(self, task: Task) -> Evaluator:
         """An evaluator of this task's candidates; it ends with the session."""
         await self.gpu_index()
-        device = await self._gpu_device()
+        device = await self.gpu_device()
         evaluator = Evaluator(
             task,
             self.worker,
@@ -141,8 +137,10 @@ class Session:
         )
         return await self._stack.enter_async_context(evaluator)
 
-    async def _gpu_device(self) -> GpuDevice | None:
-        """None when the settings leave it to us and torch cannot use it. Raises SettingError when it was asked for."""
+    async def gpu_device(self) -> GpuDevice | None:
+        """The session's GPU, once it is open. None when the settings leave it to us and torch cannot use it.
+
+        Raises SettingError when it was asked for."""
         if self._session_gpu is None:
             return None
         try:
@@ -152,7 +150,8 @@ class Session:
                 return None
             raise await self._no_gpu() from None
 
-    async def _measuring_gpu(self, task: Task, device: GpuDevice) -> MeasuringGpu:
+    async def timer(self, task: Task, device: GpuDevice) -> OperationTimer:
+        """Who times this task's candidates on the session's GPU; it ends with the session."""
         assert self._session_gpu is not None
         timer = OperationTimer(
             task,
@@ -161,7 +160,10 @@ class Session:
             cache_directory=self.settings.cache_directory,
             seed=self.settings.seed,
         )
-        return MeasuringGpu(device, await self._stack.enter_async_context(timer))
+        return await self._stack.enter_async_context(timer)
+
+    async def _measuring_gpu(self, task: Task, device: GpuDevice) -> MeasuringGpu:
+        return MeasuringGpu(device, await self.timer(task, device))
 
     async def _no_gpu(self) -> SettingError:
         seen, device = await self.worker.describe(), self.settings.device

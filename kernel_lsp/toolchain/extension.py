@@ -122,7 +122,15 @@ class ExtensionBuilder:
             return 0.0
         with tempfile.TemporaryDirectory(prefix="header-", dir=_made(self._root)) as made:
             (Path(made) / "prelude.h").write_text(prelude)
-            command = [self._tools.cxx, *self._flags(), "-x", "c++-header", "prelude.h", "-o", "prelude.h.gch"]
+            command: list[str | Path] = [
+                self._tools.cxx,
+                *self._flags(),
+                "-x",
+                "c++-header",
+                "prelude.h",
+                "-o",
+                "prelude.h.gch",
+            ]
             result = await self.compile(command, Path(made))
             if result.returncode == 0:
                 folder.parent.mkdir(parents=True, exist_ok=True)

@@ -166,7 +166,8 @@ def _model_new(request: dict[str, Any], device: torch.device) -> Foreign:
         loaded = _import_foreign(request["file"])
         source = {**request["source"], "line": 1}
         if not hasattr(loaded.module, "get_init_inputs") and source.get("has_get_init_inputs"):
-            loaded.module.get_init_inputs = _import_foreign(source["file"]).module.get_init_inputs
+            of_task: Any = _import_foreign(source["file"]).module
+            loaded.module.__dict__["get_init_inputs"] = of_task.get_init_inputs
         source["has_get_init_inputs"] = hasattr(loaded.module, "get_init_inputs")
         model = build_object(loaded, source, MODEL_NEW)
     if not isinstance(model, torch.nn.Module):

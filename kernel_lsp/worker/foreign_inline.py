@@ -35,6 +35,8 @@ def inline_builds(builds: Mapping[str, str]) -> Iterator[None]:
     """Have the two functions take what was built, by key -> path."""
     from torch.utils import cpp_extension
 
+    patched: Any = cpp_extension
+
     def found(name: str, text: str, suffix: str) -> Any:
         from .foreign import import_library
 
@@ -61,12 +63,12 @@ def inline_builds(builds: Mapping[str, str]) -> Iterator[None]:
         is_cuda = any(path.endswith(".cu") for path in _listed(sources))
         return found(name, "\n".join(texts), ".cu" if is_cuda else ".cpp")
 
-    kept = (cpp_extension.load_inline, cpp_extension.load)
-    cpp_extension.load_inline, cpp_extension.load = load_inline, load
+    kept = (patched.load_inline, patched.load)
+    patched.load_inline, patched.load = load_inline, load
     try:
         yield
     finally:
-        cpp_extension.load_inline, cpp_extension.load = kept
+        patched.load_inline, patched.load = kept
 
 
 def inline_text(cpp: Sequence[str], cuda: Sequence[str], functions: Any) -> tuple[str, str]:
