@@ -178,6 +178,12 @@ def export(
     operator: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Write the kernel and its operator, a .cu and a .py file.")
     ] = None,
+    dataset: Annotated[
+        str | None, typer.Option("--format", metavar="jsonl|parquet", help="Write what models were asked and earned.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Where --format writes. Default: dataset.jsonl.")
+    ] = None,
     name: Annotated[str | None, typer.Option(help="What the package is imported as. Default: OPERATOR_cuda.")] = None,
     task: Annotated[
         str | None, typer.Option("--task", metavar="TARGET", help="What a .cu computes. Default: its `task:` line.")
@@ -187,10 +193,14 @@ def export(
     python: Python = None,
     as_json: Json = False,
 ) -> None:
-    """Write a verified kernel in a form to keep or to ship. A .cu file is checked first, and must pass.
+    """Write a verified kernel in a form to keep or to ship, or the rows of a run (`all`: of every run) as a dataset.
 
-    Exit status: 0 it was written, 2 it could not be.
+    A .cu file is checked first, and must pass. Exit status: 0 it was written, 2 it could not be.
     """
+    if dataset is not None:
+        import kernel_lsp.cli.dataset as rows
+
+        raise typer.Exit(rows.main(source, out or Path(f"dataset.{dataset}"), dataset, as_json))
     import kernel_lsp.cli.export as command
 
     forms = {"package": package, "operator": operator}

@@ -278,6 +278,7 @@ def _captured(task: Task, summary: str) -> TaskCaptured:
         n_nodes=len(task.forward.nodes),
         n_nodes_backward=len(task.backward.nodes) if task.backward is not None else 0,
         configurations=tuple(configuration.name for configuration in task.configurations),
+        n_uncovered=len(task.uncovered),
         notes=task.notes,
     )
 

@@ -1,0 +1,58 @@
+"""What a verdict is worth to whoever learns from it: -1, 1, 2 or 3, as CUDA Agent (arXiv 2602.24286) defines them.
+
+-1 it is not right; 1 it is right; 2 it is also more than 5 % faster than eager PyTorch; 3 than eager and every mode of
+`torch.compile` that was timed. Forward and backward count as the worse of the two. Estimates know no compiled PyTorch,
+so they earn at most 2.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from kernel_lsp.core.measurement import Comparison, TimedBaseline
+from kernel_lsp.core.model import Noun
+from kernel_lsp.core.verdict import Verdict
+
+FASTER = 1.05
+EAGER = "eager"
+WRONG, RIGHT, FASTER_THAN_EAGER, FASTER_THAN_COMPILE = -1, 1, 2, 3
+
+
+class Reward(Noun):
+    """`kind` is that of the times it rests on; ``none`` where times play no part."""
+
+    value: Literal[-1, 1, 2, 3]
+    kind: Literal["measured", "estimated", "none"]
+
+
+def reward(verdict: Verdict) -> Reward:
+    """The worse of all operations."""
+    if not verdict.is_correct:
+        return Reward(value=WRONG, kind="none")
+    if not verdict.times:
+        return Reward(value=RIGHT, kind="none")
+    rewards = [_of_operation(comparison) for comparison in verdict.times.values()]
+    return min(rewards, key=lambda found: found.value)
+
+
+def _of_operation(comparison: Comparison) -> Reward:
+    kind = comparison.ours.kind
+    speedups = _speedups(comparison)
+    eager = speedups.pop(EAGER, None)
+    if eager is None or eager <= FASTER:
+        return Reward(value=RIGHT, kind=kind)
+    if speedups and all(speedup > FASTER for speedup in speedups.values()):
+        return Reward(value=FASTER_THAN_COMPILE, kind=kind)
+    return Reward(value=FASTER_THAN_EAGER, kind=kind)
+
+
+def _speedups(comparison: Comparison) -> dict[str, float]:
+    """By baseline. Without a list of them there is the one that was compared with."""
+    timed = [baseline for baseline in comparison.baselines if isinstance(baseline, TimedBaseline)]
+    if not timed:
+        return {comparison.baseline_name: comparison.speedup}
+    ours_us = comparison.ours.time_us
+    return {
+        found.name: found.ratio.value if found.ratio is not None else found.measurement.time_us / ours_us
+        for found in timed
+    }
