@@ -1,44 +1,25 @@
-"""`kernel-lsp bench`: several targets, one table."""
+"""`kernel-lsp bench`: several targets, one table, and the scores that the field reports."""
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
-
-from rich.table import Table
+from typing import Any
 
 from kernel_lsp.cli import console
-from kernel_lsp.core.event import RunFinished
-from kernel_lsp.core.model import SCHEMA_VERSION, Noun
+from kernel_lsp.core.benchmark import BenchEntry, BenchReport, BenchScore
+from kernel_lsp.core.event import RunFinished, TaskCaptured
 from kernel_lsp.errors import KernelLspError, UserError
+from kernel_lsp.evaluate.bench_score import bench_report, bench_time, speedups
 from kernel_lsp.evolve.optimize import start_request
+from kernel_lsp.evolve.request import find_workspace
+from kernel_lsp.source.suite import expand_targets
 
 SUITE_FILE = Path("examples") / "examples.toml"
-
-
-class BenchEntry(Noun):
-    """How one target ended. `speedups` are eager's time over ours by operation; `kind` says how they were reached."""
-
-    target: str
-    status: Literal["verified", "none", "refused"]
-    detail: str
-    speedups: dict[str, float] = {}
-    times_us: dict[str, float] = {}
-    kind: str = ""
-    elapsed_s: float = 0.0
-
-
-class BenchReport(Noun):
-    """All of them."""
-
-    schema_version: int = SCHEMA_VERSION
-    entries: tuple[BenchEntry, ...]
-
-    @property
-    def n_verified(self) -> int:
-        return sum(entry.status == "verified" for entry in self.entries)
+RESULTS_FOLDER = Path(".kernel-lsp") / "bench"
+"""In the workspace: the suite's folders stay as they are."""
 
 
 def main(tasks: Sequence[str], backward: bool, overrides: Mapping[str, Any], as_json: bool) -> int:
@@ -47,11 +28,12 @@ def main(tasks: Sequence[str], backward: bool, overrides: Mapping[str, Any], as_
 
 
 async def _bench(tasks: Sequence[str], backward: bool, overrides: Mapping[str, Any], as_json: bool) -> int:
+    suite = _suite(tasks, backward)
     entries: list[BenchEntry] = []
-    for target, with_backward in _suite(tasks, backward):
-        console.stderr.print(f"{len(entries) + 1}: {target}", markup=False)
+    for target, with_backward in suite:
+        console.stderr.print(f"{len(entries) + 1} of {len(suite)}: {target}", markup=False)
         entries.append(await _run(target, with_backward, overrides))
-    report = BenchReport(entries=tuple(entries))
+    report = bench_report(entries)
     if as_json:
         console.print_json(report)
     else:
@@ -60,13 +42,14 @@ async def _bench(tasks: Sequence[str], backward: bool, overrides: Mapping[str, A
 
 
 def _suite(tasks: Sequence[str], backward: bool) -> list[tuple[str, bool]]:
-    """The targets given, or the examples of the checkout that we stand in. Raises UserError without either."""
+    """The targets given, with the tasks of folders, or the examples of the checkout that we stand in. Raises UserError
+    without either."""
     if tasks:
-        return [(target, backward) for target in tasks]
+        return [(target, backward) for target in expand_targets(tasks, Path.cwd())]
     if not SUITE_FILE.is_file():
         raise UserError(
             "no targets given, and there is no examples/examples.toml here",
-            next_step="kernel-lsp bench model.py::Block other.py::f",
+            next_step="kernel-lsp bench model.py::Block FOLDER",
         )
     examples = tomllib.loads(SUITE_FILE.read_text(encoding="utf-8"))["example"]
     return [
@@ -78,34 +61,64 @@ def _suite(tasks: Sequence[str], backward: bool) -> list[tuple[str, bool]]:
 
 async def _run(target: str, backward: bool, overrides: Mapping[str, Any]) -> BenchEntry:
     finished: RunFinished | None = None
+    captured: TaskCaptured | None = None
+    out = find_workspace(Path.cwd()) / RESULTS_FOLDER / re.sub(r"[^\w.]+", "_", target).strip("_.")
     try:
-        async for event in start_request(Path.cwd(), target, backward, overrides).events():
+        async for event in start_request(Path.cwd(), target, backward, {**overrides, "out_directory": out}).events():
             finished = event if isinstance(event, RunFinished) else finished
+            captured = event if isinstance(event, TaskCaptured) else captured
     except KernelLspError as error:
         return BenchEntry(target=target, status="refused", detail=error.message)
     assert finished is not None, "a run ends with RunFinished or raises"
-    comparisons = finished.comparisons
+    times = tuple(bench_time(name, comparison) for name, comparison in finished.comparisons.items())
     return BenchEntry(
         target=target,
         status="verified" if finished.candidate_id is not None else "none",
         detail=finished.reason,
-        speedups={name: comparison.speedup for name, comparison in comparisons.items()},
-        times_us={name: comparison.ours.time_us for name, comparison in comparisons.items()},
-        kind=", ".join(sorted({f"{c.ours.kind} on {c.ours.gpu}" for c in comparisons.values()})),
+        times=times,
+        speedups=speedups(times),
+        library_steps=finished.library_steps,
+        n_configurations=len(captured.configurations) + captured.n_uncovered if captured is not None else 1,
+        n_covered=len(captured.configurations) if captured is not None else 1,
         elapsed_s=finished.elapsed_s,
+        cost_usd=finished.cost_usd,
     )
 
 
+# --- below: text
+
+
 def _print(report: BenchReport) -> None:
-    table = Table(box=None)
-    for heading in ("target", "result", "time", "against eager", "how", "seconds"):
-        table.add_column(heading)
+    say = console.stdout.print
+    width = max([len(entry.target) for entry in report.entries] or [0])
+    say(f"{'task':<{width}}  {'result':<9} {'ours us':>9} {'eager':>7} {'compile':>7}  how", style="dim", markup=False)
     for entry in report.entries:
-        times = ", ".join(f"{time_us:.3g} us" for time_us in entry.times_us.values())
-        speedups = ", ".join(f"{speedup:.2g}x" for speedup in entry.speedups.values())
-        table.add_row(entry.target, entry.status, times, speedups, entry.kind, f"{entry.elapsed_s:.0f}")
-    console.stdout.print(table)
+        style = {"verified": "green", "none": "yellow", "refused": "red"}[entry.status]
+        say(_row(entry, width), style=style, markup=False)
     for entry in report.entries:
         if entry.status != "verified":
-            console.stdout.print(f"{entry.target}: {entry.detail}", markup=False)
-    console.stdout.print(f"{report.n_verified} of {len(report.entries)} verified", markup=False)
+            say(f"{entry.target}: {entry.detail}", markup=False)
+    say()
+    for score in report.scores:
+        say(_score(score, report), markup=False)
+    say(f"{report.n_verified} of {len(report.entries)} verified", markup=False)
+
+
+def _row(entry: BenchEntry, width: int) -> str:
+    ours = f"{sum(time.ours_us for time in entry.times):.4g}" if entry.times else ""
+    ratios = [f"{entry.speedups[group]:.2f}x" if group in entry.speedups else "" for group in ("eager", "compile")]
+    gpus = ", ".join(sorted({time.gpu for time in entry.times}))
+    how = f"{entry.kind} on {gpus}" if entry.times else ""
+    notes = [how, f"{entry.elapsed_s:.0f} s" if entry.elapsed_s else ""]
+    if entry.n_configurations > 1:
+        notes.append(f"{entry.n_covered} of {entry.n_configurations} configurations")
+    if entry.library_steps:
+        notes.append(f"with {', '.join(entry.library_steps)}")
+    shown = ", ".join(note for note in notes if note)
+    return f"{entry.target:<{width}}  {entry.status:<9} {ours:>9} {ratios[0]:>7} {ratios[1]:>7}  {shown}".rstrip()
+
+
+def _score(score: BenchScore, report: BenchReport) -> str:
+    fast = ", ".join(f"fast_{fast.p:g} {fast.share:.0%}" for fast in score.fast)
+    mean = f"geomean {score.geomean:.2f}x" if score.geomean is not None else ""
+    return f"against {score.baseline} ({report.kind}, {score.n_compared} of {score.n_tasks} compared): {mean}, {fast}"

@@ -11,6 +11,7 @@ from kernel_lsp.config import load_settings
 from kernel_lsp.core.filter import FilterReport, FilterResult, TaskFilters
 from kernel_lsp.errors import UserError
 from kernel_lsp.evaluate.filters import filter_targets
+from kernel_lsp.source.suite import expand_targets
 
 STYLES = {"passed": "green", "flagged": "bold red", "skipped": "dim"}
 
@@ -25,7 +26,8 @@ async def _filter(tasks: Sequence[str], overrides: Mapping[str, Any], as_json: b
         raise UserError("no tasks given", next_step="kernel-lsp bench filter FOLDER model.py::Block")
     settings = load_settings(Path.cwd(), overrides)
     with console.stderr.status(f"examining {len(tasks)} tasks"):
-        report = FilterReport(tasks=await filter_targets(tasks, Path.cwd(), settings))
+        targets = expand_targets(tasks, Path.cwd())
+        report = FilterReport(tasks=await filter_targets(targets, Path.cwd(), settings))
     if as_json:
         console.print_json(report)
     else:

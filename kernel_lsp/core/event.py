@@ -34,6 +34,8 @@ class TaskCaptured(Noun):
     n_nodes: int
     n_nodes_backward: int
     configurations: tuple[str, ...]
+    n_uncovered: int = 0
+    """Further configurations of the task's folder, which are tasks of their own."""
     notes: tuple[str, ...] = ()
 
 

@@ -1,0 +1,79 @@
+"""What the benchmark suite says: how each task ended, and how often the kernels beat PyTorch."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from kernel_lsp.core.model import SCHEMA_VERSION, Noun
+
+Kind = Literal["measured", "estimated", "mixed", "none"]
+BaselineGroup = Literal["eager", "compile", "best"]
+"""``compile`` is the fastest of torch.compile's modes that ran, ``best`` the faster of it and eager."""
+
+
+class BenchTime(Noun):
+    """One operation of a verified kernel. `baselines_us` has every way to run it in PyTorch that has a time."""
+
+    operation: str
+    kind: Literal["measured", "estimated"]
+    gpu: str
+    ours_us: float
+    baselines_us: dict[str, float]
+    floor_us: float | None = None
+    claim: str = ""
+    """Against the best baseline, where the two were measured in turn: faster, slower or no difference."""
+
+
+class BenchEntry(Noun):
+    """How one target ended. `speedups` are theirs over ours, all operations together, by group of baselines; a group
+    without a time for each operation is left out."""
+
+    target: str
+    status: Literal["verified", "none", "refused"]
+    detail: str
+    times: tuple[BenchTime, ...] = ()
+    speedups: dict[BaselineGroup, float] = {}
+    library_steps: tuple[str, ...] = ()
+    n_configurations: int = 1
+    n_covered: int = 1
+    """Of the task's configurations: those that the verified kernel's capture covers."""
+    elapsed_s: float = 0.0
+    cost_usd: float = 0.0
+
+    @property
+    def kind(self) -> Kind:
+        kinds = {time.kind for time in self.times}
+        return "none" if not kinds else kinds.pop() if len(kinds) == 1 else "mixed"
+
+
+class FastP(Noun):
+    """The share of all tasks that are verified and more than `p` times as fast as the baseline (KernelBench's fast_p).
+    `p` of 0 is the share that is verified and has a time."""
+
+    p: float
+    share: float
+
+
+class BenchScore(Noun):
+    """All tasks against one group of baselines. `geomean` is of the `n_compared` verified tasks that have a speedup;
+    None without any."""
+
+    baseline: BaselineGroup
+    n_tasks: int
+    n_compared: int
+    fast: tuple[FastP, ...]
+    geomean: float | None
+
+
+class BenchReport(Noun):
+    """A run of the suite."""
+
+    schema_version: int = SCHEMA_VERSION
+    kind: Kind
+    date: str
+    entries: tuple[BenchEntry, ...]
+    scores: tuple[BenchScore, ...]
+
+    @property
+    def n_verified(self) -> int:
+        return sum(entry.status == "verified" for entry in self.entries)

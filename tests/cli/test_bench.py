@@ -1,0 +1,50 @@
+"""`kernel-lsp bench` as a user runs it, on the CPU: a KernelBench file, a robust-kbench folder, one that is gone."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from tests.cli.commands import Ran, run
+
+TESTS = Path(__file__).parent.parent
+QUICK = ("--device", "cpu", "--generations", "1", "--proposals", "1")
+
+
+def suite(folder: Path) -> Path:
+    """A folder with one task of each kind, copied so that nothing of the corpus is touched."""
+    shutil.copytree(TESTS / "robust_kbench_style" / "linear", folder / "suite" / "linear")
+    shutil.copy(TESTS / "kernelbench_style" / "level1" / "relu.py", folder / "suite" / "relu.py")
+    return folder / "suite"
+
+
+def bench(folder: Path, *targets: str) -> Ran:
+    return run(folder, "bench", *targets, *QUICK, "--json")
+
+
+def test_a_folder_of_tasks_is_a_suite_with_scores(tmp_path: Path) -> None:
+    before = sorted(path.name for path in suite(tmp_path).rglob("*"))
+    ran = bench(tmp_path, "suite", "gone.py")
+    assert ran.status == 1
+    report = ran.json
+    assert (report["schema_version"], report["kind"]) == (1, "estimated")
+    entries = {entry["target"]: entry for entry in report["entries"]}
+    assert {name: entry["status"] for name, entry in entries.items()} == {
+        "suite/linear": "verified",
+        "suite/relu.py": "verified",
+        "gone.py": "refused",
+    }
+    assert (entries["suite/linear"]["n_covered"], entries["suite/linear"]["n_configurations"]) == (4, 4)
+    assert entries["suite/relu.py"]["speedups"]["eager"] > 0
+    (score,) = report["scores"]
+    assert (score["baseline"], score["n_tasks"], score["n_compared"]) == ("eager", 3, 2)
+    assert score["fast"][0] == {"p": 0.0, "share": 2 / 3}
+    assert sorted(path.name for path in (tmp_path / "suite").rglob("*")) == before
+    assert (tmp_path / ".kernel-lsp" / "bench" / "suite_linear" / "linear.cu").is_file()
+
+
+def test_a_suite_of_nothing_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    ran = run(tmp_path, "bench", "empty")
+    assert ran.status == 2
+    assert "holds no KernelBench file" in ran.stderr
