@@ -226,9 +226,9 @@ def accumulate_in_memory(function: Function) -> Iterator[Hit]:
 )
 def same_address_atomic(function: Function) -> Iterator[Hit]:
     file = function.file
-    for call in function.calls:
+    for call in function.calls_named(_ATOMICS):
         arguments = function.arguments(call)
-        if function.callee(call) not in _ATOMICS or not arguments:
+        if not arguments:
             continue
         address = arguments[0]
         names = {name for name in function.names_in(address) if name in function.variables}

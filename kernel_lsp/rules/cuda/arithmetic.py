@@ -19,6 +19,7 @@ MAX_FLOAT = 3.4028235e38
 MIN_NORMAL_FLOAT = 1.1754944e-38
 _FLOAT_WORDS = re.compile(r"\b(?:float[234]?|half2?|__half2?|__nv_bfloat162?)\b")
 _DOUBLE_WORDS = re.compile(r"\bdouble[234]?\b")
+_POWERS = frozenset(f"{prefix}{name}" for prefix in ("", "std::") for name in ("powf", "pow", "__powf"))
 _DOUBLE_FUNCTIONS = words(
     """
     exp exp2 expm1 log log2 log10 log1p sqrt rsqrt cbrt pow sin cos tan sinh cosh tanh erf erfc fabs floor
@@ -127,9 +128,9 @@ def double_function(function: Function) -> Iterator[Hit]:
 )
 def power_by_constant(function: Function) -> Iterator[Hit]:
     file = function.file
-    for call in function.calls:
+    for call in function.calls_named(_POWERS):
         arguments = function.arguments(call)
-        if function.callee(call).removeprefix("std::") not in ("powf", "pow", "__powf") or len(arguments) != 2:
+        if len(arguments) != 2:
             continue
         exponent = _small_exponent(function.source(arguments[1]))
         if exponent is None or _DOUBLE_LITERAL.fullmatch(function.source(arguments[1])):
@@ -168,10 +169,10 @@ def power_by_constant(function: Function) -> Iterator[Hit]:
 )
 def division_by_constant(function: Function) -> Iterator[Hit]:
     file = function.file
-    for node in function.binaries:
+    for node in function.binaries_with("/"):
         right = node.child_by_field_name("right")
         left = node.child_by_field_name("left")
-        if right is None or left is None or function.operator(node) != "/" or left.type == "number_literal":
+        if right is None or left is None or left.type == "number_literal":
             continue
         match = _SINGLE_LITERAL.fullmatch(function.source(right))
         if match and not _is_power_of_two(float(match[1].replace("'", ""))) and function.loop_around(node):
@@ -204,10 +205,9 @@ def division_by_constant(function: Function) -> Iterator[Hit]:
 )
 def fast_math(function: Function) -> Iterator[Hit]:
     file = function.file
-    for call in function.calls:
-        exact = _FAST_FUNCTIONS.get(function.callee(call))
-        if exact is not None:
-            name = function.callee(call)
+    for name in function.calls_by_name.keys() & _FAST_FUNCTIONS.keys():
+        exact = _FAST_FUNCTIONS[name]
+        for call in function.calls_by_name[name]:
             yield hit(file, call, f"`{name}` is less exact than {exact if ' ' in exact else f'`{exact}`'}")
 
 
@@ -235,10 +235,8 @@ def fast_math(function: Function) -> Iterator[Hit]:
 )
 def division_in_loop(function: Function) -> Iterator[Hit]:
     file = function.file
-    for node in function.binaries:
+    for node in function.binaries_with("/", "%"):
         operator = function.operator(node)
-        if operator not in ("/", "%"):
-            continue
         divisor = function.variable(node.child_by_field_name("right"))
         dividend = function.variable(node.child_by_field_name("left"))
         if divisor is None or not divisor.is_integer or function.constant(divisor.name_node) is not None:
@@ -294,6 +292,13 @@ def half_accumulator(function: Function) -> Iterator[Hit]:
 
 def _is_float_code(function: Function) -> bool:
     """Device code that speaks of floats, never of doubles, and is no template over types."""
+    known = function.caches.setdefault("is float code", {})
+    if not known:
+        known[0] = _speaks_of_floats(function)
+    return known[0]
+
+
+def _speaks_of_floats(function: Function) -> bool:
     if not function.is_on_device or not function.numbers or function.is_template_of_types:
         return False
     return bool(_FLOAT_WORDS.search(function.text)) and not _DOUBLE_WORDS.search(function.text)

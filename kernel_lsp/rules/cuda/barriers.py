@@ -186,10 +186,10 @@ def barrier_after_return(kernel: Function) -> Iterator[Hit]:
 )
 def legacy_shuffle(function: Function) -> Iterator[Hit]:
     file = function.file
-    for call in function.calls:
+    for call in function.calls_named(_LEGACY):
         name = function.callee(call)
         arguments = function.arguments(call)
-        is_called = name in _LEGACY and name not in file.declared and arguments
+        is_called = name not in file.declared and arguments
         if is_called and not _is_conditionally_compiled(function, call):
             is_safe = not any(parent.type == "if_statement" for parent in function.around(call))
             edits = (
@@ -225,9 +225,9 @@ def legacy_shuffle(function: Function) -> Iterator[Hit]:
 )
 def partial_mask(function: Function) -> Iterator[Hit]:
     file = function.file
-    for call in function.calls:
+    for call in (*function.calls_named(_SHUFFLES), *function.calls_named(_VOTES)):
         arguments = function.arguments(call)
-        if function.callee(call) not in (*_SHUFFLES, *_VOTES) or not arguments:
+        if not arguments:
             continue
         mask = arguments[0]
         value = function.constant(mask)
@@ -265,9 +265,9 @@ def partial_mask(function: Function) -> Iterator[Hit]:
 )
 def divergent_shuffle(function: Function) -> Iterator[Hit]:
     file = function.file
-    for call in function.calls:
+    for call in function.calls_named(_SHUFFLES):
         arguments = function.arguments(call)
-        if function.callee(call) not in _SHUFFLES or not arguments:
+        if not arguments:
             continue
         is_full = function.constant(arguments[0]) == _FULL_MASK
         if is_full and any(_splits_warp(function, condition) for condition in _conditions_around(function, call)):

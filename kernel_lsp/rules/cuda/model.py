@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 
@@ -151,6 +151,7 @@ class Function:
     sizeofs: list[Node] = field(default_factory=list)
     lambdas: list[Node] = field(default_factory=list)
     caches: dict[str, dict] = field(default_factory=dict)
+    callees: dict[int, str] = field(default_factory=dict)
 
     @property
     def is_on_device(self) -> bool:
@@ -174,9 +175,34 @@ class Function:
     def source(self, node: Node) -> str:
         return self.file.parsed.data[node.start_byte : node.end_byte].decode("utf-8", errors="replace")
 
+    @cached_property
+    def calls_by_name(self) -> dict[str, list[Node]]:
+        """The calls by what they name. Most rules look for a few names that most functions do not have."""
+        found: dict[str, list[Node]] = {}
+        for call in self.calls:
+            found.setdefault(self.callee(call), []).append(call)
+        return found
+
+    def calls_named(self, names: Container[str]) -> list[Node]:
+        """The calls of any of the names."""
+        return [call for name, calls in self.calls_by_name.items() if name in names for call in calls]
+
+    @cached_property
+    def binaries_by_operator(self) -> dict[str, list[Node]]:
+        """The binary expressions by their operator."""
+        found: dict[str, list[Node]] = {}
+        for node in self.binaries:
+            found.setdefault(self.operator(node), []).append(node)
+        return found
+
+    def binaries_with(self, *operators: str) -> Iterator[Node]:
+        """The binary expressions with any of the operators."""
+        for operator in operators:
+            yield from self.binaries_by_operator.get(operator, ())
+
     def callee(self, call: Node) -> str:
         """The name that a call names, without template arguments."""
-        cache = self.caches.setdefault("callees", {})
+        cache = self.callees
         name = cache.get(call.id)
         if name is None:
             function = call.child_by_field_name("function")
@@ -244,9 +270,7 @@ class Function:
             condition = node.child_by_field_name("condition")
             if condition is not None:
                 yield condition
-        for node in self.binaries:
-            if self.operator(node) in ("&&", "||"):
-                yield node
+        yield from self.binaries_with("&&", "||")
 
     def operator(self, node: Node) -> str:
         operator = node.child_by_field_name("operator")
