@@ -9,11 +9,11 @@ from __future__ import annotations
 import datetime
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from kernel_lsp.config import Settings
 from kernel_lsp.core.candidate import Candidate, Origin
-from kernel_lsp.core.profile import EagerKernel, KernelProfile, ProfileReport, ToolRun
+from kernel_lsp.core.finding import Finding
+from kernel_lsp.core.profile import EagerKernel, KernelProfile, ProfileKind, ProfileReport, ToolRun
 from kernel_lsp.core.task import Task, TaskTensor
 from kernel_lsp.core.verdict import BuildFailed, CheckOutcome, Unsupported
 from kernel_lsp.errors import EnvironmentProblem, KernelLspError, TargetError
@@ -155,9 +155,10 @@ class _Profiled:
         program = launch_program(self._session.worker.python, run, files, index, folder)
         return await run_ncu(tool, program, folder)
 
-    async def _sanitize(self, tool: Tool, index: int) -> tuple[list[ToolRun], list[Any]]:
+    async def _sanitize(self, tool: Tool, index: int) -> tuple[list[ToolRun], list[Finding]]:
         """At small sizes, whose edges are where faults are: the tools are ten to a hundred times slower."""
-        runs, findings = [], []
+        runs: list[ToolRun] = []
+        findings: list[Finding] = []
         for run in self._small or self._given:
             files = await self._evaluator.inputs_of(run)
             if isinstance(files, NoCase):
@@ -190,7 +191,7 @@ class _Profiled:
 
     def _report(
         self,
-        kind: Any,
+        kind: ProfileKind,
         gpu: GpuSpec,
         operations: Sequence[tuple[float, tuple[KernelProfile, ...]]],
         tools: Sequence[ToolRun],
@@ -224,7 +225,7 @@ class _Profiled:
         steps = [step for run in self._given for step in run.bound.steps if step.kind == "library"]
         return (f"{len(steps)} library steps are not part of the profile",) if steps else ()
 
-    def _on_file(self, finding: Any) -> Any:
+    def _on_file(self, finding: Finding) -> Finding:
         """The user's name for the file that the tools saw a copy of."""
         return finding.model_copy(update={"file": self._file}) if finding.file == self._copy.name else finding
 

@@ -120,7 +120,9 @@ def parse_raw(text: str) -> tuple[NcuLaunch, ...]:
 def parse_source(text: str) -> tuple[NcuSource, ...]:
     """The lines of a `source` page by launch. A launch whose code comes from several files has the lines of all."""
     found: list[NcuSource] = []
-    file, function, header, lines = "", "", [], []
+    file, function = "", ""
+    header: list[str] = []
+    lines: list[NcuLine] = []
     for row in csv.reader(io.StringIO(text)):
         if row[:1] == ["File Path"] and len(row) > 1:
             file, header = row[1], []

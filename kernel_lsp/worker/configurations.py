@@ -11,7 +11,7 @@ from typing import Any
 from .capture import Argument, Captured, capture_call, prepare_module, refuse_empty
 from .dtypes import PLAN_NAMES
 from .failure import Failure, TargetFailure
-from .inputs import CallInputs
+from .inputs import CallInputs, Leaf, ScalarLeaf, TensorLeaf
 from .lifting import lifted, state_of
 from .load import Callee, LoadedFile
 from .module_settings import module_settings
@@ -185,11 +185,12 @@ def _without_ones(captured: Captured, built: _Built) -> CallInputs:
         for argument in captured.arguments
         if argument.placeholder.role == "input"
     }
-    position, leaves = -1, []
+    position = -1
+    leaves: list[Leaf] = []
     for leaf in built.inputs.leaves:
-        if hasattr(leaf, "dtype"):
+        if isinstance(leaf, TensorLeaf):
             position += 1
-            leaf = replace(leaf, shape=_grown(leaf.shape, fakes.get(position), captured))  # type: ignore[type-var]
+            leaf = replace(leaf, shape=_grown(leaf.shape, fakes.get(position), captured))
         leaves.append(leaf)
     return replace(built.inputs, leaves=leaves)
 
@@ -221,7 +222,7 @@ def _entry(settings: Settings, shapes: dict[str, list[int]]) -> dict[str, Any]:
 
 
 def _scalars(inputs: CallInputs) -> dict[str, Any]:
-    return {leaf.name: leaf.value for leaf in inputs.leaves if not hasattr(leaf, "dtype")}
+    return {leaf.name: leaf.value for leaf in inputs.leaves if isinstance(leaf, ScalarLeaf)}
 
 
 def _other_types(captured: Captured, built: _Built) -> str:
