@@ -1,0 +1,126 @@
+-- The :LspKernel* commands. Each asks the server, and says why when it cannot.
+local M = {}
+
+local function say(message)
+  vim.notify("kernel-lsp: " .. message, vim.log.levels.WARN)
+end
+
+local function client()
+  local clients = require("kernel_lsp").clients()
+  if #clients == 0 then
+    say("the server does not run here: see :checkhealth kernel_lsp")
+  end
+  return clients[#clients]
+end
+
+--- Ask, and hand the result on.
+local function ask(method, params, on_result)
+  local server = client()
+  if server == nil then
+    return
+  end
+  local function answered(problem, result)
+    if problem ~= nil then
+      say(problem.message)
+    elseif on_result ~= nil then
+      on_result(result)
+    end
+  end
+  -- The client's functions became methods in 0.11.
+  if vim.fn.has("nvim-0.11") == 1 then
+    server:request(method, params, answered, 0)
+  else
+    server.request(method, params, answered, 0)
+  end
+end
+
+local function execute(name, argument)
+  ask("workspace/executeCommand", { command = "kernelLsp." .. name, arguments = { argument } })
+end
+
+local function here()
+  return vim.uri_from_bufnr(0)
+end
+
+--- The target at the cursor, else the first of the file.
+local function with_target(use)
+  local line = vim.api.nvim_win_get_cursor(0)[1] - 1
+  ask("kernelLsp/targets", { uri = here() }, function(result)
+    local chosen
+    for _, target in ipairs(result.targets) do
+      if chosen == nil or target.line <= line then
+        chosen = target
+      end
+    end
+    if chosen == nil then
+      say("no PyTorch function or module was found in this file")
+    else
+      use({ uri = chosen.uri, symbol = chosen.symbol })
+    end
+  end)
+end
+
+local function optimize(name)
+  return function(arguments)
+    if vim.bo.modified then
+      vim.cmd("write") -- the file on disk is what gets optimized
+    end
+    if arguments.args ~= "" then
+      execute(name, { uri = here(), symbol = arguments.args })
+    else
+      with_target(function(about)
+        execute(name, about)
+      end)
+    end
+  end
+end
+
+local function on_file(name)
+  return function()
+    execute(name, { uri = here() })
+  end
+end
+
+local function on_run(name)
+  return function(arguments)
+    execute(name, { uri = here(), run = arguments.args ~= "" and arguments.args or "last" })
+  end
+end
+
+local function cancel()
+  local jobs = require("kernel_lsp.jobs").list()
+  if #jobs == 0 then
+    say("there is no job to cancel")
+  elseif #jobs == 1 then
+    execute("cancel", { job = jobs[1].job })
+  else
+    vim.ui.select(jobs, { prompt = "Cancel", format_item = function(job) return job.title end }, function(job)
+      if job ~= nil then
+        execute("cancel", { job = job.job })
+      end
+    end)
+  end
+end
+
+M.commands = {
+  Optimize = { optimize("optimize"), "?", "Optimize the target at the cursor, or the one that is named" },
+  OptimizeWithBackward = { optimize("optimizeWithBackward"), "?", "The same, with its backward" },
+  Cancel = { cancel, 0, "End a job and all its processes" },
+  Resume = { on_run("resume"), "?", "Go on with a run, by default the newest" },
+  Check = { on_file("check"), 0, "Compile and check the kernel in this buffer" },
+  Measure = { on_file("measure"), 0, "Check it, and time it on the GPU" },
+  Profile = { on_file("profile"), 0, "Count what each of its lines does" },
+  Report = { on_run("report"), "?", "Show what a run found, by default the newest" },
+  Show = { on_run("showKernel"), "?", "Show the kernel that a run ended with" },
+  Apply = { function() require("kernel_lsp.review").apply() end, 0, "Make the change that is under review" },
+  Discard = { function() require("kernel_lsp.review").discard() end, 0, "Leave everything as it is" },
+}
+
+--- Define them all.
+function M.define()
+  for name, command in pairs(M.commands) do
+    vim.api.nvim_create_user_command("LspKernel" .. name, command[1], { nargs = command[2], desc = command[3] })
+  end
+end
+
+return M

@@ -1,0 +1,160 @@
+-- A result is looked at before a file changes: a tab with the difference of each file, then `:LspKernelApply` or
+-- `:LspKernelDiscard`. What was applied can be undone in its buffers, like any other change.
+local M = { open = nil }
+
+local UNDER_REVIEW = "it is shown for review"
+
+--- Handles `workspace/applyEdit`. An edit that wants confirmation is answered with no, and kept until the user decides.
+function M.on_apply_edit(_, params, context)
+  local label = M._confirmation(params.edit)
+  local client = vim.lsp.get_client_by_id(context.client_id)
+  if label == nil then
+    vim.lsp.util.apply_workspace_edit(params.edit, client.offset_encoding)
+    return { applied = true }
+  end
+  M.begin({ label = label, edit = params.edit, offset_encoding = client.offset_encoding })
+  return { applied = false, failureReason = UNDER_REVIEW }
+end
+
+--- Show a result. Another one that is under review is discarded.
+function M.begin(review)
+  M.discard()
+  review.files = M._files(review.edit)
+  M.open = review
+  vim.schedule(function()
+    M._show(review)
+  end)
+end
+
+--- Make the change, if the files are as they were seen. Returns whether it was made.
+function M.apply()
+  local review = M.open
+  if review == nil then
+    vim.notify("kernel-lsp: no result is under review", vim.log.levels.WARN)
+    return false
+  end
+  for _, file in ipairs(review.files) do
+    if M._text(file.path) ~= file.before then
+      local message = "kernel-lsp: not applied, since " .. file.path .. " has changed meanwhile"
+      vim.notify(message, vim.log.levels.WARN)
+      return false
+    end
+  end
+  M._close(review)
+  for _, file in ipairs(review.files) do
+    vim.fn.mkdir(vim.fn.fnamemodify(file.path, ":h"), "p")
+  end
+  vim.lsp.util.apply_workspace_edit(M._plain(review.edit), review.offset_encoding)
+  for _, file in ipairs(review.files) do
+    vim.api.nvim_buf_call(vim.fn.bufadd(file.path), function()
+      vim.cmd("silent write!")
+    end)
+  end
+  vim.cmd("edit " .. vim.fn.fnameescape(review.files[1].path))
+  return true
+end
+
+--- Change nothing.
+function M.discard()
+  if M.open ~= nil then
+    M._close(M.open)
+  end
+end
+
+-- --- below
+
+function M._confirmation(edit)
+  for _, annotation in pairs(edit.changeAnnotations or {}) do
+    if annotation.needsConfirmation then
+      return annotation.label
+    end
+  end
+  return nil
+end
+
+--- Without annotations: it has been confirmed as a whole.
+function M._plain(edit)
+  local plain = vim.deepcopy(edit)
+  plain.changeAnnotations = nil
+  for _, change in ipairs(plain.documentChanges) do
+    change.annotationId = nil
+    for _, each in ipairs(change.edits or {}) do
+      each.annotationId = nil
+    end
+  end
+  return plain
+end
+
+--- Each file with its text before and after; edits are made in a buffer of their own.
+function M._files(edit)
+  local files = {}
+  for _, change in ipairs(edit.documentChanges) do
+    if change.edits ~= nil then
+      local path = vim.uri_to_fname(change.textDocument.uri)
+      local before = M._text(path)
+      table.insert(files, { path = path, before = before, after = M._edited(before, change.edits) })
+    end
+  end
+  return files
+end
+
+function M._edited(before, edits)
+  local buffer = vim.api.nvim_create_buf(false, true)
+  vim.api.nvim_buf_set_lines(buffer, 0, -1, false, vim.split(before, "\n", { plain = true }))
+  vim.lsp.util.apply_text_edits(edits, buffer, "utf-16")
+  local after = table.concat(vim.api.nvim_buf_get_lines(buffer, 0, -1, false), "\n")
+  vim.api.nvim_buf_delete(buffer, { force = true })
+  return after
+end
+
+--- Of the buffer where there is one, else of the file; empty when there is neither.
+function M._text(path)
+  local buffer = vim.fn.bufnr(vim.fn.escape(path, "[]*?{}"))
+  if buffer > 0 and vim.api.nvim_buf_is_loaded(buffer) then
+    return table.concat(vim.api.nvim_buf_get_lines(buffer, 0, -1, false), "\n") .. "\n"
+  end
+  local file = io.open(path, "rb")
+  if file == nil then
+    return ""
+  end
+  local text = file:read("*a")
+  file:close()
+  return text
+end
+
+function M._show(review)
+  review.tabs = {}
+  for _, file in ipairs(review.files) do
+    vim.cmd("tabnew")
+    table.insert(review.tabs, vim.api.nvim_get_current_tabpage())
+    M._side(file, "before")
+    vim.cmd("rightbelow vsplit")
+    M._side(file, "after")
+  end
+  vim.api.nvim_set_current_tabpage(review.tabs[1])
+  vim.notify(review.label .. "\n:LspKernelApply makes the change, :LspKernelDiscard does not.")
+  vim.api.nvim_exec_autocmds("User", { pattern = "KernelLspReview", modeline = false })
+end
+
+function M._side(file, side)
+  local buffer = vim.api.nvim_create_buf(false, true)
+  vim.api.nvim_win_set_buf(0, buffer)
+  vim.api.nvim_buf_set_lines(buffer, 0, -1, false, vim.split(file[side], "\n", { plain = true }))
+  vim.bo[buffer].bufhidden = "wipe"
+  vim.bo[buffer].modifiable = false
+  local name = "kernel-lsp://" .. side .. "/" .. buffer .. "/" .. vim.fn.fnamemodify(file.path, ":t")
+  vim.api.nvim_buf_set_name(buffer, name)
+  vim.bo[buffer].syntax = file.path:match("%.py$") and "python" or "cuda"
+  vim.cmd("diffthis")
+end
+
+function M._close(review)
+  M.open = nil
+  for _, tab in ipairs(review.tabs or {}) do
+    if vim.api.nvim_tabpage_is_valid(tab) then
+      vim.cmd("tabclose " .. vim.api.nvim_tabpage_get_number(tab))
+    end
+  end
+end
+
+return M

@@ -1,0 +1,119 @@
+-- The whole way of a user through the plugin's commands, in headless Neovim. What was seen goes to $SEEN as JSON.
+local seen = { messages = {} }
+local deadline_ms = tonumber(vim.env.DEADLINE_MS)
+
+vim.notify = function(message)
+  table.insert(seen.messages, message)
+end
+
+local function finish(problem)
+  seen.problem = problem
+  local file = io.open(vim.env.SEEN, "w")
+  file:write((vim.json or { encode = vim.fn.json_encode }).encode(seen))
+  file:close()
+  for _, client in ipairs(require("kernel_lsp").clients()) do
+    vim.lsp.stop_client(client.id)
+  end
+  vim.wait(3000, function()
+    return #require("kernel_lsp").clients() == 0
+  end, 50)
+  vim.cmd("qall!")
+end
+
+local function until_holds(what, holds)
+  if not vim.wait(deadline_ms, holds, 50) then
+    error("not in time: " .. what)
+  end
+end
+
+local function text_of(path)
+  local file = io.open(path, "rb")
+  if file == nil then
+    return ""
+  end
+  local text = file:read("*a")
+  file:close()
+  return text
+end
+
+local function session()
+  local jobs = require("kernel_lsp.jobs")
+  local review = require("kernel_lsp.review")
+  local kernel = vim.fn.fnamemodify(vim.env.FILE, ":h") .. "/kernels/scale.cu"
+  require("kernel_lsp").setup({
+    cmd = { vim.env.PYTHON, "-m", "kernel_lsp", "serve" },
+    settings = { device = "cpu", generations = 1, proposals = 2 },
+  })
+  vim.cmd("edit " .. vim.env.FILE)
+  vim.cmd("set filetype=python")
+  seen.commands = vim.tbl_keys(vim.api.nvim_get_commands({}))
+  until_holds("a client", function()
+    return #require("kernel_lsp").clients() == 1
+  end)
+  local get = vim.diagnostic.get
+  until_holds("diagnostics", function()
+    return #get(0) > 0
+  end)
+  seen.diagnostics = vim.tbl_map(function(each)
+    return each.code
+  end, get(0))
+  seen.root = require("kernel_lsp").clients()[1].config.root_dir
+
+  vim.api.nvim_win_set_cursor(0, { tonumber(vim.env.SCALE_LINE), 0 })
+  vim.cmd("LspKernelOptimize")
+  until_holds("a job", function()
+    return #jobs.list() == 1
+  end)
+  seen.status = {}
+  until_holds("a review", function()
+    local status = require("kernel_lsp").status()
+    if status ~= "" then
+      seen.status[status] = true
+    end
+    return review.open ~= nil and review.open.tabs ~= nil
+  end)
+  seen.status = vim.tbl_keys(seen.status)
+  seen.label = review.open.label
+  seen.n_tabs = #vim.api.nvim_list_tabpages()
+  seen.is_diff = vim.wo.diff
+  seen.before_apply = text_of(kernel)
+  vim.cmd("LspKernelApply")
+  seen.after_apply = text_of(kernel)
+  seen.shown = vim.api.nvim_buf_get_name(0)
+  vim.cmd("silent undo")
+  seen.after_undo = table.concat(vim.api.nvim_buf_get_lines(0, 0, -1, false), "\n")
+  vim.cmd("silent redo")
+  vim.cmd("edit " .. vim.env.FILE)
+
+  vim.cmd("LspKernelShow")
+  until_holds("the kernel", function()
+    return vim.api.nvim_buf_get_name(0):match("scale%.cu$") ~= nil
+  end)
+  vim.cmd("edit " .. vim.env.FILE)
+  vim.cmd("LspKernelReport")
+  until_holds("the report", function()
+    return vim.api.nvim_buf_get_name(0):match("report%.md$") ~= nil
+  end)
+  seen.report = table.concat(vim.api.nvim_buf_get_lines(0, 0, -1, false), "\n")
+
+  vim.cmd("edit " .. vim.env.FILE)
+  vim.cmd("LspKernelOptimize scale")
+  until_holds("a second job", function()
+    return #jobs.list() == 1
+  end)
+  vim.cmd("LspKernelCancel")
+  until_holds("its end", function()
+    return #jobs.list() == 0
+  end)
+  seen.cancelled = jobs.last.state
+  vim.cmd("LspKernelCancel")
+  vim.cmd("checkhealth kernel_lsp")
+  seen.health = table.concat(vim.api.nvim_buf_get_lines(0, 0, -1, false), "\n")
+  vim.cmd("helptags " .. vim.env.PLUGIN .. "/doc")
+  seen.help = pcall(vim.cmd, "help :LspKernelOptimize")
+end
+
+vim.defer_fn(function()
+  local fine, problem = xpcall(session, debug.traceback)
+  finish(not fine and problem or nil)
+end, 10)

@@ -1,0 +1,96 @@
+"""The Neovim plugin in real headless Neovims: that of the distribution, and every one that KERNEL_LSP_NEOVIMS names."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.server.samples import SCALE, SCALE_LINE
+
+ROOT = Path(__file__).parent.parent.parent
+PLUGIN = ROOT / "nvim-client"
+SESSION = Path(__file__).with_name("session.lua")
+NEOVIMS = tuple(
+    path for name in ("nvim", *os.environ.get("KERNEL_LSP_NEOVIMS", "").split()) if (path := shutil.which(name))
+)
+STEP_S, SESSION_S = 180, 400
+
+pytestmark = [
+    pytest.mark.skipif(not NEOVIMS, reason="no Neovim here: apt-get install neovim"),
+    pytest.mark.timeout(SESSION_S + 60),
+]
+
+
+@pytest.fixture(scope="module", params=NEOVIMS)
+def seen(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What one session saw. Each step builds on those before."""
+    root = tmp_path_factory.mktemp("plugin")
+    (root / ".kernel-lsp").mkdir()
+    (root / "scale.py").write_text(SCALE)
+    copy = root / "plugin"  # help tags are written into it
+    shutil.copytree(PLUGIN, copy)
+    environment = {
+        **os.environ,
+        "FILE": str(root / "scale.py"),
+        "SEEN": str(root / "seen.json"),
+        "PLUGIN": str(copy),
+        "PYTHON": sys.executable,
+        "SCALE_LINE": str(SCALE_LINE + 1),
+        "DEADLINE_MS": str(STEP_S * 1000),
+        "XDG_STATE_HOME": str(root / "state"),
+    }
+    command = [request.param, "--headless", "--clean", "-n", "--cmd", f"set rtp^={copy}", "-c", f"luafile {SESSION}"]
+    ran = subprocess.run(command, env=environment, cwd=root, capture_output=True, timeout=SESSION_S, check=False)
+    assert (root / "seen.json").is_file(), ran.stderr.decode(errors="replace")
+    found: dict[str, Any] = json.loads((root / "seen.json").read_text())
+    assert "problem" not in found, (found["problem"], found["messages"])
+    return {**found, "folder": root}
+
+
+def test_the_commands_are_there(seen: dict[str, Any]) -> None:
+    names = ("Optimize", "Cancel", "Resume", "Check", "Measure", "Report", "Show", "Apply", "Discard")
+    assert {f"LspKernel{name}" for name in names} <= set(seen["commands"])
+
+
+def test_the_server_runs_for_the_workspace_and_finds_what_is_slow(seen: dict[str, Any]) -> None:
+    assert seen["root"] == str(seen["folder"])
+    assert "KL101" in seen["diagnostics"]
+
+
+def test_the_statusline_says_how_far_a_run_is(seen: dict[str, Any]) -> None:
+    assert any("Optimize scale" in status and "%" in status for status in seen["status"])
+
+
+def test_a_result_is_a_diff_split_for_each_file_before_it_is_applied(seen: dict[str, Any]) -> None:
+    assert "vs eager" in seen["label"]
+    assert seen["n_tabs"] == 3
+    assert seen["is_diff"]
+    assert seen["before_apply"] == ""
+
+
+def test_applying_writes_the_kernel_and_undo_takes_it_back(seen: dict[str, Any]) -> None:
+    assert seen["after_apply"].startswith("// kernel-lsp: 1")
+    assert seen["shown"].endswith("kernels/scale.cu")
+    assert "// kernel-lsp: 1" not in seen["after_undo"]
+
+
+def test_a_report_is_shown(seen: dict[str, Any]) -> None:
+    assert "speedup" in seen["report"]
+
+
+def test_a_job_is_cancelled_and_without_one_that_is_said(seen: dict[str, Any]) -> None:
+    assert seen["cancelled"] == "cancelled"
+    assert "kernel-lsp: there is no job to cancel" in seen["messages"]
+
+
+def test_checkhealth_and_help_answer(seen: dict[str, Any]) -> None:
+    assert "Neovim" in seen["health"]
+    assert "kernel-lsp" in seen["health"]
+    assert seen["help"] is True

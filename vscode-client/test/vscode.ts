@@ -1,0 +1,14 @@
+// Stands in for the `vscode` module in unit tests: as much of it as the tested files evaluate.
+export class EventEmitter<T> {
+  private readonly listeners = new Set<(event: T) => void>();
+  readonly event = (listener: (event: T) => void) => {
+    this.listeners.add(listener);
+    return { dispose: () => this.listeners.delete(listener) };
+  };
+  fire(event: T): void {
+    this.listeners.forEach((listener) => listener(event));
+  }
+  dispose(): void {
+    this.listeners.clear();
+  }
+}
