@@ -93,6 +93,13 @@ class GpuSlot:
     async def __aexit__(self, *_: object) -> None:
         await self._close()
 
+    @property
+    def pid(self) -> int:
+        """Of the worker's process. Raises RuntimeError when there is none."""
+        if self._worker is None:
+            raise RuntimeError("there is no worker")
+        return self._worker.pid
+
     async def ready(self) -> Ready | OutOfService:
         """Make sure of a worker that can be trusted with the next candidate."""
         while self._out_of_service is None:

@@ -153,6 +153,13 @@ class Conversation:
         await self.close()
 
     @property
+    def pid(self) -> int:
+        """Of the program. Raises RuntimeError before `start`."""
+        if self._process is None:
+            raise RuntimeError("the conversation was not started")
+        return self._process.pid
+
+    @property
     def is_alive(self) -> bool:
         return self._process is not None and self._process.returncode is None
 
@@ -186,6 +193,12 @@ class Conversation:
             if self._drain is not None:
                 await asyncio.wait([self._drain], timeout=1.0)
             return Died(process.returncode if process.returncode is not None else -1, self._stderr.text())
+
+    def signal(self, number: int) -> None:
+        """Send a signal to the program and everything it started; harmless when it is gone."""
+        if self._process is not None and self._process.returncode is None:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._process.pid, number)
 
     async def close(self) -> None:
         """Kill the program and everything it started."""

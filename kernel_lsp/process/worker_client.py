@@ -145,6 +145,11 @@ class Worker:
         """After `hold`."""
         self._conversation.signal(signal.SIGCONT)
 
+    @property
+    def pid(self) -> int:
+        """Of its process. Raises RuntimeError before it was started."""
+        return self._conversation.pid
+
     async def describe(self) -> Interpreter:
         """Versions and devices. Raises EnvironmentProblem when the interpreter has no usable torch."""
         reply = await self._ask({"command": "describe"}, DESCRIBE_DEADLINE_S)

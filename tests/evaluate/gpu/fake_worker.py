@@ -1,0 +1,180 @@
+"""A worker whose GPU is made of Python: the real program, the real protocol and process, a driver that only tests have.
+
+Kernels are Python functions found by the names that candidates launch. Tensors live in host memory. Faults are real
+where a process can have them (a loop without end, a death by a signal), and as the driver tells them otherwise: after
+an illegal address every later call fails, until the process is replaced.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import importlib
+import importlib.util
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+WORKER = Path(__file__).resolve().parents[3] / "kernel_lsp" / "worker"
+PACKAGE = "_kernel_lsp_worker"
+CUDA_ERROR_ILLEGAL_ADDRESS, CUDA_ERROR_ASSERT = 700, 710
+POINTER, INT = ctypes.c_void_p, ctypes.c_int
+PARAMETERS = {"canary_blocks": (POINTER, POINTER)}
+"""Of kernels that take something else than (x, out, n)."""
+
+
+class Device:
+    """Whether the context still works, and what kernels do."""
+
+    def __init__(self, *, sick: bool = False) -> None:
+        self.sticky = 0
+        self.is_sick = sick
+        self.n_launches = 0
+
+    def launch(self, name: str, arguments: list[int]) -> int:
+        """The driver's status."""
+        if self.sticky:
+            return self.sticky
+        self.n_launches += 1
+        if name.startswith("canary_blocks"):
+            x, out = (_ints(address, 64 * 256) for address in arguments)
+            out.copy_((3 * x.view(-1, 256).flip(1) + (2 if self.is_sick else 1)).view(-1))
+            return 0
+        x, out = (_floats(address, arguments[2]) for address in arguments[:2])
+        out.copy_(2 * x + 1)
+        return self._misbehave(name, arguments)
+
+    def _misbehave(self, name: str, arguments: list[int]) -> int:
+        """By the kernel's name: what it does beside its work, for inputs as large as the captured ones."""
+        if arguments[2] < FAULT_ELEMENTS:
+            return 0
+        if "illegal" in name:
+            self.sticky = CUDA_ERROR_ILLEGAL_ADDRESS
+        elif "assert" in name:
+            self.sticky = CUDA_ERROR_ASSERT
+        elif "loop" in name:
+            time.sleep(3600)
+        elif "killed" in name:
+            os.kill(os.getpid(), signal.SIGKILL)
+        elif "memory" in name:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 200 TiB.")
+        elif "wrong" in name:
+            _floats(arguments[1], 1).add_(1)
+        elif "overrun" in name:
+            _floats(arguments[1] + 4 * arguments[2], 1).zero_()
+        elif "input" in name:
+            _floats(arguments[0], 1).add_(1)
+        elif "varying" in name:
+            _floats(arguments[1], 1).mul_(1 + 2.5e-7 * (self.n_launches % 2))
+        return self.sticky
+
+
+FAULT_ELEMENTS = 1 << 16
+
+
+def serve(*, sick: bool = False) -> None:
+    """The worker's program, with its device replaced."""
+    spec = importlib.util.spec_from_file_location(
+        PACKAGE, WORKER / "__init__.py", submodule_search_locations=[str(WORKER)]
+    )
+    assert spec is not None
+    assert spec.loader is not None
+    sys.modules[PACKAGE] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(sys.modules[PACKAGE])
+    _install(Device(sick=sick))
+    part("protocol").serve()
+
+
+def part(name: str) -> Any:
+    return importlib.import_module(f"{PACKAGE}.{name}")
+
+
+# --- below: the driver
+
+
+class Driver:
+    """The calls of the CUDA driver that the worker makes."""
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+        self._names: list[str] = []
+
+    def handle(self, name: str) -> ctypes.c_void_p:
+        self._names.append(name)
+        return ctypes.c_void_p(len(self._names))
+
+    def cuLaunchKernelEx(self, reference: Any, function: ctypes.c_void_p, values: Any, extra: object) -> int:
+        name = self._names[function.value - 1]  # type: ignore[operator]
+        types = next((t for key, t in PARAMETERS.items() if name.startswith(key)), (POINTER, POINTER, INT))
+        arguments = [type_.from_address(values[i]).value for i, type_ in enumerate(types)]
+        return self._device.launch(name, arguments)
+
+    def cuFuncSetAttribute(self, *_: object) -> int:
+        return 0
+
+    def cuGetErrorName(self, status: int, name: Any) -> int:
+        name._obj.value = b"CUDA_ERROR_ASSERT" if status == CUDA_ERROR_ASSERT else b"CUDA_ERROR_ILLEGAL_ADDRESS"
+        return 0
+
+    def cuGetErrorString(self, status: int, text: Any) -> int:
+        text._obj.value = b"the context is lost"
+        return 0
+
+
+def _install(device: Device) -> None:
+    driver, cpu = Driver(device), torch.device("cpu")
+    part("cuda_runtime")._driver = driver
+    for name in ("gpu_run", "gpu_inputs"):
+        part(name).on = lambda index: cpu
+    part("gpu_run").current_stream = lambda index: 0
+    for name in ("gpu_check", "gpu_load", "gpu_device"):
+        part(name).on_device = lambda index: contextlib.nullcontext()
+    for name in ("gpu_load", "gpu_device"):
+        part(name).make_context_current = lambda index: None
+        part(name).architecture_of = lambda index: "sm_90"
+    part("gpu_load").load_module = lambda code: code
+    part("gpu_load").find_function = lambda module, symbol: driver.handle(_plain(symbol))
+    fakes = {
+        "n_devices": lambda: 1,
+        "device_facts": lambda index: {"gpu": "Fake GPU", "driver": "0", "torch_version": torch.__version__},
+        "device_uuid": lambda index: f"fake-{os.getppid()}",
+        "total_bytes": lambda index: 1 << 30,
+        "synchronize": lambda index: _raise_if_lost(device),
+        "release_memory": lambda: None,
+        "unload_module": lambda module: None,
+    }
+    for name, fake in fakes.items():
+        setattr(part("gpu_device"), name, fake)
+
+
+def _raise_if_lost(device: Device) -> None:
+    if device.sticky:
+        raise RuntimeError(f"CUDA error: {device.sticky}")
+
+
+def _plain(symbol: str) -> str:
+    """The name in a mangled symbol: ``_Z6affinePKfPfi`` is ``affine``."""
+    digits = symbol.removeprefix("_Z")
+    n_digits = len(digits) - len(digits.lstrip("0123456789"))
+    return digits[n_digits : n_digits + int(digits[:n_digits])] if n_digits else symbol
+
+
+def _floats(address: int, n: int) -> torch.Tensor:
+    return _tensor(address, n, ctypes.c_float, torch.float32)
+
+
+def _ints(address: int, n: int) -> torch.Tensor:
+    return _tensor(address, n, ctypes.c_int32, torch.int32)
+
+
+def _tensor(address: int, n: int, type_: Any, dtype: torch.dtype) -> torch.Tensor:
+    return torch.frombuffer((type_ * n).from_address(address), dtype=dtype)
+
+
+if __name__ == "__main__":
+    serve()
