@@ -8,6 +8,8 @@ from kernel_lsp.core.finding import Finding
 from kernel_lsp.core.model import SCHEMA_VERSION, Noun
 
 SECTOR_BYTES = 32
+FULL_WARP = 31.5
+"""Threads of a warp in a request, rounded: below, some do not take part."""
 ProfileKind = Literal["measured", "executor"]
 KernelBound = Literal["memory", "cache", "compute", "latency", "launch"]
 """``memory``: device memory is busy. ``cache``: L1, shared memory or L2 is. ``latency``: nothing is, warps wait."""
@@ -31,6 +33,8 @@ class LineProfile(Noun):
     n_sectors_needed: int = 0
     n_wavefronts: int = 0
     n_wavefronts_needed: int = 0
+    threads_per_request: float = 0.0
+    """Of a warp's 32, how many take part in a request to global memory; 0 where that was not counted."""
 
     @property
     def wasted_sectors(self) -> float:
@@ -51,6 +55,8 @@ class LineProfile(Noun):
             parts.append(f"{self.wasted_sectors:.0%} of the global sectors are wasted")
         if self.wasted_wavefronts >= 0.05:
             parts.append(f"bank conflicts: {self.n_wavefronts / max(1, self.n_wavefronts_needed):.0f} times the passes")
+        if 0 < self.threads_per_request < FULL_WARP:
+            parts.append(f"{self.threads_per_request:.2g} of 32 threads take part")
         return ", ".join(parts)
 
 

@@ -14,7 +14,6 @@ from pathlib import Path
 from kernel_lsp.config import load_settings
 from kernel_lsp.engine.messages import (
     JOB_METHODS,
-    CountKernel,
     EstimateTarget,
     JobEvent,
     JobQueued,
@@ -116,7 +115,7 @@ class JobQueue:
 def lane_of(request: JobRequest, *, gpu_is_there: bool) -> str:
     """A GPU is for one job at a time: a second one would disturb its times. On the CPU a check or an estimate need not
     wait for a long run."""
-    device = "cpu" if isinstance(request, EstimateTarget | CountKernel) else _device(request)
+    device = "cpu" if isinstance(request, EstimateTarget) else _device(request)
     if device == "auto":
         device = FIRST_GPU if gpu_is_there else "cpu"
     if device == "cpu":

@@ -11,10 +11,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, TypeAdapter
 
-from kernel_lsp.core.counters import LaunchCounters
 from kernel_lsp.core.event import Event
 from kernel_lsp.core.measurement import Bound, Comparison, Estimate
 from kernel_lsp.core.model import Noun
+from kernel_lsp.core.profile import ProfileReport
 from kernel_lsp.core.verdict import CheckOutcome, Verdict
 
 SettingValues = dict[str, Any]
@@ -73,9 +73,9 @@ class Check(Noun):
     settings: SettingValues = {}
 
 
-class CountKernel(Noun):
-    """Count what each line of a kernel does, on the executor: the file, or `text` as if it stood in the file. Result:
-    `KernelCounts`."""
+class ProfileKernel(Noun):
+    """Find out what each line of a kernel does, on the GPU where there is one, on the executor where not: of the file,
+    or of `text` as if it stood in the file. Result: `ProfileResult`."""
 
     method: Literal["profile"] = "profile"
     id: str
@@ -97,7 +97,7 @@ class EstimateTarget(Noun):
     settings: SettingValues = {}
 
 
-JobRequest = Optimize | OptimizeLines | Resume | Check | CountKernel | EstimateTarget
+JobRequest = Optimize | OptimizeLines | Resume | Check | ProfileKernel | EstimateTarget
 
 
 # --- requests that are answered at once
@@ -142,7 +142,7 @@ Request = Annotated[
     | OptimizeLines
     | Resume
     | Check
-    | CountKernel
+    | ProfileKernel
     | EstimateTarget
     | Cancel
     | ListRuns
@@ -247,11 +247,11 @@ class CheckResult(Noun):
     verdict: Verdict
 
 
-class KernelCounts(Noun):
-    """What each launch did at the captured sizes; empty with the `outcome` that says why nothing could be counted."""
+class ProfileResult(Noun):
+    """A kernel's profile; without a `report` the `outcome` says why there is none."""
 
     kernel: Path
-    launches: tuple[LaunchCounters, ...] = ()
+    report: ProfileReport | None = None
     outcome: CheckOutcome | None = None
 
 

@@ -15,7 +15,6 @@ from kernel_lsp.engine.messages import (
     REQUEST,
     Cancel,
     Check,
-    CountKernel,
     Done,
     EstimateTarget,
     GetReport,
@@ -25,6 +24,7 @@ from kernel_lsp.engine.messages import (
     Optimize,
     OptimizeLines,
     Problem,
+    ProfileKernel,
     Reply,
     ReportPage,
     Request,
@@ -67,7 +67,7 @@ class Engine:
             self._say(Reply(id=_id_of(line), error=Problem(kind="protocol", message=_first(error))))
             return
         match request:
-            case Optimize() | OptimizeLines() | Resume() | Check() | CountKernel() | EstimateTarget():
+            case Optimize() | OptimizeLines() | Resume() | Check() | ProfileKernel() | EstimateTarget():
                 if self._jobs.is_known(request.id):
                     problem = Problem(kind="protocol", message=f"there is a job '{request.id}' already")
                     self._say(Reply(id="", error=problem))

@@ -12,26 +12,28 @@ from typing import Any
 from kernel_lsp.config import Settings, load_settings
 from kernel_lsp.core.event import Event, StageStarted
 from kernel_lsp.core.model import Noun
+from kernel_lsp.core.profile import ProfileReport
 from kernel_lsp.engine.archived import run_result
 from kernel_lsp.engine.generated import file_of_lines, origin_of, write_generated
 from kernel_lsp.engine.lines import estimate_lines
 from kernel_lsp.engine.messages import (
     Check,
     CheckResult,
-    CountKernel,
     EstimateTarget,
     JobRequest,
-    KernelCounts,
     Optimize,
     OptimizeLines,
     Origin,
+    ProfileKernel,
+    ProfileResult,
     Resume,
     RunResult,
     SettingValues,
     TargetEstimate,
 )
 from kernel_lsp.engine.selected import extract_lines
-from kernel_lsp.evaluate.check import check_kernel, count_kernel
+from kernel_lsp.evaluate.check import check_kernel
+from kernel_lsp.evaluate.profile import profile_kernel
 from kernel_lsp.evaluate.session import Session
 from kernel_lsp.evolve.optimize import OUT_FOLDER_NAME, RunHandle, resume_request, start_request
 from kernel_lsp.evolve.request import find_workspace
@@ -59,8 +61,8 @@ async def do(request: JobRequest, tell: Tell, scratch: Path) -> Noun:
             return await _run(resume_request(request.directory, request.run_id), tell)
         case Check():
             return await _check(request, tell, scratch)
-        case CountKernel():
-            return await _count(request, tell, scratch)
+        case ProfileKernel():
+            return await _profile(request, tell, scratch)
         case EstimateTarget():
             return await _estimate(request, tell)
 
@@ -118,16 +120,16 @@ async def _check(request: Check, tell: Tell, scratch: Path) -> CheckResult:
     return CheckResult(kernel=request.kernel, verdict=verdict)
 
 
-async def _count(request: CountKernel, tell: Tell, scratch: Path) -> KernelCounts:
+async def _profile(request: ProfileKernel, tell: Tell, scratch: Path) -> ProfileResult:
     tell(StageStarted(message=f"profiling {request.kernel.name}"))
     settings = load_settings(request.directory, request.settings)
-    found = await count_kernel(*_as_given(request, None, scratch), settings)
-    if not isinstance(found, tuple):
-        return KernelCounts(kernel=request.kernel, outcome=found)
-    return KernelCounts(kernel=request.kernel, launches=tuple(c for profile in found for c in profile.counters))
+    found = await profile_kernel(*_as_given(request, None, scratch), settings)
+    if isinstance(found, ProfileReport):
+        return ProfileResult(kernel=request.kernel, report=found)
+    return ProfileResult(kernel=request.kernel, outcome=found)
 
 
-def _as_given(request: Check | CountKernel, target: str | None, scratch: Path) -> tuple[Path, str | None, Path]:
+def _as_given(request: Check | ProfileKernel, target: str | None, scratch: Path) -> tuple[Path, str | None, Path]:
     """The kernel's file, its target, and the folder that the target is relative to. A text that an editor has goes into
     a file of the same name; what it names stays relative to the real one."""
     if request.text is None:

@@ -7,10 +7,9 @@ from pathlib import Path
 from kernel_lsp.config import Settings
 from kernel_lsp.core.candidate import Candidate, Origin
 from kernel_lsp.core.target import TargetSource
-from kernel_lsp.core.verdict import BuildFailed, CheckOutcome, Verdict
+from kernel_lsp.core.verdict import BuildFailed, Verdict
 from kernel_lsp.errors import UserError
 from kernel_lsp.evaluate.configurations import check_configurations
-from kernel_lsp.evaluate.cpu import Profile
 from kernel_lsp.evaluate.foreign import check_foreign
 from kernel_lsp.evaluate.pipeline import DEVICE_NAME
 from kernel_lsp.evaluate.session import Session
@@ -43,24 +42,6 @@ async def check_kernel(kernel: Path, target: str | None, directory: Path, settin
         evaluator = await session.evaluator(task)
         verdict = await evaluator.evaluate(candidate, "full")
         return await check_configurations(session, source, task, candidate, verdict)
-
-
-async def count_kernel(
-    kernel: Path, target: str | None, directory: Path, settings: Settings
-) -> tuple[Profile, ...] | CheckOutcome:
-    """What each launch of a `.cu` file does, by line, as the PTX executor counts it; or why that cannot be told.
-
-    Raises UserError for a file that cannot be read or has no task, TargetError when the task cannot be captured.
-    """
-    text = read_kernel(kernel)
-    parsed = parse(text)
-    if parsed.plan is None:
-        return BuildFailed(findings=parsed.findings)
-    source = find_task(kernel, parsed.plan.task, target, directory)
-    async with Session(settings.model_copy(update={"device": "cpu"})) as session:
-        task = await session.capture(source, with_backward=parsed.plan.backward is not None)
-        evaluator = await session.evaluator(task)
-        return await evaluator.count(Candidate(text=text, origin=Origin(proposer="user", description=str(kernel))))
 
 
 def read_kernel(kernel: Path) -> str:

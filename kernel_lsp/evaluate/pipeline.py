@@ -159,16 +159,9 @@ class Evaluator:
                 outcome = Unsupported(message=f"the scratch folder is full: {error.strerror} ({error.filename})")
         return self._verdict(candidate, depth, outcome, prepared, progress, time.monotonic() - started)
 
-    async def count(self, candidate: Candidate) -> tuple[Profile, ...] | CheckOutcome:
-        """What the launches of each direction do at the captured sizes, as the executor counts it; or why it cannot be
-        told. Values are not judged."""
-        ready = await self.ready_runs(candidate)
-        if not isinstance(ready, list):
-            return ready
-        return await self.count_runs([run for run in ready if run.is_given])
-
     async def count_runs(self, runs: Sequence[ReadyRun]) -> tuple[Profile, ...] | CheckOutcome:
-        """The same of runs that are ready, which share one build."""
+        """What the launches of runs that are ready, which share one build, do at the captured sizes, as the executor
+        counts it; or why it cannot be told. Values are not judged."""
         return await self._count(runs[0].built, [(run.case, run.bound) for run in runs])
 
     async def ready_runs(self, candidate: Candidate, file_name: str = COMPILED_AS) -> list[ReadyRun] | CheckOutcome:

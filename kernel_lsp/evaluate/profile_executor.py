@@ -106,6 +106,7 @@ def _lines(kernel: str, counted: Sequence[LineCounters]) -> tuple[LineProfile, .
             n_instructions=line.n_instructions,
             n_sectors=line.n_global_sectors,
             n_sectors_needed=min(line.n_global_sectors, -(-line.n_global_bytes // SECTOR_BYTES)),
+            threads_per_request=line.threads_per_request,
         )
         for line in counted
     )

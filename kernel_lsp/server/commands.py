@@ -12,12 +12,12 @@ from pygls.exceptions import JsonRpcInvalidParams
 
 from kernel_lsp.engine.messages import (
     Check,
-    CountKernel,
     EstimateTarget,
     GetResult,
     JobRequest,
     Optimize,
     OptimizeLines,
+    ProfileKernel,
     Resume,
     RunResult,
 )
@@ -149,7 +149,7 @@ async def _profile(server: KernelLanguageServer, about: protocol.DocumentArgumen
     document = _kernel(server, about)
     path = _file(document.uri)
     overrides = server.settings.overrides(path.parent)
-    request = CountKernel(id=new_id(), directory=path.parent, kernel=path, text=document.text, settings=overrides)
+    request = ProfileKernel(id=new_id(), directory=path.parent, kernel=path, text=document.text, settings=overrides)
     job = _start(server, request, f"Profile {path.name}", document.uri, path, serial=document.serial)
     return protocol.JobStarted(job)
 

@@ -12,12 +12,12 @@ from lsprotocol import types
 from kernel_lsp.engine.messages import (
     Check,
     CheckResult,
-    CountKernel,
     EstimateTarget,
-    KernelCounts,
     Optimize,
     OptimizeLines,
     Problem,
+    ProfileKernel,
+    ProfileResult,
     Reply,
     Resume,
     RunResult,
@@ -52,8 +52,8 @@ async def job_ended(server: KernelLanguageServer, job: Job, reply: Reply) -> Non
     match job.request:
         case Check():
             _checked(server, job, CheckResult.model_validate(reply.result))
-        case CountKernel():
-            _counted(server, job, KernelCounts.model_validate(reply.result))
+        case ProfileKernel():
+            _profiled(server, job, ProfileResult.model_validate(reply.result))
         case EstimateTarget():
             _estimated(server, job, TargetEstimate.model_validate(reply.result))
         case Optimize() | OptimizeLines() | Resume():
@@ -126,18 +126,17 @@ def _checked(server: KernelLanguageServer, job: Job, result: CheckResult) -> Non
         server.say(kind, f"{result.kernel.name}: {check_text(result.verdict)}")
 
 
-def _counted(server: KernelLanguageServer, job: Job, counts: KernelCounts) -> None:
+def _profiled(server: KernelLanguageServer, job: Job, result: ProfileResult) -> None:
     document = server.documents.get(job.uri)
     if document is None:
         return
-    if counts.outcome is not None:
-        server.say(types.MessageType.Warning, f"{counts.kernel.name}: no profile: {failure_text(counts.outcome)}")
+    if result.report is None:
+        reason = failure_text(result.outcome) if result.outcome is not None else "no reason was given"
+        server.say(types.MessageType.Warning, f"{result.kernel.name}: no profile: {reason}")
         return
-    server.knowledge.learn_profile(job.uri, KnownProfile.of(counts, job.serial))
+    server.knowledge.learn_profile(job.uri, KnownProfile(result.report, job.serial))
     server.knowledge_changed(document)
-    where = "inlay hints and hovers" if server.client.shows_hints else "hovers"
-    text = f"{counts.kernel.name}: counted on the PTX executor, see the lines' {where}"
-    server.say(types.MessageType.Info, text)
+    server.say(types.MessageType.Info, f"{result.kernel.name}: {result.report.summary()}")
 
 
 def _estimated(server: KernelLanguageServer, job: Job, estimate: TargetEstimate) -> None:

@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from kernel_lsp.core.counters import LineCounters
 from kernel_lsp.core.finding import Finding
+from kernel_lsp.core.profile import LineProfile, ProfileReport
 from kernel_lsp.core.verdict import KernelFacts, Verdict
-from kernel_lsp.engine.messages import KernelCounts, LineEstimate, RunSummary, TargetEstimate
+from kernel_lsp.engine.messages import LineEstimate, RunSummary, TargetEstimate
 from kernel_lsp.server.analysed import Target
 from kernel_lsp.server.documents import Document
 
@@ -53,29 +53,18 @@ class KnownCheck:
 
 
 @dataclass(frozen=True)
-class LineProfile:
-    """What one line does: its share of the kernel's instructions, and its counters."""
-
-    share: float
-    counters: LineCounters
-
-
-@dataclass(frozen=True)
 class KnownProfile:
-    """Counts of a document's text at `serial`, by 0-based line of that text, over all launches."""
+    """A profile of a document's text at `serial`."""
 
-    lines: dict[int, LineProfile]
+    report: ProfileReport
     serial: int
 
-    @classmethod
-    def of(cls, counts: KernelCounts, serial: int) -> KnownProfile:
-        every: dict[int, list[LineCounters]] = {}
-        for launch in counts.launches:
-            for line in launch.lines:
-                every.setdefault(line.line - 1, []).append(line)
-        total = sum(line.n_instructions for lines in every.values() for line in lines) or 1
-        sums = {line: _added(found) for line, found in every.items()}
-        return cls({line: LineProfile(found.n_instructions / total, found) for line, found in sums.items()}, serial)
+    def by_line(self) -> dict[int, list[LineProfile]]:
+        """What each 0-based line of that text does, in each kernel that has it, the costliest first."""
+        found: dict[int, list[LineProfile]] = {}
+        for line in sorted(self.report.lines(), key=lambda line: -line.share):
+            found.setdefault(line.line - 1, []).append(line)
+        return found
 
 
 class Knowledge:
@@ -129,13 +118,16 @@ class Knowledge:
     def learn_profile(self, uri: str, profile: KnownProfile) -> None:
         self._profiles[uri] = profile
 
-    def profile(self, document: Document) -> dict[int, LineProfile]:
+    def profile(self, document: Document) -> KnownProfile | None:
+        return self._profiles.get(document.uri)
+
+    def profiled_lines(self, document: Document) -> dict[int, list[LineProfile]]:
         """By the line where it is now; without lines that were edited."""
         known = self._profiles.get(document.uri)
         if known is None:
             return {}
-        now = {line: document.line_now(line, known.serial) for line in known.lines}
-        return {place: known.lines[line] for line, place in now.items() if place is not None}
+        now = [(document.line_now(line, known.serial), found) for line, found in known.by_line().items()]
+        return {line: found for line, found in now if line is not None}
 
     def is_profile_stale(self, document: Document) -> bool:
         known = self._profiles.get(document.uri)
@@ -201,12 +193,6 @@ class Knowledge:
 def _same_target(run_symbol: str, symbol: str) -> bool:
     """A KernelBench file's run names no symbol: it is of its class `Model`."""
     return run_symbol == symbol or (not run_symbol and symbol == "Model")
-
-
-def _added(lines: list[LineCounters]) -> LineCounters:
-    """The counters of one line in several launches, added up."""
-    sums = {name: sum(getattr(line, name) for line in lines) for name in LineCounters.model_fields if name != "line"}
-    return LineCounters(line=lines[0].line, **sums)
 
 
 def _base_name(kernel: str) -> str:

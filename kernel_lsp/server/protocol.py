@@ -267,7 +267,7 @@ COMMANDS = (
         "kernelLsp.profile",
         DocumentArguments,
         JobStarted,
-        "Count what each line of a kernel file does, on the CPU executor. The lines get inlay hints and hovers.",
+        "Find out what each line of a kernel file does. The lines get inlay hints and hovers.",
     ),
     Command("kernelLsp.estimate", TargetArguments, JobStarted, "Estimate a target and each of its lines."),
     Command("kernelLsp.cancel", JobArguments, JobStarted, "End a job and all its processes; answers which."),

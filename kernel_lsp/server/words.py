@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from kernel_lsp.core.measurement import Comparison, Estimate, Measurement
+from kernel_lsp.core.profile import LineProfile
 from kernel_lsp.core.verdict import CheckOutcome, KernelFacts, Verdict
 from kernel_lsp.engine.messages import RunSummary
 from kernel_lsp.evaluate.timing_words import detail_lines, headline
-from kernel_lsp.server.knowledge import LineProfile
 
 MS, S = 1e3, 1e6
-WASTE_RATIO = 1.25
-"""Sectors beyond those that the bytes need, before it is worth a word: alignment costs one now and then."""
-DIVERGED_THREADS = 31.5
-"""Below, some of a warp's threads do not take part."""
 
 
 def time_text(time_us: float) -> str:
@@ -64,18 +60,9 @@ def check_text(verdict: Verdict) -> str:
     return ", ".join(filter(None, (verdict_text(verdict), comparisons_text(verdict.times))))
 
 
-def profile_text(line: LineProfile) -> str:
-    """``38% of instructions, 8 sectors per request (4 would do), 16 of 32 threads``, as the executor counted."""
-    counters = line.counters
-    parts = [f"{line.share:.0%} of instructions"]
-    if counters.n_global_requests:
-        needed = max(counters.sectors_per_request * min(counters.sector_efficiency, 1.0), 1.0)
-        sectors = f"{counters.sectors_per_request:.3g} sectors per request"
-        is_wasteful = counters.sectors_per_request > WASTE_RATIO * needed
-        parts.append(f"{sectors} ({needed:.2g} would do)" if is_wasteful else sectors)
-        if counters.threads_per_request < DIVERGED_THREADS:
-            parts.append(f"{counters.threads_per_request:.2g} of 32 threads")
-    return ", ".join(parts)
+def profile_text(lines: Sequence[LineProfile]) -> str:
+    """What one line does in each kernel that has it."""
+    return "; ".join(line.in_words() for line in lines)
 
 
 def shapes_text(number: Estimate | Measurement) -> str:

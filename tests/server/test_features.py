@@ -9,11 +9,10 @@ from typing import Any
 import pytest
 from lsprotocol import types
 
-from kernel_lsp.core.counters import LaunchCounters, LineCounters
 from kernel_lsp.core.finding import Finding, RelatedPlace, Severity
 from kernel_lsp.core.measurement import Comparison, Measurement
+from kernel_lsp.core.profile import Advice, KernelProfile, LineProfile, ProfileReport
 from kernel_lsp.core.verdict import BuildFailed, Correct, Crashed, KernelFacts, Unsupported, Verdict
-from kernel_lsp.engine.messages import KernelCounts
 from kernel_lsp.server.analysed import Analysis
 from kernel_lsp.server.analysis import Known
 from kernel_lsp.server.analyst import analyse
@@ -285,38 +284,60 @@ def test_a_line_that_was_edited_has_no_hint(scale: Opened) -> None:
 # --- profiles and measured times
 
 
-def counts(path: Path) -> KernelCounts:
-    """The store's line: half of the instructions, each thread in a sector of its own, and one in four takes part."""
-    wide = LineCounters(
+def profile_of(kernel: Opened) -> KnownProfile:
+    """The store's line: half of the instructions, three in four sectors wasted, one thread in four takes part."""
+    store = LineProfile(
         line=STORE_LINE + 1,
+        kernel="scale",
+        share=0.5,
         n_instructions=500,
-        n_global_requests=10,
-        n_global_sectors=80,
-        n_global_accesses=80,
-        n_global_bytes=320,
+        n_sectors=80,
+        n_sectors_needed=20,
+        threads_per_request=8,
     )
-    launch = LaunchCounters(
-        **dict.fromkeys(LaunchCounters.model_fields, 1)
-        | {"kernel": "scale", "lines": (LineCounters(line=KERNEL_LINE + 3, n_instructions=500), wide)}
+    index = LineProfile(line=KERNEL_LINE + 3, kernel="scale", share=0.5, n_instructions=500)
+    launch = KernelProfile(
+        kernel="scale",
+        operation="scale",
+        share=1.0,
+        bound="memory",
+        grid=(1, 1, 1),
+        block=(256, 1, 1),
+        lines=(index, store),
     )
-    return KernelCounts(kernel=path, launches=(launch,))
+    advice = Advice(title="Coalesce", evidence="it could.", gain=0.5, kernel="scale", line=STORE_LINE + 1)
+    report = ProfileReport(
+        kind="executor",
+        file="scale.cu",
+        device="H200",
+        date="2026-11-21",
+        shapes={"x": (64, 256)},
+        time_us=5.0,
+        floor_us=1.0,
+        floor_basis="inputs and outputs once",
+        kernels=(launch,),
+        advice=(advice,),
+    )
+    return KnownProfile(report, kernel.document.serial)
 
 
 def test_a_profiled_line_says_what_it_does(kernel: Opened) -> None:
-    kernel.knowledge.learn_profile(kernel.document.uri, KnownProfile.of(counts(kernel.path), 0))
+    kernel.knowledge.learn_profile(kernel.document.uri, profile_of(kernel))
     hints = profile_hints(kernel.document, kernel.knowledge, 0, 99)
     assert [(hint.position.line, hint.label) for hint in hints] == [
-        (KERNEL_LINE + 2, "50% of instructions"),
-        (STORE_LINE, "50% of instructions, 8 sectors per request (1 would do), 8 of 32 threads"),
+        (KERNEL_LINE + 2, "50% of scale"),
+        (STORE_LINE, "50% of scale, 75% of the global sectors are wasted, 8 of 32 threads take part"),
     ]
-    check(kernel.hover(STORE_LINE), "8 of 32 threads", "PTX executor")
+    check(
+        kernel.hover(STORE_LINE), "8 of 32 threads", "Counted by the PTX executor", "2026-11-21", "Coalesce: it could."
+    )
 
 
 def test_an_edited_line_s_profile_is_gone_and_the_rest_stale(kernel: Opened) -> None:
-    kernel.knowledge.learn_profile(kernel.document.uri, KnownProfile.of(counts(kernel.path), 0))
+    kernel.knowledge.learn_profile(kernel.document.uri, profile_of(kernel))
     kernel.document.apply([Change("x", (STORE_LINE, 0), (STORE_LINE, 0))], 2)
     (hint,) = profile_hints(kernel.document, kernel.knowledge, 0, 99)
-    assert hint.label == "50% of instructions (stale)"
+    assert hint.label == "50% of scale (stale)"
 
 
 def measured(time_us: float) -> Measurement:

@@ -358,7 +358,8 @@ async def test_a_kernel_s_lines_can_be_profiled(scale: Path) -> None:
         await editor.until(lambda: editor.said("window/showMessage"), RUN_S)
         params = {"textDocument": {"uri": uri}, "range": {"start": at(0)["start"], "end": at(99)["end"]}}
         hints = await editor.ask("textDocument/inlayHint", params)
-        assert any("sectors per request" in hint["label"] for hint in hints), hints
+        assert any("of scale" in hint["label"] for hint in hints), hints
+        assert "estimated for H200" in editor.said("window/showMessage")[-1]["message"]
 
 
 async def test_a_notebook_s_function_is_estimated_and_optimized_with_what_the_cells_above_define(

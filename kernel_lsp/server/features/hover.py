@@ -126,11 +126,15 @@ def _cell(text: str) -> str:
 
 
 def _profiled_text(document: Document, knowledge: Knowledge, line: int) -> str:
-    found = knowledge.profile(document).get(line)
-    if found is None:
+    known, found = knowledge.profile(document), knowledge.profiled_lines(document).get(line)
+    if known is None or not found:
         return ""
     stale = STALE if knowledge.is_profile_stale(document) else ""
-    return f"{profile_text(found)}{stale}\n\nCounted by the PTX executor (CPU) at the captured sizes."
+    report = known.report
+    how = f"Measured on {report.device}" if report.kind == "measured" else "Counted by the PTX executor (CPU)"
+    shapes = ", ".join(f"{name} {list(shape)}" for name, shape in report.shapes.items())
+    advice = [f"- {each.title}: {each.evidence}" for each in report.advice if each.line == line + 1 and not stale]
+    return "\n\n".join([f"{profile_text(found)}{stale}", *advice, f"{how}, {report.date}; {shapes}"])
 
 
 def _occupancy(kernel: Kernel, facts: KernelFacts, gpu: str) -> str:

@@ -12,7 +12,7 @@ from kernel_lsp.server.knowledge import Knowledge
 from kernel_lsp.server.words import profile_text, time_text
 
 MIN_SHARE = 0.05
-"""Of a kernel's instructions; lines with less and without memory accesses get no hint."""
+"""Of a kernel; lines with less and without accesses of global memory get no hint."""
 
 
 def profile_hints(document: Document, knowledge: Knowledge, first: int, last: int) -> list[types.InlayHint]:
@@ -20,8 +20,8 @@ def profile_hints(document: Document, knowledge: Knowledge, first: int, last: in
     stale = " (stale)" if knowledge.is_profile_stale(document) else ""
     return [
         _hint(document, line, f"{profile_text(found)}{stale}")
-        for line, found in sorted(knowledge.profile(document).items())
-        if first <= line <= last and (found.share >= MIN_SHARE or found.counters.n_global_requests)
+        for line, found in sorted(knowledge.profiled_lines(document).items())
+        if first <= line <= last and any(each.share >= MIN_SHARE or each.n_sectors for each in found)
     ]
 
 
