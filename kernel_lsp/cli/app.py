@@ -221,6 +221,36 @@ def report(
     raise typer.Exit(command.main(run, html, out, as_json))
 
 
+@app.command()
+def mcp(
+    target: Annotated[str, typer.Argument(help=TARGET_HELP)],
+    backward: Annotated[bool, typer.Option("--backward", help="Also the backward.")] = False,
+    device: Device = "auto",
+    gpu: TargetGpu = None,
+    python: Python = None,
+) -> None:
+    """Serve an agent's tools on one target (compile, check, time, profile) over MCP, on stdin and stdout."""
+    import kernel_lsp.cli.mcp as command
+
+    raise typer.Exit(command.main(target, backward, {"device": device, "target_gpu": gpu, "python": python}))
+
+
+@app.command()
+def workspace(
+    target: Annotated[str, typer.Argument(help=TARGET_HELP)],
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="A new folder.")],
+    backward: Annotated[bool, typer.Option("--backward", help="Also the backward.")] = False,
+    device: Device = "auto",
+    gpu: TargetGpu = None,
+    python: Python = None,
+) -> None:
+    """Write a folder for a coding agent: a skill, the task, and the tools over MCP, which it cannot tamper with."""
+    import kernel_lsp.cli.workspace as command
+
+    overrides = {"device": device, "target_gpu": gpu, "python": python}
+    raise typer.Exit(command.main(target, directory, backward, overrides))
+
+
 judge_app = typer.Typer(help="Judges: models that order and filter what goes to the GPU.", no_args_is_help=True)
 app.add_typer(judge_app, name="judge")
 

@@ -37,7 +37,7 @@ __global__ void scale_each(const float* __restrict__ x, const float* __restrict_
     }}
 }}
 """
-RIGHT = "if (i < n) out[i] = fmaxf(x[i] * weight[i % D] + 1.0f, 0.0f);"
+RIGHT = "if (i < n) { const float v = x[i] * weight[i % D] + 1.0f; out[i] = v < 0.0f ? 0.0f : v; }"
 WRONG = "if (i < n) out[i] = fmaxf(x[i] * weight[i % D] + 1.001f, 0.0f);"
 OUT_OF_BOUNDS = "out[i] = fmaxf(x[i] * weight[i % D] + 1.0f, 0.0f);"
 RACE = (
