@@ -159,18 +159,20 @@ class Baselines:
     # --- below: in the background
 
     async def _prepare_all(self) -> None:
-        """Mode by mode, so that the first one is ready for all jobs before the next begins."""
-        for name in self._names:
-            for job in list(self._offered):
-                if name == EAGER or not self._is_wanted(name, job):
-                    continue
-                await self._nothing_is_timed.wait()
-                failed = await self._modes[name].prepare(job)
-                if failed is not None:
-                    missing = MissingBaseline(name=name, reason=failed.message, is_final=True)
-                    self._known[job.job_id, name] = missing
-                    if not failed.is_gone:  # what PyTorch says it will say again; a process may have been unlucky
-                        self._cache.keep(self._key(job, name), missing)
+        """Mode by mode, so that the first one is ready for all jobs before the next begins; until nothing is wanted."""
+        while (wanted := self._next_wanted()) is not None:
+            name, job = wanted
+            await self._nothing_is_timed.wait()
+            failed = await self._modes[name].prepare(job)
+            if failed is not None:
+                missing = MissingBaseline(name=name, reason=failed.message, is_final=True)
+                self._known[job.job_id, name] = missing
+                if not failed.is_gone:  # what PyTorch says it will say again; a process may have been unlucky
+                    self._cache.keep(self._key(job, name), missing)
+
+    def _next_wanted(self) -> tuple[str, Job] | None:
+        wanted = ((name, job) for name in self._names for job in self._offered)
+        return next(((name, job) for name, job in wanted if name != EAGER and self._is_wanted(name, job)), None)
 
     def _is_wanted(self, name: str, job: Job) -> bool:
         """Not ready, and without a time, or the one to compare with."""

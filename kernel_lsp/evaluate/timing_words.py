@@ -55,10 +55,16 @@ def detail_lines(comparison: Comparison) -> list[str]:
 
 def _short(found: TimedBaseline, ours_us: float) -> str:
     if found.ratio is None:
-        return f"{found.measurement.time_us / ours_us:.2g}x vs {found.name} (of {found.measurement.date})"
+        return f"{_factor(found.measurement.time_us / ours_us)} vs {found.name} (of {found.measurement.date})"
     if found.ratio.claim == "no difference":
         return f"no different from {found.name}"
-    return f"{found.ratio.value:.2g}x vs {found.name}"
+    return f"{_factor(found.ratio.value)} vs {found.name}"
+
+
+def _factor(ratio: float) -> str:
+    """``2.7x``, ``0.81x``; ``1.04x`` where two digits would say nothing."""
+    text = f"{ratio:.2g}"
+    return f"{ratio:.3g}x" if text in ("1", "0.99") else f"{text}x"
 
 
 def _ours_line(ours: Measurement) -> str:

@@ -17,7 +17,7 @@ from .failure import short_message
 from .files import read_tensor
 from .program import quiet
 from .reference import compile_reference
-from .timing import Subject, admit, n_affordable_sets, refuse_zeros
+from .timing import Subject, admit, n_affordable_sets, refuse_zeros, set_precision
 
 GRADIENT_PREFIX = "grad_"
 """Of the inputs of a backward that are the gradients of its results."""
@@ -55,13 +55,6 @@ def prepare_baseline(request: dict[str, Any]) -> dict[str, Any]:
     except Exception as error:  # torch.compile raises whatever its parts raise
         return {"status": "failed", "message": f"{type(error).__name__}: {short_message(error)}"}
     return {"status": "ready", "prepare_s": time.monotonic() - started, **answer}
-
-
-def set_precision() -> None:
-    """TF32 off, cuDNN's own benchmark on, in this process."""
-    torch.backends.cuda.matmul.allow_tf32 = False
-    torch.backends.cudnn.allow_tf32 = False
-    torch.backends.cudnn.benchmark = True
 
 
 def reference_subject(

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from .clocks import Clocks
-from .failure import Failure
+from .failure import Failure, short_message
 from .timing_graph import CapturedCalls
 from .timing_stopwatch import CudaStopwatch, HostStopwatch, Resolution, Stopwatch
 
@@ -82,6 +82,7 @@ class Subject:
     """Of one call, or of one replay of all calls."""
     graphs: list[CapturedCalls] = field(default_factory=list)
     warm_graph: CapturedCalls | None = None
+    capture_problem: str = "it has graphs of its own, or runs on no GPU"
 
     def places(self, start: int) -> Sequence[int]:
         """The sets of buffers that the sample at `start` uses."""
@@ -125,10 +126,9 @@ def prepare_probe(request: dict[str, Any]) -> dict[str, Any]:
     def arm(place: int) -> Callable[[], Any]:
         return lambda: torch.neg(pairs[place][0], out=pairs[place][1])
 
+    graph_arm = arm if request["method"] == GRAPH else None
     try:
-        subject = Subject(
-            lambda place: lambda: torch.neg(pairs[place][0], out=pairs[place][1]), _no_call, MAX_SETS, device
-        )
+        subject = Subject(arm, _no_call, MAX_SETS, device, graph_arm=graph_arm)
         return {"status": "ready", **admit(request["subject"], subject)}
     except RuntimeError as error:  # torch raises nothing narrower for what a device refuses
         return {"status": "crashed", "message": str(error)[:500]}
@@ -159,9 +159,10 @@ def end_timing(request: dict[str, Any]) -> dict[str, Any]:
 def admit(name: str, subject: Subject) -> dict[str, Any]:
     """Make a subject known under a name, warm it up, capture its graphs, and probe it.
 
-    Answers ``{"n_sets", "n_calls", "method", "time_us", "enqueue_us", "resolution_us", "tick_us", ...facts of the
-    device}``; `n_calls` are in each sample, `method` is `GRAPH` or `STREAM`, times are per call.
+    Answers ``{"n_sets", "n_calls", "method", "method_reason", "time_us", "enqueue_us", "resolution_us", "tick_us",
+    ...facts of the device}``; `n_calls` are in each sample, `method` is `GRAPH` or `STREAM`, times are per call.
     """
+    set_precision()
     with torch.no_grad(), _on(subject.device):
         stopwatch = stopwatch_of(subject.device)
         for place in range(max(N_WARM_UP, subject.n_sets)):
@@ -178,12 +179,21 @@ def admit(name: str, subject: Subject) -> dict[str, Any]:
             "n_sets": subject.n_sets,
             "n_calls": subject.n_calls,
             "method": GRAPH if subject.graphs else STREAM,
+            "method_reason": subject.capture_problem,
             "time_us": _probe_us(subject, stopwatch) / subject.n_calls,
             "enqueue_us": own_enqueue_us,
             "resolution_us": resolution.empty_us,
             "tick_us": resolution.tick_us,
             **_facts(subject.device),
         }
+
+
+def set_precision() -> None:
+    """The same in every process that is timed: TF32 off, as the budgets of correctness assume; cuDNN chooses its
+    algorithms by trying them."""
+    torch.backends.cuda.matmul.allow_tf32 = False
+    torch.backends.cudnn.allow_tf32 = False
+    torch.backends.cudnn.benchmark = True
 
 
 def n_affordable_sets(set_bytes: int, device: int | None) -> int:
@@ -281,9 +291,10 @@ def _capture(subject: Subject, stopwatch: Stopwatch) -> bool:
         for graph in (*graphs, warm_graph):
             graph()
         stopwatch.wait()
-    except RuntimeError:  # torch raises nothing narrower for what cannot be captured
+    except RuntimeError as error:  # torch raises nothing narrower for what cannot be captured
+        subject.capture_problem = short_message(error)
         return False
-    subject.graphs, subject.warm_graph = graphs, warm_graph
+    subject.graphs, subject.warm_graph, subject.capture_problem = graphs, warm_graph, ""
     subject.enqueue_us = _enqueue_us(lambda: graphs[0], stopwatch)
     return True
 

@@ -66,8 +66,11 @@ class Bench:
     worker: FakeWorker
     made: list[FakeWorker] = field(default_factory=list)
 
-    async def time(self, candidate_id: str = "a", *, patience_s: float = PATIENCE_S) -> TimingOutcome:
-        return await self.timer.time_operation(self.worker, operation(candidate_id), patience_s=patience_s)
+    async def time(
+        self, candidate_id: str = "a", *, patience_s: float = PATIENCE_S, n_elements: int = N_ELEMENTS
+    ) -> TimingOutcome:
+        timed = operation(candidate_id, n_elements)
+        return await self.timer.time_operation(self.worker, timed, patience_s=patience_s)
 
     async def comparison(self, *, patience_s: float = PATIENCE_S) -> Comparison:
         outcome = await self.time(patience_s=patience_s)
@@ -124,15 +127,15 @@ def task() -> Task:
     )
 
 
-def bound() -> BoundOperation:
+def bound(n_elements: int) -> BoundOperation:
     tensors = tuple(
-        BoundTensor(name=name, dtype=DType.F32, shape=(N_ELEMENTS,), role=role)  # type: ignore[arg-type]
+        BoundTensor(name=name, dtype=DType.F32, shape=(n_elements,), role=role)  # type: ignore[arg-type]
         for name, role in (("x", "input"), ("out", "output"))
     )
-    return BoundOperation(name="relu", dims={"N": N_ELEMENTS}, tensors=tensors, steps=())
+    return BoundOperation(name="relu", dims={"N": n_elements}, tensors=tensors, steps=())
 
 
-def operation(candidate_id: str = "a") -> TimedOperation:
-    x = CaseTensor("x", Path("x.bin"), DType.F32, (N_ELEMENTS,))
+def operation(candidate_id: str, n_elements: int) -> TimedOperation:
+    x = CaseTensor("x", Path("x.bin"), DType.F32, (n_elements,))
     files = CaseFiles("given", 0, (x,), (), (), (), {})
-    return TimedOperation(candidate_id, bound(), "forward", files)
+    return TimedOperation(candidate_id, bound(n_elements), "forward", files)

@@ -199,6 +199,16 @@ async def test_what_is_being_compiled_stands_still_while_something_is_timed(tmp_
     assert compiling[interrupted] - compiling[interrupted - 1] > len(blocks) / 3, "it waited for a whole timing"
 
 
+async def test_what_is_offered_during_a_compilation_is_compiled_too(tmp_path: Path) -> None:
+    async with bench(tmp_path, slow_modes={"default": 0.3, "reduce-overhead": 0.3}, baselines=ALL) as it:
+        for n_elements in (1 << 20, 1 << 21):
+            await it.time(n_elements=n_elements, patience_s=0.1)
+        last = [await it.time(n_elements=n_elements) for n_elements in (1 << 20, 1 << 21)]
+    for outcome in last:
+        assert isinstance(outcome, Timed)
+        assert all(isinstance(found, TimedBaseline) for found in outcome.comparison.baselines)
+
+
 async def test_a_compile_failure_is_a_result_with_its_reason(tmp_path: Path) -> None:
     async with bench(tmp_path, failing_modes={"default": "BackendCompilerFailed: no"}) as it:
         comparison = await it.comparison()

@@ -67,6 +67,10 @@ def test_the_headline_has_eager_and_the_best_of_the_others() -> None:
     assert headline(found) == "2.7x vs eager, 1.3x vs compile max-autotune"
 
 
+def test_a_small_difference_has_the_digits_it_needs() -> None:
+    assert headline(comparison(timed("eager", 41.6))) == "1.04x vs eager"
+
+
 def test_no_difference_is_never_a_factor() -> None:
     assert headline(comparison(timed("eager", 40.4, "no difference"))) == "no different from eager"
 
