@@ -21,7 +21,7 @@ PLAIN = re.compile(
     r"|(sin|cos|tan|asin|acos|atan2?|sinh|cosh|tanh|exp2?|expm1|log|log2|log10|log1p|pow|sqrt|cbrt|fabs|floor|ceil|round"
     r"|l?lround|l?lrint|rint|nearbyint|trunc|fmod|remainder|fma|fmax|fmin|hypot|erfc?|lgamma|tgamma|ldexp|frexp|scalbn"
     r"|copysign|isnan|isinf|logb|ilogb|modf|nan)[fl]?|qsort|bsearch|rand|srand|time|clock|clock_gettime|gettimeofday|getenv"
-    r"|__assert_fail|__errno_location|GOMP_\w+|omp_\w+|__kmpc_\w+|_edata|_end|__bss_start|_fini|_init|environ)$"
+    r"|__ctype_\w+|__isoc\w+|\w+_l|newlocale|freelocale|uselocale|bcmp|bzero|secure_getenv|__assert_fail|__errno_location|GOMP_\w+|omp_\w+|__kmpc_\w+|_edata|_end|__bss_start|_fini|_init|environ)$"
 )
 REFUSED = {
     "starts threads or processes": (
@@ -35,10 +35,12 @@ REFUSED = {
         r"cudaDeviceSetLimit|cu(da)?Ctx\w+|cu(da)?StreamSetAttribute\w*|cudaDeviceReset|cudaIpc\w+|cu(da)?Profiler\w+"
     ),
     "reaches past its process": (
-        r"ptrace|process_vm_\w+|mprotect|mmap\w*|signal|sigaction|syscall|prctl|system|popen|exec\w+"
+        r"ptrace|process_vm_\w+|mprotect|mmap\w*|mremap|signal|sigaction|syscall|prctl|system|popen|exec\w+|t?g?kill"
+        r"|ioctl|memfd_create|shm_open|shmget|setns|unshare|mount|pthread_kill|timer_create|setitimer|_?_?exit|_Exit"
     ),
     "opens files or connections": (
-        r"_ZNS?t?.*basic_[io]?f(stream|ilebuf).*|_ZNSt10filesystem.*|fopen\w*|open\w*|creat|unlink|rename|socket|connect"
+        r"_ZNS?t?.*basic_[io]?f(stream|ilebuf).*|_ZNSt10filesystem.*|fopen\w*|open\w*|creat|unlink|rename|socket"
+        r"|connect|bind|listen|accept4?|send\w*|recv\w*|getaddrinfo"
     ),
 }
 """What a symbol of the kind does -> the symbols."""
@@ -46,7 +48,8 @@ SIDE_STREAMS = re.compile(r"^(cudaStreamCreate\w*|cuStreamCreate\w*)$|_ZN3c104cu
 
 
 def symbol_findings(undefined: Sequence[str]) -> tuple[Finding, ...]:
-    """What a built extension asks for that it may not have (errors), and what is worth knowing (information)."""
+    """What a built extension asks for that it may not have (errors), what is unusual (warnings), and what is worth
+    knowing (information)."""
     found = [_finding(symbol) for symbol in undefined]
     return tuple(finding for finding in found if finding is not None)
 
@@ -62,7 +65,7 @@ def _finding(symbol: str) -> Finding | None:
         return _said(Severity.INFORMATION, "own-stream", f"it makes streams of its own (`{symbol}`)")
     if PLAIN.match(symbol) or MANGLED.match(symbol):
         return None
-    return _said(Severity.ERROR, "symbol-unknown", f"it asks for `{symbol}`, which is no part of PyTorch, CUDA or C++")
+    return _said(Severity.WARNING, "symbol-unusual", f"it asks for `{symbol}`, which few extensions need")
 
 
 def _said(severity: Severity, code: str, message: str) -> Finding:

@@ -186,18 +186,18 @@ def _run(foreign: Foreign, request: dict[str, Any], inputs: Mapping[str, torch.T
     declared, call = request["declared"], getattr(foreign, request["direction"])
     shapes = (request["direction"], *((name, tensor.dtype, tensor.shape) for name, tensor in inputs.items()))
     known = _BUFFERS.pop(shapes, None) or Buffers(inputs, foreign.device)
-    first, late = _once(call, known, inputs, declared, foreign.device)
+    first, copies, late = _once(call, known, inputs, declared, foreign.device)
     fresh = Buffers(inputs, foreign.device)
-    second, late_again = _once(call, fresh, inputs, declared, foreign.device)
+    _, second, late_again = _once(call, fresh, inputs, declared, foreign.device)
     _BUFFERS[shapes] = known
     spread = {}
-    for entry, one, other in zip(declared, first, second):
+    for entry, one, other in zip(declared, copies, second):
         write_tensor(request["outputs"][entry["name"]], entry["name"], one)
         if not _same(one, other):
             spread[entry["name"]] = {"relative_l2": _relative(one, other)}
             write_tensor(request["again"][entry["name"]], entry["name"], other)
     if sum(t.numel() * t.element_size() for _, t, _ in _HELD) < MAX_KEPT_BYTES:
-        _HELD.extend((request["case"], tensor, tensor.clone()) for tensor in first)
+        _HELD.extend((request["case"], held, copy) for held, copy in zip(first, copies))
     return {
         "late": sorted({*late, *late_again}),
         "changed_inputs": sorted({*known.changed(inputs), *fresh.changed(inputs)}),
@@ -213,8 +213,9 @@ def _once(
     inputs: Mapping[str, torch.Tensor],
     declared: Sequence[Mapping[str, Any]],
     device: torch.device,
-) -> tuple[list[torch.Tensor], list[str]]:
-    """The outputs of one call, and those that changed after PyTorch's stream had done all its work."""
+) -> tuple[list[torch.Tensor], list[torch.Tensor], list[str]]:
+    """The outputs of one call, copies as they were at its return, and those that changed after PyTorch's stream had
+    done all its work."""
     _poison_free_memory(declared, device)
     buffers.fill(inputs)
     outputs = _flat(call(buffers.tensors))
@@ -224,7 +225,7 @@ def _once(
         torch.cuda.current_stream(device).synchronize()
     _wait()
     late = [entry["name"] for entry, o, c in zip(declared, outputs, copies) if not _same(o, c)]
-    return outputs, late
+    return outputs, copies, late
 
 
 def _flat(found: Any) -> list[torch.Tensor]:

@@ -40,7 +40,8 @@ REFUSED = {
     "cudaDeviceSetLimit": "changes the device",
     "socket": "opens files",
     "_ZNSt14basic_ifstreamIcSt11char_traitsIcEEC1Ev": "opens files",
-    "some_other_library_call": "no part of",
+    "kill": "reaches past",
+    "sendto": "opens files",
 }
 
 
@@ -54,6 +55,11 @@ def test_ways_out_are_refused(symbol: str, why: str) -> None:
     (finding,) = symbol_findings([symbol])
     assert finding.severity is Severity.ERROR
     assert why in finding.message
+
+
+def test_what_is_on_no_list_is_said() -> None:
+    (finding,) = symbol_findings(["some_other_library_call"])
+    assert finding.severity is Severity.WARNING
 
 
 def test_streams_of_its_own_are_worth_knowing() -> None:
