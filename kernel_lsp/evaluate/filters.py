@@ -27,6 +27,8 @@ MIN_IMPACT = 0.01
 """The largest change of any output when weights or inputs are others: the same tolerance as for the range."""
 MIN_EAGER_MS, MAX_EAGER_MS = 1.0, 100.0
 """CUDA Agent's bounds: below, launches are measured; above, a search takes too long."""
+MAX_BACKWARD_ERROR, DEFAULT_BACKWARD_ERROR = {"float16": 2e-2, "bfloat16": 1e-1}, 1e-3
+"""Relative L2 by the gradients' dtype: a wrong formula is further off, another order of sums is not."""
 N_SEEDS = 5
 """As many as robust-kbench's correctness check draws."""
 EXAMINE_DEADLINE_S = 300.0
@@ -74,7 +76,7 @@ async def _filter_target(worker: Worker, target: str, directory: Path, settings:
 
 def judge(configuration: str, facts: Facts) -> tuple[FilterResult, ...]:
     """The filters that need the facts of one configuration (`worker.filters.examine_task`) alone."""
-    rules = (_not_finite, _range, _seeds, _axes, _weights, _inputs, _determinism, _compile, _eager_time)
+    rules = (_not_finite, _range, _seeds, _axes, _weights, _inputs, _determinism, _backward, _compile, _eager_time)
     return tuple(result.model_copy(update={"configuration": configuration}) for rule in rules for result in rule(facts))
 
 
@@ -153,6 +155,17 @@ def _inputs(facts: Facts) -> Iterator[FilterResult]:
 def _determinism(facts: Facts) -> Iterator[FilterResult]:
     message = "two calls with the same inputs give other results"
     yield _result("determinism", None, None, is_flagged=not facts["is_deterministic"], message=message)
+
+
+def _backward(facts: Facts) -> Iterator[FilterResult]:
+    """Of a folder with a backward of its own; another task has none to disagree with."""
+    error, problem = facts["backward"]["error"], facts["backward"]["problem"]
+    if problem:
+        yield _result("backward", None, None, is_flagged=True, message=f"its own backward: {problem}")
+    elif error is not None:
+        allowed = MAX_BACKWARD_ERROR.get(facts["backward"]["dtype"], DEFAULT_BACKWARD_ERROR)
+        message = "its own backward gives other gradients than its forward"
+        yield _result("backward", error, allowed, is_flagged=not error <= allowed, message=message)
 
 
 def _compile(facts: Facts) -> Iterator[FilterResult]:

@@ -16,6 +16,7 @@ import torch
 
 from .failure import EnvironmentFailure, Failure, TargetFailure, raised_by_user, short_message
 from .families import FAMILIES, integers
+from .filters_backward import compare_backward
 from .inputs import CallInputs, TensorLeaf, inputs_of
 from .lifting import state_of
 from .load import Callee, LoadedFile, load_file, resolve
@@ -54,6 +55,7 @@ def examine_task(request: dict[str, Any]) -> dict[str, Any]:
     facts["weights"], facts["all_weights"] = _impact_of_weights(subject, first, outputs, int(request["seed"]))
     facts["eager_ms"] = _eager_ms(subject, first)
     facts["compiler"], facts["compile_error"] = _compiles(subject, first)
+    facts["backward"] = compare_backward(source, int(request.get("configuration", 0)), int(request["seed"]))
     return facts
 
 

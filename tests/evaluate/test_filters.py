@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -33,12 +34,17 @@ GOOD: dict[str, Any] = {
     "eager_ms": 5.0,
     "compiler": "inductor",
     "compile_error": "",
+    "backward": {"error": 1e-6, "dtype": "float32", "problem": ""},
 }
 PRELUDE = "import torch\nfrom torch import nn\n\n\n"
 
 
 def output(**changes: Any) -> dict[str, Any]:
     return {"outputs": [{**GOOD["outputs"][0], **changes}]}
+
+
+def backward(error: float | None, dtype: str = "float32") -> dict[str, Any]:
+    return {"error": error, "dtype": dtype, "problem": ""}
 
 
 def flagged(changes: dict[str, Any]) -> set[str]:
@@ -49,7 +55,7 @@ def test_a_good_task_passes_every_filter() -> None:
     results = judge("batch_size=8", GOOD)
     assert {result.status for result in results} == {"passed"}
     assert {result.configuration for result in results} == {"batch_size=8"}
-    assert len(results) == 9
+    assert len(results) == 10
 
 
 @pytest.mark.parametrize(
@@ -64,6 +70,9 @@ def test_a_good_task_passes_every_filter() -> None:
         ("inputs-impact", {"inputs": [{"name": "x", "impact": 0.001}]}, {"inputs": [{"name": "x", "impact": 0.011}]}),
         ("determinism", {"is_deterministic": False}, {"is_deterministic": True}),
         ("runs-compiled", {"compile_error": "no"}, {"compile_error": ""}),
+        ("backward", {"backward": backward(2e-3)}, {"backward": backward(1e-3)}),
+        ("backward", {"backward": backward(float("inf"), "bfloat16")}, {"backward": backward(0.09, "bfloat16")}),
+        ("backward", {"backward": {**backward(None), "problem": "no class"}}, {"backward": backward(None)}),
         ("eager-time", {"eager_ms": 0.5}, {"eager_ms": 1.0}),
         ("eager-time", {"eager_ms": 101.0}, {"eager_ms": 99.0}),
     ],
@@ -152,6 +161,32 @@ def test_a_task_that_does_not_run_is_refused_with_its_reason(tmp_path: Path) -> 
     (task,) = examine(tmp_path, model("return x @ x"))
     assert "mat1 and mat2" in task.refused
     assert not task.is_good
+
+
+@pytest.mark.parametrize(
+    ("name", "before", "after", "words"),
+    [
+        ("wrong formula", "grad_output.sum(dim=0)", "grad_output.mean(dim=0)", "other gradients"),
+        (
+            "wrong place",
+            "backward_fn = backward_fn",
+            "other_fn = backward_fn",
+            "no class AutogradFunction with a backward_fn",
+        ),
+        ("does not import", "import torch\n", "import torch_that_is_not_there\n", "No module named"),
+    ],
+)
+def test_a_folder_with_a_bad_backward_is_flagged(
+    tmp_path: Path, name: str, before: str, after: str, words: str
+) -> None:
+    folder = tmp_path / "linear"
+    shutil.copytree(Path(__file__).parent.parent / "robust_kbench_style" / "linear", folder)
+    text = (folder / "func_backward.py").read_text()
+    assert before in text, name
+    (folder / "func_backward.py").write_text(text.replace(before, after, 1))
+    (task,) = asyncio.run(filter_targets(["linear"], tmp_path, load_settings(tmp_path, {})))
+    assert {result.filter for result in task.flagged} == {"backward"}
+    assert words in task.flagged[0].message
 
 
 def test_every_configuration_of_a_folder_is_examined(tmp_path: Path) -> None:
