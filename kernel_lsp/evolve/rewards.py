@@ -7,7 +7,7 @@ so they earn at most 2.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Final, Literal
 
 from kernel_lsp.core.measurement import Comparison, TimedBaseline
 from kernel_lsp.core.model import Noun
@@ -15,7 +15,10 @@ from kernel_lsp.core.verdict import Verdict
 
 FASTER = 1.05
 EAGER = "eager"
-WRONG, RIGHT, FASTER_THAN_EAGER, FASTER_THAN_COMPILE = -1, 1, 2, 3
+WRONG: Final = -1
+RIGHT: Final = 1
+FASTER_THAN_EAGER: Final = 2
+FASTER_THAN_COMPILE: Final = 3
 
 
 class Reward(Noun):
