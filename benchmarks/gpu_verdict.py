@@ -48,7 +48,7 @@ def main() -> int:
         print(json.dumps({target: found}), flush=True)
     folder = Path(options.out)
     folder.mkdir(parents=True, exist_ok=True)
-    gpu = next(iter(report["targets"].values())).get("gpu", "no gpu").lower().replace(" ", "_")
+    gpu = next(iter(report["targets"].values()))["gpu"].split(",")[0].lower().replace(" ", "_")
     (folder / f"gpu_verdict-{gpu}-{report['date']}.json").write_text(json.dumps(report, indent=1) + "\n")
     return 0
 

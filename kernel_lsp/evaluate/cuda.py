@@ -41,8 +41,10 @@ from kernel_lsp.process.worker_client import CaseFiles, CaseTensor, Worker
 from kernel_lsp.toolchain.compile import Compiler
 
 LOAD_DEADLINE_S = 30.0
-CASE_DEADLINE_S = 10.0
+CASE_DEADLINE_S = 6.0
 """Of two runs of one case with their copies. A loop without end costs so much."""
+CASE_DEADLINE_S_PER_GIB = 4.0
+"""More for cases that take long to copy alone."""
 RECHECK_DEADLINE_S = 30.0
 MAX_WAITING_JUDGEMENTS = 4
 """Copies of outputs that wait to be compared while the device goes on: each may be gigabytes."""
@@ -129,6 +131,8 @@ class GpuDevice:
         self._slot = GpuSlot(make_worker, index, directory, compiler)
         self._lock_directory = lock_directory
         self._serial = itertools.count()
+        self.current_candidate = ""
+        """The id of the one whose turn it is; empty between turns."""
         self._turns = asyncio.Lock()
 
     async def __aenter__(self) -> GpuDevice:
@@ -168,7 +172,7 @@ class GpuDevice:
         """Run, judge and time one candidate. What it does to the worker is its outcome; a worker that something else
         killed is replaced, and the candidate tried once more."""
         directory = self._directory / f"gpu-{next(self._serial)}"
-        async with self._turns_with(directory, stages):
+        async with self._turns_with(directory, stages), self._running(job.candidate_id):
             for _ in range(2):
                 with stages.stage("gpu worker"):
                     ready = await self._slot.ready()
@@ -178,6 +182,14 @@ class GpuDevice:
                 if not (isinstance(outcome, Lost) and outcome.was_killed):
                     break
             return _as_outcome(outcome) if isinstance(outcome, Lost) else outcome
+
+    @asynccontextmanager
+    async def _running(self, candidate_id: str) -> AsyncIterator[None]:
+        self.current_candidate = candidate_id
+        try:
+            yield
+        finally:
+            self.current_candidate = ""
 
     @asynccontextmanager
     async def _turns_with(self, directory: Path, stages: Stages) -> AsyncIterator[None]:
@@ -267,7 +279,8 @@ class _Attempt:
             "outputs": {name: str(folder / f"{name}.bin") for name in outputs},
             "again": {name: str(folder / f"{name}.again.bin") for name in outputs},
         }
-        ran = await self._ask("check", request, CASE_DEADLINE_S)
+        n_bytes = sum(tensor.n_bytes for tensor in case.bound.tensors)
+        ran = await self._ask("check", request, CASE_DEADLINE_S + CASE_DEADLINE_S_PER_GIB * n_bytes / (1 << 30))
         if not isinstance(ran, dict):
             return ran
         failure = _misbehaviour(ran, self._slot.facts.name, self._job.may_vary, case)

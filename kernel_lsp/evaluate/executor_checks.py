@@ -26,6 +26,8 @@ SCREEN_LIMITS = Limits(complete_instructions=15_000_000, max_instructions=30_000
 SCREEN_BUDGET_S = 0.4
 """Per operation."""
 N_SCREEN_CASES = 2
+MAX_PROFILED_BYTES = 16 << 30
+"""Of all tensors of the captured case, which the executor maps."""
 FULL_BUDGET_S = 25.0
 """Per operation. When it is spent, the families left over are not run; the verdict lists what was."""
 MIN_CASES = 4
@@ -77,7 +79,8 @@ class ExecutorChecks:
             n_run += 1
             progress.cases.append(outcome.result)
             progress.add_findings(outcome.findings)
-        if time.monotonic() - started < SCREEN_BUDGET_S:
+        n_bytes = sum(tensor.n_bytes for tensor in plan[0][1].tensors)
+        if time.monotonic() - started < SCREEN_BUDGET_S and n_bytes <= MAX_PROFILED_BYTES:
             await self._profile(executor, built, prepared, plan, SCREEN_LIMITS, progress)
         return None
 

@@ -11,13 +11,14 @@ import asyncio
 import shutil
 import signal
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from kernel_lsp.core.plan import BoundOperation
 from kernel_lsp.core.verdict import Built
-from kernel_lsp.errors import EnvironmentProblem
+from kernel_lsp.errors import EnvironmentProblem, KernelLspError
 from kernel_lsp.evaluate.canary import Canary, build_canary
 from kernel_lsp.process.supervisor import Answered, Died, Overran
 from kernel_lsp.process.worker_client import Worker, as_error
@@ -75,6 +76,7 @@ class GpuSlot:
         self.index, self._make_worker = index, make_worker
         self._directory, self._compiler = directory, compiler
         self._worker: Worker | None = None
+        self._standby: asyncio.Task[Worker] | None = None
         self._is_suspect = False
         self._canary: Canary | None = None
         self._n_canary_failures = 0
@@ -92,6 +94,9 @@ class GpuSlot:
 
     async def __aexit__(self, *_: object) -> None:
         await self._close()
+        if self._standby is not None:
+            with suppress(KernelLspError):  # nobody needed it
+                await (await self._standby).__aexit__(None, None, None)
 
     @property
     def pid(self) -> int:
@@ -145,8 +150,8 @@ class GpuSlot:
     # --- below: replacing
 
     async def _open(self) -> GpuFacts | Lost:
-        self._worker = self._make_worker()
-        await self._worker.__aenter__()
+        standby, self._standby = self._standby, None
+        self._worker = await (self._start_worker() if standby is None else standby)
         self._is_suspect = False
         reply = await self.ask("open_device", {}, deadline_s=OPEN_DEADLINE_S)
         if isinstance(reply, Lost):
@@ -162,6 +167,13 @@ class GpuSlot:
             torch_version=reply["torch_version"],
         )
 
+    async def _start_worker(self) -> Worker:
+        """A new worker that has opened the device, as far as it can: `_open` asks again, and is told what is wrong."""
+        worker = self._make_worker()
+        await worker.__aenter__()
+        await worker.converse("open_device", {"device": self.index}, deadline_s=OPEN_DEADLINE_S)
+        return worker
+
     async def _close(self) -> None:
         if self._worker is not None:
             await self._worker.__aexit__(None, None, None)
@@ -172,6 +184,8 @@ class GpuSlot:
         await self._close()
         self.n_replaced += 1
         opened = await self._open()
+        # Where one candidate took its worker with it another may: the next replacement starts now.
+        self._standby = asyncio.create_task(self._start_worker())
         return opened.message if isinstance(opened, Lost) else await self._prove()
 
     async def _prove(self) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 _NOT_CODE = re.compile(
     r"""
@@ -42,14 +43,15 @@ def kernel_at_line(text: str, line: int) -> str | None:
     return None
 
 
-def kernel_spans(text: str) -> list[tuple[str, int, int]]:
+@lru_cache(maxsize=8)
+def kernel_spans(text: str) -> tuple[tuple[str, int, int], ...]:
     """Name, first line and last line (1-based) of each `__global__` function that has a body."""
     code = _LAUNCH_BOUNDS.sub(lambda match: _blank(match[0]), mask_literals(text))
     spans = []
     for match in _GLOBAL_FUNCTION.finditer(code):
         end = _end_of_body(code, code.find("{", match.end()))
         spans.append((match["name"], code.count("\n", 0, match.start()) + 1, code.count("\n", 0, end) + 1))
-    return spans
+    return tuple(spans)
 
 
 _COMMENTS = ("line_comment", "block_comment")
