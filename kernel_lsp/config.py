@@ -96,7 +96,9 @@ class Settings(Noun):
     model_concurrency: int = _setting(8, "Requests to one model at a time.", ge=1, le=256)
     model_requests_per_minute: float | None = _setting(None, "Requests to one model per minute.", gt=0, le=1e6)
     temperatures: Temperatures = _setting((0.3, 0.7, 1.0), "Temperatures that proposals are drawn with.", min_length=1)
-    strategy: Literal["evolve", "best-of-n", "beam"] = _setting("evolve", "How models' proposals build on each other.")
+    strategy: Literal["evolve", "best-of-n", "beam", "agent"] = _setting(
+        "evolve", "How models' proposals build on each other; agent: each works in turns, with tools."
+    )
     ensemble: Literal["bandit", "uniform"] = _setting("bandit", "How models, temperatures and hints are drawn.")
     repair_rounds: int = _setting(3, "Times that a model may correct a translation.", ge=0, le=20)
     islands: int = _setting(2, "Populations that evolve apart and exchange their best.", ge=1, le=64)

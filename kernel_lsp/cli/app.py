@@ -46,7 +46,7 @@ def optimize(
         ),
     ] = None,
     budget: Annotated[float | None, typer.Option(min=0, metavar="USD", help="The most that models may cost.")] = None,
-    strategy: Annotated[str | None, typer.Option(help="evolve, best-of-n or beam, with models.")] = None,
+    strategy: Annotated[str | None, typer.Option(help="evolve, best-of-n, beam or agent, with models.")] = None,
     judges: Annotated[str | None, typer.Option(help="off or filter: models judge what goes to the GPU.")] = None,
     record: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write the models' replies, for --replay.")

@@ -26,11 +26,11 @@ from kernel_lsp.evaluate.profile import profile_candidate
 from kernel_lsp.evaluate.session import Session
 from kernel_lsp.evolve.assembly import assemble
 from kernel_lsp.evolve.evaluations import outcome_message
+from kernel_lsp.evolve.explanations import explain, has_page
 from kernel_lsp.evolve.feedback import describe_failure, describe_profile
 from kernel_lsp.evolve.rewards import reward
 from kernel_lsp.evolve.task_text import describe_task, task_floor_us
 from kernel_lsp.llm.prompts import Prompts
-from kernel_lsp.rules.registry import rules_of
 from kernel_lsp.source.pytorch import read_target
 
 MAX_CODE_CHARACTERS = 200_000
@@ -156,11 +156,7 @@ class AgentTools:
         return ToolResult(describe_failure(verdict, candidate.text))
 
     async def _explain(self, finding: str) -> ToolResult:
-        rules = {rule.code: rule for rule in (*rules_of("cuda"), *rules_of("pytorch"))}
-        rule = rules.get(finding.strip().upper())
-        if rule is None:
-            return ToolResult(f"'{finding}' has no page; these have one: {', '.join(sorted(rules))}", is_error=True)
-        return ToolResult(f"{rule.code}, {rule.name}: {rule.summary}\n{rule.why}\n\nBetter:\n{rule.good}")
+        return ToolResult(explain(finding), is_error=not has_page(finding))
 
     # --- below: words
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from kernel_lsp.core.candidate import Candidate, Origin
 from kernel_lsp.core.event import CandidateProposed, Event, GenerationStarted, NewBest
 from kernel_lsp.core.verdict import Verdict
+from kernel_lsp.evolve.agent_proposal import AgentProposal
 from kernel_lsp.evolve.ending import Ending, Finalist, SearchResult
 from kernel_lsp.evolve.evaluations import score_kind, score_us
 from kernel_lsp.evolve.facts import facts_of_kernel
@@ -34,6 +35,9 @@ from kernel_lsp.llm.ensemble import Ensemble, Pull
 
 N_SEEDS = 4
 """Schedules of the generator that the search starts from: the default and neighbours."""
+
+UNPROFILED = ("translate", "agent")
+"""Operators whose prompts begin without a profile and a hint: agents ask for them."""
 
 
 @dataclass(frozen=True)
@@ -112,7 +116,8 @@ class ModelSearch:
         await self._end(outcomes)
 
     async def _live(self, draw: Draw) -> Outcome:
-        outcome = await Proposal(self._shop, draw).live()
+        kind = AgentProposal if draw.plan.operator == "agent" else Proposal
+        outcome = await kind(self._shop, draw).live()
         self._records.save_proposal(outcome.record)
         if outcome.member is not None:
             self._note_best(outcome.member)
@@ -149,7 +154,7 @@ class ModelSearch:
         facts = settings.task_facts | frozenset(profile.facts)
         if plan.parent is not None:
             facts |= facts_of_kernel(plan.parent.verdict, settings.floor_bytes)
-        hints = applicable(facts) if plan.operator != "translate" else ()
+        hints = applicable(facts) if plan.operator not in UNPROFILED else ()
         arms = self._ensemble.draw(slot, self._pulls(slot, known), kinds(hints))
         hint = pick(hints, arms.hint_kind, random.Random(f"{settings.seed}:hint:{slot}"))
         return Draw(
@@ -165,7 +170,7 @@ class ModelSearch:
 
     async def _profile(self, plan: Plan, best: Sequence[Member]) -> ProfileDigest:
         """Of the parent where it is the best so far: profiles cost seconds, so only they are made."""
-        if plan.operator == "translate" or plan.parent is None or plan.parent is not best[0]:
+        if plan.operator in UNPROFILED or plan.parent is None or plan.parent is not best[0]:
             return ProfileDigest()
         return await self._shop.profiler.digest(plan.parent.candidate)
 

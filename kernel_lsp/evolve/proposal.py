@@ -74,7 +74,7 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class _Ended:
+class Ended:
     """Why there is no candidate to correct any further."""
 
     end: ProposalEnd
@@ -97,15 +97,15 @@ class Proposal:
         question = self._shop.questions.first(draw.plan, hint_text, draw.profile, draw.slot, draw.arms.temperature)
         for n_left in range(self._n_repairs(), -1, -1):
             found = await self._attempt(question)
-            if isinstance(found, _Ended):
+            if isinstance(found, Ended):
                 return self._outcome(found, None)
             candidate, verdict = found
             if verdict.is_correct:
-                return self._outcome(_Ended("right"), self._member(candidate, verdict))
+                return self._outcome(Ended("right"), self._member(candidate, verdict))
             if n_left:
                 problem = describe_failure(verdict, candidate.text)
                 question = self._shop.questions.repair(candidate.text, problem, draw.slot, draw.arms.temperature)
-        return self._outcome(_Ended("wrong", _short(outcome_message(verdict))), None)
+        return self._outcome(Ended("wrong", _short(outcome_message(verdict))), None)
 
     # --- below: one attempt
 
@@ -113,7 +113,7 @@ class Proposal:
         allowed = self._shop.repair_rounds
         return allowed if self._draw.plan.operator == "translate" else min(allowed, N_REPAIRS_IN_EVOLUTION)
 
-    async def _attempt(self, question: Question) -> tuple[Candidate, Verdict] | _Ended:
+    async def _attempt(self, question: Question) -> tuple[Candidate, Verdict] | Ended:
         keys, found = await self._ask(question)
         base = Round(
             operator=question.operator,
@@ -122,21 +122,21 @@ class Proposal:
             prompt_hash=question.prompt.hash,
             request_keys=keys,
         )
-        if isinstance(found, _Ended):
+        if isinstance(found, Ended):
             self._rounds.append(base.model_copy(update={"message": found.message}))
             return found
         parsed, model = found
         candidate = self._candidate(parsed, question, model, keys[-1])
         if any(earlier.candidate_id == candidate.id for earlier in self._rounds):
-            return _Ended("wrong", "the correction changed nothing")
+            return Ended("wrong", "the correction changed nothing")
         return await self._assess(candidate, base.model_copy(update={"name": parsed.name, "thought": parsed.thought}))
 
-    async def _ask(self, question: Question) -> tuple[tuple[str, ...], tuple[ParsedReply, str] | _Ended]:
+    async def _ask(self, question: Question) -> tuple[tuple[str, ...], tuple[ParsedReply, str] | Ended]:
         """The parsed reply and the model it is of, after one more round for a reply that cannot be read."""
         reply = await self._reply(question)
         keys: tuple[str, ...] = (question.request.key,)
         if isinstance(reply, ModelFailed):
-            return keys, _Ended("failed", reply.message, reply.cause)
+            return keys, Ended("failed", reply.message, reply.cause)
         parsed = question.read(reply)
         if isinstance(parsed, ParsedReply):
             return keys, (parsed, reply.model)
@@ -144,10 +144,10 @@ class Proposal:
         second = await self._reply(again)
         keys = (*keys, again.request.key)
         if isinstance(second, ModelFailed):
-            return keys, _Ended("failed", second.message, second.cause)
+            return keys, Ended("failed", second.message, second.cause)
         reparsed = again.read(second)
         if isinstance(reparsed, BadReply):
-            return keys, _Ended("unreadable", f"{reparsed.problem} (before: {parsed.problem})")
+            return keys, Ended("unreadable", f"{reparsed.problem} (before: {parsed.problem})")
         return keys, (reparsed, second.model)
 
     async def _reply(self, question: Question) -> Replied | ModelFailed:
@@ -173,7 +173,7 @@ class Proposal:
         )
         return Candidate(text=assemble(parsed.text, self._shop.task_target), origin=origin)
 
-    async def _assess(self, candidate: Candidate, base: Round) -> tuple[Candidate, Verdict] | _Ended:
+    async def _assess(self, candidate: Candidate, base: Round) -> tuple[Candidate, Verdict] | Ended:
         """Compiler and executor, then the judges, then the hardware; each only for what passed the one before."""
         shop = self._shop
         shop.archive.save_candidate(shop.run_id, candidate)
@@ -192,11 +192,11 @@ class Proposal:
         if not verdict.is_correct:
             return candidate, verdict
         if (verdict.program_hash or candidate.id) in self._draw.known_programs:
-            return _Ended("duplicate", "it compiles to a program that is known already")
+            return Ended("duplicate", "it compiles to a program that is known already")
         if not shop.evaluations.has_precheck:
             return candidate, verdict
         judged = await self._judge(candidate, verdict)
-        if isinstance(judged, _Ended):
+        if isinstance(judged, Ended):
             return judged
         measured, event = await shop.evaluations.evaluate(candidate, "screen", judged)
         shop.tell(event)
@@ -204,7 +204,7 @@ class Proposal:
         self._note(base, candidate, measured)
         return candidate, measured
 
-    async def _judge(self, candidate: Candidate, verdict: Verdict) -> float | _Ended:
+    async def _judge(self, candidate: Candidate, verdict: Verdict) -> float | Ended:
         """The priority on the hardware, or that it is held back from it."""
         shop = self._shop
         if shop.panel is None:
@@ -227,7 +227,7 @@ class Proposal:
             )
         )
         self._rounds[-1] = self._rounds[-1].model_copy(update={"judgements": given})
-        return probability_right(judgements) if is_passed else _Ended("held_back", "the judges hold it back")
+        return probability_right(judgements) if is_passed else Ended("held_back", "the judges hold it back")
 
     def _note(self, base: Round, candidate: Candidate, verdict: Verdict) -> None:
         self._verdicts.append(verdict)
@@ -250,7 +250,7 @@ class Proposal:
             return None
         return Member(self._draw.slot, self._draw.plan.island, candidate, verdict, time_us)
 
-    def _outcome(self, ended: _Ended, member: Member | None) -> Outcome:
+    def _outcome(self, ended: Ended, member: Member | None) -> Outcome:
         draw, shop = self._draw, self._shop
         if ended.end in ("failed", "unreadable", "duplicate", "held_back"):
             reason = ended.end

@@ -47,6 +47,11 @@ class Questions:
         purpose: Purpose = "translate" if plan.operator == "translate" else "propose"
         return self._question(plan.operator, purpose, inputs, slot, temperature, edited)
 
+    def agent(self, plan: Plan, slot: int, temperature: float, n_turns: int) -> Question:
+        """How an agent's conversation begins."""
+        inputs = {"task": self.task, "kernels": shown(plan.members), "related": self.related, "n_turns": n_turns}
+        return self._question("agent", "propose", inputs, slot, temperature)
+
     def repair(self, attempt: str, problem: str, slot: int, temperature: float) -> Question:
         """After a candidate that is not right."""
         inputs = {"task": self.task, "attempt": attempt.strip(), "problem": problem}

@@ -22,7 +22,7 @@ class ModelChoices(Noun):
     model_concurrency: int = 8
     model_requests_per_minute: float | None = None
     temperatures: tuple[float, ...] = (0.7,)
-    strategy: Literal["evolve", "best-of-n", "beam"] = "evolve"
+    strategy: Literal["evolve", "best-of-n", "beam", "agent"] = "evolve"
     ensemble: Literal["bandit", "uniform"] = "bandit"
     repair_rounds: int = 3
     islands: int = 2

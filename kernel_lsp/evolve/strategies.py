@@ -1,4 +1,4 @@
-"""What proposal number `slot` asks for, given what is known: evolve, best-of-n and beam, to compare at equal budget.
+"""What proposal number `slot` asks for, given what is known: evolve, best-of-n, beam, agents.
 
 A strategy is a function of its arguments: the same members give the same plan, whenever it is asked.
 """
@@ -12,8 +12,8 @@ from typing import Literal
 
 from kernel_lsp.evolve.population import N_CONTEXT, Member, island_of, ranked
 
-Operator = Literal["translate", "improve", "edit", "crossover"]
-StrategyName = Literal["evolve", "best-of-n", "beam"]
+Operator = Literal["translate", "improve", "edit", "crossover", "agent"]
+StrategyName = Literal["evolve", "best-of-n", "beam", "agent"]
 
 MIGRATION_EVERY = 3
 """Generations after which each island is shown the best of all for one generation."""
@@ -39,6 +39,8 @@ def plan_proposal(
     strategy: StrategyName, slot: int, n_per_generation: int, members: Sequence[Member], n_islands: int, seed: int
 ) -> Plan:
     """The plan of one proposal. `members` are the right candidates that it may know."""
+    if strategy == "agent":
+        return Plan("agent", members=tuple(ranked(members)[:N_CONTEXT]))
     if strategy == "best-of-n" or not members:
         return Plan("translate", members=tuple(m for m in ranked(members) if m.slot < 0)[:1])
     draw = random.Random(f"{seed}:plan:{slot}")

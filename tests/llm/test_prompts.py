@@ -39,6 +39,7 @@ INPUTS: dict[str, dict[str, Any]] = {
     "improve": {"task": TASK, "kernels": [SLOW, FAST], "related": [], "hint": "a hint", "feedback": "a profile"},
     "edit": {"task": TASK, "kernels": [SLOW], "base": FAST, "hint": "a hint", "feedback": "a profile"},
     "crossover": {"task": TASK, "kernels": [SLOW, FAST], "hint": "", "feedback": "a profile"},
+    "agent": {"task": TASK, "kernels": [SLOW], "related": [], "n_turns": 12},
     "repair": {"task": TASK, "attempt": "the attempt", "problem": "the problem"},
     "reformat": {"problem": "no NAME", "reply": "some prose", "is_edit": True},
     "judge_compilation": JUDGED,
@@ -78,7 +79,7 @@ def test_every_prompt_has_a_snapshot() -> None:
 
 def test_the_users_rules_are_in_every_prompt_that_writes_a_kernel(workspace: Path) -> None:
     (workspace / "rules.md").write_text("Use no atomics.")
-    for name in ("translate", "improve", "edit", "crossover", "repair"):
+    for name in ("translate", "improve", "edit", "crossover", "repair", "agent"):
         assert "Use no atomics." in Prompts(workspace).render(name, INPUTS[name]).messages[0].content
 
 

@@ -25,7 +25,7 @@
 ---@field modelConcurrency? integer Requests to one model at a time.
 ---@field modelRequestsPerMinute? number Requests to one model per minute.
 ---@field temperatures? table Temperatures that proposals are drawn with.
----@field strategy? "evolve"|"best-of-n"|"beam" How models' proposals build on each other.
+---@field strategy? "evolve"|"best-of-n"|"beam"|"agent" How models' proposals build on each other; agent: each works in turns, with tools.
 ---@field ensemble? "bandit"|"uniform" How models, temperatures and hints are drawn.
 ---@field repairRounds? integer Times that a model may correct a translation.
 ---@field islands? integer Populations that evolve apart and exchange their best.
