@@ -8,7 +8,7 @@ folder=${1:-/opt/kernel-lsp-editors}
 code_server_version=4.100.3
 playwright_version=1.56.1
 vsce_version=3.7.0
-packages="chromium ripgrep neovim emacs-nox libkrb5-dev libx11-dev libxkbfile-dev libsecret-1-dev pkg-config g++ make python3"
+packages="chromium ripgrep neovim emacs-nox elpa-eglot libkrb5-dev libx11-dev libxkbfile-dev libsecret-1-dev pkg-config g++ make python3"
 started=$(date +%s)
 
 fail() {

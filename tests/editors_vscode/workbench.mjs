@@ -1,6 +1,6 @@
 // A real VS Code workbench (code-server) in headless Chromium, with the packaged extension, for one workspace folder.
 import { spawn, spawnSync } from "node:child_process";
-import { cpSync, existsSync, mkdirSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
+import { cpSync, existsSync, mkdirSync, mkdtempSync, readFileSync, readdirSync, readlinkSync, rmSync, writeFileSync } from "node:fs";
 import { createRequire } from "node:module";
 import { createServer } from "node:net";
 import { tmpdir } from "node:os";
@@ -54,7 +54,7 @@ export class Workbench {
     this.server.stdout.on("data", (data) => (this.log += data));
     this.server.stderr.on("data", (data) => (this.log += data));
     await this.until("code-server listens", () => this.log.includes("HTTP server listening"));
-    this.browser = await chromium.launch({ executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium", args: ["--no-sandbox", "--disable-dev-shm-usage"] });
+    this.browser = await launchChromium();
     this.page = await this.browser.newPage({ viewport: { width: 1440, height: 900 } });
     this.page.setDefaultTimeout(PATIENCE_MS);
     await this.page.goto(`http://127.0.0.1:${port}/?folder=${this.workspace}`);
@@ -85,8 +85,7 @@ export class Workbench {
   }
 
   async shot(step) {
-    mkdirSync(ARTIFACTS, { recursive: true });
-    await this.page.screenshot({ path: join(ARTIFACTS, `${this.name}-${step}.png`) });
+    await shotOf(this.page, `${this.name}-${step}`);
   }
 
   async run(command) {
@@ -121,6 +120,18 @@ export class Workbench {
     return this.page.frameLocator("iframe.webview.ready").last().frameLocator("#active-frame");
   }
 
+  /** The ids of processes that run in this workspace and whose command line has the text. */
+  processes(text) {
+    return readdirSync("/proc").filter((name) => /^\d+$/.test(name)).map(Number).filter((pid) => {
+      try {
+        const isOurs = readlinkSync(`/proc/${pid}/cwd`).startsWith(this.workspace);
+        return isOurs && readFileSync(`/proc/${pid}/cmdline`, "utf8").replaceAll("\0", " ").includes(text);
+      } catch {
+        return false; // it has just ended
+      }
+    });
+  }
+
   async close() {
     await this.browser?.close().catch(() => undefined);
     if (this.server?.pid) {
@@ -134,6 +145,17 @@ export class Workbench {
     }
     rmSync(this.folder, { recursive: true, force: true, maxRetries: 5, retryDelay: 200 });
   }
+}
+
+export function launchChromium() {
+  const executablePath = process.env.CHROMIUM ?? "/usr/bin/chromium";
+  return chromium.launch({ executablePath, args: ["--no-sandbox", "--disable-dev-shm-usage"] });
+}
+
+/** A screenshot, kept as an artifact. */
+export async function shotOf(page, name) {
+  mkdirSync(ARTIFACTS, { recursive: true });
+  await page.screenshot({ path: join(ARTIFACTS, `${name}.png`) });
 }
 
 function install(folder) {

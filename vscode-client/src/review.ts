@@ -146,8 +146,12 @@ export class Reviews implements vscode.Disposable {
       return;
     }
     this.end(review, true);
-    for (const file of review.files) await vscode.workspace.save(file.uri);
-    await vscode.window.showTextDocument(review.files[0]!.uri, { preview: false, viewColumn: vscode.ViewColumn.One });
+    // Shown before they are saved: a text without an editor would be closed, and with it what undoes the change.
+    for (const file of [...review.files].reverse()) {
+      const options = { preview: false, viewColumn: vscode.ViewColumn.One };
+      const editor = await vscode.window.showTextDocument(file.uri, options);
+      await editor.document.save();
+    }
   }
 
   private end(review: Review, isApplied: boolean): void {
@@ -165,7 +169,7 @@ async function applyConfirmed(edit: WorkspaceEdit, convert: Convert, files: Revi
   const plain = JSON.parse(JSON.stringify({ ...edit, changeAnnotations: undefined }), (key, value: unknown) =>
     key === "annotationId" ? undefined : value,
   ) as WorkspaceEdit;
-  return vscode.workspace.applyEdit(await convert(plain), { isRefactoring: true });
+  return vscode.workspace.applyEdit(await convert(plain));
 }
 
 async function applyFiles(files: ReviewedFile[]): Promise<boolean> {
@@ -175,7 +179,7 @@ async function applyFiles(files: ReviewedFile[]): Promise<boolean> {
     edit.createFile(file.uri, { ignoreIfExists: true });
     edit.replace(file.uri, new vscode.Range(0, 0, Number.MAX_SAFE_INTEGER, 0), file.after);
   }
-  return vscode.workspace.applyEdit(edit, { isRefactoring: true });
+  return vscode.workspace.applyEdit(edit);
 }
 
 /** Whether every document has still the version that the edit is for. */

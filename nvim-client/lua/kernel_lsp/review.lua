@@ -12,14 +12,14 @@ function M.on_apply_edit(_, params, context)
     vim.lsp.util.apply_workspace_edit(params.edit, client.offset_encoding)
     return { applied = true }
   end
-  M.begin({ label = label, edit = params.edit, offset_encoding = client.offset_encoding })
+  M.begin({ label = label, edit = params.edit, encoding = client.offset_encoding or "utf-16" })
   return { applied = false, failureReason = UNDER_REVIEW }
 end
 
 --- Show a result. Another one that is under review is discarded.
 function M.begin(review)
   M.discard()
-  review.files = M._files(review.edit)
+  review.files = M._files(review.edit, review.encoding)
   M.open = review
   vim.schedule(function()
     M._show(review)
@@ -42,13 +42,7 @@ function M.apply()
   end
   M._close(review)
   for _, file in ipairs(review.files) do
-    vim.fn.mkdir(vim.fn.fnamemodify(file.path, ":h"), "p")
-  end
-  vim.lsp.util.apply_workspace_edit(M._plain(review.edit), review.offset_encoding)
-  for _, file in ipairs(review.files) do
-    vim.api.nvim_buf_call(vim.fn.bufadd(file.path), function()
-      vim.cmd("silent write!")
-    end)
+    M._write(file)
   end
   vim.cmd("edit " .. vim.fn.fnameescape(review.files[1].path))
   return true
@@ -72,36 +66,39 @@ function M._confirmation(edit)
   return nil
 end
 
---- Without annotations: it has been confirmed as a whole.
-function M._plain(edit)
-  local plain = vim.deepcopy(edit)
-  plain.changeAnnotations = nil
-  for _, change in ipairs(plain.documentChanges) do
-    change.annotationId = nil
-    for _, each in ipairs(change.edits or {}) do
-      each.annotationId = nil
-    end
-  end
-  return plain
+--- Into its buffer, so that it can be undone, and to the disk, byte by byte as it was reviewed.
+function M._write(file)
+  vim.fn.mkdir(vim.fn.fnamemodify(file.path, ":h"), "p")
+  local buffer = vim.fn.bufadd(file.path)
+  vim.fn.bufload(buffer)
+  local ends = file.after:sub(-1) == "\n"
+  local text = ends and file.after:sub(1, -2) or file.after
+  vim.api.nvim_buf_set_lines(buffer, 0, -1, false, vim.split(text, "\n", { plain = true }))
+  vim.bo[buffer].buflisted = true
+  vim.bo[buffer].fixendofline = false
+  vim.bo[buffer].endofline = ends
+  vim.api.nvim_buf_call(buffer, function()
+    vim.cmd("silent write!")
+  end)
 end
 
 --- Each file with its text before and after; edits are made in a buffer of their own.
-function M._files(edit)
+function M._files(edit, encoding)
   local files = {}
   for _, change in ipairs(edit.documentChanges) do
     if change.edits ~= nil then
       local path = vim.uri_to_fname(change.textDocument.uri)
       local before = M._text(path)
-      table.insert(files, { path = path, before = before, after = M._edited(before, change.edits) })
+      table.insert(files, { path = path, before = before, after = M._edited(before, change.edits, encoding) })
     end
   end
   return files
 end
 
-function M._edited(before, edits)
+function M._edited(before, edits, encoding)
   local buffer = vim.api.nvim_create_buf(false, true)
   vim.api.nvim_buf_set_lines(buffer, 0, -1, false, vim.split(before, "\n", { plain = true }))
-  vim.lsp.util.apply_text_edits(edits, buffer, "utf-16")
+  vim.lsp.util.apply_text_edits(edits, buffer, encoding)
   local after = table.concat(vim.api.nvim_buf_get_lines(buffer, 0, -1, false), "\n")
   vim.api.nvim_buf_delete(buffer, { force = true })
   return after

@@ -1,0 +1,116 @@
+// The page of a run by itself, in Chromium: how fast it shows, whether it follows a run, and its colours and keys.
+import assert from "node:assert/strict";
+import { spawnSync } from "node:child_process";
+import { mkdtempSync, rmSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { after, before, test } from "node:test";
+import { ROOT, launchChromium, shotOf } from "./workbench.mjs";
+
+const SHOWN_MS = 300;
+const EVENTS_PER_S = 20;
+const FOLLOWED_S = 3;
+const SLACK = 3; // other work on the machine may slow it down; the figures themselves are printed
+const folder = mkdtempSync(join(tmpdir(), "kernel-lsp-panel-"));
+const file = join(folder, "report.html");
+let browser;
+
+before(async () => {
+  const python = join(ROOT, ".venv", "bin", "python");
+  const made = spawnSync(python, [join(ROOT, "tests", "editors_vscode", "make_report.py"), file], { cwd: ROOT, encoding: "utf8" });
+  assert.equal(made.status, 0, made.stderr);
+  browser = await launchChromium();
+});
+
+after(async () => {
+  await browser?.close();
+  rmSync(folder, { recursive: true, force: true });
+});
+
+async function opened(options = {}) {
+  const page = await browser.newPage({ viewport: { width: 1000, height: 900 }, ...options });
+  const problems = [];
+  page.on("pageerror", (error) => problems.push(error.message));
+  page.on("console", (message) => message.type() === "error" && problems.push(message.text()));
+  page.on("request", (request) => request.url().startsWith("file:") || problems.push(`a request to ${request.url()}`));
+  await page.goto(`file://${file}`);
+  await page.locator("path.best").waitFor();
+  assert.deepEqual(problems, []);
+  return page;
+}
+
+test("a run of 10 generations with 8 candidates shows at once", async () => {
+  const page = await opened();
+  const shown = await page.evaluate(() => performance.getEntriesByName("first-contentful-paint")[0].startTime);
+  console.log(`panel of 10 x 8: first contentful paint after ${shown.toFixed(0)} ms`);
+  assert.equal(await page.locator("tbody tr[tabindex]").count(), 80);
+  assert.ok(shown <= SHOWN_MS * SLACK, `${shown} ms`);
+  await page.close();
+});
+
+test("it follows 20 events a second without holding up the frames", async () => {
+  const page = await opened();
+  const gaps = await page.evaluate(async ([perSecond, seconds]) => {
+    const found = [];
+    let last = performance.now();
+    let isOver = false;
+    const frame = (now) => {
+      found.push(now - last);
+      last = now;
+      if (!isOver) requestAnimationFrame(frame);
+    };
+    requestAnimationFrame(frame);
+    for (let index = 0; index < perSecond * seconds; index++) {
+      const candidate_id = `live${index >> 1}`;
+      const event = index % 2 === 0
+        ? { kind: "candidate_proposed", candidate_id, generation: 10, description: "live" }
+        : { kind: "candidate_evaluated", candidate_id, generation: 10, depth: "screen", outcome: "correct", message: "right", score_us: 5, score_kind: "estimated" };
+      window.postMessage({ type: "event", event });
+      await new Promise((resolve) => setTimeout(resolve, 1000 / perSecond));
+    }
+    isOver = true;
+    return found;
+  }, [EVENTS_PER_S, FOLLOWED_S]);
+  gaps.sort((a, b) => a - b);
+  const [median, worst] = [gaps[gaps.length >> 1], gaps.at(-1)];
+  console.log(`following ${EVENTS_PER_S} events/s: ${gaps.length} frames, median gap ${median.toFixed(0)} ms, worst ${worst.toFixed(0)} ms`);
+  assert.equal(await page.locator("tbody tr[tabindex]").count(), 80 + (EVENTS_PER_S * FOLLOWED_S) / 2);
+  assert.ok(median <= 50, `median ${median} ms`);
+  await page.close();
+});
+
+for (const [name, options] of Object.entries({ light: { colorScheme: "light" }, dark: { colorScheme: "dark" }, "high-contrast": { forcedColors: "active", colorScheme: "dark" } })) {
+  test(`its text can be read in ${name}`, async () => {
+    const page = await opened(options);
+    const [text, back] = await page.evaluate(() => [getComputedStyle(document.body).color, getComputedStyle(document.body).backgroundColor]);
+    assert.ok(contrast(text, back) >= 4.5, `${text} on ${back}`);
+    await shotOf(page, `panel-${name}`);
+    await page.close();
+  });
+}
+
+test("the arrow keys walk the lineage", async () => {
+  const page = await opened();
+  await page.locator('[role="treeitem"][tabindex="0"]').focus();
+  const first = await page.locator(":focus").getAttribute("data-id");
+  await page.keyboard.press("ArrowDown");
+  const second = await page.locator(":focus").getAttribute("data-id");
+  assert.notEqual(first, second);
+  await page.keyboard.press("Enter");
+  assert.equal(await page.locator('[role="treeitem"][aria-selected="true"]').getAttribute("data-id"), second);
+  assert.equal(await page.locator(":focus").getAttribute("data-id"), second);
+  await page.close();
+});
+
+/** WCAG 2.2's contrast ratio of two `rgb()` colours. */
+function contrast(one, other) {
+  const luminance = (colour) => {
+    const [r, g, b] = colour.match(/[\d.]+/g).slice(0, 3).map((part) => {
+      const value = Number(part) / 255;
+      return value <= 0.04045 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4;
+    });
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  const [light, dark] = [luminance(one), luminance(other)].sort((a, b) => b - a);
+  return (light + 0.05) / (dark + 0.05);
+}
