@@ -24,7 +24,7 @@ import threading
 import time
 import traceback
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import ModuleType
@@ -41,6 +41,12 @@ FLOOR_ULPS = 4.0
 """Of relative L2, in units of the dtype's epsilon: what a right kernel may lose where PyTorch happens to be exact."""
 N_OVERHEAD_CALLS, N_OVERHEAD_ROUNDS = 1000, 7
 N_SAMPLES = 100
+L2_FLUSH_FACTOR = 2
+N_WARM_UP = 3
+LOW_PERCENTILE, HIGH_PERCENTILE = 10, 90
+SLEEP_CYCLES_PER_US = 2000
+"""Of `torch.cuda._sleep`, at the highest clock of current GPUs: sleeping too long costs little."""
+MAX_SLEEP_US = 2000.0
 N_THREADS = 4
 COMPILE_MODES = ("default", "max-autotune-no-cudagraphs")
 SLEEP_CYCLES = 20_000_000
@@ -384,7 +390,7 @@ def check_inputs_are_untouched(operator: Operator) -> None:
 
 
 def check_worker_commands(operator: Operator) -> str:
-    """`load`, `check` and `time` of the worker, on the operations beside the operator."""
+    """`load` and `check` of the worker, on the operations beside the operator."""
     need_gpu(operator)
     bound_path = operator.path.with_name(f"{operator.name}.operations.json")
     if not bound_path.exists():
@@ -497,11 +503,10 @@ def compare(
     operator: Operator, ours: Callable[[], Any], others: dict[str, Callable[[], Any]], moved: int
 ) -> dict[str, Any]:
     """Ours beside each baseline, interleaved with it; an A-A pair gives the noise."""
-    gpu = load_worker("gpu")
     found: dict[str, Any] = {"bytes_moved": moved, "cache": "cold", "baselines": {}}
     for name, other in {"ours again": ours, **others}.items():
-        mine, theirs = gpu.interleaved_times(ours, other, N_SAMPLES, operator.device.index or 0)
-        pair = {"ours": gpu.summary(mine), "theirs": gpu.summary(theirs)}
+        mine, theirs = interleaved_times(ours, other, N_SAMPLES, operator.device.index or 0)
+        pair = {"ours": summary(mine), "theirs": summary(theirs)}
         pair["speedup"] = pair["theirs"]["time_us"] / pair["ours"]["time_us"]
         found["baselines"][name] = pair
     best = min(pair["ours"]["time_us"] for pair in found["baselines"].values())
@@ -646,7 +651,7 @@ def random_gradients(operator: Operator, inputs: list[Any]) -> tuple[torch.Tenso
 
 
 def run_in_worker(gpu: ModuleType, operator: Operator, operation: dict[str, Any], folder: Path) -> str:
-    """One bound operation through `check` and, for the forward, `time`."""
+    """One bound operation through `check`."""
     files = load_worker("files")
     names = [spec.name for spec in parse_inputs(operator.specification)]
     values = dict(zip(names, detached(operator.inputs()), strict=True))
@@ -667,22 +672,73 @@ def run_in_worker(gpu: ModuleType, operator: Operator, operation: dict[str, Any]
         check_close(found, gradients_of(operator.reference, inputs, random_gradients(operator, inputs)), 10.0)
         return f"{operation['name']} ran"
     check_close(found, results_of(operator.reference, inputs))
-    return f"{operation['name']} ran; {time_in_worker(gpu, operator, request)}"
+    return f"{operation['name']} ran"
 
 
-def time_in_worker(gpu: ModuleType, operator: Operator, request: dict[str, Any]) -> str:
-    source = operator.path.read_text(encoding="utf-8")
-    start = source.index(f"def {operator.name}_reference(")
-    text = "from __future__ import annotations\n" + source[start : source.index("\n\n\n", start)] + "\n"
-    arguments = [
-        {"value": spec.number} if spec.number is not None else {"tensor": spec.name}
-        for spec in parse_inputs(operator.specification)
-    ]
-    reference = {"name": operator.name, "source": text, "arguments": arguments}
-    timed = gpu.handle_time({**request, "reference": reference, "n_samples": 60})
-    assert timed["status"] == "timed", timed
-    assert timed["is_stable"], "the outputs of timed calls differ"
-    return f"{timed['ours']['time_us']:.1f} us, eager {timed['eager']['time_us']:.1f} us"
+# --- below: timing
+
+
+def interleaved_times(
+    first: Callable[[], Any], second: Callable[[], Any], n_samples: int, device: int
+) -> tuple[list[float], list[float]]:
+    """Device times of both in microseconds, taken A-B-B-A, each call after a flush of L2.
+
+    The device sleeps before each start event for as long as the host needs to enqueue the call, so that the gaps
+    between launches are the device's and not Python's.
+    """
+    flush = _L2Flush(device)
+    timers = [_CallTimer(call, flush) for call in (first, second)]
+    while len(timers[0].samples_us) < n_samples:
+        for index in (0, 1, 1, 0):
+            timers[index].sample()
+    return timers[0].samples_us, timers[1].samples_us
+
+
+def summary(samples_us: Sequence[float]) -> dict[str, Any]:
+    """Median, 10th and 90th percentile."""
+    cuts = statistics.quantiles(samples_us, n=100, method="inclusive")
+    return {
+        "time_us": statistics.median(samples_us),
+        "low_us": cuts[LOW_PERCENTILE - 1],
+        "high_us": cuts[HIGH_PERCENTILE - 1],
+        "n_samples": len(samples_us),
+    }
+
+
+class _L2Flush:
+    """Writes over more memory than L2 holds, with other values each time."""
+
+    def __init__(self, device: int) -> None:
+        n_bytes = L2_FLUSH_FACTOR * torch.cuda.get_device_properties(device).L2_cache_size
+        self._memory = torch.randint(1, 1 << 30, (n_bytes // 4,), dtype=torch.int32, device=device)
+
+    def __call__(self) -> None:
+        self._memory.add_(1)
+
+
+class _CallTimer:
+    """Takes samples of one call."""
+
+    def __init__(self, call: Callable[[], Any], flush: Callable[[], None]) -> None:
+        self._call, self._flush = call, flush
+        self.samples_us: list[float] = []
+        for _ in range(N_WARM_UP):
+            call()
+        torch.cuda.synchronize()
+        started = time.perf_counter()
+        call()
+        enqueue_us = (time.perf_counter() - started) * 1e6
+        self._sleep_cycles = int(min(2 * enqueue_us, MAX_SLEEP_US) * SLEEP_CYCLES_PER_US)
+
+    def sample(self) -> None:
+        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        self._flush()
+        torch.cuda._sleep(self._sleep_cycles)
+        start.record()
+        self._call()
+        end.record()
+        end.synchronize()
+        self.samples_us.append(start.elapsed_time(end) * 1e3)
 
 
 # --- below: inputs
@@ -810,7 +866,7 @@ def load_worker(name: str) -> ModuleType:
 
 def device_facts(device: str) -> dict[str, str]:
     if device == "cuda":
-        return load_worker("gpu").device_facts(torch.cuda.current_device())
+        return load_worker("gpu_device").device_facts(torch.cuda.current_device())
     return {"gpu": "none (CPU)", "driver": "none", "torch_version": torch.__version__}
 
 

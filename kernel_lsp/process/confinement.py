@@ -174,7 +174,12 @@ def _rules(confinement: Confinement, version: int) -> Iterator[tuple[str, int]]:
         (tuple(map(Path, _ALWAYS_WRITABLE)), _READ_FILE | _WRITE_FILE | _IOCTL),
     )
     for paths, rights in groups:
-        yield from ((os.path.realpath(path), rights & known) for path in paths)
+        yield from ((_resolved(path), rights & known) for path in paths)
+
+
+def _resolved(path: Path) -> str:
+    """Without links, but for those to the process itself: the child's own are meant."""
+    return str(path) if path.parts[:3] == ("/", "proc", "self") else os.path.realpath(path)
 
 
 # --- below: what the launcher is told

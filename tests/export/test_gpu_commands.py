@@ -236,32 +236,3 @@ def test_a_machine_without_a_gpu_is_told_what_to_do(gpu: ModuleType) -> None:
 def test_a_candidate_that_was_not_loaded_is_our_fault(gpu: ModuleType) -> None:
     with pytest.raises(Exception, match="not loaded"):
         gpu.COMMANDS["check"]({"candidate": "unknown"})
-
-
-def test_zeros_are_not_timed(gpu: ModuleType) -> None:
-    gpu._refuse_zeros({"x": torch.tensor([0.0, 1.0]), "bias": torch.zeros(3)})
-    with pytest.raises(Exception, match="zero"):
-        gpu._refuse_zeros({"x": torch.zeros(3), "labels": torch.ones(2, dtype=torch.int64)})
-
-
-def test_a_summary_is_the_median_with_its_spread(gpu: ModuleType) -> None:
-    found = gpu.summary([float(value) for value in range(1, 102)])
-    assert found == {"time_us": 51.0, "low_us": 11.0, "high_us": 91.0, "n_samples": 101}
-
-
-def test_samples_are_taken_in_turns(gpu: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    order: list[str] = []
-
-    class Timer:
-        def __init__(self, call: Callable[[], str], flush: object) -> None:
-            self._call, self.samples_us = call, []
-
-        def sample(self) -> None:
-            order.append(self._call())
-            self.samples_us.append(1.0)
-
-    monkeypatch.setattr(gpu, "_CallTimer", Timer)
-    monkeypatch.setattr(gpu, "_L2Flush", lambda device: None)
-    ours, theirs = gpu.interleaved_times(lambda: "A", lambda: "B", 60, 0)
-    assert (len(ours), len(theirs)) == (60, 60)
-    assert "".join(order).startswith("ABBAABBA")

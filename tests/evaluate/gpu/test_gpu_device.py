@@ -108,7 +108,7 @@ async def test_a_gpu_on_which_the_canary_fails_again_and_again_is_quarantined(tm
 async def test_a_canary_that_recovers_ends_the_suspicion(tmp_path: Path) -> None:
     workers = [FAKE, SICK, FAKE]
 
-    async with gpu(tmp_path, lambda: worker(workers.pop())) as device:
+    async with gpu(tmp_path, lambda: worker(workers.pop() if workers else FAKE)) as device:
         assert isinstance(await run(device, tmp_path, "illegal_address"), Crashed)
         assert isinstance(await run(device, tmp_path, RIGHT), GpuReport)
 
