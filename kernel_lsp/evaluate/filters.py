@@ -41,17 +41,23 @@ async def filter_targets(targets: Sequence[str], directory: Path, settings: Sett
     """Every filter on every configuration of every target, in order. What is wrong with one target is said of that one.
 
     Raises EnvironmentProblem when there is no interpreter with torch."""
-    python = await find_python(settings.python)
-    found: list[TaskFilters] = []
-    for target in targets:
-        async with Worker(
-            python,
-            capture_deadline_s=settings.capture_deadline_s,
-            cache=settings.cache_directory,
-            sandbox=sandbox_level(settings.sandbox),
-        ) as worker:
-            found.append(await _filter_target(worker, target, directory, settings))
+    python, found = await find_python(settings.python), []
+    remaining = list(targets)
+    while remaining:
+        async with _worker(python, settings) as worker:
+            while remaining and worker.is_alive:
+                found.append(await _filter_target(worker, remaining.pop(0), directory, settings))
     return tuple(found)
+
+
+def _worker(python: Path, settings: Settings) -> Worker:
+    """For many targets: one that a target's code killed or that overran is replaced."""
+    return Worker(
+        python,
+        capture_deadline_s=settings.capture_deadline_s,
+        cache=settings.cache_directory,
+        sandbox=sandbox_level(settings.sandbox),
+    )
 
 
 async def _filter_target(worker: Worker, target: str, directory: Path, settings: Settings) -> TaskFilters:

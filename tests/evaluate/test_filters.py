@@ -189,6 +189,14 @@ def test_a_folder_with_a_bad_backward_is_flagged(
     assert words in task.flagged[0].message
 
 
+def test_a_task_that_kills_its_process_does_not_harm_the_next(tmp_path: Path) -> None:
+    linear = "self.fc = nn.Linear(16, 8)"
+    deadly = model("return __import__('os')._exit(7)")
+    killed, good = examine(tmp_path, deadly, model("return self.fc(x)", linear))
+    assert "exit code 7" in killed.refused
+    assert good.is_good
+
+
 def test_every_configuration_of_a_folder_is_examined(tmp_path: Path) -> None:
     folder = Path(__file__).parent.parent / "robust_kbench_style" / "linear"
     (task,) = asyncio.run(filter_targets([str(folder)], tmp_path, load_settings(tmp_path, {})))
