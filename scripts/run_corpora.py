@@ -3,8 +3,8 @@
     python scripts/run_corpora.py [--device cpu|cuda] [--attacks DIR] [--benign DIR] [--json FILE] [--only WORD]
 
 Every attack must be caught and every benign kernel must pass: the exit status is 1 otherwise. A `.cu` file says in its
-`task:` line what it claims to compute, and an attack says in a comment above its plan how it cheats, what catches it and
-which verdict that gives.
+`task:` line what it claims to compute. An attack says in a comment above its plan how it cheats and which verdict is
+right.
 """
 
 from __future__ import annotations

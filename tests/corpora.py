@@ -26,9 +26,9 @@ _HEADER = re.compile(r"^// (?P<key>Attack|Caught|Without|Needs): (?P<text>.*(?:\
 
 @dataclass(frozen=True)
 class Kernel:
-    """A `.cu` file. `strategy` says what an attack does, `caught` lists the verdicts that are right about it, and `without`
-    names the defences that keep it from success; all empty for a benign kernel. `needs` is the device, if any, without
-    which nobody can tell: two threads that lose each other's updates do so only where they run at once."""
+    """A `.cu` file. `strategy` says what an attack does, `caught` lists the verdicts that are right about it, and
+    `without` names the defences that keep it from success; all empty for a benign kernel. `needs` is the device, if
+    any, without which nobody can tell: two threads lose each other's updates only where they run at once."""
 
     file: Path
     text: str

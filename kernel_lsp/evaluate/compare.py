@@ -62,15 +62,20 @@ class Expectation:
 
 
 def compare(
-    found: np.ndarray, expected: Expectation, *, factor: float, written: np.ndarray | None = None
+    found: np.ndarray,
+    expected: Expectation,
+    *,
+    factor: float,
+    written: np.ndarray | None = None,
+    drift: float = 0.0,
 ) -> TensorError:
     """The error of `found`, as numbers or as stored (bfloat16 as uint16). `written` marks the elements to judge, all
-    when None. Non-finite values are compared in kind: a NaN or an infinity passes only where the reference, or PyTorch
-    at the same dtype, has the same."""
+    when None. `drift` is what roundings that all go one way may add, relative to an element. Non-finite values are
+    compared in kind: a NaN or an infinity passes only where the reference, or PyTorch at the same dtype, has the same."""
     flat = np.ascontiguousarray(found).reshape(-1)
     judged = None if written is None else np.ascontiguousarray(written).reshape(-1)
     if expected.dtype.is_floating:
-        allowance = _Allowance.of(expected, factor)
+        allowance = _Allowance.of(expected, factor, drift)
         total = _over_chunks(flat.size, lambda part: _float_chunk(flat, expected, allowance, judged, part))
     else:
         allowance = _Allowance(0.0, 0.0, 0.0)
@@ -113,19 +118,20 @@ class _Allowance:
     relative_l2: float
 
     @staticmethod
-    def of(expected: Expectation, factor: float) -> _Allowance:
+    def of(expected: Expectation, factor: float, drift: float) -> _Allowance:
         rounding, epsilon, smallest = expected.rounding, EPSILON[expected.dtype], SMALLEST_NORMAL[expected.dtype]
         n, norm = rounding.n_finite, rounding.reference_l2
         rms = norm / np.sqrt(n) if n else 0.0
         tail = TAIL_FACTOR * factor * (rounding.native_max + rounding.response_max)
         fixed = tail + FLOOR_ULPS_RMS * epsilon * rms + FLOOR_SUBNORMAL_UNITS * smallest
+        relative = FLOOR_ULPS * epsilon + drift
         if norm == 0.0:
-            return _Allowance(fixed, FLOOR_ULPS * epsilon, 0.0)  # the elementwise test judges an all-zero reference
+            return _Allowance(fixed, relative, 0.0)  # the elementwise test judges an all-zero reference
         floor = FLOOR_ULPS_L2 * epsilon + FLOOR_SUBNORMAL_UNITS * smallest * np.sqrt(expected.reference.size) / norm
         # One draw of n roundings tells their size only to 1/sqrt(n): a scalar's native error may be zero by luck.
         spread = 1.0 + TAIL_FACTOR / np.sqrt(max(n, 1))
         l2 = factor * spread * (rounding.native_l2 + rounding.response_l2) / norm + floor
-        return _Allowance(float(fixed), FLOOR_ULPS * epsilon, float(l2))
+        return _Allowance(float(fixed + TAIL_FACTOR * drift * rms), relative, float(l2 + drift))
 
 
 # --- below: chunks

@@ -27,7 +27,6 @@ from kernel_lsp.plan.checking import check
 from kernel_lsp.plan.parser import parse
 from kernel_lsp.source.cuda import kernel_signatures
 
-
 MIN_SCRATCH_BYTES = 1 << 30
 SCRATCH_FACTOR = 16
 """Scratch may have so many times the bytes of all inputs and outputs: a split of a sum into parts needs a few."""

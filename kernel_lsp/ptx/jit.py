@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import ctypes.util
+import re
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -45,6 +47,7 @@ KERNEL_PASSES = (
 )
 """LLVM's own levels 1 and 2 take three to eight times as long as these passes, for code that is not faster here."""
 CODE_GENERATION_LEVEL = 1
+_NAME = re.compile(r"[\w$]+")
 MODULE_FLAGS = """
 !0 = !{!"branch_weights", i32 2000, i32 1}
 !1 = !{!"branch_weights", i32 1, i32 2000}
@@ -87,10 +90,7 @@ class Compiler:
     def load(self, text: str) -> LoadedModule:
         """Compile every kernel of a PTX text. Raises UnsupportedPtxError."""
         module = parse(text)
-        windows = {
-            variable.name: FIRST_BUFFER_WINDOW + index
-            for index, variable in enumerate(v for v in module.variables if v.space in ("global", "const"))
-        }
+        windows = {name: FIRST_BUFFER_WINDOW + index for index, name in enumerate(_used_variables(module, text))}
         symbols = {name: window_base(window) for name, window in windows.items()}
         try:
             emitted = [_emit(function, module, symbols) for function in module.functions.values() if function.is_entry]
@@ -153,6 +153,13 @@ def _module_text(kernels: list[EmittedKernel]) -> str:
         "declare i64 @fault(i64, i64, i64, i64, i64)\n"
     )
     return declarations + prelude_for(body) + body + MODULE_FLAGS
+
+
+def _used_variables(module: Module, text: str) -> list[str]:
+    """Variables that something names beside their declaration: headers declare thousands that nothing does."""
+    n_mentions = Counter(_NAME.findall(text))
+    variables = (variable.name for variable in module.variables if variable.space in ("global", "const"))
+    return [name for name in variables if n_mentions[name] > 1]
 
 
 def _add_library_symbols() -> None:

@@ -18,7 +18,6 @@ from kernel_lsp.ptx.jit import CompiledKernel, Compiler, LoadedModule
 from kernel_lsp.ptx.machine import InvalidRequestError, RunRequest, run_steps
 from kernel_lsp.ptx.syntax import Instruction, Module, UnsupportedPtxError
 
-
 OUT_OF_SPACE = (errno.ENOMEM, errno.ENOSPC, errno.EFBIG)
 
 

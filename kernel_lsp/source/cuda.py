@@ -29,7 +29,7 @@ def kernel_signatures(text: str) -> tuple[KernelSignature, ...]:
     Names carry their namespaces (``ns::kernel``). Simple aliases (``using vec = float4;``) in parameter types are
     replaced by what they stand for. The span is that of the name.
     """
-    source = _Source.read(text)
+    source = _Source.read(_without_kernel_bodies(text))
     aliases = dict(_aliases(source))
     found: dict[tuple[str, tuple[KernelParameter, ...]], KernelSignature] = {}
     for kernel in _kernels(source):
@@ -78,6 +78,39 @@ def parsed_source(text: str) -> ParsedSource:
 
 
 # --- below: finding `__global__` functions in the tree
+
+_KERNEL_HEAD = re.compile(
+    r"\b__global__\b[^;{}]{0,500}?\b[A-Za-z_]\w*\s*\((?=[^;{}]{0,4000}\)[^;{}()]{0,200}\{)[^;{}]{0,4000}\{"
+)
+
+
+def _without_kernel_bodies(text: str) -> str:
+    """`text` with blanks in the bodies of kernels: macros there, which no grammar follows, hide no signature."""
+    code, pieces, done = _without_comments_and_strings(text), [], 0
+    for match in _KERNEL_HEAD.finditer(code):
+        if match.end() >= done:
+            end = _end_of_body(code, match.end())
+            pieces += [text[done : match.end()], re.sub(r"[^\n]", " ", text[match.end() : end])]
+            done = end
+    return "".join([*pieces, text[done:]])
+
+
+def _without_comments_and_strings(text: str) -> str:
+    return _NO_CODE.sub(lambda match: re.sub(r"[^\n]", " ", match[0]), text)
+
+
+_NO_CODE = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])\'', re.DOTALL)
+
+
+def _end_of_body(code: str, start: int) -> int:
+    """Where the brace is that closes the body which starts at `start`; `start` itself when none does."""
+    depth = 1
+    for match in re.compile(r"[{}]").finditer(code, start):
+        depth += 1 if match[0] == "{" else -1
+        if depth == 0:
+            return match.start()
+    return start
+
 
 _UNKNOWN_ATTRIBUTES = re.compile(rb"\b__(?:cluster_dims|maxnreg|block_size)__\s*\([^()]*(?:\([^()]*\)[^()]*)*\)")
 """Attributes that the grammar takes for function calls; they are blanked, so every position stays as it was."""

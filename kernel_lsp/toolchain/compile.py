@@ -32,7 +32,13 @@ from kernel_lsp.toolchain.standard_headers import STANDARD_HEADERS
 DEFAULT_ARCHITECTURE = "sm_90"
 DEFAULT_DEADLINE_S = 60.0
 DEFAULT_N_PROCESSES = 2
-DEFAULT_OPTIONS = ("--std=c++17", "-lineinfo", "-default-device", "--ptxas-options=-v")
+NVCC_CONSTANTS = (
+    *("-DINFINITY=__int_as_float(0x7f800000)", "-DHUGE_VALF=__int_as_float(0x7f800000)"),
+    *("-DNAN=__int_as_float(0x7fffffff)", "-DFLT_MAX=3.402823466e+38F"),
+    *("-DFLT_MIN=1.175494351e-38F", "-DFLT_EPSILON=1.192092896e-07F", "-DM_PI=3.14159265358979323846"),
+)
+"""What nvcc's own headers define without being asked, and kernels that were written for nvcc use."""
+DEFAULT_OPTIONS = ("--std=c++17", "-lineinfo", "-default-device", "--ptxas-options=-v", *NVCC_CONSTANTS)
 """Never fast-math: it would change results without the text saying so."""
 MAX_TEXT_BYTES = 4 << 20
 MAX_LOG_CHARACTERS = 20_000

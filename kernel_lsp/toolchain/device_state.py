@@ -54,7 +54,7 @@ def _declared(statement: Statement) -> str | None:
 
 def _points_to(ptx: PtxText, variables: set[str]) -> dict[str, frozenset[str]]:
     """Variables whose addresses the initial value of another holds, at once or by way of others."""
-    found = {name: frozenset() for name in variables}
+    found: dict[str, frozenset[str]] = {name: frozenset() for name in variables}
     for statement in ptx.statements:
         match = _DECLARATION.match(statement.text)
         if match and match["initial"]:
@@ -187,9 +187,9 @@ def _is_on_stack(statement: Statement) -> bool:
 
 def _stored(statement: Statement, holders: Mapping[str, frozenset[str]]) -> frozenset[str]:
     """The variables whose address it stores."""
-    return (
-        _held(_BRACKETED.sub(" ", _operands(statement)), holders) if statement.opcode.startswith("st") else frozenset()
-    )
+    if not statement.opcode.startswith("st"):
+        return frozenset()
+    return _held(_BRACKETED.sub(" ", _operands(statement)), holders)
 
 
 def _is_write(opcode: str) -> bool:

@@ -25,7 +25,12 @@ import torch
 _logger = logging.getLogger(__name__)
 
 CACHE_FORMAT = 1
-NVRTC_OPTIONS = ("--std=c++17", "-default-device", "-lineinfo")
+NVRTC_OPTIONS = (
+    *("--std=c++17", "-default-device", "-lineinfo", "-DINFINITY=__int_as_float(0x7f800000)"),
+    *("-DHUGE_VALF=__int_as_float(0x7f800000)", "-DNAN=__int_as_float(0x7fffffff)"),
+    *("-DFLT_MAX=3.402823466e+38F", "-DFLT_MIN=1.175494351e-38F"),
+    *("-DFLT_EPSILON=1.192092896e-07F", "-DM_PI=3.14159265358979323846"),
+)  # the constants are nvcc's own, which kernels use without an include
 # More dynamic shared memory per block, or more blocks per cluster, must be asked for (programming guide).
 DEFAULT_SHARED_BYTES = 48 << 10
 PORTABLE_CLUSTER_BLOCKS = 8
