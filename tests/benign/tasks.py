@@ -1,0 +1,124 @@
+"""What the benign kernels compute."""
+
+import torch
+import torch.nn.functional as F
+
+
+# kernel-lsp: x=f32[64, 250], y=f32[64, 250]
+def add_relu(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return torch.relu(x + y)
+
+
+# kernel-lsp: x=f32[64, 256]
+def double(x: torch.Tensor) -> torch.Tensor:
+    return x * 2.0
+
+
+# kernel-lsp: x=f32[64, 300]
+def row_sum(x: torch.Tensor) -> torch.Tensor:
+    return x.sum(dim=-1)
+
+
+# kernel-lsp: x=f32[64, 256]
+def mean_all(x: torch.Tensor) -> torch.Tensor:
+    return x.mean()
+
+
+# kernel-lsp: x=f32[48, 256]
+def softmax(x: torch.Tensor) -> torch.Tensor:
+    return torch.softmax(x, dim=-1)
+
+
+# kernel-lsp: x=f32[48, 256], weight=f32[256], bias=f32[256]
+def layer_norm(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    return F.layer_norm(x, (x.shape[-1],), weight, bias, 1e-5)
+
+
+# kernel-lsp: x=f32[48, 128], weight=f32[80, 128]
+def linear(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    return F.linear(x, weight)
+
+
+# kernel-lsp: x=bf16[48, 128], weight=bf16[80, 128]
+def linear_bf16(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    return F.linear(x, weight)
+
+
+# kernel-lsp: x=f16[48, 256]
+def gelu_f16(x: torch.Tensor) -> torch.Tensor:
+    return F.gelu(x)
+
+
+# kernel-lsp: x=f32[64, 256]
+def gelu(x: torch.Tensor) -> torch.Tensor:
+    return F.gelu(x, approximate="tanh")
+
+
+# kernel-lsp: x=f32[64, 256]
+def silu(x: torch.Tensor) -> torch.Tensor:
+    return F.silu(x)
+
+
+# kernel-lsp: x=f32[64, 256]
+def is_negative(x: torch.Tensor) -> torch.Tensor:
+    return x < 0
+
+
+# kernel-lsp: x=f32[32, 200]
+def arg_max(x: torch.Tensor) -> torch.Tensor:
+    return torch.argmax(x, dim=-1)
+
+
+# kernel-lsp: x=i64[64, 256]
+def parity(x: torch.Tensor) -> torch.Tensor:
+    return x & 1
+
+
+# kernel-lsp: x=f32[40, 72]
+def transpose(x: torch.Tensor) -> torch.Tensor:
+    return x.t().contiguous()
+
+
+# kernel-lsp: x=f32[32, 300]
+def cumulative(x: torch.Tensor) -> torch.Tensor:
+    return torch.cumsum(x, dim=-1)
+
+
+# kernel-lsp: x=f32[]
+def square_of_one(x: torch.Tensor) -> torch.Tensor:
+    return x * x
+
+
+# kernel-lsp: x=f32[1]
+def negate_one(x: torch.Tensor) -> torch.Tensor:
+    return -x
+
+
+# kernel-lsp: x=f64[64, 100]
+def norm_f64(x: torch.Tensor) -> torch.Tensor:
+    return torch.sqrt((x * x).sum(dim=-1))
+
+
+# kernel-lsp: x=f32[64, 256]
+def triangle(x: torch.Tensor) -> torch.Tensor:
+    return torch.tril(x)
+
+
+# kernel-lsp: x=f32[64, 256]
+def largest(x: torch.Tensor) -> torch.Tensor:
+    return torch.amax(x, dim=-1)
+
+
+# kernel-lsp: x=f32[8, 16, 34]
+def blur(x: torch.Tensor) -> torch.Tensor:
+    return F.avg_pool1d(x, 3, stride=1)
+
+
+# kernel-lsp: x=f32[1024, 512], weight=f32[1024, 512]
+def large_linear(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    return F.linear(x, weight)
+
+
+# kernel-lsp: x=f32[64, 256]
+def first_and_rest(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    return x.amax(dim=-1), x.sum(dim=0)
