@@ -12,7 +12,7 @@ from kernel_lsp.source.selection import select
 
 
 def extract_lines(task: Task, file: Path, symbol: str, first_line: int, last_line: int) -> ExtractedLines:
-    """The lines of `symbol` as a function; `task` is the captured `symbol`. Raises TargetError where they can be none."""
+    """The lines of `symbol` as a function; `task` is the captured `symbol`. Raises TargetError where it can be none."""
     source = read_python_file(file, str(file))
     selection = select(source, symbol, first_line, last_line)
     name = f"{task.name}_lines_{selection.first_line}_{selection.last_line}"

@@ -15,6 +15,8 @@ from .samples import KERNEL, SCALE
 
 PARSE_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND, INVALID_PARAMS, NOT_INITIALIZED = -32700, -32600, -32601, -32602, -32002
 N_FUZZED = int(os.environ.get("KERNEL_LSP_TEST_MESSAGES", "3000"))
+N_AT_ONCE = max(200, N_FUZZED // 50)
+"""Messages between two waits for all answers: some answers wait for an analysis, which comes when typing pauses."""
 SEED = 20261121
 PLACE = {"line": 1, "character": 1}
 HOVER = {"textDocument": {"uri": "file:///nowhere.py"}, "position": PLACE}
@@ -192,7 +194,7 @@ async def test_fuzzed_messages_leave_every_request_answered(tmp_path: Path) -> N
             if "id" in message and "method" in message:
                 replies.append(editor.expect(message["id"]))
             editor.send(message)
-            if number % 200 == 0:
+            if number % N_AT_ONCE == 0:
                 await check_alive(editor)
                 await asyncio.wait_for(asyncio.gather(*replies), 120)
                 replies.clear()
