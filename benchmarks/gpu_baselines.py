@@ -81,7 +81,11 @@ async def run(arguments: argparse.Namespace) -> list[dict[str, Any]]:
             groups = [tasks[index::N_GROUPS] for index in range(N_GROUPS) if tasks[index::N_GROUPS]]
             all_baselines = [
                 await stack.enter_async_context(
-                    Baselines(lambda: session.new_worker(session.worker.python), BaselineCache(folder))
+                    Baselines(
+                        lambda: session.new_worker(session.worker.python),
+                        BaselineCache(folder),
+                        device=arguments.device,
+                    )
                 )
                 for _ in groups
             ]

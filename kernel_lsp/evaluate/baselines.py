@@ -18,7 +18,7 @@ from typing import Any, Protocol
 from kernel_lsp.core.measurement import BaselineResult, MissingBaseline, TimedBaseline
 from kernel_lsp.errors import KernelLspError
 from kernel_lsp.evaluate.baselines_cache import BaselineCache, BaselineKey
-from kernel_lsp.evaluate.timing import Asker, Subject, SubjectFailed, prepare
+from kernel_lsp.evaluate.timing import Asker, Subject, SubjectFailed, end, prepare
 
 EAGER = "eager"
 MODES = {
@@ -56,30 +56,39 @@ class Job:
 
 
 class Baselines:
-    """All baselines of one task on one GPU. Use as ``async with``; `names` can leave some out."""
+    """All baselines on one GPU. Use as ``async with``; `names` can leave some out."""
 
     def __init__(
-        self, make_worker: Callable[[], TimingWorker], cache: BaselineCache, *, names: Sequence[str] = tuple(MODES)
+        self,
+        make_worker: Callable[[], TimingWorker],
+        cache: BaselineCache,
+        *,
+        device: int | str,
+        names: Sequence[str] = tuple(MODES),
     ) -> None:
-        self._cache, self._names = cache, tuple(names)
+        """`device` is an index, or ``cpu``."""
+        self._cache, self._device, self._names = cache, device, tuple(names)
         self._modes = {name: _Mode(name, make_worker) for name in self._names}
         self._known: dict[tuple[str, str], BaselineResult] = {}
         self._recorded: set[tuple[str, str]] = set()
         self._offered: list[Job] = []
+        self._warming: asyncio.Task[None] | None = None
         self._preparing: asyncio.Task[None] | None = None
         self._nothing_is_timed = asyncio.Event()
         self._nothing_is_timed.set()
 
     async def __aenter__(self) -> Baselines:
-        """Starts eager's process, so that it is warm when the first candidate comes."""
-        await self._modes[EAGER].start()
+        """Starts eager's process, so that it has torch and a context when the first candidate comes."""
+        worker = await self._modes[EAGER].start()
+        self._warming = asyncio.create_task(_warm_up(worker, self._device))
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        if self._preparing is not None:
-            self._preparing.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._preparing
+        for task in (self._warming, self._preparing):
+            if task is not None:
+                task.cancel()
+                with suppress(asyncio.CancelledError):
+                    await task
         await asyncio.gather(*(mode.close() for mode in self._modes.values()))
 
     async def offer(self, job: Job) -> None:
@@ -227,6 +236,14 @@ PROGRESS_S = 0.2
 def hash_of(value: Any) -> str:
     """Of a JSON value."""
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+
+
+async def _warm_up(worker: TimingWorker, device: int | str) -> None:
+    """Have the process time something small. What goes wrong here goes wrong again where it has a name."""
+    request = {"device": device, "method": "graph"}
+    probe = await prepare(EAGER, "warm-up", worker, "prepare_probe", request, PREPARE_DEADLINES_S[EAGER])
+    if isinstance(probe, Subject):
+        await end(probe)
 
 
 # --- below: one mode

@@ -94,13 +94,15 @@ class OperationTimer:
         cache_directory: Path,
         plan: TimingPlan | None = None,
         baselines: Sequence[str] = tuple(MODES),
+        patience_s: float = 0.0,
         seed: int = 0,
     ) -> None:
-        """`make_worker` gives a worker that is not started; `device` is an index, or ``cpu`` for the host's clock."""
+        """`make_worker` gives a worker that is not started; `device` is an index, or ``cpu`` for the host's clock;
+        `patience_s` is how long a timing waits for what is being compiled."""
         self._task, self._device, self._plan, self._seed = task, device, plan or TimingPlan(), seed
-        self._baselines = Baselines(make_worker, BaselineCache(cache_directory), names=baselines)
+        self._baselines = Baselines(make_worker, BaselineCache(cache_directory), device=device, names=baselines)
         self._noise = TimingNoise(device, seed)
-        self._numbers = count()
+        self._patience_s, self._numbers = patience_s, count()
         self._turn = asyncio.Lock()
 
     async def __aenter__(self) -> OperationTimer:
@@ -111,15 +113,15 @@ class OperationTimer:
         await self._baselines.__aexit__()
 
     async def time_operation(
-        self, worker: Asker, operation: TimedOperation, *, patience_s: float = 0.0
+        self, worker: Asker, operation: TimedOperation, *, patience_s: float | None = None
     ) -> TimingOutcome:
-        """The candidate beside eager and what is compiled by then, waiting up to `patience_s` for the rest.
+        """The candidate beside eager and what is compiled by then. `patience_s` is the timer's where it is not given.
 
         What is still being compiled is listed as missing; a later call has it."""
         async with self._turn:
             job = baseline_job(self._task, self._device, operation.bound, operation.direction, operation.files)
             await self._baselines.offer(job)
-            await self._baselines.wait(job, patience_s)
+            await self._baselines.wait(job, self._patience_s if patience_s is None else patience_s)
             async with self._baselines.held():
                 return await self._time(worker, operation, job)
 
