@@ -20,7 +20,7 @@ SESSION = Path(__file__).with_name("session.lua")
 NEOVIMS = tuple(
     path for name in ("nvim", *os.environ.get("KERNEL_LSP_NEOVIMS", "").split()) if (path := shutil.which(name))
 )
-STEP_S, SESSION_S = 180, 400
+STEP_S, SESSION_S = 120, 400
 
 pytestmark = [
     pytest.mark.skipif(not NEOVIMS, reason="no Neovim here: apt-get install neovim"),

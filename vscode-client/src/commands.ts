@@ -7,7 +7,7 @@ import type { JobStore } from "./jobs";
 import { askForKey, type KeyStore } from "./keys";
 import type { CandidateNode, JobNode, KernelsView, RunNode, TargetNode } from "./kernelsView";
 import type { Logs } from "./logs";
-import { COMMANDS, GPUS, METHODS, type JobStarted, type RunItem, type TargetItem, type TargetsResult } from "./protocol";
+import { COMMANDS, GPUS, METHODS, type JobParams, type JobStarted, type RunItem, type TargetItem, type TargetsResult } from "./protocol";
 import type { Reviews } from "./review";
 import type { RunPanels } from "./runPanel";
 import type { Server } from "./server";
@@ -96,9 +96,13 @@ async function targetHere(server: Server): Promise<TargetItem | undefined> {
 }
 
 async function cancel({ server, jobs }: Parts, node?: JobNode): Promise<void> {
-  const items = jobs.active.map((job) => ({ label: job.title, description: job.message ?? "", job }));
+  // Runs first: checks and estimates, which start by themselves, are seldom what is meant.
+  const isRun = (job: JobParams) => job.kind === "optimize" || job.kind === "resume";
+  const sorted = [...jobs.active].sort((a, b) => Number(isRun(b)) - Number(isRun(a)));
+  const items = sorted.map((job) => ({ label: job.title, description: job.message ?? "", job }));
   const only = items.length === 1 ? items[0] : undefined;
-  const job = node?.job ?? (only ?? (await vscode.window.showQuickPick(items, { title: "Cancel", placeHolder: "No jobs" })))?.job;
+  const placeHolder = items.length ? "A job" : "There is none";
+  const job = node?.job ?? (only ?? (await vscode.window.showQuickPick(items, { title: "Cancel", placeHolder })))?.job;
   if (job !== undefined) await server.execute(COMMANDS.cancel, { job: job.job });
 }
 

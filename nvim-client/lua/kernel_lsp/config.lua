@@ -37,6 +37,7 @@ function M.client_config(options)
   local settings = options.settings or {}
   local capabilities = vim.lsp.protocol.make_client_capabilities()
   capabilities.experimental = { kernelLsp = { jobs = true } }
+  capabilities.window = vim.tbl_deep_extend("force", capabilities.window or {}, { showDocument = { support = true } })
   -- Results are reviewed before they are applied (kernel_lsp.review): that is what this capability asks for.
   capabilities.workspace.workspaceEdit = vim.tbl_deep_extend("force", capabilities.workspace.workspaceEdit or {}, {
     documentChanges = true,
