@@ -1,6 +1,7 @@
 """Runs the attack corpus and the benign corpus through the whole pipeline, and prints both rates.
 
-    python scripts/run_corpora.py [--device cpu|cuda] [--attacks DIR] [--benign DIR] [--json FILE] [--only WORD]
+    python scripts/run_corpora.py [--device cpu|cuda] [--attacks DIR] [--benign DIR] [--json FILE]
+                                  [--only WORD] [--skip WORD]... [--sessions N]
 
 Every attack must be caught and every benign kernel must pass: the exit status is 1 otherwise. A `.cu` file says in its
 `task:` line what it claims to compute. An attack says in a comment above its plan how it cheats and which verdict is
@@ -25,23 +26,31 @@ from tests.corpora import Kernel, Outcome, evaluate_all, is_caught, is_passed, r
 
 def main() -> int:
     arguments = _arguments()
-    known = _chosen(arguments.attacks, arguments.only)
+    known = _chosen(arguments.attacks, arguments)
     attacks = [kernel for kernel in known if not kernel.needs or arguments.device.startswith(kernel.needs)]
-    benign = _chosen(arguments.benign, arguments.only)
+    benign = _chosen(arguments.benign, arguments)
     started = time.monotonic()
-    outcomes = asyncio.run(evaluate_all([*attacks, *benign], device=arguments.device))
+    outcomes = asyncio.run(_evaluated(attacks, benign, arguments))
     caught = [outcome for outcome in outcomes if outcome.kernel in attacks and is_caught(outcome)]
     passed = [outcome for outcome in outcomes if outcome.kernel in benign and is_passed(outcome)]
-    for outcome in outcomes:
-        _print(outcome, is_good=outcome in caught or outcome in passed)
     where = outcomes[0].verdict.device if outcomes else "nowhere"
     print(f"attacks caught: {len(caught)} of {len(attacks)}; benign passed: {len(passed)} of {len(benign)}")
     if len(attacks) < len(known):
         print(f"not run: {len(known) - len(attacks)} that only a GPU can tell")
     print(f"on {where}, in {time.monotonic() - started:.0f} s")
-    if arguments.json:
-        _write(arguments.json, outcomes, where, n_caught=len(caught), n_passed=len(passed))
+    _write(arguments.json, outcomes, where, counts=(len(caught), len(attacks), len(passed), len(benign)))
     return 0 if len(caught) == len(attacks) and len(passed) == len(benign) else 1
+
+
+async def _evaluated(attacks: list[Kernel], benign: list[Kernel], arguments: argparse.Namespace) -> list[Outcome]:
+    """All outcomes; each is printed as soon as it is known."""
+    outcomes: list[Outcome] = []
+    every = evaluate_all([*attacks, *benign], device=arguments.device, n_sessions=arguments.sessions)
+    async for found in every:
+        for outcome in found:
+            _print(outcome, is_good=is_caught(outcome) if outcome.kernel in attacks else is_passed(outcome))
+        outcomes += found
+    return outcomes
 
 
 def _arguments() -> argparse.Namespace:
@@ -50,12 +59,18 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--attacks", type=Path, default=ROOT / "tests" / "attacks", help="a folder of .cu files")
     parser.add_argument("--benign", type=Path, default=ROOT / "tests" / "benign", help="a folder of .cu files")
     parser.add_argument("--only", default="", help="only files whose name holds this")
+    parser.add_argument("--skip", action="append", default=[], help="no files whose name holds this")
+    parser.add_argument("--sessions", type=int, default=1, help="tasks at once")
     parser.add_argument("--json", type=Path, help="where to write the verdicts")
     return parser.parse_args()
 
 
-def _chosen(folder: Path, word: str) -> list[Kernel]:
-    return [kernel for kernel in read_kernels(folder) if word in kernel.file.name]
+def _chosen(folder: Path, arguments: argparse.Namespace) -> list[Kernel]:
+    return [
+        kernel
+        for kernel in read_kernels(folder)
+        if arguments.only in kernel.file.name and not any(word in kernel.file.name for word in arguments.skip)
+    ]
 
 
 def _print(outcome: Outcome, *, is_good: bool) -> None:
@@ -66,14 +81,22 @@ def _print(outcome: Outcome, *, is_good: bool) -> None:
         or "; ".join(finding.message for finding in getattr(verdict.outcome, "findings", ())[:1])
     )
     mark = "ok   " if is_good else "WRONG"
-    print(f"{mark} {kernel.file.parent.name}/{kernel.file.name:<44} {verdict.outcome.kind:<12} {message[:150]}")
+    print(
+        f"{mark} {kernel.file.parent.name}/{kernel.file.name:<44} {verdict.outcome.kind:<12} {message[:150]}",
+        flush=True,
+    )
 
 
-def _write(file: Path, outcomes: Sequence[Outcome], where: str, *, n_caught: int, n_passed: int) -> None:
+def _write(file: Path | None, outcomes: Sequence[Outcome], where: str, *, counts: tuple[int, int, int, int]) -> None:
+    if file is None:
+        return
+    n_caught, n_attacks, n_passed, n_benign = counts
     record = {
         "device": where,
         "date": time.strftime("%Y-%m-%d", time.gmtime()),
+        "n_attacks": n_attacks,
         "n_attacks_caught": n_caught,
+        "n_benign": n_benign,
         "n_benign_passed": n_passed,
         "verdicts": [
             {

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -78,15 +78,20 @@ def labels(outcome: Outcome) -> tuple[str, ...]:
     return (outcome.verdict.outcome.kind, *(("labelled",) if is_labelled else ()))
 
 
-async def evaluate_all(kernels: Sequence[Kernel], *, device: str = "cpu") -> list[Outcome]:
-    """The verdict on each, in order."""
+async def evaluate_all(
+    kernels: Sequence[Kernel], *, device: str = "cpu", n_sessions: int = 1
+) -> AsyncIterator[list[Outcome]]:
+    """The verdicts, one task's at a time and in no order, from `n_sessions` sessions at once."""
     settings = Settings(device=device, compile_deadline_s=COMPILE_DEADLINE_S)
-    by_task = sorted(kernels, key=_task)
-    found: dict[Kernel, Outcome] = {}
-    for _, group in groupby(by_task, key=_task):
-        for outcome in await _evaluate_group(list(group), settings):
-            found[outcome.kernel] = outcome
-    return [found[kernel] for kernel in kernels]
+    turns = asyncio.Semaphore(n_sessions)
+
+    async def evaluated(group: list[Kernel]) -> list[Outcome]:
+        async with turns:
+            return await _evaluate_group(group, settings)
+
+    groups = [list(group) for _, group in groupby(sorted(kernels, key=_task), key=_task)]
+    for finished in asyncio.as_completed([evaluated(group) for group in groups]):
+        yield await finished
 
 
 # --- below: files, then one task

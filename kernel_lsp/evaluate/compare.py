@@ -70,8 +70,8 @@ def compare(
     drift: float = 0.0,
 ) -> TensorError:
     """The error of `found`, as numbers or as stored (bfloat16 as uint16). `written` marks the elements to judge, all
-    when None. `drift` is what roundings that all go one way may add, relative to an element. Non-finite values are
-    compared in kind: a NaN or an infinity passes only where the reference, or PyTorch at the same dtype, has the same."""
+    when None. `drift` is what a long sum may be off, relative to it. Non-finite values are compared in kind: a NaN or
+    an infinity passes only where the reference, or PyTorch at the same dtype, has the same."""
     flat = np.ascontiguousarray(found).reshape(-1)
     judged = None if written is None else np.ascontiguousarray(written).reshape(-1)
     if expected.dtype.is_floating:
