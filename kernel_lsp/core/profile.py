@@ -8,6 +8,8 @@ from kernel_lsp.core.finding import Finding
 from kernel_lsp.core.model import SCHEMA_VERSION, Noun
 
 SECTOR_BYTES = 32
+LAUNCH_US = 2.2
+"""Start to end of a kernel that does next to nothing (one H200, measured)."""
 FULL_WARP = 31.5
 """Threads of a warp in a request, rounded: below, some do not take part."""
 ProfileKind = Literal["measured", "executor"]
@@ -163,6 +165,8 @@ class ProfileReport(Noun):
         how = f"measured on {self.device}" if self.kind == "measured" else f"estimated for {self.device}"
         floor = f", {self.times_the_floor:.1f} times the floor of {self.floor_us:.3g} us" if self.floor_us else ""
         text = [f"{self.time_us:.4g} us {how}{floor} ({self.floor_basis})."]
+        if self.hottest is not None and self.hottest.bound == "launch":
+            text.append(f"A launch that does nothing takes about {LAUNCH_US} us: little of this is the kernel's work.")
         for kernel in sorted(self.kernels, key=lambda kernel: -kernel.share)[:3]:
             text.append(f"{kernel.kernel}: {kernel.share:.0%} of the time, bound by {_bound_words(kernel)}.")
         for number, advice in enumerate(self.advice, start=1):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from math import ceil
 
-from kernel_lsp.core.profile import Advice, KernelProfile, LineProfile
+from kernel_lsp.core.profile import LAUNCH_US, Advice, KernelProfile, LineProfile
 
 MAX_ADVICE = 3
 MIN_GAIN = 0.02
@@ -22,8 +22,6 @@ FEW_WAVES = 8
 MUCH_TRAFFIC = 1.3
 BARRIER, GLOBAL_MEMORY = "other warps at a barrier", "global memory"
 MIN_BARRIER_STALL, MIN_MEMORY_STALL = 0.15, 0.35
-LAUNCH_US = 2.2
-"""Start to end of a kernel that does next to nothing (one H200, measured)."""
 MAX_SPILL_GAIN, BYTES_OF_BAD_SPILLS = 0.3, 512
 """A few spilled bytes stay in L1 and cost next to nothing."""
 MAX_FUSED_US = 50.0

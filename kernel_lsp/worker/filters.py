@@ -98,6 +98,10 @@ class _Subject:
         generator = torch.Generator().manual_seed(seed)
         return [_drawn(leaf, generator).to(self.device) for leaf in self.leaves]
 
+    def arguments(self, tensors: Sequence[torch.Tensor]) -> tuple[list[Any], dict[str, Any]]:
+        """What the call takes, with these tensors where its own are."""
+        return self._inputs.rebuild(tensors)
+
     def run(self, tensors: Sequence[torch.Tensor]) -> Outputs:
         """What the code gives, from a random state that is always the same. Raises TargetFailure."""
         with seeded(RUN_SEED), without_cuda():
@@ -105,7 +109,7 @@ class _Subject:
 
     def run_as(self, call: Callable[..., Any], tensors: Sequence[torch.Tensor]) -> Outputs:
         """What `call` gives from the random state as it is: the user's code, or a compiled form of it."""
-        positional, keywords = self._inputs.rebuild([tensor.clone() for tensor in tensors])
+        positional, keywords = self.arguments([tensor.clone() for tensor in tensors])
         file, line = self._source["file"], self._source["line"]
         try:
             with torch.no_grad(), quiet():
@@ -260,16 +264,18 @@ def _moved(parameter: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
 
 
 def _eager_ms(subject: _Subject, tensors: Sequence[torch.Tensor]) -> float | None:
-    """The median of the device's time per call; None without a GPU."""
+    """The median time of a call to its end on the device; None without a GPU."""
     if subject.device.type != "cuda":
         return None
+    positional, keywords = subject.arguments(tensors)
     samples = []
-    for _ in range(N_TIMED_RUNS):
-        torch.cuda.synchronize()
-        started = time.perf_counter()
-        subject.run_as(subject.call, tensors)
-        torch.cuda.synchronize()
-        samples.append((time.perf_counter() - started) * 1e3)
+    with torch.no_grad(), quiet():
+        for _ in range(N_TIMED_RUNS):
+            torch.cuda.synchronize()
+            started = time.perf_counter()
+            subject.call(*positional, **keywords)
+            torch.cuda.synchronize()
+            samples.append((time.perf_counter() - started) * 1e3)
     return statistics.median(samples)
 
 
