@@ -27,7 +27,16 @@ import numpy as np
 
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.plan import BoundLaunch, BoundOperation, BoundTensor, ScalarArgument, TensorArgument
-from kernel_lsp.evaluate.timing import Rounds, Subject, SubjectFailed, TimingPlan, end, measure_in_turn, prepare
+from kernel_lsp.evaluate.timing import (
+    Rounds,
+    Subject,
+    SubjectFailed,
+    TimingPlan,
+    aligned,
+    end,
+    measure_in_turn,
+    prepare,
+)
 from kernel_lsp.evaluate.timing_noise import AGAIN, OURS, TimingNoise
 from kernel_lsp.evaluate.timing_operation import PREPARE_DEADLINE_S
 from kernel_lsp.evaluate.timing_result import measurement, ratio
@@ -209,8 +218,9 @@ async def time_once(
 ) -> Repeat:
     started = time.monotonic()
     ours = await subject(OURS, kernel, workers[0], x)
-    again = [await subject(AGAIN, kernel, workers[0], x)] if noise.needs_self_pair(ours) else []
-    theirs = await subject(THEIRS, kernel, workers[1], x)
+    again = [await subject(AGAIN, kernel, workers[0], x, ours.n_calls)] if noise.needs_self_pair(ours) else []
+    theirs = await aligned(await subject(THEIRS, kernel, workers[1], x), ours)
+    assert isinstance(theirs, Subject), theirs
     prepared = time.monotonic()
     rounds = await measure_in_turn([ours, *again, theirs], TimingPlan(), seed=number)
     assert isinstance(rounds, Rounds), rounds
@@ -239,12 +249,13 @@ async def time_once(
     )
 
 
-async def subject(name: str, kernel: Kernel, worker: Worker, x: Path) -> Subject:
+async def subject(name: str, kernel: Kernel, worker: Worker, x: Path, n_calls: int = 0) -> Subject:
     entry = {"name": "x", "path": str(x), "dtype": "f32", "shape": list(kernel.x_shape)}
     request = {
         "candidate": kernel.name,
         "operation": kernel.operation.model_dump(mode="json"),
         "inputs": [entry],
+        "n_calls": n_calls,
     }
     found = await prepare(name, name, worker, "prepare_candidate", request, PREPARE_DEADLINE_S)
     assert isinstance(found, Subject), found

@@ -123,6 +123,10 @@ class Baselines:
             if subject.name in (EAGER, best) or (job.job_id, subject.name) not in self._known
         ]
 
+    def rearranged(self, job: Job, subject: Subject) -> None:
+        """A subject has other calls per sample from now on."""
+        self._modes[subject.name].rearranged(job, subject)
+
     def others(self, job: Job, measured: Sequence[str]) -> list[BaselineResult]:
         """What is known of the ways that were not `measured` just now: an earlier time, or why there is none."""
         found = []
@@ -298,6 +302,9 @@ class _Mode:
             return None
         await self.fail(job, found)
         return found
+
+    def rearranged(self, job: Job, subject: Subject) -> None:
+        self._ready[job.job_id] = subject
 
     async def fail(self, job: Job, failed: SubjectFailed) -> None:
         """No time for this job; the next has a new process where this one is of no more use."""

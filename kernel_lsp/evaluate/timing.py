@@ -18,6 +18,8 @@ US_PER_S = 1e6
 BLOCK_US = 3000.0
 """Of cold samples: short beside what clocks take to move, long beside a question to a process."""
 MIN_SAMPLES, MAX_SAMPLES = 3, 8
+MAX_SAMPLE_US = 2000.0
+"""Of a baseline with as many calls as the candidate: what is that much slower needs no such care."""
 OPERATOR_US = 1000.0
 """Of calls from Python, once a round."""
 MAX_OPERATOR_CALLS = 16
@@ -186,6 +188,21 @@ async def prepare(
     """Have a worker prepare a subject: what it refuses, and how it ends, is a value."""
     answer = await _ask(name, worker, command, {"subject": subject_id, **request}, deadline_s)
     return answer if isinstance(answer, SubjectFailed) else Subject(name, subject_id, worker, answer)
+
+
+async def aligned(theirs: Subject, ours: Subject) -> Subject | SubjectFailed:
+    """Theirs with as many calls per sample as ours, as far as its samples stay short: what is around the calls of a
+    sample then weighs the same on both sides."""
+    longest = max(1, int(MAX_SAMPLE_US / max(theirs.time_us, 1e-3)))
+    wanted = min(ours.n_calls, longest, int(theirs.facts["max_calls"]))
+    if theirs.n_calls == wanted or theirs.facts.get("asked_calls") == wanted:
+        return theirs
+    request = {"subject": theirs.subject_id, "n_calls": wanted}
+    answer = await _ask(theirs.name, theirs.worker, "set_calls", request, BLOCK_DEADLINE_S)
+    if isinstance(answer, SubjectFailed):
+        return answer
+    # On a stream it may have fewer than were asked for: asking again would not help.
+    return Subject(theirs.name, theirs.subject_id, theirs.worker, {**answer, "asked_calls": wanted})
 
 
 async def end(subject: Subject) -> Mapping[str, Any] | SubjectFailed:

@@ -17,6 +17,9 @@ N_SELF_PAIRS = 2
 """A-A pairs with other buffers, per GPU and order of magnitude of the time; the larger noise counts."""
 PROBE_DEADLINE_S = 60.0
 PROBE_PLAN = TimingPlan(max_rounds=8, n_warm_samples=0)
+SAMPLE_OVERHEAD_US = 3.0
+"""Of a graph's launch and two events, divided among a sample's calls: 2.9 us on one H200, 2026-11-21. Where the two
+sides have different numbers of calls, so much of it may look like a difference."""
 ENQUEUE_US_PER_LAUNCH = 5.0
 """Of the host, about: tells how many launches a call makes that we did not write."""
 
@@ -41,7 +44,9 @@ class TimingNoise:
         """The relative difference between these two that may be no difference of theirs."""
         of_buffers = max(self._of_buffers.get(_magnitude(ours), [0.0]))
         offset_us = await self._offset_us(ours, theirs)
-        return max(of_buffers, *(offset_us * _n_launches(subject) / subject.time_us for subject in (ours, theirs)))
+        unequal_us = SAMPLE_OVERHEAD_US * abs(1 / ours.n_calls - 1 / theirs.n_calls)
+        extra_us = [unequal_us + offset_us * _n_launches(subject) for subject in (ours, theirs)]
+        return max(of_buffers, *(us / subject.time_us for us, subject in zip(extra_us, (ours, theirs), strict=True)))
 
     async def _offset_us(self, ours: Subject, theirs: Subject) -> float:
         """How far apart the two processes run one and the same small kernel, each by the method of its subject. A

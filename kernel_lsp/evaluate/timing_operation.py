@@ -19,7 +19,17 @@ from kernel_lsp.core.task import Task, TaskTensor
 from kernel_lsp.errors import SettingError
 from kernel_lsp.evaluate.baselines import MODES, Baselines, Job, TimingWorker, hash_of
 from kernel_lsp.evaluate.baselines_cache import BaselineCache
-from kernel_lsp.evaluate.timing import Asker, Rounds, Subject, SubjectFailed, TimingPlan, end, measure_in_turn, prepare
+from kernel_lsp.evaluate.timing import (
+    Asker,
+    Rounds,
+    Subject,
+    SubjectFailed,
+    TimingPlan,
+    aligned,
+    end,
+    measure_in_turn,
+    prepare,
+)
 from kernel_lsp.evaluate.timing_floor import time_floor
 from kernel_lsp.evaluate.timing_noise import AGAIN, OURS, TimingNoise
 from kernel_lsp.evaluate.timing_result import measurement, ratio
@@ -134,7 +144,7 @@ class OperationTimer:
             return CandidateBroke(ours.message)
         extra = []
         if self._noise.needs_self_pair(ours):
-            again = await self._prepare(worker, operation, AGAIN, number)
+            again = await self._prepare(worker, operation, AGAIN, number, n_calls=ours.n_calls)
             if isinstance(again, SubjectFailed):
                 return CandidateBroke(again.message)
             extra.append(again)
@@ -154,12 +164,23 @@ class OperationTimer:
             if not baselines:
                 missing = self._baselines.others(job, ())
                 return NotTimed("; ".join(f"{found.name}: {_reason(found)}" for found in missing))
-            rounds = await measure_in_turn([*candidates, *baselines], self._plan, self._seed)
-            if isinstance(rounds, Rounds):
-                return Measured(rounds, tuple(baselines), tuple(candidates))
-            if rounds.name in (OURS, AGAIN):
-                return CandidateBroke(rounds.message)
-            await self._baselines.drop(job, rounds)
+            found = await self._measure(candidates, baselines, job)
+            if isinstance(found, Measured):
+                return found
+            if found.name in (OURS, AGAIN):
+                return CandidateBroke(found.message)
+            await self._baselines.drop(job, found)
+
+    async def _measure(self, candidates: list[Subject], baselines: list[Subject], job: Job) -> Measured | SubjectFailed:
+        arranged = []
+        for baseline in baselines:
+            found = await aligned(baseline, candidates[0])
+            if isinstance(found, SubjectFailed):
+                return found
+            self._baselines.rearranged(job, found)
+            arranged.append(found)
+        rounds = await measure_in_turn([*candidates, *arranged], self._plan, self._seed)
+        return rounds if isinstance(rounds, SubjectFailed) else Measured(rounds, tuple(arranged), tuple(candidates))
 
     async def _outcome(self, ours: Subject, measured: Measured, operation: TimedOperation, job: Job) -> TimingOutcome:
         for again in measured.candidates[1:]:
@@ -201,13 +222,14 @@ class OperationTimer:
     # --- below: the candidate's side
 
     async def _prepare(
-        self, worker: Asker, operation: TimedOperation, name: str, number: int
+        self, worker: Asker, operation: TimedOperation, name: str, number: int, n_calls: int = 0
     ) -> Subject | SubjectFailed:
         request = {
             "candidate": operation.candidate_id,
             "operation": operation.bound.model_dump(mode="json"),
             "inputs": _entries(operation.files),
             "expected": dict(operation.expected),
+            "n_calls": n_calls,
         }
         return await prepare(
             name, f"{name}-{number}".replace(" ", "-"), worker, "prepare_candidate", request, PREPARE_DEADLINE_S

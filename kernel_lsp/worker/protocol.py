@@ -26,6 +26,7 @@ COMMANDS = {
     "prepare_candidate": ("timing_candidate", "prepare_candidate"),
     "prepare_baseline": ("baseline", "prepare_baseline"),
     "prepare_probe": ("timing", "prepare_probe"),
+    "set_calls": ("timing", "set_calls"),
     "time_block": ("timing", "time_block"),
     "end_timing": ("timing", "end_timing"),
     "extension_facts": ("foreign_facts", "extension_facts"),

@@ -1,4 +1,4 @@
-"""Commands that time one subject, a block of samples at a time: `prepare_probe`, `time_block` and `end_timing`.
+"""Commands that time one subject: `prepare_probe`, `set_calls`, `time_block` (a block of samples) and `end_timing`.
 
 A subject is a candidate's operation (`timing_candidate`) or a way to run the task in PyTorch (`baseline`): these live
 in different processes. Who asks for the blocks alternates between them; between two blocks nothing runs here.
@@ -26,9 +26,11 @@ from .timing_stopwatch import CudaStopwatch, HostStopwatch, Resolution, Stopwatc
 GRAPH, STREAM = "graph", "stream"
 """How the calls of a sample reach the device: as one CUDA graph of ours, or one after the other."""
 N_WARM_UP = 3
-N_PROBES = 3
-LEAST_SAMPLE_US = 100.0
-"""Calls are put into one sample until it is as long, so that two events around them weigh little."""
+N_PROBES = 5
+LEAST_SAMPLE_US = 200.0
+"""Calls are put into one sample until it is as long: what is around them, 2.9 us on one H200, is divided by them."""
+N_PROBE_CALLS = 8
+"""Of a sample that tells how many calls a sample should have: in a single one the launch is most of it."""
 MAX_SHARED_GRAPHS = 4
 """Of several calls each: they begin at different sets of buffers."""
 MAX_SLEEP_US = 4000.0
@@ -78,8 +80,10 @@ class Subject:
     n_calls: int = 1
     written_bytes: int = 0
     """By one call, at least: its results."""
+    own_enqueue_us: float = 0.0
+    """The host's time for one call."""
     enqueue_us: float = 0.0
-    """Of one call, or of one replay of all calls."""
+    """The host's time for one call, or for one replay of all calls."""
     graphs: list[CapturedCalls] = field(default_factory=list)
     warm_graph: CapturedCalls | None = None
     capture_problem: str = "it has graphs of its own, or runs on no GPU"
@@ -129,7 +133,7 @@ def prepare_probe(request: dict[str, Any]) -> dict[str, Any]:
     graph_arm = arm if request["method"] == GRAPH else None
     try:
         subject = Subject(arm, _no_call, MAX_SETS, device, graph_arm=graph_arm)
-        return {"status": "ready", **admit(request["subject"], subject)}
+        return {"status": "ready", **admit(request["subject"], subject, MAX_SETS)}
     except RuntimeError as error:  # torch raises nothing narrower for what a device refuses
         return {"status": "crashed", "message": str(error)[:500]}
 
@@ -156,11 +160,23 @@ def end_timing(request: dict[str, Any]) -> dict[str, Any]:
     return {"status": "ended", **subject.watch.report()}
 
 
-def admit(name: str, subject: Subject) -> dict[str, Any]:
-    """Make a subject known under a name, warm it up, capture its graphs, and probe it.
+def set_calls(request: dict[str, Any]) -> dict[str, Any]:
+    """``{"subject", "n_calls"}``: put so many calls into each sample, so that what is around them weighs as much as on
+    the other side. Answers as `admit` does, or ``{"status": "crashed", "message"}``."""
+    subject = _subject(request)
+    try:
+        with torch.no_grad(), _on(subject.device):
+            return {"status": "ready", **_arranged(subject, int(request["n_calls"]))}
+    except RuntimeError as error:  # torch raises nothing narrower for what a device refuses
+        return {"status": "crashed", "message": str(error)[:500]}
 
-    Answers ``{"n_sets", "n_calls", "method", "method_reason", "time_us", "enqueue_us", "resolution_us", "tick_us",
-    ...facts of the device}``; `n_calls` are in each sample, `method` is `GRAPH` or `STREAM`, times are per call.
+
+def admit(name: str, subject: Subject, n_calls: int = 0) -> dict[str, Any]:
+    """Make a subject known under a name, warm it up, capture its graphs, and probe it. `n_calls` go into each sample,
+    or as many as make it long enough.
+
+    Answers ``{"n_sets", "n_calls", "max_calls", "method", "method_reason", "time_us", "enqueue_us", "resolution_us",
+    "tick_us", ...facts of the device}``; `method` is `GRAPH` or `STREAM`, times are per call.
     """
     set_precision()
     with torch.no_grad(), _on(subject.device):
@@ -168,24 +184,9 @@ def admit(name: str, subject: Subject) -> dict[str, Any]:
         for place in range(max(N_WARM_UP, subject.n_sets)):
             subject.arm(place % subject.n_sets)()
         stopwatch.wait()
-        own_enqueue_us = subject.enqueue_us = _enqueue_us(lambda: subject.arm(0), stopwatch)
-        wanted = math.ceil(LEAST_SAMPLE_US / max(_probe_us(subject, stopwatch), 1e-3))
-        subject.n_calls = max(1, min(wanted, subject.max_calls, subject.n_sets))
-        if not _capture(subject, stopwatch):
-            subject.n_calls = min(subject.n_calls, _affordable_calls(subject))
+        subject.own_enqueue_us = _enqueue_us(lambda: subject.arm(0), stopwatch)
         SUBJECTS[name] = subject
-        resolution = _resolution(subject.device, stopwatch)
-        return {
-            "n_sets": subject.n_sets,
-            "n_calls": subject.n_calls,
-            "method": GRAPH if subject.graphs else STREAM,
-            "method_reason": subject.capture_problem,
-            "time_us": _probe_us(subject, stopwatch) / subject.n_calls,
-            "enqueue_us": own_enqueue_us,
-            "resolution_us": resolution.empty_us,
-            "tick_us": resolution.tick_us,
-            **_facts(subject.device),
-        }
+        return _arranged(subject, n_calls or _long_enough(subject, stopwatch))
 
 
 def set_precision() -> None:
@@ -278,6 +279,36 @@ def _no_call(place: int) -> Callable[[], Any]:
     return lambda: None
 
 
+def _arranged(subject: Subject, n_calls: int) -> dict[str, Any]:
+    """Put so many calls into each sample, as far as it can have them."""
+    stopwatch = stopwatch_of(subject.device)
+    subject.graphs, subject.warm_graph, subject.enqueue_us = [], None, subject.own_enqueue_us
+    subject.n_calls = max(1, min(n_calls, subject.max_calls, subject.n_sets))
+    if not _capture(subject, stopwatch):
+        subject.n_calls = min(subject.n_calls, _affordable_calls(subject))
+    resolution = _resolution(subject.device, stopwatch)
+    return {
+        "n_sets": subject.n_sets,
+        "n_calls": subject.n_calls,
+        "max_calls": min(subject.max_calls, subject.n_sets),
+        "method": GRAPH if subject.graphs else STREAM,
+        "method_reason": subject.capture_problem,
+        "time_us": _probe_us(subject, stopwatch),
+        "enqueue_us": subject.own_enqueue_us,
+        "resolution_us": resolution.empty_us,
+        "tick_us": resolution.tick_us,
+        **_facts(subject.device),
+    }
+
+
+def _long_enough(subject: Subject, stopwatch: Stopwatch) -> int:
+    """A power of two, so that small differences in time seldom make one."""
+    subject.enqueue_us = subject.own_enqueue_us
+    subject.n_calls = max(1, min(N_PROBE_CALLS, subject.max_calls, subject.n_sets, _affordable_calls(subject)))
+    wanted = LEAST_SAMPLE_US / max(_probe_us(subject, stopwatch), 1e-3)
+    return 1 << max(0, math.ceil(math.log2(wanted)))
+
+
 def _capture(subject: Subject, stopwatch: Stopwatch) -> bool:
     """Whether the subject's calls are graphs from now on; what cannot be captured stays as it is."""
     if subject.graph_arm is None or subject.device is None:
@@ -300,10 +331,10 @@ def _capture(subject: Subject, stopwatch: Stopwatch) -> bool:
 
 
 def _probe_us(subject: Subject, stopwatch: Stopwatch) -> float:
-    """The shortest of a few samples."""
+    """Per call, in the shortest of a few samples."""
     for _ in range(N_PROBES):
         stopwatch.cold_sample(subject.cold_sample(0), subject.sleep_us, subject.written_bytes)
-    return min(stopwatch.take())
+    return min(stopwatch.take()) / subject.n_calls
 
 
 def _enqueue_us(arm: Callable[[], Callable[[], Any]], stopwatch: Stopwatch) -> float:

@@ -20,7 +20,7 @@ Inputs = Mapping[str, torch.Tensor]
 
 def prepare_candidate(request: dict[str, Any]) -> dict[str, Any]:
     """``{"subject", "candidate", "operation", "inputs": [file entries]}``, and ``"expected": {output: fingerprint}`` of
-    outputs that were judged; without, of the first call here.
+    outputs that were judged; without, of the first call here. ``"n_calls"`` go into each sample where it is given.
 
     Answers ``{"status": "ready", ...}`` as `timing.admit` says, or ``{"status": "crashed", "message"}``.
     """
@@ -31,7 +31,7 @@ def prepare_candidate(request: dict[str, Any]) -> dict[str, Any]:
         with on_device(candidate.device):
             inputs = {name: tensor.to(on(candidate.device)) for name, tensor in read.items()}
             subject = candidate_subject(candidate, request["operation"], inputs, request.get("expected") or {})
-            return {"status": "ready", **admit(request["subject"], subject)}
+            return {"status": "ready", **admit(request["subject"], subject, int(request.get("n_calls", 0)))}
     except (CudaError, RuntimeError) as error:
         return {"status": "crashed", "message": short_message(error)}
 

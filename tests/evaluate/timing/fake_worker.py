@@ -65,8 +65,24 @@ def prepare_baseline(request: dict[str, Any]) -> dict[str, Any]:
 
 def ready(request: dict[str, Any], what: str) -> dict[str, Any]:
     SUBJECTS[request["subject"]] = what
-    n_calls = max(1, min(16, round(100 / true_us(what))))
-    return {"status": "ready", "time_us": true_us(what), "n_calls": n_calls, "method": "graph", **FACTS}
+    n_calls = int(request.get("n_calls", 0)) or max(1, min(16, round(200 / true_us(what))))
+    return arranged(what, n_calls)
+
+
+def set_calls(request: dict[str, Any]) -> dict[str, Any]:
+    log(f"set_calls {request['subject']} {request['n_calls']}")
+    return arranged(SUBJECTS[request["subject"]], request["n_calls"])
+
+
+def arranged(what: str, n_calls: int) -> dict[str, Any]:
+    return {
+        "status": "ready",
+        "time_us": true_us(what),
+        "n_calls": min(n_calls, BEHAVIOUR.get("max_calls", 16)),
+        "max_calls": BEHAVIOUR.get("max_calls", 16),
+        "method": "graph",
+        **FACTS,
+    }
 
 
 def time_block(request: dict[str, Any]) -> dict[str, Any]:
@@ -118,6 +134,7 @@ COMMANDS = {
     "prepare_candidate": prepare_candidate,
     "prepare_baseline": prepare_baseline,
     "prepare_probe": prepare_probe,
+    "set_calls": set_calls,
     "time_block": time_block,
     "end_timing": end_timing,
 }

@@ -123,11 +123,28 @@ async def test_a_a_pairs_are_measured_twice_a_session(tmp_path: Path) -> None:
     assert len(started) == 2
 
 
-async def test_short_calls_are_put_into_one_sample(tmp_path: Path) -> None:
-    async with bench(tmp_path, times_us={"ours": 5.0, "eager": 200.0}, baselines=("eager",)) as it:
+async def test_both_sides_have_as_many_calls_in_a_sample(tmp_path: Path) -> None:
+    async with bench(tmp_path, times_us={"ours": 5.0, "eager": 20.0}, baselines=("eager",)) as it:
         comparison = await it.comparison()
-    assert (comparison.ours.n_calls_per_sample, comparison.baseline.n_calls_per_sample) == (16, 1)  # type: ignore[union-attr]
+        await it.comparison()
+        assert sum(" set_calls " in line for line in it.log()) == 1
+    assert (comparison.ours.n_calls_per_sample, comparison.baseline.n_calls_per_sample) == (16, 16)  # type: ignore[union-attr]
     assert comparison.ours.resolution_us == pytest.approx(1.0 / 16)  # type: ignore[union-attr]
+
+
+async def test_samples_of_a_much_slower_baseline_stay_short(tmp_path: Path) -> None:
+    async with bench(tmp_path, times_us={"ours": 5.0, "eager": 900.0}, baselines=("eager",)) as it:
+        baseline = (await it.comparison()).baseline
+    assert baseline.n_calls_per_sample == 2  # type: ignore[union-attr]
+
+
+async def test_a_baseline_that_takes_one_call_at_a_time_costs_noise(tmp_path: Path) -> None:
+    """3 us around the calls of a sample weigh 60 % of a call of 5 us."""
+    own = {"times_us": {"ours": 5.0}, "max_calls": 16}
+    async with bench(tmp_path, times_us={"eager": 7.0}, max_calls=1, candidate=own, baselines=("eager",)) as it:
+        ratio = (await it.comparison()).ratio
+    assert ratio is not None
+    assert ratio.claim == "no difference"
 
 
 async def test_warm_and_operator_times_are_beside_the_cold_one(tmp_path: Path) -> None:
