@@ -36,6 +36,8 @@ MODULE_NAME = "kernel_lsp_extension"
 DEADLINE_S = 180.0
 MAX_OUTPUT_BYTES = 1 << 20
 MAX_FINDINGS = 50
+MAX_LINE_CHARACTERS = 1000
+"""Of a log, so that searching it takes time that its length bounds."""
 PRELUDE = "#include <torch/types.h>\n#include <torch/csrc/utils/pybind.h>\n"
 """What extensions use of <torch/extension.h>, which has the C++ frontend in it, too, and takes twice as long."""
 FULL_PRELUDE = "#include <torch/extension.h>\n"
@@ -327,6 +329,7 @@ class _Build:
 
 def _findings(log: str, tool: str, status: int) -> tuple[Finding, ...]:
     """The compiler's errors at their lines; `#line` makes them those of the user's file."""
+    log = "\n".join(line[:MAX_LINE_CHARACTERS] for line in log.splitlines())
     found = tuple(
         Finding(
             code="compile-error",
