@@ -1,4 +1,4 @@
-"""What can be optimized below a folder, or in one file, in a process of its own: one line with the folder in, one line out."""
+"""What can be optimized below a folder, or in one file, in a process of its own: one line in, one line out."""
 
 from __future__ import annotations
 
