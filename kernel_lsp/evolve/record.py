@@ -1,6 +1,7 @@
 """A run of models as text that depends on prompts, replies and verdicts alone: two runs of one replay have the same.
 
-Dates, durations, folders, run ids and the order in which things happened to end are left out; everything else is in.
+Dates, durations, folders, run ids, the order in which things happened to end, and the numbers of full checks, which
+draw a case anew each time, are left out; everything else is in.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from kernel_lsp.core.verdict import Verdict
 from kernel_lsp.evolve.archive import Archive
 from kernel_lsp.evolve.conversation import SPENDING
 from kernel_lsp.evolve.model_records import ModelRecords
@@ -29,7 +31,7 @@ def canonical_record(archive: Archive, run_id: str) -> str:
     candidates = {candidate.id: candidate.text for candidate in archive.candidates(run_id)}
     lines += [{"candidate": id_, "text": candidates[id_]} for id_ in sorted(candidates)]
     verdicts = sorted(archive.verdicts(run_id), key=lambda verdict: (verdict.candidate_id, verdict.depth))
-    lines += [{"verdict": verdict.model_dump(mode="json")} for verdict in verdicts]
+    lines += [{"verdict": _verdict(verdict)} for verdict in verdicts]
     ends = [event for event in archive.events(run_id) if event.kind == "run_finished"]
     lines += [
         {"end": {"candidate_id": end.candidate_id, "reason": end.reason, "stopped": end.stopped}} for end in ends[-1:]
@@ -44,6 +46,14 @@ def record_run(archive: Archive, run_id: str, path: Path) -> int:
     replies = records.replies()
     write_recording(path, values, replies)
     return len(replies)
+
+
+def _verdict(verdict: Verdict) -> dict[str, Any]:
+    """A full check draws a case that nobody can know beforehand, so of its outcome only the kind repeats itself."""
+    found = verdict.model_dump(mode="json")
+    if verdict.depth == "full":
+        found |= {"outcome": verdict.outcome.kind, "notes": [], "findings": []}
+    return found
 
 
 def _lasting(value: Any) -> Any:

@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from kernel_lsp.evolve.archive import Archive
+from kernel_lsp.evolve.model_records import ModelRecords
 from kernel_lsp.evolve.record import canonical_record
 from tests.cli.commands import Ran, run, write
 from tests.llm.chat_server import ChatServer, Refuses
-from tests.llm.provider_script import TARGET, answer
+from tests.llm.provider_script import INJECTION, TARGET, answer
 
 KEY = "sk-cli-0123456789abcdefghijkl"
 OPTIONS = ("optimize", "model.py::scale", "--device", "cpu", "--generations", "2", "--proposals", "3", "--json")
@@ -73,6 +74,15 @@ def test_every_proposal_and_reply_is_in_the_archive(live: tuple[Path, Ran]) -> N
     with sqlite3.connect(folder / ".kernel-lsp" / "archive.sqlite3") as db:
         assert db.execute("SELECT COUNT(DISTINCT slot) FROM proposals").fetchone() == (6,)
         assert db.execute("SELECT COUNT(*) FROM replies").fetchone()[0] >= 6
+
+
+def test_what_the_users_code_says_to_models_is_in_no_prompt(live: tuple[Path, Ran]) -> None:
+    folder, _ = live
+    assert INJECTION in (folder / "model.py").read_text()
+    with Archive(folder) as archive:
+        replies = ModelRecords(archive, archive.run("last").run_id).replies()
+    assert replies
+    assert [recorded.key for recorded in replies if INJECTION in recorded.request.model_dump_json()] == []
 
 
 def test_a_provider_that_refuses_ends_the_run_with_the_generators_kernel(tmp_path: Path) -> None:
