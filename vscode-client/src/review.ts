@@ -135,6 +135,8 @@ export class Reviews implements vscode.Disposable {
       this.documents.put(review.run, "before", file.uri, file.before),
       this.documents.put(review.run, "after", file.uri, file.after),
     ]);
+    // Beside the evidence, not over it.
+    await vscode.commands.executeCommand("workbench.action.focusFirstEditorGroup");
     await vscode.commands.executeCommand("vscode.changes", review.label, changes);
   }
 
