@@ -69,6 +69,9 @@ class Settings(Noun):
     capture_deadline_s: Deadline = _setting(120.0, "Seconds that importing and capturing the target may take.")
     compile_deadline_s: Deadline = _setting(60.0, "Seconds that one compile may take.")
     case_deadline_s: Deadline = _setting(60.0, "Seconds that one correctness case may take.")
+    baseline_wait_s: float = _setting(
+        0.0, "Seconds that a timing waits for torch.compile's modes; 0 takes those that are ready.", ge=0, le=3600
+    )
     run_deadline_s: Deadline = _setting(3600.0, "Seconds after which a run starts no further candidate.")
     memory_limit_bytes: int = _setting(8 * GIB, "Memory that a worker process may use.", ge=GIB // 4)
     max_case_instructions: int = _setting(

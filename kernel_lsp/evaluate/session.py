@@ -158,6 +158,7 @@ class Session:
             self._session_gpu.timing_worker,
             device=device.index,
             cache_directory=self.settings.cache_directory,
+            patience_s=self.settings.baseline_wait_s,
             seed=self.settings.seed,
         )
         return await self._stack.enter_async_context(timer)

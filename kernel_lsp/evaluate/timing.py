@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from kernel_lsp.errors import KernelLspError
 from kernel_lsp.evaluate.timing_statistics import MIN_ROUNDS
@@ -25,7 +25,7 @@ OPERATOR_US = 1000.0
 MAX_OPERATOR_CALLS = 16
 FLUSH_US = 60.0
 """Of a flush of L2: 120 MB read and written at 4.3 TB/s."""
-GRAPH = "graph"
+GRAPH: Final = "graph"
 GRAPH_ENQUEUE_US = 50.0
 """Of waiting for the host to launch a graph."""
 BLOCK_OVERHEAD_US = 1500.0

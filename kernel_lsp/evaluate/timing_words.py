@@ -80,7 +80,8 @@ def _ours_line(ours: Measurement) -> str:
 
 def _baseline_line(found: BaselineResult, ours_us: float) -> str:
     if isinstance(found, MissingBaseline):
-        return f"{found.name}: no time, {found.reason}"
+        hint = "" if found.is_final else "; with baseline_wait_s = 60 a timing waits for it"
+        return f"{found.name}: no time, {found.reason}{hint}"
     timed = found.measurement
     if found.ratio is None:
         times = f"{timed.time_us / ours_us:.3g}x"

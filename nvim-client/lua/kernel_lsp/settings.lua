@@ -11,6 +11,7 @@
 ---@field captureDeadlineS? number Seconds that importing and capturing the target may take.
 ---@field compileDeadlineS? number Seconds that one compile may take.
 ---@field caseDeadlineS? number Seconds that one correctness case may take.
+---@field baselineWaitS? number Seconds that a timing waits for torch.compile's modes; 0 takes those that are ready.
 ---@field runDeadlineS? number Seconds after which a run starts no further candidate.
 ---@field memoryLimitBytes? integer Memory that a worker process may use.
 ---@field maxCaseInstructions? integer Instructions, counted per thread, that the executor may run for one case.
@@ -43,6 +44,6 @@
 ---@field measureOnSave? boolean In an editor: when you save a kernel, also run and time it on the GPU, in a trusted workspace.
 
 return {
-  names = { "device", "targetGpu", "python", "cudaDirectory", "generations", "proposals", "seed", "captureDeadlineS", "compileDeadlineS", "caseDeadlineS", "runDeadlineS", "memoryLimitBytes", "maxCaseInstructions", "cacheDirectory", "models", "modelBaseUrl", "modelPrices", "budgetUsd", "modelDeadlineS", "modelIdleDeadlineS", "modelMaxTokens", "modelConcurrency", "modelRequestsPerMinute", "temperatures", "strategy", "ensemble", "repairRounds", "islands", "earlyStop", "judges", "judgeThreshold", "outDirectory", "logLevel", "sandbox", "diagnostics", "codeLens", "inlayHints", "estimateOnHover", "checkOnSave", "measureOnSave" },
+  names = { "device", "targetGpu", "python", "cudaDirectory", "generations", "proposals", "seed", "captureDeadlineS", "compileDeadlineS", "caseDeadlineS", "baselineWaitS", "runDeadlineS", "memoryLimitBytes", "maxCaseInstructions", "cacheDirectory", "models", "modelBaseUrl", "modelPrices", "budgetUsd", "modelDeadlineS", "modelIdleDeadlineS", "modelMaxTokens", "modelConcurrency", "modelRequestsPerMinute", "temperatures", "strategy", "ensemble", "repairRounds", "islands", "earlyStop", "judges", "judgeThreshold", "outDirectory", "logLevel", "sandbox", "diagnostics", "codeLens", "inlayHints", "estimateOnHover", "checkOnSave", "measureOnSave" },
   gpus = { "H200", "H100 SXM", "H100 PCIe", "A100 40GB", "A100 80GB", "A100 80GB PCIe", "A10", "L4", "L40S", "V100", "T4", "RTX 3090", "RTX 4090", "RTX 5090", "RTX 6000 Ada", "B200" },
 }

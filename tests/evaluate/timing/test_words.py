@@ -83,7 +83,13 @@ def test_a_time_of_another_day_says_so() -> None:
 
 def test_what_is_missing_has_its_reason() -> None:
     missing = MissingBaseline(name="compile", reason="being compiled", is_final=False)
-    assert "compile: no time, being compiled" in detail_lines(comparison(timed("eager", 108), missing))
+    said = "compile: no time, being compiled; with baseline_wait_s = 60 a timing waits for it"
+    assert said in detail_lines(comparison(timed("eager", 108), missing))
+
+
+def test_a_failed_baseline_is_not_worth_waiting_for() -> None:
+    missing = MissingBaseline(name="compile", reason="BackendCompilerFailed", is_final=True)
+    assert "compile: no time, BackendCompilerFailed" in detail_lines(comparison(timed("eager", 108), missing))
 
 
 def test_every_baseline_has_its_interval_and_claim() -> None:
