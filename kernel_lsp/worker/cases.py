@@ -11,7 +11,7 @@ import sympy
 import torch
 
 from .backward import GRADIENT
-from .capture import WARM, Argument, Captured
+from .captured import WARM, Argument, Captured
 from .dtypes import PLAN_NAMES
 from .failure import Failure
 from .families import FAMILIES, SPECIAL_VALUES, buffer_values, integers, near_own_values, place_special, resized

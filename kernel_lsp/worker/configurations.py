@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from .capture import Argument, Captured, capture_call, prepare_module, refuse_empty
+from .capture import capture_call, prepare_module, refuse_empty
+from .captured import Argument, Captured
 from .dtypes import PLAN_NAMES
 from .failure import Failure, TargetFailure
 from .inputs import CallInputs, Leaf, ScalarLeaf, TensorLeaf

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .capture import Captured
+from .captured import Captured
 
 INDEXING = {
     "embedding": (1, 0, None),

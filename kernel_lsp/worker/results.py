@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from .backward import GRADIENT
-from .capture import Captured
+from .captured import Captured
 from .exact import run_exact
 from .failure import Failure, TargetFailure, raised_by_user, short_message
 from .families import FAMILIES, SPECIAL_VALUES

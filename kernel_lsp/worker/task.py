@@ -9,7 +9,7 @@ from typing import Any
 import sympy
 import torch
 
-from .capture import Argument, Captured, is_lifted
+from .captured import Argument, Captured, is_lifted
 from .dtypes import PLAN_NAMES
 from .index_bounds import index_limits
 from .inputs import ScalarLeaf, TensorLeaf

@@ -10,7 +10,7 @@ import sympy
 import torch
 
 from .backward import BackwardProgram
-from .capture import Captured
+from .captured import Captured
 from .machine import without_cuda
 from .program import OWNER, eagerly, quiet, user_outputs
 

@@ -1,0 +1,101 @@
+"""What is known of one capture, and the captures that this process keeps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import sympy
+import torch
+
+from .backward import BackwardProgram
+from .graph import GraphText
+from .guards import Bounds
+from .inputs import CallInputs, StateOf
+from .load import Callee
+from .program import Placeholder, Program, Wrapper
+from .symbols import SymbolTable
+
+
+@dataclass(frozen=True)
+class Argument:
+    """A tensor argument of the operator: its name, and the placeholder it stands for."""
+
+    name: str
+    placeholder: Placeholder
+    position: int
+    """Among the placeholders."""
+
+
+@dataclass
+class Captured:
+    """Everything known of one capture."""
+
+    source: dict[str, Any]
+    callee: Callee
+    inputs: CallInputs
+    wrapper: Wrapper
+    program: Program
+    backward: BackwardProgram | None
+    symbols: SymbolTable
+    captured_sizes: dict[sympy.Symbol, int]
+    bounds: dict[sympy.Symbol, Bounds]
+    arguments: list[Argument]
+    output_names: list[str]
+    forward_text: GraphText
+    backward_text: GraphText | None
+    constants: dict[str, torch.Tensor]
+    notes: list[str] = field(default_factory=list)
+    configuration: int = 0
+    coverage: Any = None
+    """Of a task folder: `configurations.Coverage`."""
+
+    @property
+    def has_symbolic_state(self) -> bool:
+        """Whether some parameter or buffer has a dim that may change."""
+        return any(
+            self.state_name(argument) is not None and any(isinstance(size, torch.SymInt) for size in fake.shape)
+            for argument in self.arguments
+            for fake in [self.program.fake_inputs[argument.position]]
+        )
+
+    def role(self, argument: Argument) -> str:
+        """input, parameter, buffer or constant, as the user's code has it."""
+        state = self._state(argument)
+        return argument.placeholder.role if state is None else state.role
+
+    def state_name(self, argument: Argument) -> str | None:
+        """The qualified name of a parameter or buffer; None for what is none."""
+        state = self._state(argument)
+        if state is not None:
+            return state.name
+        return argument.placeholder.qualified_name if argument.placeholder.role != "input" else None
+
+    def requires_grad(self, argument: Argument) -> bool:
+        """Whether a parameter asks for its gradient."""
+        state = self._state(argument)
+        return bool(argument.placeholder.value.requires_grad) if state is None else state.requires_grad
+
+    def _state(self, argument: Argument) -> StateOf | None:
+        index = argument.placeholder.index
+        return self.inputs.tensors[index].state if argument.placeholder.role == "input" else None
+
+
+def is_lifted(argument: Argument) -> bool:
+    """Whether it is a tensor that the code makes from numbers, and no attribute of a module."""
+    return argument.placeholder.role == "constant" and argument.placeholder.qualified_name.startswith("lifted_tensor")
+
+
+@dataclass
+class _Warm:
+    """`others` are captures of further configurations of the same task folder, by their number."""
+
+    captured: Captured | None = None
+    others: dict[int, Captured] = field(default_factory=dict)
+
+    def find(self, configuration: int) -> Captured | None:
+        return self.others.get(configuration) if configuration else self.captured
+
+
+WARM = _Warm()
+"""The last capture of this process."""
