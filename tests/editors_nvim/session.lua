@@ -36,6 +36,12 @@ local function text_of(path)
   return text
 end
 
+local function runs()
+  return vim.tbl_filter(function(job)
+    return job.kind == "optimize"
+  end, require("kernel_lsp.jobs").list())
+end
+
 local function session()
   local jobs = require("kernel_lsp.jobs")
   local review = require("kernel_lsp.review")
@@ -62,7 +68,7 @@ local function session()
   vim.api.nvim_win_set_cursor(0, { tonumber(vim.env.SCALE_LINE), 0 })
   vim.cmd("LspKernelOptimize")
   until_holds("a job", function()
-    return #jobs.list() == 1
+    return #runs() == 1
   end)
   seen.status = {}
   until_holds("a review", function()
@@ -99,13 +105,19 @@ local function session()
   vim.cmd("edit " .. vim.env.FILE)
   vim.cmd("LspKernelOptimize scale")
   until_holds("a second job", function()
-    return #jobs.list() == 1
+    return #runs() == 1
   end)
+  local id = runs()[1].job
+  vim.api.nvim_create_autocmd("User", {
+    pattern = "KernelLspJob",
+    callback = function()
+      seen.cancelled = jobs.last.job == id and jobs.last.state or seen.cancelled
+    end,
+  })
   vim.cmd("LspKernelCancel")
   until_holds("its end", function()
     return #jobs.list() == 0
   end)
-  seen.cancelled = jobs.last.state
   vim.cmd("LspKernelCancel")
   vim.cmd("checkhealth kernel_lsp")
   seen.health = table.concat(vim.api.nvim_buf_get_lines(0, 0, -1, false), "\n")

@@ -1,8 +1,17 @@
-// What the editor's own models can do with kernel-lsp: tools, where this editor has such a thing.
+// What the editor's own models can do with kernel-lsp: a tool, and MCP servers, where this editor has such things.
 import * as vscode from "vscode";
 import type { Logs } from "./logs";
-import { COMMANDS, type JobStarted } from "./protocol";
+import { COMMANDS, METHODS, type JobStarted, type TargetsResult } from "./protocol";
 import type { Server } from "./server";
+
+const MCP_PROVIDER = "kernel-lsp.targets";
+const MAX_MCP_TARGETS = 20;
+
+/** Since VS Code 1.101, and so not in the types of the version that the extension is built against. */
+interface McpApi {
+  McpStdioServerDefinition?: new (label: string, command: string, args: string[]) => { cwd?: vscode.Uri };
+  lm?: { registerMcpServerDefinitionProvider?(id: string, provider: { provideMcpServerDefinitions(): Promise<object[]> }): vscode.Disposable };
+}
 
 interface TargetInput {
   file: string;
@@ -14,9 +23,27 @@ export function registerModels(context: vscode.ExtensionContext, server: Server,
   const lm = (vscode as { lm?: Partial<typeof vscode.lm> }).lm;
   if (lm?.registerTool === undefined) {
     logs.client.info("this editor has no language-model tools");
-    return;
+  } else {
+    context.subscriptions.push(lm.registerTool<TargetInput>("kernel-lsp_optimize", new OptimizeTool(server)));
   }
-  context.subscriptions.push(lm.registerTool<TargetInput>("kernel-lsp_optimize", new OptimizeTool(server)));
+  const register = (vscode as McpApi).lm?.registerMcpServerDefinitionProvider;
+  if (register === undefined) {
+    logs.client.info("this editor takes no definitions of MCP servers");
+  } else {
+    context.subscriptions.push(register(MCP_PROVIDER, { provideMcpServerDefinitions: () => mcpServers(server) }));
+  }
+}
+
+/** One server for each target: compile, check, time and profile kernels for it. The editor starts one when it is used. */
+export async function mcpServers(server: Server): Promise<object[]> {
+  const { McpStdioServerDefinition: Definition } = vscode as McpApi;
+  const [folder, found] = [server.folder, server.found];
+  if (Definition === undefined || folder === undefined || found === undefined || !vscode.workspace.isTrusted) return [];
+  const { targets } = await server.ask<TargetsResult>(METHODS.targets, { uri: folder.toString() });
+  return targets.slice(0, MAX_MCP_TARGETS).map((target) => {
+    const name = `${vscode.workspace.asRelativePath(vscode.Uri.parse(target.uri), false)}::${target.symbol}`;
+    return Object.assign(new Definition(`kernel-lsp ${name}`, found.program, ["mcp", name]), { cwd: folder });
+  });
 }
 
 /** Starts a run. The user confirms it, and reviews its result as that of any other run. */

@@ -12,3 +12,11 @@ export class EventEmitter<T> {
     this.listeners.clear();
   }
 }
+
+export const workspace = { isTrusted: true, asRelativePath: (uri: string) => uri.replace("file:///w/", "") };
+
+export const Uri = { parse: (uri: string) => uri };
+
+export class McpStdioServerDefinition {
+  constructor(readonly label: string, readonly command: string, readonly args: string[]) {}
+}

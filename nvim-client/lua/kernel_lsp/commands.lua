@@ -87,8 +87,17 @@ local function on_run(name)
   end
 end
 
-local function cancel()
+--- The runs where there are any: checks and estimates, which start by themselves, are seldom what is meant.
+local function cancellable()
   local jobs = require("kernel_lsp.jobs").list()
+  local runs = vim.tbl_filter(function(job)
+    return job.kind == "optimize" or job.kind == "resume"
+  end, jobs)
+  return #runs > 0 and runs or jobs
+end
+
+local function cancel()
+  local jobs = cancellable()
   if #jobs == 0 then
     say("there is no job to cancel")
   elseif #jobs == 1 then
