@@ -24,7 +24,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -222,8 +222,9 @@ async def _evaluate_and_kill(candidate: Candidate, session: Session, evaluator: 
     running = asyncio.create_task(evaluator.evaluate(candidate, "screen"))
     while device is not None and not running.done():
         if device.current_candidate == candidate.id:
-            os.kill(device.slot.pid, signal.SIGKILL)
-            break
+            with suppress(ProcessLookupError):  # it may be being replaced: then the next one is killed
+                os.kill(device.slot.pid, signal.SIGKILL)
+                break
         await asyncio.sleep(0.002)
     return await running
 
