@@ -1,0 +1,132 @@
+"""Timed calls have to do the work that was judged: what is found when they do not. The runs are on the CPU."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import math
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+
+WORKER = Path(__file__).parents[2] / "kernel_lsp" / "worker"
+N = 64
+
+
+@pytest.fixture(scope="module", name="timing_candidate")
+def the_module() -> ModuleType:
+    package = "_worker_for_output_watch"
+    spec = importlib.util.spec_from_file_location(
+        package, WORKER / "__init__.py", submodule_search_locations=[str(WORKER)]
+    )
+    assert spec is not None
+    sys.modules[package] = importlib.util.module_from_spec(spec)
+    return importlib.import_module(f"{package}.timing_candidate")
+
+
+class FakeRun:
+    """Doubles x; `kernel` may do something else instead."""
+
+    def __init__(self, module: ModuleType, kernel: Callable[[FakeRun], None] | None = None) -> None:
+        self._fingerprint, self._kernel = module.fingerprint, kernel
+        x = torch.arange(N, dtype=torch.float32) + 1
+        self.tensors = {"x": x, "out": torch.empty(N)}
+        self.poison()
+
+    def __call__(self) -> None:
+        if self._kernel is not None:
+            self._kernel(self)
+        else:
+            torch.mul(self.tensors["x"], 2, out=self.tensors["out"])
+
+    def poison(self) -> None:
+        self.tensors["out"].view(torch.uint8).fill_(0xFF)
+
+    def output_tensors(self) -> dict[str, torch.Tensor]:
+        return {"out": self.tensors["out"]}
+
+    def output_fingerprints(self) -> dict[str, int]:
+        return {"out": self._fingerprint(self.tensors["out"])}
+
+    def changed_inputs(self, fingerprints: dict[str, int]) -> list[str]:
+        return [name for name, expected in fingerprints.items() if self._fingerprint(self.tensors[name]) != expected]
+
+    def overrun(self) -> list[str]:
+        return []
+
+
+def watched(module: ModuleType, timed: Callable[[FakeRun], None] | None, n_blocks: int = 8) -> dict[str, Any]:
+    """Warm up with the right kernel, then time blocks with `timed`."""
+    runs = [FakeRun(module) for _ in range(4)]
+    inputs = {"x": runs[0].tensors["x"].clone()}
+    watch = module.OutputWatch(runs, inputs, {})
+    for run in runs:
+        run()
+    for run in runs:
+        run._kernel = timed
+    for _ in range(n_blocks):
+        watch.before_block([0, 1, 2, 3])
+        for run in runs:
+            run()
+        watch.after_block()
+    report: dict[str, Any] = watch.report()
+    return report
+
+
+def test_the_same_work_again_is_all_right(timing_candidate: ModuleType) -> None:
+    found = watched(timing_candidate, None)
+    assert (found["n_checked"], found["n_unequal"], found["relative_difference"]) == (8, 0, 0.0)
+    assert found["changed_inputs"] == found["overrun"] == []
+
+
+def test_a_kernel_that_stops_working_is_found(timing_candidate: ModuleType) -> None:
+    assert watched(timing_candidate, lambda run: None)["relative_difference"] == math.inf
+
+
+def test_a_kernel_that_never_worked_is_found_too(timing_candidate: ModuleType) -> None:
+    """Its first outputs are poison as well: they are no standard to compare with."""
+    runs = [FakeRun(timing_candidate, lambda run: None) for _ in range(2)]
+    watch = timing_candidate.OutputWatch(runs, {"x": runs[0].tensors["x"]}, {})
+    watch.before_block([0, 1])
+    watch.after_block()
+    assert watch.report()["relative_difference"] == math.inf
+
+
+def test_half_of_the_work_is_found(timing_candidate: ModuleType) -> None:
+    def half(run: FakeRun) -> None:
+        torch.mul(run.tensors["x"][: N // 2], 2, out=run.tensors["out"][: N // 2])
+
+    assert watched(timing_candidate, half)["n_unequal"] == 8
+
+
+def test_another_order_of_additions_is_a_small_difference(timing_candidate: ModuleType) -> None:
+    def wobbling(run: FakeRun) -> None:
+        run.tensors["out"].copy_(run.tensors["x"] * (2 + 1e-6 * float(torch.rand(()))))
+
+    found = watched(timing_candidate, wobbling)
+    assert found["n_unequal"] > 0
+    assert found["relative_difference"] < 1e-5
+
+
+def test_inputs_that_change_are_found(timing_candidate: ModuleType) -> None:
+    def spoiling(run: FakeRun) -> None:
+        torch.mul(run.tensors["x"], 2, out=run.tensors["out"])
+        run.tensors["x"].zero_()
+
+    assert watched(timing_candidate, spoiling)["changed_inputs"] == ["x"]
+
+
+def test_the_fingerprint_that_was_judged_is_the_standard(timing_candidate: ModuleType) -> None:
+    runs = [FakeRun(timing_candidate) for _ in range(2)]
+    watch = timing_candidate.OutputWatch(runs, {}, {"out": 12345})
+    for run in runs:
+        run()
+    watch.before_block([0])
+    runs[0]()
+    watch.after_block()
+    assert watch.report()["n_unequal"] == 1
