@@ -25,8 +25,8 @@ T_QUANTILES = {3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306, 9: 2.
                20: 2.086, 30: 2.042, 60: 2.000}  # fmt: skip
 """97.5 % points of Student's t by degrees of freedom."""
 MIN_NOISE_FLOOR = 0.015
-"""Relative. A kernel beside itself in another process came out within 0.4 % of 1 on an H200, five kernels of 5 to 520 us;
-a transpose, whose time depends on where its buffers lie, within 1.8 % (benchmarks/results/gpu_repeatability-*.json)."""
+"""Relative. A kernel beside itself in another process came out within 0.4 % of 1 on an H200, five kernels of 5 to 520
+us; a transpose, whose time depends on where its buffers lie, within 1.8 % (benchmarks/results/gpu_repeatability-*)."""
 
 
 @dataclass(frozen=True)
