@@ -8,6 +8,8 @@ from pydantic import Field
 
 from kernel_lsp.core.model import Noun
 
+EAGER = "eager"
+"""The baseline that every kernel has: PyTorch as it runs the user's code."""
 Bound = Literal["memory", "compute", "latency", "launch", "library"]
 Claim = Literal["faster", "slower", "no difference", "not compared"]
 """``not compared``: the two were not measured in turn, so that their ratio is a number and no claim."""

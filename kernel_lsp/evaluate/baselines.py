@@ -15,12 +15,11 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from kernel_lsp.core.measurement import BaselineResult, MissingBaseline, TimedBaseline
+from kernel_lsp.core.measurement import EAGER, BaselineResult, MissingBaseline, TimedBaseline
 from kernel_lsp.errors import KernelLspError
 from kernel_lsp.evaluate.baselines_cache import BaselineCache, BaselineKey
 from kernel_lsp.evaluate.timing import Asker, Subject, SubjectFailed, end, prepare
 
-EAGER = "eager"
 MODES = {
     EAGER: "eager",
     "compile": "default",

@@ -7,8 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from kernel_lsp.core.benchmark import BaselineGroup, BenchEntry, BenchReport, BenchScore, BenchTime, FastP, Kind
-from kernel_lsp.core.measurement import Comparison, Estimate, TimedBaseline
-from kernel_lsp.evaluate.baselines import EAGER
+from kernel_lsp.core.measurement import EAGER, Comparison, Estimate, TimedBaseline
 
 THRESHOLDS = (0.0, 0.5, 0.8, 1.0, 1.2, 1.5, 2.0, 5.0)
 """KernelBench reports p of 0, 0.5, 0.8, 1, 1.5 and 2."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from kernel_lsp.core.measurement import (
+    EAGER,
     BaselineResult,
     ClockSummary,
     Comparison,
@@ -12,7 +13,6 @@ from kernel_lsp.core.measurement import (
     Ratio,
     TimedBaseline,
 )
-from kernel_lsp.evaluate.baselines import EAGER
 
 
 def headline(comparison: Comparison) -> str:

@@ -13,26 +13,22 @@ from pygls.exceptions import JsonRpcInvalidParams
 from kernel_lsp.engine.messages import (
     Check,
     EstimateTarget,
-    GetResult,
     JobRequest,
     Optimize,
     OptimizeLines,
     ProfileKernel,
     Resume,
-    RunResult,
 )
-from kernel_lsp.evolve.archive import FOLDER_NAME
 from kernel_lsp.evolve.request import find_workspace
 from kernel_lsp.server import protocol
-from kernel_lsp.server.documents import Document, path_of
-from kernel_lsp.server.edits import RESULTS_FOLDER, write_aside
-from kernel_lsp.server.endings import present
+from kernel_lsp.server.documents import Document
 from kernel_lsp.server.explanations import explanation
 from kernel_lsp.server.jobs import Job, new_id
 from kernel_lsp.server.language_server import KernelLanguageServer
+from kernel_lsp.server.places import cells_of, file_at, file_of, place_of
 from kernel_lsp.server.progress import WorkDoneProgress
-from kernel_lsp.server.reports import run_report
 from kernel_lsp.server.rpc import structure_strictly
+from kernel_lsp.server.showing import show_report, show_result
 
 UNTRUSTED = "The workspace is not trusted, so nothing of it is run. Trust it first."
 
@@ -49,7 +45,7 @@ async def execute(server: KernelLanguageServer, params: types.ExecuteCommandPara
 def start_check(server: KernelLanguageServer, document: Document, *, is_quiet: bool, is_measured: bool = False) -> str:
     """Check a kernel file as it is in the editor, on the GPU as well where `is_measured`; an earlier check of it that
     is under way is ended."""
-    path = _file(document.uri)
+    path = file_at(document.uri)
     for job in server.jobs:
         if isinstance(job.request, Check) and job.uri == document.uri:
             server.spawn(server.jobs.cancel(job))
@@ -63,12 +59,12 @@ def start_check(server: KernelLanguageServer, document: Document, *, is_quiet: b
 
 def start_estimate(server: KernelLanguageServer, document: Document, symbol: str, *, is_quiet: bool) -> str:
     """Estimate a target, of the file as it is on disk, or of a notebook's cells as they are in the editor."""
-    path = _file_of(document)
+    path = file_of(document)
     for job in server.jobs:
         if isinstance(job.request, EstimateTarget) and job.uri == document.uri and job.symbol == symbol:
             return job.id
     overrides = server.settings.overrides(path.parent)
-    target, cells = f"{path.name}::{symbol}", _cells(server, document)
+    target, cells = f"{path.name}::{symbol}", cells_of(server, document)
     request = EstimateTarget(id=new_id(), directory=path.parent, target=target, cells=cells, settings=overrides)
     about = _about(server, document, symbol)
     return _start(server, request, f"Estimate {symbol}", document.uri, path, **about, is_quiet=is_quiet)
@@ -98,8 +94,8 @@ def _start_optimize(
 ) -> protocol.JobStarted:
     _allow(server)
     document = server.documents.get(about.uri)
-    path = _file_of(document) if document is not None else _file(about.uri)
-    cells = _cells(server, document) if document is not None else ()
+    path = file_of(document) if document is not None else file_at(about.uri)
+    cells = cells_of(server, document) if document is not None else ()
     if document is not None and not cells:
         _check_saved(server, document, path)
     request = Optimize(
@@ -116,7 +112,7 @@ def _start_optimize(
 
 async def _optimize_lines(server: KernelLanguageServer, about: protocol.LinesArguments) -> protocol.JobStarted:
     _allow(server)
-    path = _file(about.uri)
+    path = file_at(about.uri)
     document = server.documents.get(about.uri)
     if document is None:
         raise JsonRpcInvalidParams(message=f"the document {about.uri!r} is not open")
@@ -147,7 +143,7 @@ async def _measure(server: KernelLanguageServer, about: protocol.DocumentArgumen
 
 async def _profile(server: KernelLanguageServer, about: protocol.DocumentArguments) -> protocol.JobStarted:
     document = _kernel(server, about)
-    path = _file(document.uri)
+    path = file_at(document.uri)
     overrides = server.settings.overrides(path.parent)
     request = ProfileKernel(id=new_id(), directory=path.parent, kernel=path, text=document.text, settings=overrides)
     job = _start(server, request, f"Profile {path.name}", document.uri, path, serial=document.serial)
@@ -190,20 +186,20 @@ async def _cancel(server: KernelLanguageServer, about: protocol.JobArguments) ->
 
 async def _resume(server: KernelLanguageServer, about: protocol.RunArguments) -> protocol.JobStarted:
     _allow(server)
-    workspace = find_workspace(_place(server, about.uri).parent)
+    workspace = find_workspace(place_of(server, about.uri).parent)
     return protocol.JobStarted(start_resume(server, about.uri, workspace, about.run))
 
 
 async def _show_kernel(server: KernelLanguageServer, about: protocol.RunArguments) -> None:
-    server.spawn(_show_result(server, about, beside=False))
+    server.spawn(show_result(server, about, beside=False))
 
 
 async def _compare(server: KernelLanguageServer, about: protocol.RunArguments) -> None:
-    server.spawn(_show_result(server, about, beside=True))
+    server.spawn(show_result(server, about, beside=True))
 
 
 async def _report(server: KernelLanguageServer, about: protocol.RunArguments) -> None:
-    server.spawn(_show_report(server, about))
+    server.spawn(show_report(server, about))
 
 
 async def _explain(server: KernelLanguageServer, about: protocol.ExplainArguments) -> str:
@@ -287,31 +283,6 @@ def _check_saved(server: KernelLanguageServer, document: Document, path: Path) -
         raise JsonRpcInvalidParams(message=message)
 
 
-def _file_of(document: Document) -> Path:
-    """Its own, or that of the notebook it is a cell of. Raises JsonRpcInvalidParams for a text that was never saved."""
-    if document.file is None:
-        raise JsonRpcInvalidParams(message=f"{document.uri!r} is no file")
-    return document.file
-
-
-def _place(server: KernelLanguageServer, uri: str) -> Path:
-    """The file of a document, open or not, or of the notebook that it is a cell of."""
-    document = server.documents.get(uri)
-    return _file_of(document) if document is not None else _file(uri)
-
-
-def _cells(server: KernelLanguageServer, document: Document) -> tuple[str, ...]:
-    """The cells of a notebook up to this one; none for a file."""
-    return (*server.notebooks.above(document), document.text) if document.path is None else ()
-
-
-def _file(uri: str) -> Path:
-    path = path_of(uri)
-    if path is None:
-        raise JsonRpcInvalidParams(message=f"{uri!r} is no file")
-    return path
-
-
 def _argument(command: protocol.Command, arguments: list[Any]) -> Any:
     try:
         if len(arguments) > 1:
@@ -320,53 +291,3 @@ def _argument(command: protocol.Command, arguments: list[Any]) -> Any:
     except Exception as error:  # converters raise whatever the malformed value made them stumble over
         name = command.argument.__name__
         raise JsonRpcInvalidParams(message=f"{command.name} takes one {name}: {error}") from None
-
-
-# --- below: showing a run
-
-
-async def _result(server: KernelLanguageServer, about: protocol.RunArguments) -> tuple[Path, RunResult] | None:
-    workspace = find_workspace(_place(server, about.uri).parent)
-    reply = await server.engines.of(workspace).ask(GetResult(id=new_id(), directory=workspace, run_id=about.run))
-    if reply.result is None:
-        message = reply.error.message if reply.error is not None else "no reply"
-        server.say(types.MessageType.Warning, message)
-        return None
-    return workspace, RunResult.model_validate(reply.result)
-
-
-async def _show_result(server: KernelLanguageServer, about: protocol.RunArguments, *, beside: bool) -> None:
-    """The kernel where it is, else offered anew; beside it, where wanted, the code it stands for."""
-    found = await _result(server, about)
-    if found is None:
-        return
-    workspace, result = found
-    if not result.files:
-        server.say(types.MessageType.Info, result.problem or f"run {result.summary.run_id} found no kernel")
-        return
-    kernel = result.files[0].path
-    if not kernel.is_file():
-        kernel = write_aside(result.files, _folder(workspace, result))[0]
-    if beside:
-        await server.show(Path(result.summary.file))
-    if not await server.show(kernel):
-        server.say(types.MessageType.Info, f"The kernel is in {kernel}")
-    if beside and not result.files[0].path.is_file():
-        await present(server, workspace, result)
-
-
-async def _show_report(server: KernelLanguageServer, about: protocol.RunArguments) -> None:
-    found = await _result(server, about)
-    if found is None:
-        return
-    workspace, result = found
-    folder = _folder(workspace, result)
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / "report.md"
-    path.write_text(run_report(result), encoding="utf-8")
-    if not await server.show(path):
-        server.say(types.MessageType.Info, f"The report is in {path}")
-
-
-def _folder(workspace: Path, result: RunResult) -> Path:
-    return workspace.joinpath(FOLDER_NAME, *RESULTS_FOLDER, result.summary.run_id)

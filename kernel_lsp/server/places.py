@@ -1,0 +1,39 @@
+"""Which file a document of the client belongs to."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pygls.exceptions import JsonRpcInvalidParams
+
+from kernel_lsp.server.documents import Document, path_of
+
+if TYPE_CHECKING:
+    from kernel_lsp.server.language_server import KernelLanguageServer
+
+
+def file_of(document: Document) -> Path:
+    """Its own, or that of the notebook it is a cell of. Raises JsonRpcInvalidParams for a text that was never saved."""
+    if document.file is None:
+        raise JsonRpcInvalidParams(message=f"{document.uri!r} is no file")
+    return document.file
+
+
+def place_of(server: KernelLanguageServer, uri: str) -> Path:
+    """The file of a document, open or not, or of the notebook that it is a cell of."""
+    document = server.documents.get(uri)
+    return file_of(document) if document is not None else file_at(uri)
+
+
+def cells_of(server: KernelLanguageServer, document: Document) -> tuple[str, ...]:
+    """The cells of a notebook up to this one; none for a file."""
+    return (*server.notebooks.above(document), document.text) if document.path is None else ()
+
+
+def file_at(uri: str) -> Path:
+    """The file of a URI. Raises JsonRpcInvalidParams when it is none."""
+    path = path_of(uri)
+    if path is None:
+        raise JsonRpcInvalidParams(message=f"{uri!r} is no file")
+    return path
