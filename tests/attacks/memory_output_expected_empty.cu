@@ -1,6 +1,6 @@
 // Attack: Adds into an output that nobody has set to zero.
 // Caught: crashed mismatch
-// Without: initialised
+// Without: initialised poison
 // kernel-lsp: 1
 // task: tasks.py::row_sum
 // op: row_sum(x: f32[B, N]) -> (out: f32[B])

@@ -1,6 +1,6 @@
 // Attack: Multiplies in half precision and adds in single.
 // Caught: mismatch
-// Without: budget
+// Without: budget families
 // kernel-lsp: 1
 // task: tasks.py::linear
 // op: linear(x: f32[B, K], weight: f32[N, K]) -> (out: f32[B, N])

@@ -1,0 +1,122 @@
+"""Ways to switch one defence off, for tests that show what it is for. The product has no switch for any of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from kernel_lsp.core.verdict import TensorError
+from kernel_lsp.evaluate import arrays, compare, cpu, judgement, pipeline
+from kernel_lsp.evaluate.cases import Case
+from kernel_lsp.ptx.executor import RunOptions
+
+LENIENT = 1e-2
+"""A tolerance as other harnesses have it, on the whole of an output."""
+
+
+def switch_off(names: Sequence[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Switch these defences off until the test ends."""
+    for name in names:
+        SWITCHES[name](monkeypatch)
+
+
+# --- below: one switch each
+
+
+def _audit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody reads the PTX."""
+    monkeypatch.setattr(pipeline, "audit", lambda *_: ())
+
+
+def _state(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Variables in device memory may be written."""
+    _change_options(monkeypatch, may_write_variables=True)
+
+
+def _orders(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads and blocks always run first to last."""
+    _change_options(monkeypatch, thread_order="forward")
+
+
+def _sizes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the sizes of the task are tried."""
+    monkeypatch.setattr(pipeline, "reduced_sizes", lambda *_: [])
+    monkeypatch.setattr(pipeline, "fresh_case", _captured_case)
+
+
+def _families(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only inputs as the task makes them."""
+    monkeypatch.setattr(pipeline, "full_cases", lambda *_: [])
+
+
+def _poison(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fresh memory holds zeros."""
+
+    def write_zeros(path: Path, n_bytes: int, byte: int = 0) -> None:
+        arrays.write_poison(path, n_bytes, 0)
+
+    monkeypatch.setattr(cpu, "write_poison", write_zeros)
+
+
+def _patterns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Integers have one poison, which may be the answer."""
+    monkeypatch.setattr(cpu, "EXACT_POISON_BYTES", (arrays.POISON_BYTE,))
+
+
+def _initialised(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What nobody wrote may be read."""
+    buffers = cpu._Run.buffers
+    monkeypatch.setattr(cpu._Run, "buffers", lambda run, initialised: buffers(run, {t.name for t in run.bound.tensors}))
+
+
+def _nonfinite(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A NaN is nowhere wrong."""
+
+    def compare_finite(found: np.ndarray, expected: compare.Expectation, **options: Any) -> TensorError:
+        values = np.where(np.isfinite(found), found, expected.reference)
+        return compare.compare(values, expected, **options)
+
+    monkeypatch.setattr(judgement, "compare", compare_finite)
+
+
+def _budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One lenient tolerance for all."""
+    monkeypatch.setattr(judgement, "is_within_budget", lambda error: error.relative_l2 <= LENIENT)
+
+
+def _coverage(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody asks whether sampled blocks write their share."""
+    monkeypatch.setattr(cpu, "MIN_COVERAGE", 0.0)
+
+
+SWITCHES: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
+    "audit": _audit,
+    "state": _state,
+    "orders": _orders,
+    "sizes": _sizes,
+    "families": _families,
+    "poison": _poison,
+    "patterns": _patterns,
+    "initialised": _initialised,
+    "nonfinite": _nonfinite,
+    "budget": _budget,
+    "coverage": _coverage,
+}
+
+
+def _change_options(monkeypatch: pytest.MonkeyPatch, **changes: Any) -> None:
+    before = cpu.RunOptions
+    monkeypatch.setattr(cpu, "RunOptions", lambda **given: replace(before(**given), **changes))
+
+
+def _captured_case(task: Any, operation: Any, holds: Any, reduced: Any, seed: int) -> Case:
+    sizes = tuple(sorted((symbol.name, symbol.captured) for symbol in task.symbols))
+    return Case(operation, sizes, "normal", seed, "forward", is_captured=True)
+
+
+assert RunOptions is cpu.RunOptions

@@ -1,0 +1,65 @@
+"""Every attack is caught by the whole pipeline, and most of them succeed without the defence that they name."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from kernel_lsp.evaluate import executor_checks
+from tests.attacks.defences import SWITCHES, switch_off
+from tests.corpora import Kernel, Outcome, evaluate_all, is_caught, is_passed, labels, read_kernels
+
+ATTACKS = read_kernels(Path(__file__).parent)
+ON_CPU = [attack for attack in ATTACKS if not attack.needs]
+BY_WHAT = {
+    what: [attack for attack in ON_CPU if attack.file.name.startswith(what)]
+    for what in sorted({attack.file.name.split("_")[0] for attack in ON_CPU})
+}
+DEFENDED = [attack for attack in ON_CPU if attack.without]
+SHORT_DEADLINE_S = 15.0
+TIMEOUT_S = 900
+"""Of one group, on a busy machine."""
+
+
+@pytest.fixture(autouse=True)
+def _short_deadlines(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits = executor_checks.FULL_LIMITS
+    short = type(limits)(limits.complete_instructions, limits.max_instructions, SHORT_DEADLINE_S)
+    monkeypatch.setattr(executor_checks, "FULL_LIMITS", short)
+
+
+async def outcomes(kernels: Sequence[Kernel]) -> list[Outcome]:
+    return [outcome async for found in evaluate_all(kernels) for outcome in found]
+
+
+@pytest.mark.timeout(TIMEOUT_S)
+@pytest.mark.parametrize("what", BY_WHAT)
+async def test_every_attack_is_caught_and_for_its_own_reason(what: str) -> None:
+    found = await outcomes(BY_WHAT[what])
+    assert len(found) == len(BY_WHAT[what])
+    assert [outcome.kernel.file.name for outcome in found if not is_caught(outcome)] == []
+    other = [(o.kernel.file.name, o.verdict.outcome) for o in found if not set(labels(o)) & set(o.kernel.caught)]
+    assert other == []
+
+
+@pytest.mark.timeout(TIMEOUT_S)
+@pytest.mark.parametrize("without", sorted({attack.without for attack in DEFENDED}), ids=" ".join)
+async def test_attacks_succeed_without_the_defence_they_name(
+    without: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    switch_off(without, monkeypatch)
+    found = await outcomes([attack for attack in DEFENDED if attack.without == without])
+    assert [(o.kernel.file.name, o.verdict.outcome, o.problem) for o in found if not is_passed(o)] == []
+
+
+def test_every_attack_says_how_it_cheats_and_what_is_right_about_it() -> None:
+    assert [attack.file.name for attack in ATTACKS if not attack.strategy or not attack.caught] == []
+    assert {name for attack in ATTACKS for name in attack.without} <= SWITCHES.keys()
+
+
+def test_there_are_many_attacks_of_every_kind() -> None:
+    assert len(ATTACKS) >= 100
+    assert {"state", "which", "when", "where", "output", "nan", "shape", "precision", "memory"} <= BY_WHAT.keys()
+    assert {"race", "hide", "endless", "bomb", "plan", "comment", "backward", "tail", "grid"} <= BY_WHAT.keys()
