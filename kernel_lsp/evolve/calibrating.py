@@ -144,13 +144,13 @@ async def _label_group(
         task = await session.capture(source, with_backward=has_backward)
         evaluator = await session.evaluator(task)
         task_text = describe_task(task, session.gpu)
-        labelled = []
-        for file in files:
-            candidate = Candidate(text=texts[file], origin=Origin(proposer="user", description=file.name))
-            verdict = await evaluator.evaluate(candidate, "full")
-            case = Case(task=task_text, text=texts[file], compiler=WITHHELD, checks=WITHHELD)
-            labelled.append(Labelled(str(file.relative_to(folder.parent)), case, verdict))
-    return labelled
+        candidates = [
+            Candidate(text=texts[file], origin=Origin(proposer="user", description=file.name)) for file in files
+        ]
+        verdicts = await asyncio.gather(*(evaluator.evaluate(candidate, "full") for candidate in candidates))
+    cases = (Case(task=task_text, text=texts[file], compiler=WITHHELD, checks=WITHHELD) for file in files)
+    names = (str(file.relative_to(folder.parent)) for file in files)
+    return [Labelled(*parts) for parts in zip(names, cases, verdicts, strict=True)]
 
 
 # --- below: scores
