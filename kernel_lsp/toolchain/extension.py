@@ -29,7 +29,7 @@ from kernel_lsp.source.extension import LAUNCH_HELPER, SplitExtension, split_ext
 from kernel_lsp.toolchain.cache import content_key
 from kernel_lsp.toolchain.extension_tools import ExtensionTools
 
-FORMAT = "1"
+FORMAT = "2"
 """Raised when a kept build would no longer be what a build gives."""
 MODULE_NAME = "kernel_lsp_extension"
 """Of every extension: a precompiled header is good for one value of this macro only."""
@@ -56,6 +56,8 @@ class ExtensionFacts(Noun):
     libraries: tuple[str, ...]
     library_directories: tuple[Path, ...]
     cxx11_abi: int
+    cuda_runtime: str = ""
+    """The CUDA runtime that torch has loaded: an extension must use the same, and not carry one of its own."""
 
 
 class ExtensionBuilt(Noun):
@@ -169,12 +171,17 @@ class ExtensionBuilder:
         """The shared object of all parts."""
         folders = [*self._facts.library_directories, *self._tools.cuda_libraries]
         libraries = [f"-l{name}" for name in self._facts.libraries]
-        cuda = ["-lcudart"] if self._facts.cuda_version and self._tools.cuda_libraries else []
+        runtime = self._facts.cuda_runtime or "-lcudart"
+        cuda = (
+            [runtime] if self._facts.cuda_version and (self._facts.cuda_runtime or self._tools.cuda_libraries) else []
+        )
         return [self._tools.cxx, "-shared", *objects, *(f"-L{f}" for f in folders), *libraries, *cuda, "-o", "built.so"]
 
     async def compile(self, command: Sequence[str | Path], folder: Path) -> ProcessResult:
         """Run a compiler, confined to the folder, the headers and its own parts."""
-        readable = [*self._facts.includes, *self._facts.library_directories, self._root, *self._tools.roots]
+        runtime = [Path(self._facts.cuda_runtime).parent] if self._facts.cuda_runtime else []
+        own = [*self._facts.includes, *self._facts.library_directories, *runtime]
+        readable = [*own, self._root, *self._tools.roots]
         confinement = foreign_confinement(
             self._level, self._python, readable=readable, scratch=folder, may_start_programs=True
         )
