@@ -24,8 +24,8 @@ export function activate(context: vscode.ExtensionContext): void {
   panels.reviews = reviews;
   context.subscriptions.push(logs, jobs, server, documents, panels, reviews, view, new StatusItems(server, jobs));
   registerCommands(context, { server, jobs, logs, keys, panels, reviews, view });
-  registerModels(context, server, logs);
   void server.start();
+  registerModels(context, server, logs);
 }
 
 /** The server ends its jobs and its engine before VS Code goes on. */

@@ -29,8 +29,13 @@ export function registerModels(context: vscode.ExtensionContext, server: Server,
   const register = (vscode as McpApi).lm?.registerMcpServerDefinitionProvider;
   if (register === undefined) {
     logs.client.info("this editor takes no definitions of MCP servers");
-  } else {
+    return;
+  }
+  try {
     context.subscriptions.push(register(MCP_PROVIDER, { provideMcpServerDefinitions: () => mcpServers(server) }));
+  } catch (error) {
+    // Before 1.101 the function was there as a proposal, and refused to be called.
+    logs.client.info(`this editor refuses definitions of MCP servers: ${String(error)}`);
   }
 }
 
