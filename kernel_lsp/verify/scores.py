@@ -1,0 +1,67 @@
+"""How good a judge was on kernels whose truth is known."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kernel_lsp.core.model import Noun
+
+THRESHOLD = 0.5
+
+
+class Judged(Noun):
+    """One kernel and one judge. `is_right` is the truth about the faults that the judge looks for."""
+
+    kernel: str
+    said: float
+    is_right: bool
+    evaluate_s: float = 0.0
+
+
+class Score(Noun):
+    """`held_back` kernels are those whose probability is below the threshold.
+
+    `precision` is the part of the held back that are faulty, `recall` the part of the faulty that are held back, and
+    `brier` the mean squared error of the probabilities (0 is perfect, 0.25 is a coin). None where there is nothing to
+    divide by. `saved_s` is the evaluation time of faulty kernels held back, `n_lost` how many right ones were, too.
+    """
+
+    judge: str
+    model: str
+    n: int
+    n_faulty: int
+    n_held_back: int
+    n_lost: int
+    accuracy: float | None
+    precision: float | None
+    recall: float | None
+    brier: float | None
+    saved_s: float
+    n_unanswered: int = 0
+
+
+def score(judge: str, model: str, judged: Sequence[Judged], n_unanswered: int, threshold: float = THRESHOLD) -> Score:
+    """The score over all kernels that were judged."""
+    held_back = [found for found in judged if found.said < threshold]
+    faulty = [found for found in judged if not found.is_right]
+    caught = [found for found in held_back if not found.is_right]
+    n_agreed = sum((found.said >= threshold) == found.is_right for found in judged)
+    squared_error = sum((found.said - found.is_right) ** 2 for found in judged)
+    return Score(
+        judge=judge,
+        model=model,
+        n=len(judged),
+        n_faulty=len(faulty),
+        n_held_back=len(held_back),
+        n_lost=len(held_back) - len(caught),
+        accuracy=_ratio(n_agreed, len(judged)),
+        precision=_ratio(len(caught), len(held_back)),
+        recall=_ratio(len(caught), len(faulty)),
+        brier=_ratio(squared_error, len(judged)),
+        saved_s=sum(found.evaluate_s for found in caught),
+        n_unanswered=n_unanswered,
+    )
+
+
+def _ratio(part: float, whole: int) -> float | None:
+    return part / whole if whole else None
