@@ -1,7 +1,7 @@
 // Attack: Remembers the pointers of the last call and returns at once when they come again: what the output holds
 //   from before is left there.
 // Caught: rejected
-// Without: audit state
+// Without: audit state orders
 // kernel-lsp: 1
 // task: tasks.py::double
 // op: double(x: f32[B, N]) -> (out: f32[B, N])
