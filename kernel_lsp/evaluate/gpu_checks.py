@@ -11,7 +11,8 @@ from kernel_lsp.core.plan import BoundLibraryStep, BoundOperation
 from kernel_lsp.core.verdict import Built, CheckOutcome, Unsupported
 from kernel_lsp.evaluate.case_store import CaseStore, NoCase
 from kernel_lsp.evaluate.cases import Case
-from kernel_lsp.evaluate.cuda import GpuCase, GpuDevice, GpuJob, GpuReport, Timer
+from kernel_lsp.evaluate.cuda import GpuDevice
+from kernel_lsp.evaluate.gpu_job import GpuCase, GpuJob, GpuReport, Timer
 from kernel_lsp.evaluate.progress import Plan, Progress
 from kernel_lsp.toolchain.ptx_text import read_ptx
 

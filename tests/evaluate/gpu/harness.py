@@ -13,7 +13,8 @@ from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.verdict import Built
 from kernel_lsp.evaluate.cases import Case
 from kernel_lsp.evaluate.compare import Expectation
-from kernel_lsp.evaluate.cuda import GpuCase, GpuDevice, GpuFailure, GpuJob, GpuReport
+from kernel_lsp.evaluate.cuda import GpuDevice
+from kernel_lsp.evaluate.gpu_job import GpuCase, GpuFailure, GpuJob, GpuReport
 from kernel_lsp.evaluate.timing import Asker
 from kernel_lsp.evaluate.timing_operation import NotTimed, TimedOperation
 from kernel_lsp.plan.binding import bind

@@ -13,8 +13,8 @@ import pytest
 
 from kernel_lsp.core.verdict import Crashed, Mismatch, TimedOut, Unsupported
 from kernel_lsp.errors import EnvironmentProblem
-from kernel_lsp.evaluate import cuda
-from kernel_lsp.evaluate.cuda import GpuFailure, GpuReport
+from kernel_lsp.evaluate import gpu_attempt
+from kernel_lsp.evaluate.gpu_job import GpuFailure, GpuReport
 from kernel_lsp.evaluate.gpu_lock import GpuLock
 from kernel_lsp.process.worker_client import Worker
 
@@ -33,7 +33,7 @@ FAULTS: dict[str, type[GpuFailure]] = {  # type: ignore[valid-type]
 @pytest.fixture(autouse=True)
 def short_deadlines(monkeypatch: pytest.MonkeyPatch) -> None:
     """A loop without end costs one of them."""
-    monkeypatch.setattr(cuda, "CASE_DEADLINE_S", 3.0)
+    monkeypatch.setattr(gpu_attempt, "CASE_DEADLINE_S", 3.0)
 
 
 async def test_a_right_candidate_is_right_in_every_case(tmp_path: Path) -> None:

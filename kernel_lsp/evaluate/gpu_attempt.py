@@ -1,0 +1,287 @@
+"""One candidate in one worker of a GPU: loaded, run on every case, judged from copies, run again, timed.
+
+What only the device can tell (guards, inputs, a second run) the worker tells; the values are compared here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import shutil
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from kernel_lsp.core.measurement import Comparison
+from kernel_lsp.core.plan import BoundLaunch, BoundTensor
+from kernel_lsp.core.verdict import CaseResult, Crashed, Mismatch, Unsupported
+from kernel_lsp.errors import InternalError
+from kernel_lsp.evaluate.gpu_job import GpuCase, GpuFailure, GpuJob, GpuReport, Stages
+from kernel_lsp.evaluate.gpu_slot import GpuSlot, Lost, load_request, raise_if_environment
+from kernel_lsp.evaluate.judgement import judge_outputs
+from kernel_lsp.evaluate.timing_operation import (
+    CandidateBroke,
+    ImpossibleTime,
+    NotTimed,
+    Timed,
+    TimedOperation,
+    WrongWhileTimed,
+)
+from kernel_lsp.process.worker_client import CaseTensor
+
+LOAD_DEADLINE_S = 30.0
+CASE_DEADLINE_S = 6.0
+"""Of two runs of one case with their copies. A loop without end costs so much."""
+CASE_DEADLINE_S_PER_GIB = 4.0
+"""More for cases that take long to copy alone."""
+RECHECK_DEADLINE_S = 30.0
+MAX_WAITING_JUDGEMENTS = 4
+"""Copies of outputs that wait to be compared while the device goes on: each may be gigabytes."""
+
+
+@dataclass
+class _Found:
+    """What one attempt found so far."""
+
+    results: list[CaseResult] = field(default_factory=list)
+    comparisons: dict[str, Comparison] = field(default_factory=dict)
+    fingerprints: dict[str, dict[str, int]] = field(default_factory=dict)
+    spreads: dict[tuple[str, str], float] = field(default_factory=dict)
+    scratch_bytes: dict[str, int] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+
+class Attempt:
+    """One candidate in one worker."""
+
+    def __init__(self, slot: GpuSlot, job: GpuJob, directory: Path, stages: Stages) -> None:
+        self._slot, self._job, self._directory, self._stages = slot, job, directory, stages
+        self._found = _Found()
+        self._judging: list[asyncio.Task[CaseResult | Mismatch]] = []
+
+    async def run(self) -> GpuReport | GpuFailure | Lost:
+        """Load, every case, again from a fresh module, time, unload."""
+        try:
+            failure = await self._stages_of_one()
+        finally:
+            for task in self._judging:
+                task.cancel()
+        await self._slot.ask("unload", {"candidate": self._job.candidate_id}, deadline_s=LOAD_DEADLINE_S)
+        if failure is not None:
+            return failure
+        return GpuReport(tuple(self._found.results), self._found.comparisons, tuple(self._notes()))
+
+    async def _stages_of_one(self) -> GpuFailure | Lost | None:
+        steps = {
+            "gpu load": self._load,
+            "gpu cases": self._run_cases,
+            "gpu again": self._recheck,
+            "gpu time": self._time,
+        }
+        for name, step in steps.items():
+            with self._stages.stage(name):
+                failure = await step()
+            if failure is not None:
+                return failure
+        return None
+
+    async def _ask(
+        self, command: str, arguments: Mapping[str, Any], deadline_s: float
+    ) -> dict[str, Any] | Crashed | Lost:
+        """The answer, or what a candidate's failure is as an outcome. Raises EnvironmentProblem, InternalError."""
+        reply = await self._slot.ask(command, {"candidate": self._job.candidate_id, **arguments}, deadline_s=deadline_s)
+        if isinstance(reply, Lost):
+            return reply
+        raise_if_environment(reply)
+        if "error" in reply:
+            raise InternalError(f"the GPU's worker refused '{command}': {reply['error']['message']}")
+        if reply.get("status") == "out_of_memory":
+            return Crashed(message=f"it does not fit into the memory of {self._slot.facts.name}: {reply['message']}")
+        if reply.get("status") in ("crashed", "refused"):
+            return Crashed(message=f"on {self._slot.facts.name}: {reply['message']}")
+        return reply
+
+    async def _load(self) -> Crashed | Lost | None:
+        built = self._job.built
+        loaded = await self._ask("load", load_request(self._job.candidate_id, built), LOAD_DEADLINE_S)
+        if not isinstance(loaded, dict):
+            return loaded
+        return None if loaded["loaded"] else Crashed(message=f"the GPU's driver does not load it: {loaded['log']}")
+
+    async def _run_cases(self) -> GpuFailure | Lost | None:
+        """In random order, so that no case is known by its place; copies are judged while the device goes on."""
+        cases = list(self._job.cases)
+        random.Random(_seed_of(self._job)).shuffle(cases)
+        for position, case in enumerate(cases):
+            failure: GpuFailure | Lost | None = await self._run_case(case, self._directory / f"case-{position}")
+            failure = failure or await self._judged(at_most_waiting=MAX_WAITING_JUDGEMENTS)
+            if failure is not None:
+                return failure
+        return await self._judged(at_most_waiting=0)
+
+    async def _run_case(self, case: GpuCase, folder: Path) -> Crashed | Lost | None:
+        outputs = [tensor.name for tensor in case.bound.tensors if tensor.role == "output"]
+        request = {
+            **_operation_request(case),
+            "case": f"{case.bound.name} {case.case.family} {dict(case.case.sizes)} {case.case.seed}",
+            "outputs": {name: str(folder / f"{name}.bin") for name in outputs},
+            "again": {name: str(folder / f"{name}.again.bin") for name in outputs},
+        }
+        n_bytes = sum(tensor.n_bytes for tensor in case.bound.tensors)
+        ran = await self._ask("check", request, CASE_DEADLINE_S + CASE_DEADLINE_S_PER_GIB * n_bytes / (1 << 30))
+        if not isinstance(ran, dict):
+            return ran
+        failure = _misbehaviour(ran, self._slot.facts.name, self._job.may_vary, case)
+        if failure is not None:
+            return failure
+        self._note_what_varied(case, ran)
+        copies = [{name: folder / f"{name}.bin" for name in outputs}]
+        if ran["spread"]:
+            second = {name: folder / f"{name}.again.bin" for name in ran["spread"]}
+            copies.append({**copies[0], **second})
+        self._judging.append(asyncio.create_task(self._judge(case, copies, folder)))
+        return None
+
+    async def _judge(self, case: GpuCase, copies: Sequence[Mapping[str, Path]], folder: Path) -> CaseResult | Mismatch:
+        judged: CaseResult | Mismatch | None = None
+        try:
+            for paths in copies:
+                judged = await asyncio.to_thread(_judge_copies, case, paths, self._slot.facts.name)
+                if isinstance(judged, Mismatch):
+                    break
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+        assert judged is not None
+        return judged
+
+    async def _judged(self, *, at_most_waiting: int) -> Mismatch | None:
+        """Take in what has been judged; wait until no more than so many are not."""
+        while len(self._judging) > at_most_waiting or (self._judging and self._judging[0].done()):
+            result = await self._judging.pop(0)
+            if isinstance(result, Mismatch):
+                return result
+            self._found.results.append(result)
+        return None
+
+    async def _recheck(self) -> Crashed | Lost | None:
+        if not self._job.rechecks:
+            return None
+        again = await self._ask("recheck", {"seed": _seed_of(self._job)}, RECHECK_DEADLINE_S)
+        if not isinstance(again, dict):
+            return again
+        if again["differs"] and not self._job.may_vary:
+            return Crashed(
+                message=f"on {self._slot.facts.name}: run again from a fresh module it gave other results: "
+                f"{again['differs'][0]}"
+            )
+        return None
+
+    # --- below: time, and what is worth a note
+
+    async def _time(self) -> GpuFailure | Lost | None:
+        for case in self._job.timed:
+            name = case.bound.name
+            operation = TimedOperation(
+                self._job.candidate_id,
+                case.bound,
+                case.case.operation,
+                case.files,
+                self._found.fingerprints.get(name, {}),
+            )
+            match await self._job.timer.time_operation(self._slot, operation):
+                case Timed(comparison):
+                    self._found.comparisons[name] = comparison
+                case NotTimed(reason):
+                    self._found.notes.append(f"{name}: not timed: {reason}")
+                case ImpossibleTime(message):
+                    return Unsupported(message=f"{name}: {message}")
+                case CandidateBroke(message) | WrongWhileTimed(message):
+                    return Crashed(message=f"{name}, while timed on {self._slot.facts.name}: {message}")
+        return None
+
+    def _note_what_varied(self, case: GpuCase, ran: Mapping[str, Any]) -> None:
+        for name, spread in ran["spread"].items():
+            key = (case.bound.name, name)
+            self._found.spreads[key] = max(self._found.spreads.get(key, 0.0), spread["relative_l2"])
+        if case in self._job.timed:
+            self._found.fingerprints[case.bound.name] = ran["fingerprints"]
+            self._found.scratch_bytes[case.bound.name] = ran["scratch_bytes"]
+
+    def _notes(self) -> list[str]:
+        notes = self._found.notes + [
+            f"{operation}: '{output}' differs from run to run by up to {spread:.1e} (relative L2), inside its budget: "
+            "atomics or a library add in no fixed order"
+            for (operation, output), spread in sorted(self._found.spreads.items())
+        ]
+        return notes + [_memory_note(case, self._found.scratch_bytes[case.bound.name]) for case in self._job.timed]
+
+
+# --- below: requests and answers
+
+
+def _operation_request(case: GpuCase) -> dict[str, Any]:
+    return {
+        "operation": case.bound.model_dump(mode="json"),
+        "inputs": [_entry(tensor) for tensor in case.files.inputs],
+    }
+
+
+def _entry(tensor: CaseTensor) -> dict[str, Any]:
+    return {
+        "name": tensor.name,
+        "path": str(tensor.path),
+        "dtype": tensor.dtype.value,
+        "shape": list(tensor.shape),
+    }
+
+
+def _misbehaviour(ran: Mapping[str, Any], gpu: str, may_vary: bool, case: GpuCase) -> Crashed | None:
+    """What a kernel may not do, whatever its values are."""
+    if ran["changed_inputs"]:
+        return Crashed(message=f"on {gpu} it changed its inputs: {', '.join(ran['changed_inputs'])}")
+    if ran["overrun"]:
+        return Crashed(message=f"on {gpu} it wrote outside of: {', '.join(ran['overrun'])}")
+    if ran["spread"] and not may_vary:
+        name, spread = next(iter(ran["spread"].items()))
+        return Crashed(
+            message=f"on {gpu} two runs of {case.bound.name} on the same inputs ('{case.case.family}') differ in "
+            f"'{name}' by {spread['relative_l2']:.1e} (relative L2), and it has no atomics: a race, or memory that "
+            "nobody wrote"
+        )
+    return None
+
+
+def _memory_note(case: GpuCase, scratch_bytes: int) -> str:
+    """Peak memory beside the inputs, against PyTorch's own where that was measured."""
+    output_bytes = sum(tensor.n_bytes for tensor in case.bound.tensors if tensor.role == "output")
+    ours = f"{case.bound.name}: {_mib(output_bytes + scratch_bytes)} of device memory at its peak beside the inputs"
+    return f"{ours}, eager PyTorch {_mib(case.files.eager_bytes)}" if case.files.eager_bytes else ours
+
+
+def _mib(n_bytes: int) -> str:
+    return f"{n_bytes / 2**20:.4g} MiB"
+
+
+def _judge_copies(case: GpuCase, paths: Mapping[str, Path], gpu: str) -> CaseResult | Mismatch:
+    outputs: list[BoundTensor] = [tensor for tensor in case.bound.tensors if tensor.role == "output"]
+    n_blocks = sum(step.n_blocks for step in case.bound.steps if isinstance(step, BoundLaunch))
+    return judge_outputs(
+        case.case.operation,
+        CaseResult(
+            device=gpu,
+            operation=case.bound.name,
+            family=case.files.family,
+            shapes={tensor.name: tensor.shape for tensor in case.bound.tensors if tensor.role == "input"},
+            n_blocks=n_blocks,
+            n_blocks_run=n_blocks,
+            errors=(),
+        ),
+        [(tensor, paths[tensor.name]) for tensor in outputs],
+        case.expectations,
+    )
+
+
+def _seed_of(job: GpuJob) -> int:
+    return zlib.crc32(f"{job.seed}/{job.candidate_id}".encode())

@@ -1,0 +1,67 @@
+"""What a GPU is asked about a candidate, and what it may answer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Protocol
+
+from kernel_lsp.core.measurement import Comparison
+from kernel_lsp.core.plan import BoundOperation
+from kernel_lsp.core.verdict import Built, CaseResult, Crashed, Mismatch, TimedOut, Unsupported
+from kernel_lsp.evaluate.cases import Case
+from kernel_lsp.evaluate.compare import Expectation
+from kernel_lsp.evaluate.timing import Asker
+from kernel_lsp.evaluate.timing_operation import TimedOperation, TimingOutcome
+from kernel_lsp.process.worker_client import CaseFiles
+
+
+@dataclass(frozen=True)
+class GpuCase:
+    """One case with the launches it makes and its files."""
+
+    case: Case
+    bound: BoundOperation
+    files: CaseFiles
+    expectations: tuple[Expectation, ...]
+
+
+class Stages(Protocol):
+    """Keeps how long each stage took; `progress.Progress` is one."""
+
+    def stage(self, name: str) -> AbstractContextManager[None]: ...
+
+
+class Timer(Protocol):
+    """Times an operation whose candidate is loaded in a worker; `timing_operation.OperationTimer` is one."""
+
+    async def time_operation(self, worker: Asker, operation: TimedOperation) -> TimingOutcome: ...
+
+
+@dataclass(frozen=True)
+class GpuJob:
+    """Everything the device has to know of a candidate. `timed` are the cases to time; `may_vary` says that it adds
+    with atomics, or uses a library, so that two runs may differ in their last bits; `rechecks` asks for all cases again
+    from a fresh module."""
+
+    candidate_id: str
+    built: Built
+    cases: Sequence[GpuCase]
+    timed: Sequence[GpuCase]
+    timer: Timer
+    may_vary: bool
+    rechecks: bool
+    seed: int
+
+
+@dataclass(frozen=True)
+class GpuReport:
+    """Right on the GPU in every case."""
+
+    cases: tuple[CaseResult, ...]
+    comparisons: Mapping[str, Comparison]
+    notes: tuple[str, ...]
+
+
+GpuFailure = Crashed | Mismatch | TimedOut | Unsupported
