@@ -52,7 +52,7 @@ _OPERAND = re.compile(r'^[ \t\v\f]*(?:<(?P<angle>[^>"\n]+)>|"(?P<quoted>[^"\n]+)
 
 def source_findings(text: str, file_name: str = "kernel.cu") -> tuple[Finding, ...]:
     """What the text would make the compiler read: anything but the toolkit's own headers is an error."""
-    found = {}
+    found: dict[tuple[int | None, str], Finding] = {}
     for reading in _readings(text):
         for finding in _include_findings(mask_comments(reading), text, file_name):
             found.setdefault((finding.line, finding.message), finding)
