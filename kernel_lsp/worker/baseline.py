@@ -17,7 +17,8 @@ from .failure import short_message
 from .files import read_tensor
 from .program import quiet
 from .reference import compile_reference
-from .timing import Subject, admit, n_affordable_sets, refuse_zeros, set_precision
+from .timing import admit
+from .timing_subject import Subject, n_affordable_sets, refuse_zeros, set_precision
 
 GRADIENT_PREFIX = "grad_"
 """Of the inputs of a backward that are the gradients of its results."""

@@ -17,7 +17,8 @@ from .dtypes import PLAN_NAMES, torch_dtype
 from .failure import TargetFailure, short_message
 from .files import read_tensor, write_tensor
 from .foreign import LOADED, Foreign
-from .timing import Subject, admit, n_affordable_sets, refuse_zeros
+from .timing import admit
+from .timing_subject import Subject, n_affordable_sets, refuse_zeros
 
 POISON_BYTE, GUARD_BYTES = 0xFF, 4096
 LATE_CYCLES = 2_000_000

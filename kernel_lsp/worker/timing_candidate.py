@@ -13,7 +13,8 @@ from .failure import short_message
 from .files import read_tensor
 from .gpu_load import loaded_candidate
 from .gpu_run import POISON_BYTE, BoundRun, Candidate, fingerprint, on
-from .timing import Subject, admit, n_affordable_sets, refuse_zeros
+from .timing import admit
+from .timing_subject import Subject, n_affordable_sets, refuse_zeros
 
 Inputs = Mapping[str, torch.Tensor]
 
