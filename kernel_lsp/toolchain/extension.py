@@ -29,7 +29,7 @@ from kernel_lsp.source.extension import LAUNCH_HELPER, SplitExtension, split_ext
 from kernel_lsp.toolchain.cache import content_key
 from kernel_lsp.toolchain.extension_tools import ExtensionTools
 
-FORMAT = "2"
+FORMAT = "3"
 """Raised when a kept build would no longer be what a build gives."""
 MODULE_NAME = "kernel_lsp_extension"
 """Of every extension: a precompiled header is good for one value of this macro only."""
@@ -309,10 +309,12 @@ class _Build:
         self, objects: Sequence[str], how: Literal["host only", "split", "whole"], header: Path | None
     ) -> ExtensionBuilt:
         await self._step("link", self._builder.link_command(objects))
-        listed = await self._step("symbols", [*self._builder.undefined_symbols_command, "-D", "built.so"])
+        # Of the objects: a compiler may link parts of the C++ library statically, which ask for more.
+        commands = [[*self._builder.undefined_symbols_command, each] for each in objects]
+        listed = "".join([await self._step("symbols", command) for command in commands])
         return ExtensionBuilt(
             path=self._folder / "built.so",
-            undefined_symbols=tuple(line.split()[0].split("@")[0] for line in listed.splitlines() if line.strip()),
+            undefined_symbols=tuple(sorted({line.split()[0] for line in listed.splitlines() if line.strip()})),
             how=how,
             header="precompiled" if header is not None else "read",
             notes=tuple(self._notes),
