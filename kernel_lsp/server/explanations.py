@@ -63,8 +63,8 @@ EXPLANATIONS = {
         The kernel reads something that is another one in each launch. With it a kernel could do the work once and hand
         out the same result from then on.""",
     "depends-on-place": """
-        The kernel reads on which multiprocessor, or in which slot of one, a block runs. That differs from run to run, so a
-        result may not depend on it; a schedule may.""",
+        The kernel reads on which multiprocessor, or in which slot of one, a block runs. That differs from run to run,
+        so a result may not depend on it; a schedule may.""",
     "keeps-state": """
         A variable in device memory is written, so that one launch could leave something for the next one: a cached
         result would look like speed. Use a scratch tensor, which the harness gives and takes.""",
