@@ -113,7 +113,7 @@ step("another run is cancelled from the command palette, with all its processes"
 });
 
 step("the chart of the run panel is the archive's", async () => {
-  await page.locator(".monaco-list-row", { hasText: /rms_norm\.py::RMSNorm/ }).first().click();
+  await page.locator(".monaco-list-row", { hasText: /^rms_norm\.py::RMSNorm/ }).first().click();
   const path = workbench.panel().locator("path.best");
   await path.waitFor();
   const drawn = JSON.parse(await path.getAttribute("data-best"));
