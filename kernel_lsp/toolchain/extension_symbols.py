@@ -21,7 +21,7 @@ PLAIN = re.compile(
     r"|(sin|cos|tan|asin|acos|atan2?|sinh|cosh|tanh|exp2?|expm1|log|log2|log10|log1p|pow|sqrt|cbrt|fabs|floor|ceil|round"
     r"|l?lround|l?lrint|rint|nearbyint|trunc|fmod|remainder|fma|fmax|fmin|hypot|erfc?|lgamma|tgamma|ldexp|frexp|scalbn"
     r"|copysign|isnan|isinf|logb|ilogb|modf|nan)[fl]?|qsort|bsearch|rand|srand|time|clock|clock_gettime|gettimeofday|getenv"
-    r"|__ctype_\w+|__isoc\w+|\w+_l|newlocale|freelocale|uselocale|bcmp|bzero|secure_getenv|__assert_fail|__errno_location|GOMP_\w+|omp_\w+|__kmpc_\w+|_edata|_end|__bss_start|_fini|_init|environ)$"
+    r"|__ctype_\w+|__isoc\w+|\w+_l|newlocale|freelocale|uselocale|bcmp|bzero|secure_getenv|__assert_fail|__errno_location|GOMP_\w+|omp_\w+|__kmpc_\w+|_GLOBAL_OFFSET_TABLE_|_edata|_end|__bss_start|_fini|_init|environ)$"
 )
 REFUSED = {
     "starts threads or processes": (

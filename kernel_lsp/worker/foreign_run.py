@@ -103,7 +103,7 @@ def prepare_foreign(request: dict[str, Any]) -> dict[str, Any]:
         _TIMED[request["subject"]] = sets
         index = foreign.device.index if foreign.device.type == "cuda" else None
         subject = Subject(sets.arm, sets.arm, sets.n_sets, index, watch=sets)
-        return {"status": "ready", **admit(request["subject"], subject)}
+        return {"status": "ready", **admit(request["subject"], subject, int(request.get("n_calls", 0)))}
     except RuntimeError as error:
         return {"status": "crashed", "message": short_message(error)}
 
