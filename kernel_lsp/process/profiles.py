@@ -84,7 +84,7 @@ def worker_confinement(
     return Confinement(
         level,
         readable=(*_all_but_secrets(tuple(private)), *_working_directory(), Path("/proc"), *own),
-        writable=(folder, cache),
+        writable=(folder, cache, *_own_threads()),
         listable=(Path("/"),),
         devices=_gpu_devices(),
         may_start_programs=True,
@@ -100,7 +100,7 @@ def foreign_confinement(
     return Confinement(
         level,
         readable=(*_system(), *_interpreter(python), *_python_path(), *map(Path, GPU_READABLE), *readable, scratch),
-        writable=(scratch,),
+        writable=(scratch, *_own_threads()),
         listable=(Path("/"),),
         devices=_gpu_devices(),
         may_start_programs=may_start_programs,
@@ -140,8 +140,11 @@ def _python_path() -> tuple[Path, ...]:
 
 
 def _gpu_devices() -> tuple[Path, ...]:
-    found = tuple(path for pattern in GPU_DEVICE_PATTERNS for path in Path("/dev").glob(pattern))
-    return (*found, OWN_THREADS) if found else ()
+    return tuple(path for pattern in GPU_DEVICE_PATTERNS for path in Path("/dev").glob(pattern))
+
+
+def _own_threads() -> tuple[Path, ...]:
+    return (OWN_THREADS,) if _gpu_devices() else ()
 
 
 def _working_directory() -> tuple[Path, ...]:
