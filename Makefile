@@ -2,6 +2,8 @@
 
 TARGET ?= examples/rms_norm.py::RMSNorm
 PYTEST_ARGS ?= -n auto --maxprocesses 8
+# Where `make test-editors` keeps code-server and Chromium's driver.
+EDITORS ?= /opt/kernel-lsp-editors
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -10,12 +12,12 @@ INSTALLED := $(VENV)/.installed
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint format examples corpus clean
+.PHONY: help install demo test test-editors attacks lint format examples corpus clean
 
 help:  ## list the targets
 	@echo "kernel-lsp: optimize PyTorch to CUDA, with or without a GPU"
 	@echo
-	@sed -n 's/^\([a-z]*\):.*##/  make \1#/p' Makefile | awk -F'#' '{ printf "%-16s%s\n", $$1, $$2 }'
+	@sed -n 's/^\([a-z-]*\):.*##/  make \1#/p' Makefile | awk -F'#' '{ printf "%-18s%s\n", $$1, $$2 }'
 	@echo
 	@echo "  variables: PYTHON=python3.12  TORCH=2.13.0  TARGET=model.py::Block  PYTEST_ARGS='-k plan -x'"
 
@@ -27,6 +29,15 @@ demo: $(INSTALLED)  ## optimize TARGET on the CPU and end with a report
 
 test: $(INSTALLED)  ## run the tests
 	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+test-editors: $(INSTALLED)  ## drive real editors: VS Code in Chromium, Neovim, Emacs
+	@sh scripts/install_editors.sh $(EDITORS)
+	@cd vscode-client && npm ci --ignore-scripts --no-audit --no-fund && npm run typecheck && npm test && npm run package
+	@KERNEL_LSP_EDITORS=$(EDITORS) node --test --test-concurrency=1 tests/editors_vscode/*.test.mjs
+	@$(BIN)/python -m pytest -q tests/editors tests/editors_nvim tests/editors_emacs
+
+attacks: $(INSTALLED)  ## check the kernels that cheat and those that are only unusual, and print both rates
+	@$(BIN)/python scripts/run_corpora.py
 
 lint: $(INSTALLED)  ## check style, format and types
 	@$(BIN)/ruff check .
