@@ -33,7 +33,7 @@ def main() -> int:
     outcomes = asyncio.run(_evaluated(attacks, benign, arguments))
     caught = [outcome for outcome in outcomes if outcome.kernel in attacks and is_caught(outcome)]
     passed = [outcome for outcome in outcomes if outcome.kernel in benign and is_passed(outcome)]
-    where = outcomes[0].verdict.device if outcomes else "nowhere"
+    where = next((outcome.verdict.device for outcome in outcomes if outcome.verdict.device != "none"), "nowhere")
     print(f"attacks caught: {len(caught)} of {len(attacks)}; benign passed: {len(passed)} of {len(benign)}")
     if len(attacks) < len(known):
         print(f"not run: {len(known) - len(attacks)} that only a GPU can tell")

@@ -65,6 +65,8 @@ class Confinement:
     listable: tuple[Path, ...] = ()
     devices: tuple[Path, ...] = ()
     may_start_programs: bool = False
+    may_listen: bool = False
+    """Whether it may open UNIX sockets that others connect to. None of its own connects anywhere."""
     max_file_bytes: int = MAX_FILE_BYTES
     max_memory_bytes: int = 0
     """Of its own writable memory; 0 for no limit."""
@@ -195,7 +197,9 @@ def _spec(confinement: Confinement) -> dict[str, object]:
         "net": 3 if version >= 4 else 0,
         "scoped": 3 if version >= 6 else 0,
         "rules": list(_rules(confinement, version)) if version else [],
-        "filter": _filter(confinement.may_start_programs) if has_filter and _has_seccomp() else "",
+        "filter": _filter(confinement.may_start_programs, confinement.may_listen)
+        if has_filter and _has_seccomp()
+        else "",
     }
 
 
@@ -211,8 +215,9 @@ def _limits(confinement: Confinement) -> list[tuple[int, int]]:
 
 
 @functools.cache
-def _filter(may_start_programs: bool) -> str:
-    return seccomp.filter_program(platform.machine(), may_start_programs=may_start_programs).hex()
+def _filter(may_start_programs: bool, may_listen: bool) -> str:
+    machine = platform.machine()
+    return seccomp.filter_program(machine, may_start_programs=may_start_programs, may_listen=may_listen).hex()
 
 
 @functools.cache

@@ -87,6 +87,7 @@ def worker_confinement(
         writable=(folder, cache, *_own_threads()),
         listable=(Path("/"),),
         devices=_gpu_devices(),
+        may_listen=True,
         may_start_programs=True,
         environment=(*cache_environment(cache), ("TMPDIR", str(folder))),
     )
@@ -103,6 +104,7 @@ def foreign_confinement(
         writable=(scratch, *_own_threads()),
         listable=(Path("/"),),
         devices=_gpu_devices(),
+        may_listen=True,
         may_start_programs=may_start_programs,
         environment=(*cache_environment(scratch / "cache"), ("HOME", str(scratch)), ("TMPDIR", str(scratch))),
     )

@@ -52,8 +52,10 @@ _AARCH64 = {
 ARCHITECTURES = {"x86_64": Architecture(0xC000003E, _X86_64), "aarch64": Architecture(0xC00000B7, _AARCH64)}
 """By what `platform.machine()` says; the codes are AUDIT_ARCH_* of <linux/audit.h>."""
 
-NETWORK = ("socket", "connect", "bind", "listen", "accept", "accept4")
-"""Every family, also netlink and UNIX: without a socket there is nothing to connect. io_uring would be a way round."""
+CONNECTING = ("connect",)
+LISTENING = ("bind", "listen", "accept", "accept4")
+"""A socket of any family, also netlink and UNIX, is denied: without one there is nothing to connect. Who may listen
+gets UNIX sockets that cannot connect: CUDA opens one for its own children. io_uring would be a way round."""
 OTHER_PROCESSES = ("ptrace", "process_vm_readv", "process_vm_writev", "process_madvise", "kcmp", "pidfd_getfd")
 KERNEL = (
     *("mount", "umount2", "pivot_root", "chroot", "open_tree", "move_mount", "fsopen", "fsconfig", "fsmount", "fspick"),
@@ -71,7 +73,8 @@ PROGRAMS = ("fork", "vfork", "execve", "execveat")
 CLONE_THREAD = 0x00010000
 CLONE_NAMESPACES = 0x7E020080
 """CLONE_NEWTIME, NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET of <linux/sched.h>."""
-SOCK_TYPE_MASK, SOCK_DGRAM = 0xF, 2
+AF_UNIX = 1
+SOCK_TYPE_MASK, SOCK_DGRAM, SOCK_RAW = 0xF, 2, 3
 X32_BIT = 0x40000000
 
 _LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _AND, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x54, 0x06
@@ -79,7 +82,7 @@ _NUMBER, _ARCHITECTURE, _ARGUMENTS = 0, 4, 16
 _ALLOW, _KILL, _ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
 
 
-def filter_program(machine: str, *, may_start_programs: bool) -> bytes:
+def filter_program(machine: str, *, may_start_programs: bool, may_listen: bool) -> bytes:
     """The filter for one architecture (a key of `ARCHITECTURES`), as an array of ``struct sock_filter``."""
     architecture = ARCHITECTURES[machine]
     code = [
@@ -89,9 +92,10 @@ def filter_program(machine: str, *, may_start_programs: bool) -> bytes:
     ]
     if machine == "x86_64":
         code += _when(_AT_LEAST, X32_BIT, [_fail(errno.ENOSYS)])
-    for number, verdict in _denied(architecture.numbers, may_start_programs=may_start_programs):
+    denied = _denied(architecture.numbers, may_start_programs=may_start_programs, may_listen=may_listen)
+    for number, verdict in denied:
         code += _when(_EQUAL, number, [verdict])
-    for name, body in _conditional(may_start_programs=may_start_programs):
+    for name, body in _conditional(may_start_programs=may_start_programs, may_listen=may_listen):
         code += _when(_EQUAL, architecture.numbers[name], [*body, _statement(_RETURN, _ALLOW)])
     return b"".join([*code, _statement(_RETURN, _ALLOW)])
 
@@ -99,10 +103,10 @@ def filter_program(machine: str, *, may_start_programs: bool) -> bytes:
 # --- below: what is denied
 
 
-def _denied(numbers: dict[str, int], *, may_start_programs: bool) -> Iterator[tuple[int, bytes]]:
+def _denied(numbers: dict[str, int], *, may_start_programs: bool, may_listen: bool) -> Iterator[tuple[int, bytes]]:
     """Always, whatever the arguments. glibc takes ENOSYS for clone3 as a wish for clone, whose flags can be seen."""
     lists = [
-        (NETWORK, errno.EACCES),
+        (CONNECTING if may_listen else (*CONNECTING, *LISTENING), errno.EACCES),
         (OTHER_PROCESSES, errno.EPERM),
         (KERNEL, errno.EPERM),
         (STAYS_IN_GROUP, 0),
@@ -114,20 +118,21 @@ def _denied(numbers: dict[str, int], *, may_start_programs: bool) -> Iterator[tu
         yield from ((numbers[name], _fail(number)) for name in names if name in numbers)
 
 
-def _conditional(*, may_start_programs: bool) -> Iterator[tuple[str, list[bytes]]]:
+def _conditional(*, may_start_programs: bool, may_listen: bool) -> Iterator[tuple[str, list[bytes]]]:
     """What depends on an argument: threads but no namespaces, pairs of streams but no datagrams, no addresses."""
     clone = [_statement(_LOAD, _ARGUMENTS), *_when(_ANY_BIT, CLONE_NAMESPACES, [_fail(errno.EPERM)])]
     if not may_start_programs:
         clone += _unless(_ANY_BIT, CLONE_THREAD, [_fail(errno.EPERM)])
     yield "clone", clone
-    yield (
-        "socketpair",
-        [
-            _statement(_LOAD, _ARGUMENTS + 8),
-            _statement(_AND, SOCK_TYPE_MASK),
-            *_when(_EQUAL, SOCK_DGRAM, [_fail(errno.EACCES)]),
-        ],
-    )
+    no_datagrams = [
+        _statement(_LOAD, _ARGUMENTS + 8),
+        _statement(_AND, SOCK_TYPE_MASK),
+        *_when(_EQUAL, SOCK_DGRAM, [_fail(errno.EACCES)]),
+        *_when(_EQUAL, SOCK_RAW, [_fail(errno.EACCES)]),
+    ]
+    yield "socketpair", no_datagrams
+    unix_only = [_statement(_LOAD, _ARGUMENTS), *_unless(_EQUAL, AF_UNIX, [_fail(errno.EACCES)]), *no_datagrams]
+    yield "socket", unix_only if may_listen else [_fail(errno.EACCES)]
     address = _ARGUMENTS + 4 * 8
     yield (
         "sendto",

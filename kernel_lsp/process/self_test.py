@@ -1,5 +1,5 @@
-"""Does the sandbox hold? A probe, confined as the compiler, the executor, a worker and foreign code are, tries what none
-of them may do."""
+"""Does the sandbox hold? A probe, confined as the compiler, the executor, a worker and foreign code are, tries what
+none of them may do."""
 
 from __future__ import annotations
 

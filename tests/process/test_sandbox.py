@@ -99,6 +99,24 @@ async def test_asyncio_and_multiprocessing_work_in_a_worker(tmp_path: Path) -> N
 
 
 @full
+async def test_a_worker_may_listen_as_cuda_does_and_connects_nowhere(tmp_path: Path) -> None:
+    program = (
+        "import os, socket\n"
+        "own = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)\n"
+        "own.bind('\\0own-%d' % os.getpid())\n"
+        "own.listen()\n"
+        "print('listens')\n"
+        "for family, kind in ((1, 2), (1, 3), (2, 1), (10, 2), (16, 3)):\n"
+        "    try: socket.socket(family, kind)\n"
+        "    except PermissionError: print('denied')\n"
+        "try: socket.socket(socket.AF_UNIX).connect('\\0own-%d' % os.getpid())\n"
+        "except PermissionError: print('no way out')\n"
+    )
+    result = await confined(worker(tmp_path), program, tmp_path)
+    assert result.stdout.decode().split("\n") == ["listens", *["denied"] * 5, "no way out", ""], result.stderr
+
+
+@full
 async def test_a_child_that_leaves_its_group_dies_with_it(tmp_path: Path) -> None:
     program = (
         "import os\nif os.fork() == 0:\n os.closerange(0, 3)\n os.setsid()\n os.execlp('sleep', 'sleep', '317')\n"
