@@ -105,7 +105,7 @@ def filter_program(machine: str, *, may_start_programs: bool, may_listen: bool) 
 
 def _denied(numbers: dict[str, int], *, may_start_programs: bool, may_listen: bool) -> Iterator[tuple[int, bytes]]:
     """Always, whatever the arguments. glibc takes ENOSYS for clone3 as a wish for clone, whose flags can be seen."""
-    lists = [
+    lists: list[tuple[tuple[str, ...], int]] = [
         (CONNECTING if may_listen else (*CONNECTING, *LISTENING), errno.EACCES),
         (OTHER_PROCESSES, errno.EPERM),
         (KERNEL, errno.EPERM),
