@@ -16,7 +16,7 @@ _REGISTER = re.compile(r"%[a-z]+\d+|\$L_\w+|[\w$]+_param_\d+")
 
 
 def program_hash(ptx: str) -> str:
-    """Hash of the instructions: lines, comments, the names of kernels, registers, labels and parameters play no part."""
+    """Hash of the instructions: lines, comments, names of kernels, registers, labels and parameters play no part."""
     text = _NOT_RUN.sub("", _SECTION.sub("", _COMMENT.sub("", ptx)))
     renamed: dict[str, str] = {name: f"@{position}" for position, name in enumerate(_ENTRY.findall(text))}
 
