@@ -52,7 +52,7 @@ WHERE_ALLOWED = {
     "rich": ("cli/",),
     "llvmlite": ("ptx/",),
 }
-MAY_PRINT = ("cli/", "worker/", "toolchain/nvrtc_program.py")
+MAY_PRINT = ("cli/", "worker/", "process/probe.py", "toolchain/nvrtc_program.py")
 """The command line, and programs of their own whose stdout is a protocol."""
 WORKER_MAY_IMPORT = {*sys.stdlib_module_names, "torch", "sympy"}
 """sympy comes with torch: it is what symbolic sizes are made of."""
