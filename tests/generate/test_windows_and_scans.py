@@ -36,6 +36,20 @@ def test_max_pool_returns_the_first_of_equal_positions() -> None:
     check(text, inputs=[tensor("x", 2, 3, 9, 12)], families=("normal", "small_integers", "constant_rows"))
 
 
+@pytest.mark.parametrize("call", ["F.max_pool2d(x, 3, 2, 1)", "F.max_pool2d(x, 2)", "F.max_pool2d(x.relu(), 2)"])
+def test_the_last_nan_of_a_window_gets_the_gradient(call: str) -> None:
+    check(f"def f(x): return {call}", inputs=[tensor("x", 2, 3, 9, 12)], backward=True, families=("special_nan",))
+
+
+def test_indices_of_windows_with_several_nans_are_those_of_the_last() -> None:
+    text = "def f(x): return F.max_pool2d(x.log(), 3, 2, 1, return_indices=True)[1]"
+    check(text, inputs=[tensor("x", 2, 3, 9, 12)])
+
+
+def test_an_argmax_of_a_row_is_its_first_nan() -> None:
+    check("def f(x): return x.log().argmax(-1)", inputs=[tensor("x", 7, 40)])
+
+
 @pytest.mark.parametrize("dim", [0, 1, -1])
 def test_running_sums_along_any_dim(dim: int) -> None:
     check(f"def f(x): return x.cumsum({dim}), x.flip({dim}).cumsum({dim}).flip({dim})", inputs=[tensor("x", 5, 33, 70)])

@@ -172,6 +172,13 @@ __device__ inline bool comes_before({T} value, int index, {T} best, int best_ind
     return value > best || (value == best && index < best_index);
 }
 """),
+    "wins_window": Helper("""
+// The order of pooling, whose values come by rising index: the last NaN, else the first of the largest; -1 is none.
+__device__ inline bool wins_window({T} value, int index, {T} best, int best_index) {
+    if (index < 0 || best_index < 0) return index >= 0;
+    return value > best || value != value;
+}
+"""),
     "warp_sum": Helper("""
 // Every one of WIDTH neighbouring lanes gets the sum of all.
 template <int WIDTH>

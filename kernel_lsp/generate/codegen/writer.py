@@ -460,12 +460,14 @@ class _Emission:
         )
 
 
+ORDERS = {"argmax": "comes_before", "argmin": "comes_before", "window_argmax": "wins_window"}
+"""Kinds of reduction that return a position, and the helper that says which of two is returned."""
 LOOP_RESULT_NAMES = {"sum": "sum", "prod": "product", "max": "largest", "min": "smallest"}
 
 
 @dataclass
 class Accumulator:
-    """A running reduction in a local variable; argmax and argmin keep the value and its index."""
+    """A running reduction in a local variable; one that returns a position keeps the value and its index."""
 
     kind: str
     name: str
@@ -476,7 +478,7 @@ class Accumulator:
     @classmethod
     def start(cls, scope: Scope, wanted: str, kind: str, dtype: DType, result_dtype: DType) -> Accumulator:
         """Declared with the identity of its kind."""
-        if kind in ("argmax", "argmin"):
+        if kind in ORDERS:
             name = scope.declare("best", COMPUTE_TYPE[dtype], "0", is_const=False)
             index_name = scope.declare(f"{name}_index", "int", "-1", is_const=False)
             return cls(kind, name, index_name, dtype, result_dtype)
@@ -497,12 +499,13 @@ class Accumulator:
             scope.line(combined(self.kind, self.name, text, self.dtype, scope.kernel))
 
     def _add_candidate(self, scope: Scope, text: Text, position: Index | Scalar) -> None:
-        scope.kernel.use("comes_before", self.dtype)
+        comes_before = ORDERS[self.kind]
+        scope.kernel.use(comes_before, self.dtype)
         where = scope.value(position).text if isinstance(position, Scalar) else scope.index(position).text
-        value = text.text if self.kind == "argmax" else f"-{text.within(UNARY)}"
+        value = f"-{text.within(UNARY)}" if self.kind == "argmin" else text.text
         if not value.isidentifier():
             value = scope.declare("candidate", COMPUTE_TYPE[self.dtype], value)
-        inner = scope.open(f"if (comes_before({value}, {where}, {self.name}, {self.index_name}))")
+        inner = scope.open(f"if ({comes_before}({value}, {where}, {self.name}, {self.index_name}))")
         inner.line(f"{self.name} = {value};")
         inner.line(f"{self.index_name} = {where};")
         inner.close()

@@ -119,7 +119,7 @@ def _window_extreme(call: Call, source: Tensor, window: _Window, item: int) -> T
 
 
 def _window_argument(call: Call, source: Tensor, window: _Window) -> Tensor:
-    """Where that element is, as a flat position in the input's spatial dims; the first of equal ones."""
+    """Where that element is, as a flat position in the input's spatial dims; the last NaN, else the first of equal ones."""
     n_spatial = len(window.size)
     spatial = source.shape[-n_spatial:]
     taps = _taps(call, window.size)
@@ -130,7 +130,7 @@ def _window_argument(call: Call, source: Tensor, window: _Window) -> Tensor:
         value = guarded(inside, Access(source, (*index[:-n_spatial], *at)), _lowest(source.dtype))
         # Outside there is no candidate: -1 never comes before another.
         position = select(inside, index_value(ravel(at, spatial)), integer(-1))
-        return Loop("argmax", taps, DType.I64, value, position)
+        return Loop("window_argmax", taps, DType.I64, value, position)
 
     return call.builder.pointwise(DType.I64, call.shape(1), body, name="indices")
 
@@ -408,7 +408,7 @@ def _adaptive_max_pool(call: Call) -> tuple[Tensor, ...]:
         call.dtype(0), shape, lambda index: Loop("max", taps, source.dtype, value(index)[0])
     )
     where = call.builder.pointwise(
-        DType.I64, shape, lambda index: Loop("argmax", taps, DType.I64, *value(index)), name="indices"
+        DType.I64, shape, lambda index: Loop("window_argmax", taps, DType.I64, *value(index)), name="indices"
     )
     return largest, where
 
