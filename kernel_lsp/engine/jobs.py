@@ -14,6 +14,8 @@ from pathlib import Path
 from kernel_lsp.config import load_settings
 from kernel_lsp.engine.messages import (
     JOB_METHODS,
+    AnswerModel,
+    Done,
     EstimateTarget,
     JobEvent,
     JobQueued,
@@ -46,6 +48,7 @@ class JobQueue:
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._lanes: dict[str, asyncio.Lock] = {}
         self._n_in_lane: dict[str, int] = {}
+        self._channels: dict[str, Channel] = {}
 
     def add(self, request: JobRequest) -> None:
         """Run the job when its turn comes. Its `Reply` is said at its end, whatever that is."""
@@ -58,6 +61,14 @@ class JobQueue:
         """End the job; False when there is none. Its reply comes when all its processes are gone."""
         task = self._tasks.get(job)
         return task.cancel() if task is not None else False
+
+    def answer_model(self, answer: AnswerModel) -> Done:
+        """Pass on what the editor's model said to the job that asked."""
+        channel = self._channels.get(answer.job)
+        if channel is None:
+            return Done(found=False)
+        channel.send(answer.model_dump(mode="json"))
+        return Done()
 
     async def close(self) -> None:
         """End all jobs."""
@@ -97,8 +108,10 @@ class JobQueue:
         try:
             await channel.start()
             channel.send(request.model_dump(mode="json"))
+            self._channels[request.id] = channel
             return await self._relay(request, channel)
         finally:
+            self._channels.pop(request.id, None)
             # A second cancellation must not leave processes behind.
             await asyncio.shield(_end(channel, folder))
 

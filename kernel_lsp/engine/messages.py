@@ -16,6 +16,7 @@ from kernel_lsp.core.measurement import Bound, Comparison, Estimate
 from kernel_lsp.core.model import Noun
 from kernel_lsp.core.profile import ProfileReport
 from kernel_lsp.core.verdict import CheckOutcome, Verdict
+from kernel_lsp.llm.request import ModelOutcome, ModelRequest
 
 SettingValues = dict[str, Any]
 """Overrides by setting name, as `kernel_lsp.config.load_settings` takes them."""
@@ -28,7 +29,7 @@ class Optimize(Noun):
     """Run an optimization; nothing is written but the archive. Result: `RunResult`.
 
     For a notebook `target` names its file, and `cells` are the texts of its Python cells up to that of the symbol:
-    what they define becomes a generated file."""
+    what they define becomes a generated file. `has_editor_model`: whoever asks answers `ModelAsked`."""
 
     method: Literal["optimize"] = "optimize"
     id: str
@@ -37,6 +38,7 @@ class Optimize(Noun):
     backward: bool = False
     cells: tuple[str, ...] = ()
     settings: SettingValues = {}
+    has_editor_model: bool = False
 
 
 class OptimizeLines(Noun):
@@ -50,6 +52,7 @@ class OptimizeLines(Noun):
     first_line: int
     last_line: int
     settings: SettingValues = {}
+    has_editor_model: bool = False
 
 
 class Resume(Noun):
@@ -59,6 +62,7 @@ class Resume(Noun):
     id: str
     directory: Path
     run_id: str = "last"
+    has_editor_model: bool = False
 
 
 class Check(Noun):
@@ -111,6 +115,16 @@ class Cancel(Noun):
     job: str
 
 
+class AnswerModel(Noun):
+    """What became of a `ModelAsked`. Result: `Done`; `found` is False when the job is gone."""
+
+    method: Literal["answer_model"] = "answer_model"
+    id: str
+    job: str
+    call: str
+    outcome: ModelOutcome
+
+
 class ListRuns(Noun):
     """The runs in a workspace's archive, newest first. Result: `RunList`."""
 
@@ -145,6 +159,7 @@ Request = Annotated[
     | ProfileKernel
     | EstimateTarget
     | Cancel
+    | AnswerModel
     | ListRuns
     | GetResult
     | GetReport,
@@ -299,13 +314,28 @@ class JobStarted(Noun):
     kind: Literal["job_started"] = "job_started"
 
 
-JobNews = Annotated[JobQueued | JobStarted | Event, Field(discriminator="kind")]
-JOB_NEWS: TypeAdapter[JobQueued | JobStarted | Event] = TypeAdapter(JobQueued | JobStarted | Event)
+class ModelAsked(Noun):
+    """The job asks the editor's own model, and waits for an `AnswerModel` with the same `call`."""
+
+    kind: Literal["model_asked"] = "model_asked"
+    call: str
+    request: ModelRequest
+
+
+class ModelDropped(Noun):
+    """The job waits for the answer to this call no longer."""
+
+    kind: Literal["model_dropped"] = "model_dropped"
+    call: str
+
+
+JobNews = JobQueued | JobStarted | ModelAsked | ModelDropped | Event
+"""What a job says before its end. Beside the run's own events, none of it is archived."""
 
 
 class JobEvent(Noun):
     job: str
-    event: JobQueued | JobStarted | Event
+    event: JobNews
 
 
 ProblemKind = Literal["user", "environment", "busy", "internal", "cancelled", "died", "engine_died", "protocol"]

@@ -13,6 +13,7 @@ from kernel_lsp.core.model import Noun
 from kernel_lsp.engine.jobs import JobQueue
 from kernel_lsp.engine.messages import (
     REQUEST,
+    AnswerModel,
     Cancel,
     Check,
     Done,
@@ -75,6 +76,8 @@ class Engine:
                     self._jobs.add(request)
             case Cancel():
                 self._say(_reply(request, Done(found=self._jobs.cancel(request.job))))
+            case AnswerModel():
+                self._say(_reply(request, self._jobs.answer_model(request)))
             case ListRuns() | GetResult() | GetReport():
                 self._answer(request)
 

@@ -1,4 +1,5 @@
-"""One job in a process: the request is the first line of stdin, then come `RunnerLine`s on stdout.
+"""One job in a process: the request is the first line of stdin, then come `RunnerLine`s on stdout, and on stdin the
+answers of the editor's model.
 
 A process of its own because a job computes: the engine must stay able to hear a cancellation, and killing this process
 kills everything the job started. SIGTERM ends the job in order, so that its run is marked and its files are removed.
@@ -11,15 +12,14 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from pydantic import TypeAdapter
 
-from kernel_lsp.core.event import Event
 from kernel_lsp.core.model import Noun
-from kernel_lsp.engine.messages import JobRequest, Problem
+from kernel_lsp.engine.editor_model import EditorModelCalls
+from kernel_lsp.engine.messages import JobNews, JobRequest, Problem
 from kernel_lsp.engine.problems import problem_of
 from kernel_lsp.engine.stdio import claim_stdout, open_stdin, write_line
 
@@ -33,7 +33,7 @@ _JOB_REQUEST: TypeAdapter[JobRequest] = TypeAdapter(JobRequest)
 class RunnerLine(Noun):
     """An event on the way, or the end: a result or a problem."""
 
-    event: Event | None = None
+    event: JobNews | None = None
     result: dict[str, Any] | None = None
     error: Problem | None = None
 
@@ -47,8 +47,14 @@ def main() -> int:
         task = asyncio.current_task()
         assert task is not None
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
-        line = await (await open_stdin()).readline()
-        write_line(stdout, await _outcome(line, lambda event: write_line(stdout, RunnerLine(event=event))))
+        stdin = await open_stdin()
+        line = await stdin.readline()
+        calls = EditorModelCalls(lambda news: write_line(stdout, RunnerLine(event=news)))
+        listening = asyncio.create_task(calls.listen(stdin))
+        try:
+            write_line(stdout, await _outcome(line, calls))
+        finally:
+            listening.cancel()
 
     try:
         asyncio.run(run())
@@ -60,11 +66,11 @@ def main() -> int:
 # --- below
 
 
-async def _outcome(line: bytes, tell: Callable[[Event], None]) -> RunnerLine:
+async def _outcome(line: bytes, calls: EditorModelCalls) -> RunnerLine:
     from kernel_lsp.engine.work import do  # heavy: the signal handler has to be there before
 
     try:
-        result = await do(_JOB_REQUEST.validate_json(line), tell, Path(os.environ["TMPDIR"]))
+        result = await do(_JOB_REQUEST.validate_json(line), calls.tell, Path(os.environ["TMPDIR"]), calls.ask)
     except Exception as error:  # whatever a job raises ends that job alone, and is told
         sys.stderr.write(traceback.format_exc())
         return RunnerLine(error=problem_of(error))

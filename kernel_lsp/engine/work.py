@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from kernel_lsp.config import Settings, load_settings
-from kernel_lsp.core.event import Event, StageStarted
+from kernel_lsp.core.event import StageStarted
 from kernel_lsp.core.model import Noun
 from kernel_lsp.core.profile import ProfileReport
 from kernel_lsp.engine.archived import run_result
@@ -20,6 +20,7 @@ from kernel_lsp.engine.messages import (
     Check,
     CheckResult,
     EstimateTarget,
+    JobNews,
     JobRequest,
     Optimize,
     OptimizeLines,
@@ -37,28 +38,32 @@ from kernel_lsp.evaluate.profile import profile_kernel
 from kernel_lsp.evaluate.session import Session
 from kernel_lsp.evolve.optimize import OUT_FOLDER_NAME, RunHandle, resume_request, start_request
 from kernel_lsp.evolve.request import find_workspace
+from kernel_lsp.llm.callback import Ask
 from kernel_lsp.plan.parser import parse
 from kernel_lsp.source.notebook import definitions_of
 from kernel_lsp.source.pytorch import read_target
 
-Tell = Callable[[Event], None]
+Tell = Callable[[JobNews], None]
+EDITOR = "editor"
+"""The name in `models` that stands for the editor's own model."""
 
 
-async def do(request: JobRequest, tell: Tell, scratch: Path) -> Noun:
-    """The job's result. Raises KernelLspError when it cannot run. `scratch` is a folder of the job's own."""
+async def do(request: JobRequest, tell: Tell, scratch: Path, ask: Ask) -> Noun:
+    """The job's result. Raises KernelLspError when it cannot run. `scratch` is a folder of the job's own, `ask` reaches
+    the editor's model where the request says that there is one."""
     match request:
         case Optimize() if request.cells:
             path, symbol = _write_cells(request)
             settings = load_settings(request.directory, request.settings)
             handle = _of_generated(path, symbol, settings, request.settings, backward=request.backward)
-            return await _run(handle, tell)
+            return await _run(request, handle, tell, ask)
         case Optimize():
             handle = start_request(request.directory, request.target, request.backward, request.settings)
-            return await _run(handle, tell)
+            return await _run(request, handle, tell, ask)
         case OptimizeLines():
-            return await _run(await _of_lines(request, tell), tell)
+            return await _run(request, await _of_lines(request, tell), tell, ask)
         case Resume():
-            return await _run(resume_request(request.directory, request.run_id), tell)
+            return await _run(request, resume_request(request.directory, request.run_id), tell, ask)
         case Check():
             return await _check(request, tell, scratch)
         case ProfileKernel():
@@ -70,8 +75,9 @@ async def do(request: JobRequest, tell: Tell, scratch: Path) -> Noun:
 # --- below
 
 
-async def _run(handle: RunHandle, tell: Tell) -> RunResult:
+async def _run(request: Optimize | OptimizeLines | Resume, handle: RunHandle, tell: Tell, ask: Ask) -> RunResult:
     handle.write = _keep_in_archive
+    handle.callbacks = {EDITOR: ask} if request.has_editor_model else {}
     async with aclosing(handle.events()) as events:  # type: ignore[type-var]
         async for event in events:
             tell(event)

@@ -26,6 +26,14 @@ from kernel_lsp.llm.request import Message, Model, ModelRequest, Purpose
 
 CALLBACKS = ("editor", "paste")
 """Names that stand for a callback of whoever runs us."""
+NOT_HERE = {
+    "editor": "what runs this is no editor with a language model of its own",
+    "paste": "there is no terminal to paste replies into",
+}
+ELSEWHERE = (
+    "name another model in `models`: a vendor's, or manual, which any chat can answer; `editor` needs an editor such as"
+    " VS Code with a chat extension, `paste` a terminal"
+)
 TOKENS_PER_PRICE = 1_000_000
 
 
@@ -119,7 +127,7 @@ def _open(name: str, around: Surroundings) -> Model:
     if name in CALLBACKS:
         ask = around.callbacks.get(name)
         if ask is None:
-            raise SettingError(f"there is no {name} to ask here", next_step="name another model")
+            raise SettingError(f"model '{name}': {NOT_HERE[name]}", next_step=ELSEWHERE)
         return CallbackModel(name, ask, around.endpoint.deadline_s)
     if kind == "manual":
         return ManualModel(around.directory / rest if rest else around.manual_folder, around.manual_deadline_s)

@@ -72,7 +72,7 @@ def start_estimate(server: KernelLanguageServer, document: Document, symbol: str
 
 def start_resume(server: KernelLanguageServer, uri: str, workspace: Path, run_id: str) -> str:
     """Go on with a run."""
-    request = Resume(id=new_id(), directory=workspace, run_id=run_id)
+    request = Resume(id=new_id(), directory=workspace, run_id=run_id, has_editor_model=server.has_editor_model)
     run = server.knowledge.run(run_id)
     title = f"Optimize {run.target} (resumed)" if run is not None else f"Resume {run_id}"
     return _start(server, request, title, uri, workspace / "file")
@@ -105,6 +105,7 @@ def _start_optimize(
         backward=backward,
         cells=cells,
         settings=server.settings.overrides(path.parent),
+        has_editor_model=server.has_editor_model,
     )
     known = _about(server, document, about.symbol) if document is not None else {}
     return protocol.JobStarted(_start(server, request, f"Optimize {about.symbol}", about.uri, path, **known))
@@ -125,6 +126,7 @@ async def _optimize_lines(server: KernelLanguageServer, about: protocol.LinesArg
         first_line=first,
         last_line=last,
         settings=server.settings.overrides(path.parent),
+        has_editor_model=server.has_editor_model,
     )
     title = f"Optimize lines {first} to {last} of {about.symbol}"
     return protocol.JobStarted(_start(server, request, title, about.uri, path, serial=document.serial))

@@ -14,7 +14,7 @@ from pygls.lsp.server import LanguageServer
 
 from kernel_lsp import __version__
 from kernel_lsp.config import Settings
-from kernel_lsp.engine.messages import JobEvent, ListRuns, RunList
+from kernel_lsp.engine.messages import JobEvent, ListRuns, ModelAsked, ModelDropped, RunList
 from kernel_lsp.errors import SettingError
 from kernel_lsp.evolve.archive import FOLDER_NAME
 from kernel_lsp.evolve.request import find_workspace
@@ -22,6 +22,7 @@ from kernel_lsp.gpu.presence import has_gpu
 from kernel_lsp.server.analysis import Analyses
 from kernel_lsp.server.diagnostics import diagnostics_of
 from kernel_lsp.server.documents import Document, Documents, path_of
+from kernel_lsp.server.editor_model import EditorModel
 from kernel_lsp.server.engines import Engines
 from kernel_lsp.server.handshake import Initialized
 from kernel_lsp.server.jobs import Job, Jobs, new_id
@@ -48,6 +49,8 @@ class KernelLanguageServer(LanguageServer):
         self.has_gpu = has_gpu()
         self.wants_job_news = _wants(initialized, "jobs")
         self.wants_events = _wants(initialized, "events")
+        self.has_editor_model = _wants(initialized, "languageModel")
+        self.editor_model = EditorModel(self.protocol)
         self.documents = Documents(self.client.encoding)
         self.settings = EditorSettings(_object(options.get("settings")))
         self.trust = Trust(options["trusted"] if isinstance(options.get("trusted"), bool) else None)
@@ -206,12 +209,18 @@ class KernelLanguageServer(LanguageServer):
             self.protocol.notify("kernelLsp/jobChanged", job.params())
 
     def _job_told(self, job: Job, event: JobEvent) -> None:
-        if self.wants_events and job.tracker.run_id:
+        if isinstance(event.event, ModelAsked):
+            self.editor_model.ask(job, event.event)
+        elif isinstance(event.event, ModelDropped):
+            self.editor_model.drop(job.id, event.event.call)
+        elif self.wants_events and job.tracker.run_id:
             told = RunEventParams(job.id, job.tracker.run_id, event.event.model_dump(mode="json"))
             self.protocol.notify("kernelLsp/runEvent", told)
 
     async def _job_ended(self, job: Job, reply: Any) -> None:
         from kernel_lsp.server.endings import job_ended
+
+        self.editor_model.drop_all(job.id)
 
         await job_ended(self, job, reply)
 

@@ -124,6 +124,40 @@ class StatusResult:
 
 
 @attrs.frozen
+class ChatMessage:
+    """One message of a chat."""
+
+    role: Literal["system", "user", "assistant"]
+    content: str
+
+
+@attrs.frozen
+class ChatParams:
+    """What a run asks the editor's own model. `purpose` is ``translate``, ``propose``, ``repair``, ``reformat`` or
+    ``judge``. `temperature` and `max_tokens` are wishes: not every editor can pass them on."""
+
+    job: str
+    purpose: str
+    messages: list[ChatMessage]
+    temperature: float
+    max_tokens: int
+
+
+@attrs.frozen
+class ChatResult:
+    """How that ended. `text` is the whole reply, however it came; otherwise `message` says why there is none. The run
+    asks again after ``quota`` and ``failed``, a few times, and later each time. Tokens are 0 where they were not
+    counted."""
+
+    outcome: Literal["replied", "no_model", "no_consent", "quota", "refused", "cancelled", "failed"]
+    model: str = ""
+    text: str = ""
+    message: str = ""
+    n_prompt_tokens: int = 0
+    n_reply_tokens: int = 0
+
+
+@attrs.frozen
 class TargetArguments:
     """The argument of commands on a target."""
 
@@ -247,6 +281,14 @@ METHODS = (
         RunArguments,
         ReportResult,
         "Everything about a run, also while it goes on.",
+    ),
+    Method(
+        "kernelLsp/completeChat",
+        "server to client",
+        ChatParams,
+        ChatResult,
+        "A run whose `models` name `editor` asks the editor's own model. Sent only to a client whose capabilities have "
+        "`experimental.kernelLsp.languageModel`. One that nobody waits for any more is cancelled by `$/cancelRequest`.",
     ),
 )
 

@@ -37,10 +37,13 @@ async def go_on(server: KernelLanguageServer, job: Job) -> None:
         server.say(types.MessageType.Info, f"{job.title}: the engine is started again, and what had finished is kept.")
     await asyncio.sleep(PAUSE_S)
     run_id = job.tracker.run_id
-    again = job.request.model_copy(update={"id": new_id()})
+    request = job.request.model_copy(update={"id": new_id()})
+    if run_id:
+        has_model = server.has_editor_model
+        request = Resume(id=new_id(), directory=job.workspace, run_id=run_id, has_editor_model=has_model)
     following = replace(
         job,
-        request=Resume(id=new_id(), directory=job.workspace, run_id=run_id) if run_id else again,
+        request=request,
         title=title,
         engine=server.engines.of(job.workspace),
         progress=WorkDoneProgress(server.protocol, title, is_shown=server.client.shows_progress),

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from kernel_lsp.core.event import (
     CandidateEvaluated,
-    Event,
     GenerationStarted,
     ModelCalled,
     NewBest,
@@ -14,7 +13,7 @@ from kernel_lsp.core.event import (
     StageStarted,
     TaskCaptured,
 )
-from kernel_lsp.engine.messages import JobQueued, JobStarted
+from kernel_lsp.engine.messages import JobNews, JobQueued, JobStarted
 from kernel_lsp.server.words import time_text
 
 CAPTURED_PERCENT, SEARCHED_PERCENT, FULL_PERCENT = 5, 90, 99
@@ -37,7 +36,7 @@ class Tracker:
     _n_proposals: int = 1
     _n_evaluated: int = 0
 
-    def hear(self, event: JobQueued | JobStarted | Event) -> None:
+    def hear(self, event: JobNews) -> None:
         """Take one event in. The percentage never falls."""
         match event:
             case JobQueued():

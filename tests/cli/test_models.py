@@ -104,7 +104,7 @@ def test_a_recording_of_another_run_is_said_to_lack_the_prompts(tmp_path: Path) 
     ("options", "message"),
     [
         (("--model", "pudge=x"), "no purpose 'pudge'"),
-        (("--model", "editor"), "no editor to ask here"),
+        (("--model", "editor"), "no editor with a language model"),
         (("--model", "openai/x", "--replay", "none.jsonl"), "none.jsonl"),
         (("--model", "openai/x", "--strategy", "luck"), "strategy = 'luck'"),
     ],

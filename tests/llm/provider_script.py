@@ -52,6 +52,11 @@ RACE = (
 BROKEN = "if (i < n) out[i] = fmaxf(x[i] * wieght[i % D] + 1.0f, 0.0f);"
 
 
+def right_reply(prompt: str, draw: int) -> str:
+    """A reply with a kernel that is right; which one, `draw` says."""
+    return _reply(prompt, RIGHT, draw)
+
+
 def answer(request: dict[str, Any], n_before: int) -> Says | Refuses:
     """The scripted answer to one request."""
     prompt = "\n".join(str(message["content"]) for message in request["messages"])

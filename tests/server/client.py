@@ -20,6 +20,8 @@ from kernel_lsp.process.tree import descendants, kill_tree
 DEADLINE_S = 60.0
 SERVE = (sys.executable, "-m", "kernel_lsp", "serve")
 MINIMAL: dict[str, Any] = {}
+SILENCE = object()
+"""The answer of a client that gives none."""
 _SETS = Path(pytest_lsp.__file__).parent / "clients"
 NEOVIM = json.loads((_SETS / "neovim_v0.11.0.json").read_text())["capabilities"]
 _VSCODE_1_65 = json.loads((_SETS / "visual_studio_code_v1.65.2.json").read_text())["capabilities"]
@@ -171,7 +173,8 @@ class Client:
         if "method" in message and "id" in message:
             self.requests.append((message["method"], message.get("params")))
             answer = self.answers.get(message["method"], lambda _: None)(message.get("params"))
-            self.send({"jsonrpc": "2.0", "id": message["id"], "result": answer})
+            if answer is not SILENCE:
+                self.send({"jsonrpc": "2.0", "id": message["id"], "result": answer})
         elif "method" in message:
             self.notifications.append((message["method"], message.get("params")))
         elif message["id"] is None:

@@ -2,6 +2,7 @@
 import * as os from "node:os";
 import * as path from "node:path";
 import * as vscode from "vscode";
+import { languageModels, type EditorModel } from "./editorModel";
 import { offerInstall } from "./install";
 import type { JobStore } from "./jobs";
 import { askForKey, type KeyStore } from "./keys";
@@ -18,6 +19,7 @@ export interface Parts {
   jobs: JobStore;
   logs: Logs;
   keys: KeyStore;
+  editorModel: EditorModel;
   panels: RunPanels;
   reviews: Reviews;
   view: KernelsView;
@@ -44,7 +46,7 @@ export function registerCommands(context: vscode.ExtensionContext, parts: Parts)
     review: (node?: RunNode) => reviewAgain(parts, node),
     selectGpu: () => selectGpu(),
     selectDevice: () => selectDevice(),
-    selectModels: () => selectModels(),
+    selectModels: () => selectModels(parts),
     setApiKey: () => setApiKey(parts),
     openExample: () => openExample(context),
     refreshKernels: () => parts.view.refresh(),
@@ -159,7 +161,22 @@ async function selectDevice(): Promise<void> {
   if (chosen !== undefined) await update("device", chosen.label);
 }
 
-async function selectModels(): Promise<void> {
+async function selectModels({ editorModel }: Parts): Promise<void> {
+  const offered = languageModels() === undefined ? [] : await editorModel.models();
+  const items = [
+    ...offered.map((model) => ({ label: model.name, description: `this editor's, from ${model.vendor}`, id: model.id })),
+    { label: "Others…", description: "by name, with a key or a local server", id: "" },
+    { label: "None", description: "the built-in generator alone", id: undefined },
+  ];
+  if (offered.length === 0) return nameModels();
+  const chosen = await vscode.window.showQuickPick(items, { title: "Models that propose kernels beside the built-in generator" });
+  if (chosen === undefined) return;
+  if (chosen.id === "") return nameModels();
+  if (chosen.id !== undefined) await editorModel.choose(chosen.id);
+  await update("models", chosen.id === undefined ? [] : ["editor"]);
+}
+
+async function nameModels(): Promise<void> {
   const text = await vscode.window.showInputBox({
     title: "Models that propose kernels beside the built-in generator",
     prompt: "Names as LiteLLM has them, separated by commas, e.g. anthropic/claude-sonnet-4-5, ollama/qwen3-coder. Empty: the generator alone.",

@@ -1,6 +1,7 @@
 // Wires the parts together. Nothing here takes long: the server starts beside.
 import * as vscode from "vscode";
 import { registerCommands } from "./commands";
+import { EditorModel } from "./editorModel";
 import { JobStore } from "./jobs";
 import { KeyStore } from "./keys";
 import { KernelsView } from "./kernelsView";
@@ -16,6 +17,8 @@ export function activate(context: vscode.ExtensionContext): void {
   const jobs = new JobStore();
   const keys = new KeyStore(context.secrets);
   const server = new Server(context, logs, jobs, keys);
+  const editorModel = new EditorModel(context.globalState, logs);
+  editorModel.register(server);
   const documents = new ReviewDocuments();
   const panels = new RunPanels(server, jobs, documents);
   const reviews = new Reviews(server, panels, documents);
@@ -23,7 +26,7 @@ export function activate(context: vscode.ExtensionContext): void {
   server.onApplyEdit = (params, convert) => reviews.take(params, convert);
   panels.reviews = reviews;
   context.subscriptions.push(logs, jobs, server, documents, panels, reviews, view, new StatusItems(server, jobs));
-  registerCommands(context, { server, jobs, logs, keys, panels, reviews, view });
+  registerCommands(context, { server, jobs, logs, keys, editorModel, panels, reviews, view });
   void server.start();
   registerModels(context, server, logs);
 }

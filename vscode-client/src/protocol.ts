@@ -28,6 +28,7 @@ export const METHODS = {
   runs: "kernelLsp/runs",
   targets: "kernelLsp/targets",
   report: "kernelLsp/report",
+  completeChat: "kernelLsp/completeChat",
 } as const;
 
 /** Whether the user trusts the workspace. Until a client says so, nothing runs unless it is asked for. */
@@ -119,6 +120,31 @@ export interface ReportResult {
   run: string;
   data: { [name: string]: unknown };
   html: string;
+}
+
+/** What a run asks the editor's own model. `purpose` is ``translate``, ``propose``, ``repair``, ``reformat`` or ``judge``. `temperature` and `max_tokens` are wishes: not every editor can pass them on. */
+export interface ChatParams {
+  job: string;
+  purpose: string;
+  messages: (ChatMessage)[];
+  temperature: number;
+  maxTokens: number;
+}
+
+/** One message of a chat. */
+export interface ChatMessage {
+  role: "system" | "user" | "assistant";
+  content: string;
+}
+
+/** How that ended. `text` is the whole reply, however it came; otherwise `message` says why there is none. The run asks again after ``quota`` and ``failed``, a few times, and later each time. Tokens are 0 where they were not counted. */
+export interface ChatResult {
+  outcome: "replied" | "no_model" | "no_consent" | "quota" | "refused" | "cancelled" | "failed";
+  model?: string;
+  text?: string;
+  message?: string;
+  nPromptTokens?: number;
+  nReplyTokens?: number;
 }
 
 /** The argument of commands on a target. */

@@ -12,6 +12,7 @@ import type {
   LanguageClientOptions,
   State,
 } from "vscode-languageclient/node";
+import { languageModels } from "./editorModel";
 import { findServer, isNewEnough, type Found } from "./findServer";
 import { offerInstall, offerUpdate } from "./install";
 import type { JobStore } from "./jobs";
@@ -202,7 +203,7 @@ export class Server implements vscode.Disposable {
     const client = new library.LanguageClient(SECTION, "kernel-lsp", run, options);
     client.registerFeature({
       fillClientCapabilities: (capabilities) => {
-        const wanted = { jobs: true, events: true };
+        const wanted = { jobs: true, events: true, languageModel: languageModels() !== undefined };
         capabilities.experimental = { ...(capabilities.experimental as object | undefined), kernelLsp: wanted };
       },
       initialize: () => undefined,

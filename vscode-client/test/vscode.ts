@@ -15,6 +15,24 @@ export class EventEmitter<T> {
 
 export const workspace = { isTrusted: true, asRelativePath: (uri: string) => uri.replace("file:///w/", "") };
 
+export const lm: { selectChatModels?: (selector: object) => Promise<object[]> } = {};
+
+export const LanguageModelChatMessage = {
+  User: (content: string) => ({ role: "user", content }),
+  Assistant: (content: string) => ({ role: "assistant", content }),
+};
+
+export const shown: string[] = [];
+
+export const window = {
+  showWarningMessage: (message: string) => {
+    shown.push(message);
+    return Promise.resolve(undefined);
+  },
+};
+
+export const commands = { executeCommand: () => Promise.resolve(undefined) };
+
 export const Uri = { parse: (uri: string) => uri };
 
 export class McpStdioServerDefinition {
