@@ -6,7 +6,9 @@ Positions are 0-based lines and 0-based columns in Unicode code points; ends are
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from operator import itemgetter
 
 from kernel_lsp.core.finding import Severity
 
@@ -56,6 +58,16 @@ class RuleFinding:
     range: TextRange
     documentation: str
     fixes: tuple[QuickFix, ...] = ()
+
+
+def in_order(findings: Iterable[RuleFinding]) -> list[RuleFinding]:
+    """In the order of the text; what one rule says of one place is said once."""
+    found: dict[tuple, RuleFinding] = {}
+    for finding in findings:
+        place = finding.range
+        key = (place.start_line, place.start_column, place.end_line, place.end_column, finding.code, finding.message)
+        found.setdefault(key, finding)
+    return [found[key] for key in sorted(found, key=itemgetter(0, 1, 2, 3, 4))]
 
 
 def apply_fix(text: str, fix: QuickFix) -> str:

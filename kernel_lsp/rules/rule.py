@@ -49,11 +49,20 @@ class Hit:
 
 @dataclass(frozen=True, slots=True)
 class Check(Generic[Subject]):
-    """A rule and the generator of its hits. `on` says what kind of subject it is for, where there are several."""
+    """A rule and the generator of its hits. `on` says what kind of subject it is for, where there are several; `needs`
+    are texts of which a subject has at least one, or the rule finds nothing in it."""
 
     rule: Rule
     hits: Callable[[Subject], Iterator[Hit]]
     on: SubjectKind = "any"
+    needs: tuple[str, ...] = ()
+
+    def may_find_in(self, text: str) -> bool:
+        """A quick look: most functions have nothing that most rules are about."""
+        for needed in self.needs:
+            if needed in text:
+                return True
+        return not self.needs
 
     def findings(self, subject: Subject) -> Iterator[RuleFinding]:
         rule = self.rule
@@ -79,10 +88,11 @@ class Declare:
         bad: str,
         good: str,
         on: SubjectKind = "any",
+        needs: tuple[str, ...] = (),
     ) -> Callable[[Callable[[Subject], Iterator[Hit]]], Check[Subject]]:
         texts = (inspect.cleandoc(why), inspect.cleandoc(bad) + "\n", inspect.cleandoc(good) + "\n")
         rule = Rule(code, name, self.language, severity, summary, *texts)
-        return lambda hits: Check(rule, hits, on)
+        return lambda hits: Check(rule, hits, on, needs)
 
 
 def checks_in(*modules: ModuleType) -> tuple[Check, ...]:

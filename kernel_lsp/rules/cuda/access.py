@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from tree_sitter import Node
 
+from kernel_lsp.rules.cuda import fields
 from kernel_lsp.rules.cuda.declare import INFORMATION, WARNING, declare, hit, rewrite
 from kernel_lsp.rules.cuda.model import CudaFile as File
 from kernel_lsp.rules.cuda.model import Function, Variable, type_bytes
@@ -37,6 +38,7 @@ _INDEX_SOURCES = ("blockIdx", "gridDim")
     "strided-access",
     WARNING,
     on="kernel",
+    needs=("threadIdx",),
     summary="Neighbouring threads access elements that are far apart",
     why="""
     A warp reads memory in sectors of 32 bytes. When the index grows by more than a few elements from thread to thread,
@@ -62,7 +64,7 @@ def strided_access(function: Function) -> Iterator[Hit]:
     reported: set[str] = set()
     for subscript in function.subscripts:
         array = _global_array(function, subscript)
-        indices = subscript.child_by_field_name("indices")
+        indices = subscript.child_by_field_id(fields.INDICES)
         if array is None or indices is None or indices.named_child_count != 1:
             continue
         step = growth(function, indices.named_children[0])
@@ -79,6 +81,7 @@ def strided_access(function: Function) -> Iterator[Hit]:
     "bank-conflict",
     WARNING,
     on="device",
+    needs=("__shared__",),
     summary="A column of a shared tile lies in one bank",
     why="""
     Shared memory has 32 banks of 4 bytes. In `float tile[32][32]` all elements of a column are in the same bank, so a
@@ -105,10 +108,10 @@ def bank_conflict(function: Function) -> Iterator[Hit]:
     file = function.file
     reported: set[str] = set()
     for subscript in function.subscripts:
-        row = subscript.child_by_field_name("argument")
+        row = subscript.child_by_field_id(fields.ARGUMENT)
         if row is None or row.type != "subscript_expression":
             continue
-        tile = function.variable(row.child_by_field_name("argument"))
+        tile = function.variable(row.child_by_field_id(fields.ARGUMENT))
         if tile is None or tile.name in reported or not _has_full_rows(function, tile):
             continue
         if growth(function, _index(row)) == 1 and growth(function, _index(subscript)) == 0:
@@ -122,6 +125,7 @@ def bank_conflict(function: Function) -> Iterator[Hit]:
     "dynamic-local-array",
     INFORMATION,
     on="device",
+    needs=("[",),
     summary="A local array with an index that is not known when compiling",
     why="""
     Registers cannot be indexed: such an array lies in local memory, which is device memory behind the caches. Loops
@@ -150,7 +154,7 @@ def dynamic_local_array(function: Function) -> Iterator[Hit]:
     file = function.file
     reported: set[str] = set()
     for subscript in function.subscripts:
-        array = function.variable(subscript.child_by_field_name("argument"))
+        array = function.variable(subscript.child_by_field_id(fields.ARGUMENT))
         if array is None or not array.is_array or array.name in reported or not _is_in_registers(array):
             continue
         index = function.variable(_index(subscript))
@@ -164,6 +168,7 @@ def dynamic_local_array(function: Function) -> Iterator[Hit]:
     "accumulate-in-memory",
     WARNING,
     on="kernel",
+    needs=("+=", "-=", "*="),
     summary="A loop accumulates into an element of global memory",
     why="""
     The element is read and written in every round: the compiler may not keep it in a register when another pointer
@@ -187,7 +192,7 @@ def dynamic_local_array(function: Function) -> Iterator[Hit]:
 def accumulate_in_memory(function: Function) -> Iterator[Hit]:
     file = function.file
     for write in function.assignments:
-        left = write.child_by_field_name("left")
+        left = write.child_by_field_id(fields.LEFT)
         if left is None or function.operator(write) not in ("+=", "-=", "*="):
             continue
         array, loop = _global_array(function, left), function.loop_around(write)
@@ -204,6 +209,7 @@ def accumulate_in_memory(function: Function) -> Iterator[Hit]:
     "same-address-atomic",
     WARNING,
     on="kernel",
+    needs=("atomic",),
     summary="All threads do an atomic operation on one address",
     why="""
     Atomic operations on one address are done one after the other: a million threads make a queue of a million. Reduce
@@ -244,6 +250,7 @@ def same_address_atomic(function: Function) -> Iterator[Hit]:
     "index-overflow",
     WARNING,
     on="device",
+    needs=("blockIdx", "gridDim"),
     summary="A product is computed in 32 bits and then stored in 64",
     why="""
     `blockIdx.x * blockDim.x` is an unsigned 32-bit product: from 2³² on it wraps, before it is widened. Widen one
@@ -271,7 +278,7 @@ def index_overflow(function: Function) -> Iterator[Hit]:
         if any(cast in text for cast in _WIDE_CASTS) or _WIDE_LITERAL.search(text):
             continue
         product = _narrow_product(function, variable.value)
-        left = None if product is None else product.child_by_field_name("left")
+        left = None if product is None else product.child_by_field_id(fields.LEFT)
         if product is not None and left is not None:
             wide = variable.element
             fix = rewrite(file, left, f"static_cast<{wide}>({function.source(left)})")
@@ -283,6 +290,7 @@ def index_overflow(function: Function) -> Iterator[Hit]:
     "narrow-loop-index",
     WARNING,
     on="device",
+    needs=("size_t", "int64_t", "ptrdiff_t", "long"),
     summary="An `int` counts up to a 64-bit size",
     why="For sizes from 2³¹ on the counter overflows, which is undefined. Count in the type of the size.",
     bad="""
@@ -299,16 +307,16 @@ def index_overflow(function: Function) -> Iterator[Hit]:
 def narrow_loop_index(function: Function) -> Iterator[Hit]:
     file = function.file
     for loop in function.loops:
-        condition = loop.child_by_field_name("condition")
+        condition = loop.child_by_field_id(fields.CONDITION)
         if loop.type != "for_statement" or condition is None or condition.type != "binary_expression":
             continue
-        index = function.variable(condition.child_by_field_name("left"))
-        size = function.variable(condition.child_by_field_name("right"))
+        index = function.variable(condition.child_by_field_id(fields.LEFT))
+        size = function.variable(condition.child_by_field_id(fields.RIGHT))
         if index is None or size is None or function.operator(condition) not in ("<", "<="):
             continue
         is_narrow = index.is_integer and not index.is_wide_integer and is_loop_variable(function, index)
         if is_narrow and size.is_wide_integer:
-            type_node = index.declaration.child_by_field_name("type")
+            type_node = index.declaration.child_by_field_id(fields.TYPE)
             fixes = () if type_node is None else (_retyped(file, type_node, size.element),)
             yield hit(file, condition, f"`{index.name}` has 32 bits and `{size.name}` 64", *fixes)
 
@@ -317,7 +325,7 @@ def narrow_loop_index(function: Function) -> Iterator[Hit]:
 
 
 def _index(subscript: Node) -> Node | None:
-    indices = subscript.child_by_field_name("indices")
+    indices = subscript.child_by_field_id(fields.INDICES)
     return indices.named_children[0] if indices is not None and indices.named_child_count == 1 else None
 
 
@@ -325,7 +333,7 @@ def _global_array(function: Function, subscript: Node) -> Variable | None:
     """The pointer parameter that a subscript is about."""
     if subscript.type != "subscript_expression":
         return None
-    array = function.variable(subscript.child_by_field_name("argument"))
+    array = function.variable(subscript.child_by_field_id(fields.ARGUMENT))
     return array if array is not None and array.is_pointer and array in function.parameters else None
 
 
@@ -348,7 +356,7 @@ def _padding_fix(function: Function, tile: Variable) -> tuple[QuickFix, ...]:
         new_text = str((function.constant(size) or 0) + 1)
         edit = function.file.parsed.replace(size, new_text)
     n_uses = function.source(function.body).count(tile.name)
-    n_subscripts = sum(function.variable(s.child_by_field_name("argument")) is tile for s in function.subscripts)
+    n_subscripts = sum(function.variable(s.child_by_field_id(fields.ARGUMENT)) is tile for s in function.subscripts)
     return (QuickFix(f"Pad the row to `[{new_text}]`", (edit,), n_uses == n_subscripts + 1),)
 
 
@@ -388,7 +396,7 @@ def _is_for_few_threads(function: Function, call: Node) -> bool:
     """Whether a condition compares a thread's number with `==`, or asks for something else than the size."""
     for parent in function.around(call):
         if parent.type == "if_statement":
-            condition = parent.child_by_field_name("condition")
+            condition = parent.child_by_field_id(fields.CONDITION)
             text = "" if condition is None else function.source(condition)
             comparison = condition.named_children[0] if condition is not None and condition.named_children else None
             is_bound = comparison is not None and function.operator(comparison) in ("<", "<=")
@@ -412,7 +420,7 @@ def _narrow_product(function: Function, value: Node) -> Node | None:
             return node if _is_narrow_index_product(function, node) else None
         if operator not in ("+", "-"):
             return None
-        node = node.child_by_field_name("left")
+        node = node.child_by_field_id(fields.LEFT)
     return None
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from tree_sitter import Node
 
+from kernel_lsp.rules.cuda import fields
 from kernel_lsp.rules.cuda.declare import HINT, INFORMATION, WARNING, declare, hit, rewrite
 from kernel_lsp.rules.cuda.model import Function
 from kernel_lsp.rules.finding import QuickFix
@@ -39,6 +40,7 @@ _HALF_TYPES = frozenset(("half", "__half", "__nv_bfloat16", "nv_bfloat16"))
     "double-literal",
     WARNING,
     on="device",
+    needs=("float", "half", "bfloat16"),
     summary="A double literal makes float arithmetic double",
     why="""
     `x * 0.5` converts x to double, multiplies in double precision at 1/2 to 1/64 of the speed, and converts back.
@@ -73,6 +75,7 @@ def double_literal(function: Function) -> Iterator[Hit]:
     "double-function",
     WARNING,
     on="device",
+    needs=("float", "half", "bfloat16"),
     summary="A function of floats is called with a double literal",
     why="""
     With one double argument the overload for doubles is chosen: `pow(x, 2.0)` or `max(x, 0.0)` run in double precision,
@@ -110,6 +113,7 @@ def double_function(function: Function) -> Iterator[Hit]:
     "power-by-constant",
     INFORMATION,
     on="device",
+    needs=("pow",),
     summary="`powf` with a small integer exponent",
     why="""
     `powf` takes some dozens of instructions for any exponent, where a product takes one. The compiler replaces it only
@@ -147,6 +151,7 @@ def power_by_constant(function: Function) -> Iterator[Hit]:
     "division-by-constant",
     HINT,
     on="device",
+    needs=("/",),
     summary="A float is divided by a constant in a loop",
     why="""
     An exact division takes 8 or more instructions, a product one. The compiler replaces it only when the reciprocal is
@@ -170,8 +175,8 @@ def power_by_constant(function: Function) -> Iterator[Hit]:
 def division_by_constant(function: Function) -> Iterator[Hit]:
     file = function.file
     for node in function.binaries_with("/"):
-        right = node.child_by_field_name("right")
-        left = node.child_by_field_name("left")
+        right = node.child_by_field_id(fields.RIGHT)
+        left = node.child_by_field_id(fields.LEFT)
         if right is None or left is None or left.type == "number_literal":
             continue
         match = _SINGLE_LITERAL.fullmatch(function.source(right))
@@ -186,6 +191,7 @@ def division_by_constant(function: Function) -> Iterator[Hit]:
     "fast-math",
     HINT,
     on="device",
+    needs=("__",),
     summary="A fast intrinsic with a limited range or accuracy",
     why="""
     `__expf(x)` has an error of 2 + ⌊|1.173 x|⌋ ulp, `__sinf` one of 2^-21 only within ±π, and `__fdividef` gives 0 for
@@ -216,6 +222,7 @@ def fast_math(function: Function) -> Iterator[Hit]:
     "division-in-loop",
     INFORMATION,
     on="device",
+    needs=("/", "%"),
     summary="An integer division or remainder by a variable in a loop",
     why="""
     GPUs have no integer division: by a variable it takes 20 instructions and more. Divide once before the loop, count
@@ -237,8 +244,8 @@ def division_in_loop(function: Function) -> Iterator[Hit]:
     file = function.file
     for node in function.binaries_with("/", "%"):
         operator = function.operator(node)
-        divisor = function.variable(node.child_by_field_name("right"))
-        dividend = function.variable(node.child_by_field_name("left"))
+        divisor = function.variable(node.child_by_field_id(fields.RIGHT))
+        dividend = function.variable(node.child_by_field_id(fields.LEFT))
         if divisor is None or not divisor.is_integer or function.constant(divisor.name_node) is not None:
             continue
         are_integers = operator == "%" or (dividend is not None and dividend.is_integer)
@@ -251,6 +258,7 @@ def division_in_loop(function: Function) -> Iterator[Hit]:
     "half-accumulator",
     WARNING,
     on="device",
+    needs=("half", "bfloat16"),
     summary="A sum is accumulated in half precision",
     why="""
     A half has 11 bits, a bfloat16 8: from 2048 (256) on, adding 1 changes nothing. Accumulate in float and convert the
@@ -278,7 +286,7 @@ def division_in_loop(function: Function) -> Iterator[Hit]:
 def half_accumulator(function: Function) -> Iterator[Hit]:
     file = function.file
     for write in function.assignments:
-        variable = function.variable(write.child_by_field_name("left"))
+        variable = function.variable(write.child_by_field_id(fields.LEFT))
         if variable is None or variable.element not in _HALF_TYPES or variable.is_pointer:
             continue
         loop = function.loop_around(write)
@@ -312,7 +320,7 @@ def _promotes(function: Function, number: Node) -> bool:
             node = parent
             continue
         if parent.type == "binary_expression":
-            sides = (parent.child_by_field_name("left"), parent.child_by_field_name("right"))
+            sides = (parent.child_by_field_id(fields.LEFT), parent.child_by_field_id(fields.RIGHT))
             other = next((side for side in sides if side is not None and side.id != node.id), None)
             if other is not None and not _is_constant_text(function.source(other)):
                 return True
@@ -326,7 +334,7 @@ def _promotes(function: Function, number: Node) -> bool:
 
 def _is_double_choice(function: Function, choice: Node, node: Node) -> bool:
     """``c ? x : 0.0`` with a float x."""
-    branches = (choice.child_by_field_name("consequence"), choice.child_by_field_name("alternative"))
+    branches = (choice.child_by_field_id(fields.CONSEQUENCE), choice.child_by_field_id(fields.ALTERNATIVE))
     others = [branch for branch in branches if branch is not None and branch.id != node.id]
     return len(others) == 1 and not _is_constant_text(function.source(others[0]))
 
@@ -345,7 +353,7 @@ def _fits_float(text: str) -> bool:
 
 
 def _float_call_fix(function: Function, call: Node, new_name: str, literals: list[Node]) -> tuple[QuickFix, ...]:
-    callee = call.child_by_field_name("function")
+    callee = call.child_by_field_id(fields.FUNCTION)
     texts = [function.source(node).strip("()- ") for node in literals]
     if callee is None or not all(_fits_float(text) for text in texts):
         return ()
@@ -364,7 +372,7 @@ def _is_float_call(function: Function, call: Node) -> bool:
 
 def _is_float_value(function: Function, node: Node) -> bool:
     if node.type == "subscript_expression":
-        node = node.child_by_field_name("argument") or node
+        node = node.child_by_field_id(fields.ARGUMENT) or node
     variable = function.variable(node)
     return variable is not None and variable.element == "float"
 
@@ -393,7 +401,7 @@ def _is_declared_constant(function: Function, value: Node | None) -> bool:
 def _in_loop_body(function: Function, node: Node) -> bool:
     """In the body of a loop, and not computable before it: one operand changes there."""
     loop = function.loop_around(node)
-    body = None if loop is None else loop.child_by_field_name("body")
+    body = None if loop is None else loop.child_by_field_id(fields.BODY)
     if loop is None or body is None or not body.start_byte <= node.start_byte < body.end_byte:
         return False
     for name in function.names_in(node):
@@ -407,7 +415,7 @@ def _in_loop_body(function: Function, node: Node) -> bool:
 def _adds_to_itself(function: Function, write: Node, name: str) -> bool:
     if function.operator(write) == "+=":
         return True
-    right = write.child_by_field_name("right")
+    right = write.child_by_field_id(fields.RIGHT)
     if right is None or name not in function.names_in(right):
         return False
     if right.type == "call_expression":

@@ -8,6 +8,7 @@ from itertools import pairwise
 
 from tree_sitter import Node
 
+from kernel_lsp.rules.cuda import fields
 from kernel_lsp.rules.cuda.declare import ERROR, WARNING, declare, hit, is_barrier
 from kernel_lsp.rules.cuda.model import CONDITIONAL_COMPILATION, LOOPS, Function, Variable, within
 from kernel_lsp.rules.cuda.threads import (
@@ -48,6 +49,7 @@ _HARMLESS_CALLS = words(
     "missing-bound-check",
     WARNING,
     on="kernel",
+    needs=("blockIdx", "block_rank", "group_index"),
     summary="A global index is used without any check against the size",
     why="""
     The grid is rounded up to whole blocks: when the size is no multiple of the block, the last threads access memory
@@ -82,6 +84,7 @@ def missing_bound_check(kernel: Function) -> Iterator[Hit]:
     "divergent-barrier",
     ERROR,
     on="device",
+    needs=("sync",),
     summary="A barrier in a branch that not all threads of the block take",
     why="""
     `__syncthreads()` waits for every thread of the block. When some of them do not come, the kernel hangs or its
@@ -125,6 +128,7 @@ def divergent_barrier(function: Function) -> Iterator[Hit]:
     "barrier-after-return",
     WARNING,
     on="kernel",
+    needs=("sync",),
     summary="A barrier behind a `return` that some threads take",
     why="""
     Threads that have returned do not reach the barrier. Hardware lets a warp that ended count as arrived, but within a
@@ -166,6 +170,7 @@ def barrier_after_return(kernel: Function) -> Iterator[Hit]:
     "legacy-shuffle",
     ERROR,
     on="device",
+    needs=("__shfl", "__any", "__all", "__ballot"),
     summary="A warp function without `_sync`",
     why="""
     `__shfl`, `__any`, `__all` and `__ballot` are gone since CUDA 9 for GPUs since Volta: threads of a warp no longer
@@ -193,7 +198,7 @@ def legacy_shuffle(function: Function) -> Iterator[Hit]:
         if is_called and not _is_conditionally_compiled(function, call):
             is_safe = not any(parent.type == "if_statement" for parent in function.around(call))
             edits = (
-                file.parsed.replace(call.child_by_field_name("function") or call, f"{name}_sync"),
+                file.parsed.replace(call.child_by_field_id(fields.FUNCTION) or call, f"{name}_sync"),
                 file.parsed.insert(arguments[0].start_byte, "0xffffffffu, "),
             )
             fix = QuickFix(f"Use `{name}_sync` with all lanes", edits, is_safe)
@@ -205,6 +210,7 @@ def legacy_shuffle(function: Function) -> Iterator[Hit]:
     "partial-mask",
     WARNING,
     on="device",
+    needs=("_sync",),
     summary="A warp function with a mask that is not the full warp",
     why="""
     Every lane named by the mask must reach the call, and no other may. `__activemask()` only says which lanes happen to
@@ -242,6 +248,7 @@ def partial_mask(function: Function) -> Iterator[Hit]:
     "divergent-shuffle",
     ERROR,
     on="device",
+    needs=("_sync",),
     summary="A shuffle over the full warp in a branch that only some of its lanes take",
     why="""
     The mask says that all 32 lanes take part, and those that did not take the branch never come: the value is
@@ -279,6 +286,7 @@ def divergent_shuffle(function: Function) -> Iterator[Hit]:
     "missing-barrier",
     ERROR,
     on="kernel",
+    needs=("__shared__",),
     summary="Shared memory is read where another thread may not have written it yet",
     why="""
     A thread writes its own element and then reads the one of another thread, with no barrier in between. Put
@@ -317,6 +325,7 @@ def missing_barrier(function: Function) -> Iterator[Hit]:
     "missing-barrier-in-loop",
     WARNING,
     on="kernel",
+    needs=("__shared__",),
     summary="A loop writes shared memory again while other threads may still read it",
     why="""
     One barrier between writing a tile and reading it is not enough in a loop: a fast thread begins the next round, and
@@ -362,6 +371,7 @@ def missing_barrier_in_loop(function: Function) -> Iterator[Hit]:
     "warp-synchronous",
     ERROR,
     on="device",
+    needs=("volatile",),
     summary="A reduction in shared memory that relies on warps running in step",
     why="""
     Since Volta the threads of a warp have their own program counters. `volatile` keeps the compiler from caching; it
@@ -397,10 +407,10 @@ def warp_synchronous(function: Function) -> Iterator[Hit]:
 
 def _is_global_access(kernel: Function, subscript: Node) -> bool:
     """``p[i]`` of a pointer parameter, where i depends on block and thread."""
-    array = kernel.variable(subscript.child_by_field_name("argument"))
+    array = kernel.variable(subscript.child_by_field_id(fields.ARGUMENT))
     if array is None or array not in kernel.parameters or not array.is_pointer:
         return False
-    index = kernel.names_in(subscript.child_by_field_name("indices"))
+    index = kernel.names_in(subscript.child_by_field_id(fields.INDICES))
     has_thread = not index.isdisjoint(thread_names(kernel) | THREAD_SOURCES)
     return has_thread and not index.isdisjoint(block_names(kernel) | BLOCK_SOURCES)
 
@@ -418,7 +428,7 @@ def _has_any_check(kernel: Function) -> bool:
 def _bound_fix(kernel: Function, access: Node) -> tuple[QuickFix, ...]:
     """``if (i >= n) return;`` when there is one index variable and one integer parameter."""
     sizes = [parameter for parameter in kernel.parameters if parameter.is_integer]
-    indices = access.child_by_field_name("indices")
+    indices = access.child_by_field_id(fields.INDICES)
     names = [] if indices is None else [node for node in indices.named_children if node.type == "identifier"]
     variable = kernel.variable(names[0]) if len(names) == 1 else None
     if len(sizes) != 1 or variable is None or any(is_barrier(kernel, call) for call in kernel.calls):
@@ -438,7 +448,7 @@ def _conditions_around(function: Function, node: Node) -> Iterator[Node]:
     """The conditions of the branches and loops that hold the node, not those whose head it is in."""
     child = node
     for parent in function.around(node):
-        condition = parent.child_by_field_name("condition")
+        condition = parent.child_by_field_id(fields.CONDITION)
         is_branch = (
             parent.type in ("if_statement", "switch_statement", "conditional_expression") or parent.type in LOOPS
         )
@@ -454,7 +464,7 @@ def _divergent_condition(function: Function, node: Node) -> Node | None:
 
 def _has_rounded_limit(function: Function, condition: Node) -> bool:
     """``i < limit`` with a limit that is rounded up to whole blocks: then all threads do the same rounds."""
-    right = condition.child_by_field_name("right")
+    right = condition.child_by_field_id(fields.RIGHT)
     variable = function.variable(right)
     value = "" if variable is None or variable.value is None else function.source(variable.value)
     return _ROUNDING.search(value) is not None
@@ -471,7 +481,7 @@ def _splits_warp(function: Function, condition: Node) -> bool:
     comparison = condition.named_children[0] if condition.type == "condition_clause" else condition
     if comparison.type != "binary_expression":
         return False
-    left, right = comparison.child_by_field_name("left"), comparison.child_by_field_name("right")
+    left, right = comparison.child_by_field_id(fields.LEFT), comparison.child_by_field_id(fields.RIGHT)
     limit = function.constant(right)
     if left is None or limit is None or function.operator(comparison) not in ("<", "<=", "==", ">", ">="):
         return False
@@ -497,14 +507,14 @@ def _shared_array(function: Function, subscript: Node | None) -> Variable | None
     for _ in range(4):
         if subscript is None or subscript.type != "subscript_expression":
             break
-        subscript = subscript.child_by_field_name("argument")
+        subscript = subscript.child_by_field_id(fields.ARGUMENT)
     variable = function.variable(subscript)
     return variable if variable is not None and variable.is_shared else None
 
 
 def _shared_target(function: Function, write: Node) -> Variable | None:
     """The shared array that the assignment writes at an index of its own for each thread."""
-    left = write.child_by_field_name("left")
+    left = write.child_by_field_id(fields.LEFT)
     array = _shared_array(function, left)
     if array is None or left is None or not depends_on_thread(function, left) or "volatile" in array.words:
         return None
@@ -520,7 +530,7 @@ def _read_without_barrier(function: Function, write: Node, array: Variable) -> N
     statement = function.parent(write)
     if statement is None or statement.type != "expression_statement":
         return None
-    written = function.source(write.child_by_field_name("left") or write)
+    written = function.source(write.child_by_field_id(fields.LEFT) or write)
     following: Node | None = statement
     for _ in range(MAX_STATEMENTS):
         following = following.next_named_sibling if following is not None else None
@@ -552,7 +562,7 @@ def _is_outermost(function: Function, subscript: Node) -> bool:
 
 def _is_written(function: Function, subscript: Node) -> bool:
     parent = function.parent(subscript)
-    left = None if parent is None else parent.child_by_field_name("left")
+    left = None if parent is None else parent.child_by_field_id(fields.LEFT)
     is_target = left is not None and left.id == subscript.id and parent is not None
     return (
         is_target and parent is not None and parent.type == "assignment_expression" and function.operator(parent) == "="
@@ -561,7 +571,7 @@ def _is_written(function: Function, subscript: Node) -> bool:
 
 def _unprotected_write(function: Function, loop: Node) -> Node | None:
     """A write of a shared array at the top of a loop's body that no barrier separates from the last round's reads."""
-    body = loop.child_by_field_name("body")
+    body = loop.child_by_field_id(fields.BODY)
     if body is None or body.type != "compound_statement":
         return None
     barriers = [c for c in within(function.calls, body) if not _is_harmless(function, c)]
@@ -570,7 +580,7 @@ def _unprotected_write(function: Function, loop: Node) -> Node | None:
     changing = {v.name for v in function.all_variables() if any(_is_inside(write, loop) for write in v.writes)}
     for write in function.assignments:
         array = _shared_target(function, write) if _is_inside(write, body) else None
-        left = write.child_by_field_name("left")
+        left = write.child_by_field_id(fields.LEFT)
         if array is None or left is None or write.start_byte > barriers[0].start_byte:
             continue
         if not function.names_in(left).isdisjoint(changing):
@@ -588,13 +598,13 @@ def _is_inside(node: Node, outer: Node) -> bool:
 
 def _is_reduction_step(function: Function, write: Node) -> bool:
     """``data[t] += data[t + 16]`` of a volatile pointer or array."""
-    left, right = write.child_by_field_name("left"), write.child_by_field_name("right")
+    left, right = write.child_by_field_id(fields.LEFT), write.child_by_field_id(fields.RIGHT)
     if function.operator(write) != "+=" or left is None or right is None:
         return False
     if left.type != "subscript_expression" or right.type != "subscript_expression":
         return False
-    array = function.variable(left.child_by_field_name("argument"))
-    same_array = array is function.variable(right.child_by_field_name("argument"))
+    array = function.variable(left.child_by_field_id(fields.ARGUMENT))
+    same_array = array is function.variable(right.child_by_field_id(fields.ARGUMENT))
     is_volatile = array is not None and "volatile" in array.words
     parent = function.parent(write)
     is_statement = parent is not None and parent.type == "expression_statement"

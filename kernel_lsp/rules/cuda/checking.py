@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections import OrderedDict
+from functools import lru_cache
 
 from kernel_lsp.rules.cuda import access, arithmetic, barriers, host, launches, signature
-from kernel_lsp.rules.cuda.facts import FileFacts, FunctionFacts, function_facts, read_plan, text_in_front
+from kernel_lsp.rules.cuda.facts import FileFacts, FunctionFacts, function_facts, has_launch_bounds, read_plan
 from kernel_lsp.rules.cuda.model import CudaFile, Definition, read_function, read_outline
 from kernel_lsp.rules.cuda.parsing import ParsedCuda, parse
-from kernel_lsp.rules.finding import RuleFinding
+from kernel_lsp.rules.finding import RuleFinding, in_order
 from kernel_lsp.rules.rule import checks_in
 
 FUNCTION_CHECKS = checks_in(barriers, access, arithmetic, signature, host)
@@ -37,16 +38,18 @@ def check(text: str, *, tree: ParsedCuda | None = None) -> tuple[RuleFinding, ..
     outline = read_outline(parsed)
     functions = tuple(facts for d in outline.definitions for facts in _facts(d, outline))
     file = FileFacts(functions, read_plan(outline), "cudaFuncSetAttribute" in text)
-    found = {finding: None for function in functions for finding in function.findings}
-    found |= {finding: None for check in FILE_CHECKS for finding in check.findings(file)}
-    kept = [finding for finding in found if not _is_silenced(finding, parsed)]
-    return tuple(sorted(kept, key=lambda finding: (finding.range, finding.code))[:MAX_FINDINGS])
+    found = [finding for function in functions for finding in function.findings]
+    found += [finding for check in FILE_CHECKS for finding in check.findings(file)]
+    ordered = in_order(found)
+    if b"NOLINT" in parsed.data:
+        ordered = [finding for finding in ordered if not _is_silenced(finding, parsed)]
+    return tuple(ordered[:MAX_FINDINGS])
 
 
 # --- below: functions that were seen before
 
-_kept: OrderedDict[tuple, tuple[FunctionFacts, ...]] = OrderedDict()
-"""By all that the rules about one function look at; the ranges count from its first line."""
+_kept: OrderedDict[tuple, tuple[int, tuple[FunctionFacts, ...]]] = OrderedDict()
+"""The first line and the facts there, by all that the rules about one function look at."""
 
 
 def _facts(definition: Definition, file: CudaFile) -> tuple[FunctionFacts, ...]:
@@ -54,13 +57,16 @@ def _facts(definition: Definition, file: CudaFile) -> tuple[FunctionFacts, ...]:
     first_line = file.parsed.position(definition.outer.start_byte)[0]
     key = _key(definition, file)
     kept = _kept.get(key)
+    if kept is not None and kept[0] == first_line:
+        return kept[1]
     if kept is not None:
-        return tuple(facts.shifted(first_line) for facts in kept)
-    fresh = _fresh_facts(definition, file)
-    _kept[key] = tuple(facts.shifted(-first_line) for facts in fresh)
+        facts = tuple(facts.shifted(first_line - kept[0]) for facts in kept[1])
+    else:
+        facts = _fresh_facts(definition, file)
+    _kept[key] = first_line, facts
     if len(_kept) > MAX_KEPT_FUNCTIONS:
         _kept.popitem(last=False)
-    return fresh
+    return facts
 
 
 def _key(definition: Definition, file: CudaFile) -> tuple:
@@ -70,10 +76,16 @@ def _key(definition: Definition, file: CudaFile) -> tuple:
         parsed.position(outer.start_byte)[1],
         outer.has_error,
         definition.is_conditionally_compiled,
-        b"launch_bounds" in text_in_front(file, definition.node, definition.node.start_byte).lower(),
+        has_launch_bounds(file, definition.node, definition.node.start_byte),
         file.promises_divisibility,
-        file.context,
+        _interned(file.context),
     )
+
+
+@lru_cache(maxsize=16)
+def _interned(context: tuple) -> tuple:
+    """The first context that was equal: keys of one file then share it, and comparing them looks no further."""
+    return context
 
 
 def _fresh_facts(definition: Definition, file: CudaFile) -> tuple[FunctionFacts, ...]:
@@ -81,7 +93,9 @@ def _fresh_facts(definition: Definition, file: CudaFile) -> tuple[FunctionFacts,
     if function is None:
         return ()
     kind = "kernel" if function.is_kernel else "device" if function.is_device else "host"
-    findings = tuple(finding for check in _CHECKS_ON[kind] for finding in check.findings(function))
+    text = function.text
+    checks = [check for check in _CHECKS_ON[kind] if check.may_find_in(text)]
+    findings = tuple(finding for check in checks for finding in check.findings(function))
     return (function_facts(function, findings),)
 
 

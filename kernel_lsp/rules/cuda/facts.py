@@ -13,6 +13,7 @@ from kernel_lsp.core.plan import Launch, LaunchPlan, Span
 from kernel_lsp.plan import checking as plan_checking
 from kernel_lsp.plan.codes import PlanCode
 from kernel_lsp.plan.parser import parse as parse_plan
+from kernel_lsp.rules.cuda import fields
 from kernel_lsp.rules.cuda.declare import is_launch
 from kernel_lsp.rules.cuda.model import CudaFile, Function, type_bytes
 from kernel_lsp.rules.finding import RuleFinding, TextRange, shifted_finding, shifted_range
@@ -55,6 +56,8 @@ class FunctionFacts:
 
     def shifted(self, n_lines: int) -> FunctionFacts:
         """The same function `n_lines` further down."""
+        if not n_lines:
+            return self
         return replace(
             self,
             name_range=shifted_range(self.name_range, n_lines),
@@ -110,26 +113,29 @@ class FileFacts:
 def function_facts(function: Function, findings: tuple[RuleFinding, ...]) -> FunctionFacts:
     """The facts of a function at its place in the file."""
     file = function.file
-    arrays = [v for v in function.all_variables() if v.is_shared]
+    arrays = [v for v in function.all_variables() if v.is_shared] if "__shared__" in function.text else []
     static = [v for v in arrays if "extern" not in v.words]
-    is_host = not function.is_on_device
+    launches = [c for c in function.calls if is_launch(c)] if "<<<" in function.text else []
     return FunctionFacts(
         name=function.name,
         name_range=file.parsed.range(function.name_node),
         is_kernel=function.is_kernel,
         launch_bound=_launch_bound(function),
-        has_launch_bounds=b"launch_bounds" in text_in_front(file, function.node, function.body.start_byte).lower(),
+        has_launch_bounds=has_launch_bounds(file, function.node, function.body.start_byte),
         has_dynamic_shared=len(static) < len(arrays),
         static_shared_bytes=sum(_bytes(function, v.sizes, v.element) for v in static),
         shared_range=file.parsed.range(static[-1].name_node) if static else NOWHERE,
-        launches=tuple(_host_launch(function, c) for c in function.calls if is_launch(c)) if is_host else (),
+        launches=() if function.is_on_device else tuple(_host_launch(function, c) for c in launches),
         findings=findings,
     )
 
 
-def text_in_front(file: CudaFile, node: Node, end: int) -> bytes:
-    """The text from a little before `node` to `end`: a macro with launch bounds may stand outside of the function."""
-    return file.parsed.data[max(node.start_byte - MACRO_REACH_BYTES, 0) : end]
+def has_launch_bounds(file: CudaFile, node: Node, end: int) -> bool:
+    """Whether launch bounds stand between a little before `node` and `end`: a macro with them may stand outside of the
+    function."""
+    if not file.mentions_launch_bounds:
+        return False
+    return b"launch_bounds" in file.parsed.data[max(node.start_byte - MACRO_REACH_BYTES, 0) : end].lower()
 
 
 def read_plan(file: CudaFile) -> CheckedPlan:
@@ -213,7 +219,7 @@ def _without_bodies(file: CudaFile) -> str:
     body does not change it, so that the answer is kept."""
     data, parts, end = file.parsed.data, [], 0
     for definition in file.definitions:
-        body = definition.node.child_by_field_name("body")
+        body = definition.node.child_by_field_id(fields.BODY)
         if body is not None and body.start_byte >= end:
             n_lines = data.count(b"\n", body.start_byte, body.end_byte)
             parts += [data[end : body.start_byte], b"{", b"\n" * n_lines, b"}"]

@@ -28,6 +28,7 @@ _LAUNCH_CHECKS = ("GetLastError", "PeekAtLastError", "CHECK", "check", "Check", 
     "unchecked-call",
     INFORMATION,
     on="host",
+    needs=("cuda",),
     summary="The result of a CUDA call is not looked at",
     why="""
     Without a check, a failure (out of memory, an error of an earlier kernel) is found later and elsewhere, or never:
@@ -58,6 +59,7 @@ def unchecked_call(function: Function) -> Iterator[Hit]:
     "unchecked-launch",
     INFORMATION,
     on="host",
+    needs=("<<<",),
     summary="A launch whose errors are never asked for",
     why="""
     A launch returns nothing: too many threads, too much shared memory or no image for the GPU are only seen through
@@ -94,6 +96,7 @@ def unchecked_launch(function: Function) -> Iterator[Hit]:
     "sync-in-loop",
     INFORMATION,
     on="host",
+    needs=("Synchronize",),
     summary="The host waits for the GPU in each round of a loop",
     why="""
     Launches are asynchronous, so that the host can prepare the next one. Waiting in each round adds its latency, 5 to
@@ -134,6 +137,7 @@ def sync_in_loop(function: Function) -> Iterator[Hit]:
     "allocation-in-loop",
     INFORMATION,
     on="host",
+    needs=("cudaMalloc", "cudaHostAlloc"),
     summary="Memory is allocated in a loop",
     why="""
     `cudaMalloc` may wait for the whole device and takes up to milliseconds. Allocate once before the

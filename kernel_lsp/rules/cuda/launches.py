@@ -220,9 +220,12 @@ def dynamic_shared_unset(file: FileFacts) -> Iterator[Hit]:
     """,
 )
 def missing_launch_bounds(file: FileFacts) -> Iterator[Hit]:
+    largest_of: dict[str, int] = {}
+    for launch in file.launches:
+        n_threads = 0 if launch.block is None else _product(launch.block)
+        largest_of[launch.kernel] = max(n_threads, largest_of.get(launch.kernel, 0))
     for kernel in file.kernels:
-        blocks = [launch.block for launch in file.launches if launch.kernel == kernel.name]
-        largest = max((_product(block) for block in blocks if block is not None), default=0)
+        largest = largest_of.get(kernel.name, 0)
         if MANY_THREADS < largest <= MAX_THREADS_PER_BLOCK and not kernel.has_launch_bounds:
             place = kernel.name_range
             start = TextRange(place.start_line, place.start_column, place.start_line, place.start_column)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from collections.abc import Container, Iterator
+from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
+from operator import attrgetter
 
 from tree_sitter import Node, Query, QueryCursor
 
+from kernel_lsp.rules.cuda import fields
 from kernel_lsp.rules.cuda.parsing import ParsedCuda, language
 from kernel_lsp.rules.words import words
 
@@ -150,6 +152,7 @@ class Function:
     allocations: list[Node] = field(default_factory=list)
     sizeofs: list[Node] = field(default_factory=list)
     lambdas: list[Node] = field(default_factory=list)
+    declarations: list[Node] = field(default_factory=list)
     caches: dict[str, dict] = field(default_factory=dict)
     callees: dict[int, str] = field(default_factory=dict)
 
@@ -172,8 +175,10 @@ class Function:
         data = self.file.parsed.data[self.node.start_byte : self.body.start_byte]
         return data.decode("utf-8", errors="replace")
 
-    def source(self, node: Node) -> str:
-        return self.file.parsed.data[node.start_byte : node.end_byte].decode("utf-8", errors="replace")
+    @cached_property
+    def source(self) -> Callable[[Node], str]:
+        """The text of a node."""
+        return self.file.parsed.source
 
     @cached_property
     def calls_by_name(self) -> dict[str, list[Node]]:
@@ -205,13 +210,13 @@ class Function:
         cache = self.callees
         name = cache.get(call.id)
         if name is None:
-            function = call.child_by_field_name("function")
+            function = call.child_by_field_id(fields.FUNCTION)
             name = "" if function is None else self.source(function).split("<", 1)[0].strip()
             cache[call.id] = name
         return name
 
     def arguments(self, call: Node) -> list[Node]:
-        arguments = call.child_by_field_name("arguments")
+        arguments = call.child_by_field_id(fields.ARGUMENTS)
         return [] if arguments is None else [child for child in arguments.named_children if child.type != "comment"]
 
     def around(self, node: Node) -> Iterator[Node]:
@@ -267,13 +272,13 @@ class Function:
     def conditions(self) -> Iterator[Node]:
         """What `if`, loops, `?:`, `&&` and `||` decide on."""
         for node in (*self.branches, *self.loops, *self.conditionals):
-            condition = node.child_by_field_name("condition")
+            condition = node.child_by_field_id(fields.CONDITION)
             if condition is not None:
                 yield condition
         yield from self.binaries_with("&&", "||")
 
     def operator(self, node: Node) -> str:
-        operator = node.child_by_field_name("operator")
+        operator = node.child_by_field_id(fields.OPERATOR)
         return "" if operator is None else operator.type
 
     def constant(self, node: Node | None, depth: int = 0) -> int | None:
@@ -309,6 +314,10 @@ class CudaFile:
         return frozenset(self.constants.items()), frozenset(self.declared)
 
     @cached_property
+    def mentions_launch_bounds(self) -> bool:
+        return b"launch_bounds" in self.parsed.data.lower()
+
+    @cached_property
     def promises_divisibility(self) -> bool:
         """Whether a `where:` line of the launch plan has a remainder, as in ``N % 256 == 0``."""
         lines = self.parsed.text[:MAX_PLAN_CHARACTERS].splitlines()
@@ -330,9 +339,9 @@ class CudaFile:
         if kind == "identifier":
             return self._named_constant(node, function, depth)
         if kind == "binary_expression":
-            left = self.constant(node.child_by_field_name("left"), function, depth + 1)
-            right = self.constant(node.child_by_field_name("right"), function, depth + 1)
-            operator = node.child_by_field_name("operator")
+            left = self.constant(node.child_by_field_id(fields.LEFT), function, depth + 1)
+            right = self.constant(node.child_by_field_id(fields.RIGHT), function, depth + 1)
+            operator = node.child_by_field_id(fields.OPERATOR)
             if left is None or right is None or operator is None:
                 return None
             return _apply(self.source(operator), left, right)
@@ -396,13 +405,10 @@ def read_function(definition: Definition, file: CudaFile) -> Function | None:
     function = _read_head(definition, file)
     if function is None:
         return None
-    captured = QueryCursor(_query()).captures(function.body)
-    for nodes in captured.values():
-        nodes.sort(key=_place)
-    for node in captured.get("declaration", ()):
+    for name, nodes in _cursor().captures(function.body).items():
+        setattr(function, name, _in_order(nodes))
+    for node in function.declarations:
         _read_declaration(function, node)
-    for name in _QUERIES:
-        getattr(function, name).extend(captured.get(name, ()))
     for write in (*function.assignments, *function.updates):
         _read_write(function, write)
     return function
@@ -422,7 +428,7 @@ _DEFINE_INTEGER = re.compile(r"\(?\s*((?:0[xX][0-9a-fA-F]+|\d+)[uUlL]*)\s*\)?\s*
 
 def _read_named_value(node: Node, file: CudaFile) -> None:
     """A `#define` of an integer, or an enumerator with a value."""
-    name, value = node.child_by_field_name("name"), node.child_by_field_name("value")
+    name, value = node.child_by_field_id(fields.NAME), node.child_by_field_id(fields.VALUE)
     if name is None or value is None:
         return
     if node.type == "enumerator":
@@ -440,10 +446,10 @@ def _read_outer_declaration(node: Node, file: CudaFile) -> None:
     )
     for child in node.named_children:
         if child.type == "function_declarator":
-            name = child.child_by_field_name("declarator")
+            name = child.child_by_field_id(fields.DECLARATOR)
             file.declared.add("" if name is None else file.source(name))
         elif child.type == "init_declarator" and is_constant:
-            name, value = child.child_by_field_name("declarator"), child.child_by_field_name("value")
+            name, value = child.child_by_field_id(fields.DECLARATOR), child.child_by_field_id(fields.VALUE)
             if name is not None and name.type == "identifier":
                 _add_constant(file, file.source(name), file.constant(value))
 
@@ -489,36 +495,35 @@ _QUERIES = {
     "allocations": ("new_expression", "delete_expression"),
     "sizeofs": ("sizeof_expression",),
     "lambdas": ("lambda_expression",),
+    "declarations": ("declaration",),
 }
 """The lists of a function with the types of their nodes. One query finds them all, much faster than a walk here."""
 
 
 @lru_cache(maxsize=1)
-def _query() -> Query:
-    patterns = [
-        f"({node_type}) @{name}"
-        for name, types in {**_QUERIES, "declaration": ("declaration",)}.items()
-        for node_type in types
-    ]
-    return Query(language(), "\n".join(patterns))
+def _cursor() -> QueryCursor:
+    patterns = [f"({node_type}) @{name}" for name, types in _QUERIES.items() for node_type in types]
+    return QueryCursor(Query(language(), "\n".join(patterns)))
 
 
-def _start(node: Node) -> int:
-    return node.start_byte
+_start, _end = attrgetter("start_byte"), attrgetter("end_byte")
 
 
-def _place(node: Node) -> tuple[int, int]:
-    """The order of a walk from the root."""
-    return node.start_byte, -node.end_byte
+def _in_order(nodes: list[Node]) -> list[Node]:
+    """In the order of a walk from the root: what is around a node stands before it."""
+    if len(nodes) > 1:
+        nodes.sort(key=_end, reverse=True)
+        nodes.sort(key=_start)
+    return nodes
 
 
 def _read_head(definition: Definition, file: CudaFile) -> Function | None:
     node = definition.node
     declarator = _function_declarator(node)
-    body = node.child_by_field_name("body")
+    body = node.child_by_field_id(fields.BODY)
     if declarator is None or body is None or body.type != "compound_statement":
         return None
-    name = declarator.child_by_field_name("declarator") or declarator
+    name = declarator.child_by_field_id(fields.DECLARATOR) or declarator
     specifiers = {child.type for child in node.children}
     head = file.parsed.data[node.start_byte : body.start_byte]
     parameters = list(_parameters(declarator, file))
@@ -542,11 +547,11 @@ def _read_head(definition: Definition, file: CudaFile) -> Function | None:
 
 
 def _function_declarator(node: Node) -> Node | None:
-    declarator = node.child_by_field_name("declarator")
+    declarator = node.child_by_field_id(fields.DECLARATOR)
     for _ in range(MAX_DEPTH):
         if declarator is None or declarator.type == "function_declarator":
             return declarator
-        declarator = declarator.child_by_field_name("declarator") or next(
+        declarator = declarator.child_by_field_id(fields.DECLARATOR) or next(
             (child for child in declarator.named_children if child.type.endswith("declarator")), None
         )
     return None
@@ -555,16 +560,16 @@ def _function_declarator(node: Node) -> Node | None:
 def _has_type_parameter(node: Node) -> bool:
     if node.type != "template_declaration":
         return False
-    parameters = node.child_by_field_name("parameters")
+    parameters = node.child_by_field_id(fields.PARAMETERS)
     kinds = () if parameters is None else tuple(child.type for child in parameters.named_children)
     return any("type_parameter" in kind for kind in kinds)
 
 
 def _parameters(declarator: Node, file: CudaFile) -> Iterator[Variable]:
-    parameters = declarator.child_by_field_name("parameters")
+    parameters = declarator.child_by_field_id(fields.PARAMETERS)
     for node in () if parameters is None else parameters.named_children:
         if node.type in ("parameter_declaration", "optional_parameter_declaration"):
-            inner = node.child_by_field_name("declarator")
+            inner = node.child_by_field_id(fields.DECLARATOR)
             if inner is not None:
                 variable = _variable(node, inner, None, file)
                 if variable is not None:
@@ -585,12 +590,12 @@ def _variable(declaration: Node, declarator: Node, value: Node | None, file: Cud
             is_pointer = True
         elif node.type in _ARRAYS:
             is_array = True
-            sizes.append(node.child_by_field_name("size"))
+            sizes.append(node.child_by_field_id(fields.SIZE))
         elif node.type == "reference_declarator":
             is_reference = True
         elif node.type == "function_declarator":
             return None
-        node = node.child_by_field_name("declarator") or next(
+        node = node.child_by_field_id(fields.DECLARATOR) or next(
             (c for c in node.named_children if c.type.endswith("declarator") or c.type == "identifier"), None
         )
     if node is None or node.type != "identifier":
@@ -614,7 +619,7 @@ def _variable(declaration: Node, declarator: Node, value: Node | None, file: Cud
 
 
 def _first_declarator(declaration: Node) -> Node:
-    return declaration.child_by_field_name("declarator") or declaration
+    return declaration.child_by_field_id(fields.DECLARATOR) or declaration
 
 
 def _declare(function: Function, variable: Variable) -> None:
@@ -622,14 +627,14 @@ def _declare(function: Function, variable: Variable) -> None:
 
 
 def _read_declaration(function: Function, node: Node) -> None:
-    for child in node.children_by_field_name("declarator"):
+    for child in node.children_by_field_id(fields.DECLARATOR):
         value = None
         declarator = child
         if child.type == "init_declarator":
-            value = child.child_by_field_name("value")
-            declarator = child.child_by_field_name("declarator") or child
-        elif node.child_by_field_name("value") is not None:  # `if (int q = f())`
-            value = node.child_by_field_name("value")
+            value = child.child_by_field_id(fields.VALUE)
+            declarator = child.child_by_field_id(fields.DECLARATOR) or child
+        elif node.child_by_field_id(fields.VALUE) is not None:  # `if (int q = f())`
+            value = node.child_by_field_id(fields.VALUE)
         if value is not None and value.type in ("argument_list", "initializer_list") and value.named_child_count == 1:
             value = value.named_children[0]
         variable = _variable(node, declarator, value, function.file)
@@ -643,7 +648,7 @@ def _read_declaration(function: Function, node: Node) -> None:
 
 
 def _read_write(function: Function, write: Node) -> None:
-    target = write.child_by_field_name("left") or write.child_by_field_name("argument")
+    target = write.child_by_field_id(fields.LEFT) or write.child_by_field_id(fields.ARGUMENT)
     variable = function.variable(target)
     if variable is not None:
         variable.writes.append(write)

@@ -21,14 +21,18 @@ _LINE_END = re.compile(rb"\r\n|\n|\r")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ParsedCuda:
-    """`data` is the UTF-8 that was parsed; `starts` are the offsets of its lines."""
+    """`data` is the UTF-8 that was parsed; `starts` are the offsets of its lines. `ascii_text` is the same as `data`
+    where a byte is a character, which spares decoding, else None."""
 
     text: str
     data: bytes
     tree: Tree
     starts: tuple[int, ...]
+    ascii_text: str | None
 
     def source(self, node: Node) -> str:
+        if self.ascii_text is not None:
+            return self.ascii_text[node.start_byte : node.end_byte]
         return self.data[node.start_byte : node.end_byte].decode("utf-8", errors="replace")
 
     def range(self, node: Node) -> TextRange:
@@ -41,6 +45,8 @@ class ParsedCuda:
     def position(self, offset: int) -> tuple[int, int]:
         """0-based line and code-point column of the byte at `offset`."""
         line = bisect_right(self.starts, offset) - 1
+        if self.ascii_text is not None:
+            return line, offset - self.starts[line]
         before = self.data[self.starts[line] : offset]
         return line, len(before) if before.isascii() else len(before.decode("utf-8", errors="replace"))
 
@@ -59,7 +65,7 @@ def parse(text: str, previous: ParsedCuda | None = None) -> ParsedCuda:
     data = _UNKNOWN_ATTRIBUTES.sub(lambda match: b" " * len(match.group()), data)
     tree = _parser().parse(data) if previous is None else _parser().parse(data, _edited(previous, data))
     starts = (0, *(match.end() for match in _LINE_END.finditer(data)))
-    return ParsedCuda(text, data, tree, starts)
+    return ParsedCuda(text, data, tree, starts, data.decode("ascii") if data.isascii() else None)
 
 
 @lru_cache(maxsize=1)

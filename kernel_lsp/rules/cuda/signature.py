@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from tree_sitter import Node
 
+from kernel_lsp.rules.cuda import fields
 from kernel_lsp.rules.cuda.declare import HINT, INFORMATION, WARNING, declare, hit
 from kernel_lsp.rules.cuda.model import CudaFile as File
 from kernel_lsp.rules.cuda.model import Function, Variable
@@ -22,6 +23,7 @@ _RESTRICT = ("__restrict__", "__restrict", "restrict")
     "missing-restrict",
     INFORMATION,
     on="kernel",
+    needs=("*",),
     summary="Pointers of a kernel without `__restrict__`",
     why="""
     Without it the compiler must assume that a store through one pointer changes what another one reads: it loads
@@ -57,6 +59,7 @@ def missing_restrict(kernel: Function) -> Iterator[Hit]:
     "missing-const",
     HINT,
     on="kernel",
+    needs=("*", "["),
     summary="A pointer that is only read is not `const`",
     why="""
     `const` documents that it is an input, lets the compiler refuse a store, and together with `__restrict__` lets it
@@ -120,6 +123,7 @@ def unused_parameter(kernel: Function) -> Iterator[Hit]:
     "printf-in-kernel",
     INFORMATION,
     on="device",
+    needs=("printf",),
     summary="A kernel prints",
     why="""
     `printf` needs a stack frame, registers and a buffer that all threads share; it stays costly when its branch is not
@@ -152,6 +156,7 @@ def printf_in_kernel(function: Function) -> Iterator[Hit]:
     "device-heap",
     WARNING,
     on="device",
+    needs=("new", "malloc"),
     summary="A kernel allocates memory",
     why="""
     `malloc` and `new` in a kernel take memory from a heap of 8 MiB for all threads, under a lock, and the memory is
@@ -184,6 +189,7 @@ def device_heap(function: Function) -> Iterator[Hit]:
     "KL245",
     "sizeof-pointer",
     WARNING,
+    needs=("sizeof",),
     summary="`sizeof` of a pointer is 8",
     why="A pointer does not know how much it points to. Multiply the number of elements by `sizeof` of one.",
     bad="""
@@ -204,7 +210,7 @@ def device_heap(function: Function) -> Iterator[Hit]:
 def sizeof_pointer(function: Function) -> Iterator[Hit]:
     file = function.file
     for node in function.sizeofs:
-        value = node.child_by_field_name("value")
+        value = node.child_by_field_id(fields.VALUE)
         inner = value.named_children[0] if value is not None and value.named_children else value
         variable = function.variable(inner)
         if variable is not None and variable.is_pointer and not variable.is_array:
@@ -255,13 +261,13 @@ def _is_read(kernel: Function, use: Node) -> bool:
     subscript = kernel.parent(use)
     if subscript is None or subscript.type != "subscript_expression":
         return False
-    array = subscript.child_by_field_name("argument")
+    array = subscript.child_by_field_id(fields.ARGUMENT)
     outer = kernel.parent(subscript)
     if array is None or array.id != use.id or outer is None:
         return False
     if outer.type in ("pointer_expression", "field_expression", "subscript_expression", "update_expression"):
         return False
-    left = outer.child_by_field_name("left") if outer.type == "assignment_expression" else None
+    left = outer.child_by_field_id(fields.LEFT) if outer.type == "assignment_expression" else None
     is_argument = outer.type == "argument_list" and _is_unknown_call(kernel, kernel.parent(outer))
     is_bound = outer.type == "init_declarator" and "&" in kernel.source(outer).split("=")[0]
     return (left is None or left.id != subscript.id) and not is_argument and not is_bound
@@ -284,4 +290,4 @@ _VALUE_FUNCTIONS = words(
 
 
 def _is_placement(node: Node) -> bool:
-    return node.child_by_field_name("placement") is not None
+    return node.child_by_field_id(fields.PLACEMENT) is not None

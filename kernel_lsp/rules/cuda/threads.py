@@ -7,6 +7,7 @@ from enum import Enum
 
 from tree_sitter import Node
 
+from kernel_lsp.rules.cuda import fields
 from kernel_lsp.rules.cuda.model import MAX_DEPTH, Function, Variable, within
 from kernel_lsp.rules.words import words
 
@@ -127,7 +128,7 @@ def _values(function: Function) -> dict[str, list[list[_Value]]]:
 
 
 def _values_of(function: Function, variable: Variable) -> list[_Value]:
-    nodes = [variable.value, *(write.child_by_field_name("right") for write in variable.writes)]
+    nodes = [variable.value, *(write.child_by_field_id(fields.RIGHT) for write in variable.writes)]
     return [_Value(function.names_in(node), _has_hiding_call(function, node)) for node in nodes if node is not None]
 
 
@@ -158,7 +159,7 @@ def _growth(function: Function, node: Node, depth: int) -> Growth:
     if node.type == "identifier":
         return _variable_growth(function, node, depth)
     if node.type in _CASTS:
-        inner = node.child_by_field_name("value") or (node.named_children[-1] if node.named_children else None)
+        inner = node.child_by_field_id(fields.VALUE) or (node.named_children[-1] if node.named_children else None)
         return growth(function, inner, depth + 1)
     if node.type == "call_expression":
         arguments = function.arguments(node)
@@ -197,12 +198,12 @@ def _keeps_growth(function: Function, write: Node) -> bool:
     if write.type == "update_expression":
         return True
     return function.operator(write) in ("+=", "-=") and not may_depend_on_thread(
-        function, write.child_by_field_name("right")
+        function, write.child_by_field_id(fields.RIGHT)
     )
 
 
 def _binary_growth(function: Function, node: Node, depth: int) -> Growth:
-    left_node, right_node = node.child_by_field_name("left"), node.child_by_field_name("right")
+    left_node, right_node = node.child_by_field_id(fields.LEFT), node.child_by_field_id(fields.RIGHT)
     left, right = growth(function, left_node, depth + 1), growth(function, right_node, depth + 1)
     operator = function.operator(node)
     if left == 0 and right == 0:
