@@ -6,8 +6,9 @@ Files of one task share a session, so that PyTorch is imported and the task capt
 from __future__ import annotations
 
 import asyncio
+import os
 import re
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -60,6 +61,21 @@ class Outcome:
 def read_kernels(folder: Path) -> list[Kernel]:
     """The `.cu` files of a folder, by name."""
     return [_read(file) for file in sorted(folder.glob("*.cu"))]
+
+
+def sample(kernels: Sequence[Kernel], key: Callable[[Kernel], object]) -> list[Kernel]:
+    """The first of each kind; all with ``KERNEL_LSP_TEST_CORPORA=all``. `make attacks` runs every kernel, too."""
+    if os.environ.get("KERNEL_LSP_TEST_CORPORA") == "all":
+        return list(kernels)
+    return list({key(kernel): kernel for kernel in reversed(kernels)}.values())[::-1]
+
+
+def by_task(kernels: Sequence[Kernel], n_groups: int) -> list[list[Kernel]]:
+    """At most so many groups of about equal size. Kernels of one task stay together: they share its capture."""
+    groups: list[list[Kernel]] = [[] for _ in range(n_groups)]
+    for _, together in groupby(sorted(kernels, key=_task), key=_task):
+        min(groups, key=len).extend(together)
+    return [group for group in groups if group]
 
 
 def is_caught(outcome: Outcome) -> bool:
