@@ -19,7 +19,7 @@ from kernel_lsp.core.model import SCHEMA_VERSION, Noun
 from kernel_lsp.core.verdict import Verdict
 
 PARTS = Path(__file__).parent / "report_page"
-SCRIPTS = ("words.js", "chart.js", "lineage.js", "code.js", "page.js")
+SCRIPTS = ("words.js", "parts.js", "chart.js", "lineage.js", "code.js", "page.js")
 """In this order, each using the ones before it."""
 
 

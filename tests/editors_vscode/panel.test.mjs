@@ -79,6 +79,46 @@ test("it follows 20 events a second without holding up the frames", async () => 
   await page.close();
 });
 
+test("an event changes what it is about and leaves the rest as it is", async () => {
+  const page = await opened();
+  const found = await page.evaluate(async () => {
+    const frame = () => new Promise((resolve) => requestAnimationFrame(() => requestAnimationFrame(resolve)));
+    const kept = ["tbody tr[tabindex]", '[role="treeitem"]', ".code-line", "circle"].map((selector) => document.querySelector(selector));
+    window.postMessage({ type: "event", event: { kind: "candidate_proposed", candidate_id: "live", generation: 10, description: "live" } });
+    await frame();
+    const row = document.querySelector('[data-key="row-live"]');
+    const before = row.textContent;
+    window.postMessage({ type: "event", event: { kind: "candidate_evaluated", candidate_id: "live", depth: "screen", outcome: "mismatch", message: "wrong", score_us: null, score_kind: "estimated" } });
+    await frame();
+    return {
+      kept: kept.map((each) => each.isConnected), before,
+      after: document.querySelector('[data-key="row-live"]').textContent,
+      inTree: document.querySelector('[role="treeitem"][data-id="live"]').textContent,
+      head: document.getElementById("n-candidates").textContent,
+    };
+  });
+  assert.deepEqual(found.kept, [true, true, true, true]);
+  assert.match(found.before, /being evaluated/);
+  assert.match(found.after, /screen: mismatch/);
+  assert.match(found.inTree, /mismatch/);
+  assert.equal(found.head, "Candidates (81)");
+  await page.close();
+});
+
+test("the errors of each case are there when they are asked for, and stay open", async () => {
+  const page = await opened();
+  const follow = (winner) => page.evaluate((id) => window.postMessage({ type: "report", report: { ...state.report, winner_id: id || state.report.candidates[0].candidate_id } }), winner);
+  await follow();
+  await page.locator("summary").waitFor();
+  assert.equal(await page.locator("details td").count(), 0);
+  await page.locator("summary").click();
+  await page.locator("details td").first().waitFor();
+  await follow();
+  await page.waitForTimeout(200);
+  assert.ok((await page.locator("details[open] td").count()) > 15);
+  await page.close();
+});
+
 for (const [name, options] of Object.entries({ light: { colorScheme: "light" }, dark: { colorScheme: "dark" }, "high-contrast": { forcedColors: "active", colorScheme: "dark" } })) {
   test(`its text can be read in ${name}`, async () => {
     const page = await opened(options);

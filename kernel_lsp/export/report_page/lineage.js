@@ -1,6 +1,13 @@
 // Who came from whom, as a tree that the arrow keys walk. A candidate with two parents stands under the first.
 
-function lineage(report, chosenId, choose) {
+const nodes = new Map(); // the tree's items by candidate: they stay while the tree grows
+
+function lineageFrame() {
+  return element("ul", { class: "tree", role: "tree", "aria-label": "Lineage of the candidates", onkeydown: walk });
+}
+
+/** Put the candidates into the tree: new ones where they belong, others with what they now say. */
+function fillLineage(tree, report, chosenId, choose) {
   const known = new Set(report.candidates.map((candidate) => candidate.candidate_id));
   const children = new Map();
   const roots = [];
@@ -9,20 +16,35 @@ function lineage(report, chosenId, choose) {
     if (parent === undefined) roots.push(candidate);
     else children.set(parent, [...(children.get(parent) || []), candidate]);
   }
-  const tree = element("ul", { class: "tree", role: "tree", "aria-label": "Lineage of the candidates", onkeydown: walk });
-  tree.append(...roots.map((candidate) => branch(candidate, 1, { report, children, chosenId, choose, seen: new Set() })));
-  const first = tree.querySelector('[aria-selected="true"]') || tree.querySelector('[role="treeitem"]');
-  if (first) first.setAttribute("tabindex", "0");
-  return tree;
+  for (const id of nodes.keys()) if (!known.has(id)) nodes.delete(id);
+  const about = { report, children, chosenId, choose, seen: new Set() };
+  place(tree, roots.map((candidate) => branch(candidate, 1, about)));
+  const at = (nodes.get(chosenId) || nodes.values().next().value || {}).item;
+  for (const { item } of nodes.values()) setAttribute(item, "tabindex", item === at ? "0" : "-1");
 }
 
 function branch(candidate, level, tree) {
-  tree.seen.add(candidate.candidate_id);
-  const below = (tree.children.get(candidate.candidate_id) || []).filter((child) => !tree.seen.has(child.candidate_id));
-  const isChosen = candidate.candidate_id === tree.chosenId;
-  return element("li", { role: "treeitem", tabindex: "-1", "aria-level": level, "aria-selected": String(isChosen), "aria-expanded": below.length ? "true" : null, "data-id": candidate.candidate_id },
-    element("span", { class: "node", onclick: () => tree.choose(candidate.candidate_id) }, nodeText(candidate, tree.report)),
-    below.length ? element("ul", { role: "group" }, below.map((child) => branch(child, level + 1, tree))) : null);
+  const id = candidate.candidate_id;
+  tree.seen.add(id);
+  const below = (tree.children.get(id) || []).filter((child) => !tree.seen.has(child.candidate_id));
+  const node = nodes.get(id) || nodeOf(id, tree.choose);
+  setAttribute(node.item, "aria-level", String(level));
+  setAttribute(node.item, "aria-selected", String(id === tree.chosenId));
+  setAttribute(node.item, "aria-expanded", below.length ? "true" : null);
+  setText(node.label, nodeText(candidate, tree.report));
+  if (below.length) {
+    node.group = node.group || element("ul", { role: "group" });
+    place(node.group, below.map((child) => branch(child, level + 1, tree)));
+  }
+  place(node.item, below.length ? [node.label, node.group] : [node.label]);
+  return node.item;
+}
+
+function nodeOf(id, choose) {
+  const label = element("span", { class: "node", onclick: () => choose(id) });
+  const node = { label, item: element("li", { role: "treeitem", tabindex: "-1", "data-id": id }, label), group: null };
+  nodes.set(id, node);
+  return node;
 }
 
 function nodeText(candidate, report) {

@@ -1,4 +1,4 @@
-// The page: draws a report, and draws it again when the editor that shows it sends more.
+// The page: draws a report, and again, when the editor that shows it sends more, what of it has changed.
 
 const editor = typeof acquireVsCodeApi === "function" ? acquireVsCodeApi() : null;
 const page = document.getElementById("page");
@@ -10,19 +10,25 @@ const COLUMNS = [
   ["proposer", (candidate) => candidate.proposer],
   ["description", (candidate) => candidate.description],
 ];
-const state = { report: JSON.parse(document.getElementById("data").textContent), chosenId: null, tab: "code", sort: 3, descending: false, review: null, frame: 0 };
+const state = { report: JSON.parse(document.getElementById("data").textContent), chosenId: null, tab: "code", sort: 3, descending: false, review: null, frame: 0, serial: 0 };
+const rows = new Keyed(candidateRow);
 
 function draw() {
   state.frame = 0;
   const kept = focusKept();
   const report = state.report;
+  const nRight = report.candidates.filter(isRight).length;
   if (!report.candidates.some((candidate) => candidate.candidate_id === state.chosenId)) state.chosenId = report.winner_id || bestId(report);
-  page.replaceChildren(
-    ...header(report), reviewBar(), ...result(report),
-    element("h2", {}, "Best time by generation"), chart(report, choose),
-    element("h2", {}, `Candidates (${report.candidates.length})`), table(report),
-    element("h2", {}, "Lineage"), lineage(report, state.chosenId, choose),
-    ...details(report));
+  part("head", [state.serial, report.status], () => header(report));
+  part("review", [state.review && state.review.label], () => [reviewBar()]);
+  part("result", [state.serial, report.status, report.winner_id, nRight, report.candidates.length], () => result(report));
+  part("chart", [state.serial, report.winner_id, nRight], () => [element("h2", {}, "Best time by generation"), chart(report, choose)]);
+  part("candidates", [state.sort, state.descending], () => tableFrame());
+  fillTable(report);
+  part("lineage", [], () => [element("h2", {}, "Lineage"), lineageFrame()]);
+  fillLineage(page.querySelector('[role="tree"]'), report, state.chosenId, choose);
+  const chosen = report.candidates.find((candidate) => candidate.candidate_id === state.chosenId);
+  part("details", [state.chosenId, state.tab, chosen && [chosen.text.length, shownOf(chosen)]], () => details(report));
   restoreFocus(kept);
 }
 
@@ -39,7 +45,7 @@ function bestId(report) {
 
 function choose(id) {
   state.chosenId = id;
-  draw();
+  drawSoon();
 }
 
 // --- the head and the result
@@ -94,7 +100,7 @@ function evidence(report, winner) {
     element("h2", {}, "Evidence"),
     element("p", {}, `${outcomeText(verdict.outcome)}, reached on the ${verdict.device}.`),
     rows.length ? element("div", { class: "scroll" }, element("table", {}, head(["", "time with its interval", ""]), element("tbody", {}, rows))) : "",
-    element("details", { "data-key": "cases" }, element("summary", { "data-key": "cases-summary" }, `Error against budget in ${cases.length} cases`), caseTable(cases)),
+    element("details", { "data-key": "cases" }, element("summary", { "data-key": "cases-summary" }, `Error against budget in ${cases.length} cases`), lazily(() => caseTable(cases))),
   ];
 }
 
@@ -120,20 +126,38 @@ function row(cells) {
 
 // --- the candidates
 
-function table(report) {
+function tableFrame() {
+  const heads = COLUMNS.map(([name], index) => element("th", { scope: "col", class: name === "time" ? "number" : null, "aria-sort": state.sort === index ? (state.descending ? "descending" : "ascending") : null },
+    element("button", { "data-key": `sort-${name}`, onclick: () => sortBy(index) }, name)));
+  return [
+    element("h2", { id: "n-candidates" }),
+    element("div", { class: "scroll" }, element("table", { "aria-label": "Candidates" }, element("thead", {}, element("tr", {}, heads)), element("tbody", { id: "candidates" }))),
+  ];
+}
+
+/** Rows that say what they said stay: with twenty events a second a table of hundreds is not built anew each time. */
+function fillTable(report) {
   const [, key] = COLUMNS[state.sort];
   const sign = state.descending ? -1 : 1;
   const sorted = [...report.candidates].sort((a, b) => (key(a) < key(b) ? -sign : key(a) > key(b) ? sign : 0));
-  const heads = COLUMNS.map(([name], index) => element("th", { scope: "col", class: name === "time" ? "number" : null, "aria-sort": state.sort === index ? (state.descending ? "descending" : "ascending") : null },
-    element("button", { "data-key": `sort-${name}`, onclick: () => sortBy(index) }, name)));
-  return element("div", { class: "scroll" }, element("table", { "aria-label": "Candidates" },
-    element("thead", {}, element("tr", {}, heads)), element("tbody", {}, sorted.map((candidate) => candidateRow(candidate, report)))));
+  const made = sorted.map((candidate) => {
+    const id = candidate.candidate_id;
+    return rows.of(id, JSON.stringify([shownOf(candidate), id === state.chosenId, id === report.winner_id]), candidate, report);
+  });
+  rows.keep(new Set(sorted.map((candidate) => candidate.candidate_id)));
+  place(document.getElementById("candidates"), made);
+  setText(document.getElementById("n-candidates"), `Candidates (${sorted.length})`);
+}
+
+/** Everything of a candidate that is shown outside of its details. */
+function shownOf(candidate) {
+  return [candidate.generation, candidate.proposer, candidate.operator, candidate.description, scoreOf(candidate), candidate.verdicts.map((verdict) => [verdict.depth, verdict.device, outcomeText(verdict.outcome), verdict.outcome.kind])];
 }
 
 function sortBy(index) {
   state.descending = state.sort === index && !state.descending;
   state.sort = index;
-  draw();
+  drawSoon();
 }
 
 function candidateRow(candidate, report) {
@@ -172,7 +196,7 @@ function details(report) {
   return [
     element("h2", { id: "chosen" }, `Candidate ${candidate.candidate_id.slice(0, 8)}`),
     verdict ? element("p", {}, `${outcomeText(verdict.outcome)}.`) : "",
-    element("div", { role: "tablist", "aria-labelledby": "chosen" }, Object.entries(tabs).map(([name, title]) => element("button", { role: "tab", "aria-selected": String(state.tab === name), "data-key": `tab-${name}`, onclick: () => { state.tab = name; draw(); } }, title))),
+    element("div", { role: "tablist", "aria-labelledby": "chosen" }, Object.entries(tabs).map(([name, title]) => element("button", { role: "tab", "aria-selected": String(state.tab === name), "data-key": `tab-${name}`, onclick: () => { state.tab = name; drawSoon(); } }, title))),
     element("div", { role: "tabpanel" }, panel(candidate, parent, verdict, findings)),
   ];
 }
@@ -196,21 +220,21 @@ function facts(candidate, verdict) {
 
 // --- what happens to it
 
-/** What had the focus and what was open, by key: the elements themselves are drawn anew. */
+/** What had the focus and what was open, by key: the elements themselves may be drawn anew. */
 function focusKept() {
   const active = document.activeElement;
   const item = active && active.closest && active.closest('[role="treeitem"]');
   return {
+    active,
     key: active && active.dataset ? active.dataset.key : undefined,
     treeId: item ? item.dataset.id : undefined,
     open: [...page.querySelectorAll("details[open]")].map((each) => each.dataset.key),
-    scroll: window.scrollY,
   };
 }
 
 function restoreFocus(kept) {
   for (const key of kept.open) page.querySelector(`details[data-key="${key}"]`)?.setAttribute("open", "");
-  window.scrollTo(0, kept.scroll);
+  if (kept.active === document.activeElement) return;
   const found = kept.treeId ? page.querySelector(`[role="treeitem"][data-id="${kept.treeId}"]`) : kept.key ? page.querySelector(`[data-key="${kept.key}"]`) : null;
   if (found) found.focus({ preventScroll: true });
 }
@@ -234,7 +258,7 @@ function brief(event) {
 }
 
 window.addEventListener("message", ({ data }) => {
-  if (data.type === "report") state.report = data.report;
+  if (data.type === "report") Object.assign(state, { report: data.report, serial: state.serial + 1 });
   else if (data.type === "event") hear(data.event);
   else if (data.type === "review") state.review = data.review;
   else if (data.type === "choose") state.chosenId = data.candidate;
