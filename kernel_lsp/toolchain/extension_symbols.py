@@ -13,24 +13,53 @@ from kernel_lsp.core.finding import Finding, Severity
 MANGLED = re.compile(r"_Z\w+")
 """C++ names: of PyTorch and of the standard library, whose dangerous parts are refused by name. No other C++ library is
 linked, so that another name would not load."""
-PLAIN = re.compile(
-    r"(_?Py\w+|__cuda\w+|cuda\w+|cublas\w+|cudnn\w+|cufft\w+|cusolver\w+|cusparse\w+|curand\w+|nvtx\w+"
-    r"|__dynamic_cast|__libc_single_threaded|pthread_(mutex|once|rwlock|key|getspecific|setspecific|self)\w*|__cxa_\w+|__gxx_\w+|_Unwind_\w+|__stack_chk_fail|__gmon_start__|_ITM_\w+|__dso_handle|__tls_get_addr"
-    r"|mem\w+|str\w+|wcs\w+|is\w+|to(upper|lower)|malloc|calloc|realloc|free|posix_memalign|aligned_alloc|abort|abs|atoi|atof"
-    r"|v?s?n?printf|v?f?printf|puts|putchar|fputs|fputc|fflush|fwrite|stderr|stdout|__\w*printf_chk|__mem\w+_chk|__str\w+_chk"
-    r"|(sin|cos|tan|asin|acos|atan2?|sinh|cosh|tanh|exp2?|expm1|log|log2|log10|log1p|pow|sqrt|cbrt|fabs|floor|ceil|round"
-    r"|l?lround|l?lrint|rint|nearbyint|trunc|fmod|remainder|fma|fmax|fmin|hypot|erfc?|lgamma|tgamma|ldexp|frexp|scalbn"
-    r"|copysign|isnan|isinf|logb|ilogb|modf|nan)[fl]?|qsort|bsearch|rand|srand|time|clock|clock_gettime|gettimeofday|getenv"
-    r"|__ctype_\w+|__isoc\w+|\w+_l|newlocale|freelocale|uselocale|bcmp|bzero|secure_getenv|__assert_fail|__errno_location|GOMP_\w+|omp_\w+|__kmpc_\w+|_GLOBAL_OFFSET_TABLE_|_edata|_end|__bss_start|_fini|_init|environ)$"
+_ALLOWED = (
+    # Python, as pybind11 uses it; what runs or imports Python text is refused by name.
+    r"_?Py\w+",
+    # CUDA: the runtime, what nvcc registers kernels with, tensor maps, libraries that compute.
+    r"__cuda\w+|__nv_\w+|_nv_\w+|cuda[A-Z]\w+|cuTensorMap\w+|cuGetError(String|Name)|cuLaunchKernel(Ex)?|cuFunc[GS]et\w+",
+    r"(cublas|cublasLt|cudnn|cufft|cusolver|cusparse|cusparseLt|cutensor|curand|nvtx)\w+",
+    # What compilers ask for.
+    r"__dynamic_cast|__libc_single_threaded|__cxa_\w+|__gxx_\w+|_Unwind_\w+|__stack_chk_fail|__gmon_start__|_ITM_\w+",
+    r"__dso_handle|__tls_get_addr|_GLOBAL_OFFSET_TABLE_|_edata|_end|__bss_start|_fini|_init|__assert_fail|abort",
+    r"__errno_location|__(u?div|u?mod|mul|fix|float|extend|trunc|pop|clz|ctz|add|sub|gcc_personality)\w+",
+    r"__atomic_\w+|__aarch64_\w+",
+    r"pthread_(mutex|once|rwlock|cond|spin|key|getspecific|setspecific|self|equal)\w*|sched_yield|__pthread_key_create",
+    # Memory, text and numbers of the C library.
+    r"mem\w+|str\w+|wcs\w+|wmem\w+|bcmp|bzero|is\w+|to(upper|lower)|malloc|calloc|realloc|free|posix_memalign",
+    r"aligned_alloc|malloc_usable_size|atoi|atol|atoll|atof|labs|llabs|abs|div|ldiv|qsort|bsearch|rand|srand|random",
+    r"v?s?n?printf|v?f?printf|v?asprintf|puts|putchar|fputs|fputc|putc|fflush|fwrite|perror|stderr|stdout|sscanf",
+    r"__\w*printf_chk|__(mem|str|stp|wcs|wmem)\w+_chk|__fdelt_chk|__ctype_\w+|__isoc\w+|\w+_l|localeconv",
+    r"newlocale|freelocale|uselocale|setlocale|environ|getenv|secure_getenv|getpid|sysconf|get_nprocs",
+    r"time|clock|clock_gettime|gettimeofday|localtime(_r)?|gmtime(_r)?|mktime|strftime|difftime",
+    # Arithmetic.
+    r"(sin|cos|tan|asin|acos|atan2?|sinh|cosh|tanh|asinh|acosh|atanh|sincos|exp2?|exp10|expm1|log|log2|log10|log1p|pow"
+    r"|sqrt|cbrt|fabs|floor|ceil|round|roundeven|l?lround|l?lrint|rint|nearbyint|trunc|fmod|remainder|remquo|fma|fmax"
+    r"|fmin|fdim|hypot|erfc?|lgamma|lgamma_r|tgamma|ldexp|frexp|scalbn|scalbln|copysign|nextafter|nexttoward|isnan|isinf"
+    r"|finite|logb|ilogb|modf|nan|j0|j1|jn|y0|y1|yn)[fl]?",
+    # Threads of the C++ compiler's own pool, which ends its work before it returns.
+    r"GOMP_\w+|omp_\w+|__kmpc_\w+",
 )
+PLAIN = re.compile("|".join(_ALLOWED))
+"""Names that are not of C++ and that computing needs. Another one is refused: what it does is not known."""
 REFUSED = {
     "starts threads or processes": (
         r"_ZNSt6thread.*|_ZNSt5async.*|_ZNSt13__future_base.*|pthread_create|thrd_create|v?fork|clone3?|posix_spawnp?"
+        r"|PyThread_start_\w+|_ZN3c10\w*10ThreadPool.*|_ZN2at6launchE.*|_ZN2at14intraop_launchE.*"
     ),
-    "finds code at run time": r"dlm?open|dlv?sym|dladdr1?|dl_iterate_phdr",
-    "loads or compiles code": r"cuModule\w+|cuLibrary\w+|cudaLibrary\w+|cuLink\w+|nvrtc\w+|nvJitLink\w+",
+    "finds code at run time": (
+        r"dlm?open|dlv?sym|dladdr1?|dl_iterate_phdr|cudaGetDriverEntryPoint\w*|cuGetProcAddress\w*|_ZNK?\w*DynamicLibrary.*"
+    ),
+    "runs or imports Python": (
+        r"PyRun_\w+|Py_CompileString\w*|PyEval_EvalCode\w*|PyEval_Set(Trace|Profile)\w*|PyImport_\w+|Py_AddPendingCall"
+        r"|Py_NewInterpreter\w*|Py_Exit|Py_AtExit|Py_Finalize\w*|PyOS_\w+|PyMarshal_\w+"
+    ),
+    "loads or compiles code": (
+        r"cuModule\w+|cuLibrary\w+|cudaLibrary\w+|cuLink\w+|nvrtc\w+|nvJitLink\w+|_ZNK?\w*getNVRTC.*"
+        r"|_ZNK?5torch3jit\w*(load|compile|CompilationUnit).*"
+    ),
     "has the device call the host later": r"cu(da)?LaunchHostFunc\w*|cu(da)?StreamAddCallback\w*",
-    "captures graphs": r"cu(da)?StreamBeginCapture\w*|cu(da)?Graph\w+",
+    "captures graphs": r"cu(da)?StreamBeginCapture\w*|cu(da)?Graph\w+|_ZNK?2at4cuda9CUDAGraph.*",
     "changes the device for others": (
         r"cudaDeviceSetLimit|cu(da)?Ctx\w+|cu(da)?StreamSetAttribute\w*|cudaDeviceReset|cudaIpc\w+|cu(da)?Profiler\w+"
     ),
@@ -48,8 +77,8 @@ SIDE_STREAMS = re.compile(r"^(cudaStreamCreate\w*|cuStreamCreate\w*)$|_ZN3c104cu
 
 
 def symbol_findings(undefined: Sequence[str]) -> tuple[Finding, ...]:
-    """What a built extension asks for that it may not have (errors), what is unusual (warnings), and what is worth
-    knowing (information)."""
+    """What a built extension asks for that it may not have, known or unknown (errors), and what is worth knowing
+    (information)."""
     found = [_finding(symbol) for symbol in undefined]
     return tuple(finding for finding in found if finding is not None)
 
@@ -63,9 +92,9 @@ def _finding(symbol: str) -> Finding | None:
             return _said(Severity.ERROR, "symbol-refused", f"it asks for `{symbol}`, which {does}")
     if SIDE_STREAMS.search(symbol):
         return _said(Severity.INFORMATION, "own-stream", f"it makes streams of its own (`{symbol}`)")
-    if PLAIN.match(symbol) or MANGLED.match(symbol):
+    if PLAIN.fullmatch(symbol) or MANGLED.fullmatch(symbol):
         return None
-    return _said(Severity.WARNING, "symbol-unusual", f"it asks for `{symbol}`, which few extensions need")
+    return _said(Severity.ERROR, "symbol-unknown", f"it asks for `{symbol}`, which is no part of what computing needs")
 
 
 def _said(severity: Severity, code: str, message: str) -> Finding:

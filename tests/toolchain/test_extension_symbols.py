@@ -24,6 +24,31 @@ ALLOWED = (
     "expf",
     "pthread_mutex_lock",
     "GOMP_parallel",
+    # CUB and thrust, as nvcc compiles them.
+    "cudaFuncGetAttributes",
+    "cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags",
+    "cudaPeekAtLastError",
+    "cudaMemcpyToSymbolAsync",
+    "__cudaPushCallConfiguration",
+    "__cudaRegisterVar",
+    "_ZN6thrust24THRUST_200500_900_NS6system12system_errorC1E",
+    # Libraries that compute.
+    "cublasLtMatmul",
+    "cublasGemmEx",
+    "cudnnConvolutionForward",
+    "cuTensorMapEncodeTiled",
+    # What g++ and glibc bring in.
+    "__libc_single_threaded",
+    "__isoc23_strtol",
+    "__sprintf_chk",
+    "__fprintf_chk",
+    "__memcpy_chk",
+    "sincosf",
+    "pthread_cond_signal",
+    "_Py_NoneStruct",
+    "PyThread_tss_get",
+    "PyInterpreterState_GetDict",
+    "_ZNSt6chrono3_V212steady_clock3nowEv",
 )
 REFUSED = {
     "dlopen": "finds code",
@@ -42,6 +67,16 @@ REFUSED = {
     "_ZNSt14basic_ifstreamIcSt11char_traitsIcEEC1Ev": "opens files",
     "kill": "reaches past",
     "sendto": "opens files",
+    "cudaGetDriverEntryPoint": "finds code",
+    "cudaGetDriverEntryPointByVersion": "finds code",
+    "cuGetProcAddress_v2": "finds code",
+    "_ZN2at14DynamicLibraryC1EPKcS2_b": "finds code",
+    "PyRun_SimpleStringFlags": "runs or imports Python",
+    "PyImport_ImportModule": "runs or imports Python",
+    "PyThread_start_new_thread": "starts threads",
+    "_ZN2at6launchESt8functionIFvvEE": "starts threads",
+    "_ZNK2at7Context8getNVRTCEv": "loads or compiles",
+    "_ZN2at4cuda9CUDAGraph13capture_beginE": "captures graphs",
 }
 
 
@@ -57,9 +92,10 @@ def test_ways_out_are_refused(symbol: str, why: str) -> None:
     assert why in finding.message
 
 
-def test_what_is_on_no_list_is_said() -> None:
-    (finding,) = symbol_findings(["some_other_library_call"])
-    assert finding.severity is Severity.WARNING
+@pytest.mark.parametrize("symbol", ["some_other_library_call", "io_uring_setup", "seccomp", "io_submit"])
+def test_what_is_on_no_list_is_refused(symbol: str) -> None:
+    (finding,) = symbol_findings([symbol])
+    assert finding.severity is Severity.ERROR
 
 
 def test_streams_of_its_own_are_worth_knowing() -> None:
