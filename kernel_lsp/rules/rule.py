@@ -57,13 +57,6 @@ class Check(Generic[Subject]):
     on: SubjectKind = "any"
     needs: tuple[str, ...] = ()
 
-    def may_find_in(self, text: str) -> bool:
-        """A quick look: most functions have nothing that most rules are about."""
-        for needed in self.needs:
-            if needed in text:
-                return True
-        return not self.needs
-
     def findings(self, subject: Subject) -> Iterator[RuleFinding]:
         rule = self.rule
         for hit in self.hits(subject):

@@ -151,6 +151,8 @@ def bank_conflict(function: Function) -> Iterator[Hit]:
     """,
 )
 def dynamic_local_array(function: Function) -> Iterator[Hit]:
+    if not any(variable.is_array for variable in function.all_variables()):
+        return
     file = function.file
     reported: set[str] = set()
     for subscript in function.subscripts:

@@ -15,6 +15,8 @@ from kernel_lsp.rules.rule import Hit
 from kernel_lsp.rules.words import words
 
 _DOUBLE_LITERAL = re.compile(r"(?:\d[\d']*\.[\d']*|\.\d[\d']*|\d[\d']*(?=[eE]))(?:[eE][+-]?\d+)?")
+_MAYBE_DOUBLE = re.compile(r"(?<![\w.])(?=[\d.])[\d']*\.?[\d']*(?:[eE][+-]?\d+)?(?<=[\d.'])(?![\w.'])")
+"""A number without a suffix, integers among them: a text without any has no double literal."""
 _SINGLE_LITERAL = re.compile(r"((?:\d[\d']*\.[\d']*|\.\d[\d']*|\d[\d']*(?=[eE]))(?:[eE][+-]?\d+)?)[fF]")
 MAX_FLOAT = 3.4028235e38
 MIN_NORMAL_FLOAT = 1.1754944e-38
@@ -299,7 +301,8 @@ def half_accumulator(function: Function) -> Iterator[Hit]:
 
 
 def _is_float_code(function: Function) -> bool:
-    """Device code that speaks of floats, never of doubles, and is no template over types."""
+    """Device code with a double literal, perhaps, that speaks of floats, never of doubles, and is no template over
+    types."""
     known = function.caches.setdefault("is float code", {})
     if not known:
         known[0] = _speaks_of_floats(function)
@@ -307,9 +310,11 @@ def _is_float_code(function: Function) -> bool:
 
 
 def _speaks_of_floats(function: Function) -> bool:
-    if not function.is_on_device or not function.numbers or function.is_template_of_types:
+    text = function.text
+    if not function.is_on_device or function.is_template_of_types or not _MAYBE_DOUBLE.search(text):
         return False
-    return bool(_FLOAT_WORDS.search(function.text)) and not _DOUBLE_WORDS.search(function.text)
+    is_double = "double" in text and _DOUBLE_WORDS.search(text) is not None
+    return not is_double and _FLOAT_WORDS.search(text) is not None
 
 
 def _promotes(function: Function, number: Node) -> bool:

@@ -74,8 +74,10 @@ def missing_bound_check(kernel: Function) -> Iterator[Hit]:
     if kernel.file.promises_divisibility:
         return
     file = kernel.file
+    if _has_any_check(kernel):
+        return
     access = next((node for node in kernel.subscripts if _is_global_access(kernel, node)), None)
-    if access is not None and not _has_any_check(kernel):
+    if access is not None:
         yield hit(file, access, "nothing checks this index against the size", *_bound_fix(kernel, access))
 
 
@@ -417,10 +419,10 @@ def _is_global_access(kernel: Function, subscript: Node) -> bool:
 
 def _has_any_check(kernel: Function) -> bool:
     """Whether any condition, clamp or helper function sees an index."""
-    if any(may_depend_on_thread(kernel, condition) for condition in kernel.conditions()):
-        return True
     if kernel.lambdas or not any(parameter.is_integer for parameter in kernel.parameters):
         return True  # a size that is no parameter is a constant: the launch may fit it exactly
+    if any(may_depend_on_thread(kernel, condition) for condition in kernel.conditions()):
+        return True
     clamps = ("min", "max", "assert", "__builtin_assume", "umin")
     return any(kernel.callee(call) in clamps for call in kernel.calls)
 

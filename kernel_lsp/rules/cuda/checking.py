@@ -11,7 +11,7 @@ from kernel_lsp.rules.cuda.facts import FileFacts, FunctionFacts, function_facts
 from kernel_lsp.rules.cuda.model import CudaFile, Definition, read_function, read_outline
 from kernel_lsp.rules.cuda.parsing import ParsedCuda, parse
 from kernel_lsp.rules.finding import RuleFinding, in_order
-from kernel_lsp.rules.rule import checks_in
+from kernel_lsp.rules.rule import Check, checks_in
 
 FUNCTION_CHECKS = checks_in(barriers, access, arithmetic, signature, host)
 FILE_CHECKS = checks_in(launches)
@@ -20,6 +20,9 @@ _CHECKS_ON = {
     "device": tuple(check for check in FUNCTION_CHECKS if check.on in ("any", "device")),
     "host": tuple(check for check in FUNCTION_CHECKS if check.on in ("any", "host")),
 }
+_NEEDED_WORDS = [
+    (word, 1 << index) for index, word in enumerate(sorted({word for check in FUNCTION_CHECKS for word in check.needs}))
+]
 RULES = tuple(sorted((check.rule for check in (*FUNCTION_CHECKS, *FILE_CHECKS)), key=lambda rule: rule.code))
 MAX_FINDINGS = 500
 """Of one file: an editor shows no more of use."""
@@ -93,10 +96,25 @@ def _fresh_facts(definition: Definition, file: CudaFile) -> tuple[FunctionFacts,
     if function is None:
         return ()
     kind = "kernel" if function.is_kernel else "device" if function.is_device else "host"
-    text = function.text
-    checks = [check for check in _CHECKS_ON[kind] if check.may_find_in(text)]
-    findings = tuple(finding for check in checks for finding in check.findings(function))
+    checks = _checks_for(kind, _words_in(function.text))
+    findings = tuple([finding for check in checks for finding in check.findings(function)])
     return (function_facts(function, findings),)
+
+
+def _words_in(text: str) -> int:
+    """Which of the words that checks need the text has, as bits."""
+    found = 0
+    for word, bit in _NEEDED_WORDS:
+        if word in text:
+            found |= bit
+    return found
+
+
+@lru_cache(maxsize=4096)
+def _checks_for(kind: str, found: int) -> tuple[Check, ...]:
+    """Those for the kind of function that may find something in a text with these words."""
+    words = {word for word, bit in _NEEDED_WORDS if found & bit}
+    return tuple(check for check in _CHECKS_ON[kind] if not check.needs or not words.isdisjoint(check.needs))
 
 
 _NOLINT = re.compile(rb"//.*\bNOLINT\b(?:\((?P<codes>[^)]*)\))?")

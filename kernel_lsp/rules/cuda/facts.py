@@ -205,6 +205,8 @@ def _bytes(function: Function, sizes: tuple[Node | None, ...], element: str) -> 
 
 
 def _launch_bound(function: Function) -> int:
+    if not function.file.mentions_launch_bounds:
+        return 0
     bounds = next((child for child in function.node.children if child.type == "launch_bounds"), None)
     if bounds is None or not bounds.named_children:
         return 0

@@ -124,37 +124,65 @@ _QUALIFIERS = words(
 )
 
 
+class _NodesOf:
+    """The nodes of some types in a function's body, in the order of the text; put in order when first asked for."""
+
+    def __init__(self, *types: str) -> None:
+        self.types, self.name = types, ""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    def __get__(self, function: Function, owner: type) -> list[Node]:
+        nodes = function.__dict__[self.name] = _in_order(function.captured.get(self.name, []))
+        return nodes
+
+
 @dataclass(eq=False)
 class Function:
-    """A function definition. The lists hold nodes of its body in the order of the text."""
+    """A function definition. What only some rules ask for is read when one asks."""
 
     file: CudaFile
     node: Node
     name: str
     name_node: Node
+    declarator: Node
     body: Node
     is_kernel: bool
     is_device: bool
     is_template_of_types: bool
     is_conditionally_compiled: bool
-    parameters: list[Variable]
-    variables: dict[str, list[Variable]]
-    calls: list[Node] = field(default_factory=list)
-    subscripts: list[Node] = field(default_factory=list)
-    assignments: list[Node] = field(default_factory=list)
-    updates: list[Node] = field(default_factory=list)
-    binaries: list[Node] = field(default_factory=list)
-    conditionals: list[Node] = field(default_factory=list)
-    loops: list[Node] = field(default_factory=list)
-    branches: list[Node] = field(default_factory=list)
-    returns: list[Node] = field(default_factory=list)
-    numbers: list[Node] = field(default_factory=list)
-    allocations: list[Node] = field(default_factory=list)
-    sizeofs: list[Node] = field(default_factory=list)
-    lambdas: list[Node] = field(default_factory=list)
-    declarations: list[Node] = field(default_factory=list)
     caches: dict[str, dict] = field(default_factory=dict)
     callees: dict[int, str] = field(default_factory=dict)
+
+    calls = _NodesOf("call_expression")
+    subscripts = _NodesOf("subscript_expression")
+    assignments = _NodesOf("assignment_expression")
+    updates = _NodesOf("update_expression")
+    binaries = _NodesOf("binary_expression")
+    conditionals = _NodesOf("conditional_expression")
+    loops = _NodesOf(*LOOPS)
+    branches = _NodesOf("if_statement", "switch_statement")
+    returns = _NodesOf("return_statement")
+    numbers = _NodesOf("number_literal")
+    allocations = _NodesOf("new_expression", "delete_expression")
+    sizeofs = _NodesOf("sizeof_expression")
+    lambdas = _NodesOf("lambda_expression")
+    declarations = _NodesOf("declaration")
+
+    @cached_property
+    def captured(self) -> dict[str, list[Node]]:
+        """The nodes of all these lists, unordered. One query finds them all, much faster than a walk here."""
+        return _cursor().captures(self.body)
+
+    @cached_property
+    def parameters(self) -> list[Variable]:
+        return list(_parameters(self.declarator, self.body, self.file))
+
+    @cached_property
+    def variables(self) -> dict[str, list[Variable]]:
+        """The parameters and local variables by their names, in the order of the text."""
+        return _read_variables(self)
 
     @property
     def is_on_device(self) -> bool:
@@ -252,14 +280,7 @@ class Function:
         if node is None or node.type != "identifier":
             return None
         known = self.variables.get(self.source(node))
-        if known is None:
-            return None
-        at = node.start_byte
-        if len(known) == 1:
-            scope = known[0].scope
-            return known[0] if scope[0] <= at < scope[1] else None
-        visible = [variable for variable in known if variable.scope[0] <= at < variable.scope[1]]
-        return max(visible, key=lambda variable: variable.scope[0], default=None)
+        return None if known is None else _visible_at(node.start_byte, known)
 
     def named(self, name: str) -> list[Variable]:
         """Every variable with this name, parameters first."""
@@ -402,16 +423,25 @@ def read_outline(parsed: ParsedCuda) -> CudaFile:
 
 def read_function(definition: Definition, file: CudaFile) -> Function | None:
     """The function with its variables and nodes, None for a definition without a readable body."""
-    function = _read_head(definition, file)
-    if function is None:
+    node = definition.node
+    declarator = _function_declarator(node)
+    body = node.child_by_field_id(fields.BODY)
+    if declarator is None or body is None or body.type != "compound_statement":
         return None
-    for name, nodes in _cursor().captures(function.body).items():
-        setattr(function, name, _in_order(nodes))
-    for node in function.declarations:
-        _read_declaration(function, node)
-    for write in (*function.assignments, *function.updates):
-        _read_write(function, write)
-    return function
+    name = declarator.child_by_field_id(fields.DECLARATOR) or declarator
+    head = file.parsed.data[node.start_byte : body.start_byte]
+    return Function(
+        file=file,
+        node=node,
+        name=file.source(name),
+        name_node=name,
+        declarator=declarator,
+        body=body,
+        is_kernel=b"__global__" in head,
+        is_device=b"__device__" in head,
+        is_template_of_types=_has_type_parameter(definition.outer),
+        is_conditionally_compiled=definition.is_conditionally_compiled,
+    )
 
 
 # --- below: what stands outside of functions
@@ -479,30 +509,11 @@ def _apply(operator: str, left: int, right: int) -> int | None:
 
 # --- one function
 
-_ARRAYS = frozenset(("array_declarator",))
-_POINTERS = frozenset(("pointer_declarator",))
-_QUERIES = {
-    "calls": ("call_expression",),
-    "subscripts": ("subscript_expression",),
-    "assignments": ("assignment_expression",),
-    "updates": ("update_expression",),
-    "binaries": ("binary_expression",),
-    "conditionals": ("conditional_expression",),
-    "loops": tuple(sorted(LOOPS)),
-    "branches": ("if_statement", "switch_statement"),
-    "returns": ("return_statement",),
-    "numbers": ("number_literal",),
-    "allocations": ("new_expression", "delete_expression"),
-    "sizeofs": ("sizeof_expression",),
-    "lambdas": ("lambda_expression",),
-    "declarations": ("declaration",),
-}
-"""The lists of a function with the types of their nodes. One query finds them all, much faster than a walk here."""
-
 
 @lru_cache(maxsize=1)
 def _cursor() -> QueryCursor:
-    patterns = [f"({node_type}) @{name}" for name, types in _QUERIES.items() for node_type in types]
+    lists = [found for found in vars(Function).values() if isinstance(found, _NodesOf)]
+    patterns = [f"({node_type}) @{found.name}" for found in lists for node_type in found.types]
     return QueryCursor(Query(language(), "\n".join(patterns)))
 
 
@@ -515,35 +526,6 @@ def _in_order(nodes: list[Node]) -> list[Node]:
         nodes.sort(key=_end, reverse=True)
         nodes.sort(key=_start)
     return nodes
-
-
-def _read_head(definition: Definition, file: CudaFile) -> Function | None:
-    node = definition.node
-    declarator = _function_declarator(node)
-    body = node.child_by_field_id(fields.BODY)
-    if declarator is None or body is None or body.type != "compound_statement":
-        return None
-    name = declarator.child_by_field_id(fields.DECLARATOR) or declarator
-    specifiers = {child.type for child in node.children}
-    head = file.parsed.data[node.start_byte : body.start_byte]
-    parameters = list(_parameters(declarator, file))
-    function = Function(
-        file=file,
-        node=node,
-        name=file.source(name),
-        name_node=name,
-        body=body,
-        is_kernel="__global__" in specifiers or b"__global__" in head,
-        is_device="__device__" in specifiers or b"__device__" in head,
-        is_template_of_types=_has_type_parameter(definition.outer),
-        is_conditionally_compiled=definition.is_conditionally_compiled,
-        parameters=parameters,
-        variables={},
-    )
-    for parameter in parameters:
-        parameter.scope = (body.start_byte, body.end_byte)
-        _declare(function, parameter)
-    return function
 
 
 def _function_declarator(node: Node) -> Node | None:
@@ -565,49 +547,48 @@ def _has_type_parameter(node: Node) -> bool:
     return any("type_parameter" in kind for kind in kinds)
 
 
-def _parameters(declarator: Node, file: CudaFile) -> Iterator[Variable]:
+def _parameters(declarator: Node, body: Node, file: CudaFile) -> Iterator[Variable]:
     parameters = declarator.child_by_field_id(fields.PARAMETERS)
     for node in () if parameters is None else parameters.named_children:
         if node.type in ("parameter_declaration", "optional_parameter_declaration"):
             inner = node.child_by_field_id(fields.DECLARATOR)
-            if inner is not None:
-                variable = _variable(node, inner, None, file)
-                if variable is not None:
-                    variable.is_pointer = variable.is_pointer or variable.is_array
-                    variable.is_array = False
-                    yield variable
+            variable = None if inner is None else _variable(node, inner, None, inner.start_byte, file)
+            if variable is not None:
+                variable.is_pointer = variable.is_pointer or variable.is_array
+                variable.is_array = False
+                variable.scope = (body.start_byte, body.end_byte)
+                yield variable
 
 
-def _variable(declaration: Node, declarator: Node, value: Node | None, file: CudaFile) -> Variable | None:
+def _variable(
+    declaration: Node, declarator: Node, value: Node | None, end_of_type: int, file: CudaFile
+) -> Variable | None:
     """The variable that a declarator declares, None for functions and text that is not one."""
     is_pointer = is_array = is_reference = False
     sizes: list[Node | None] = []
     node: Node | None = declarator
+    kind = declarator.type
     for _ in range(MAX_DEPTH):
-        if node is None or node.type == "identifier":
+        if kind == "identifier" or node is None:
             break
-        if node.type in _POINTERS:
+        if kind == "pointer_declarator":
             is_pointer = True
-        elif node.type in _ARRAYS:
+        elif kind == "array_declarator":
             is_array = True
             sizes.append(node.child_by_field_id(fields.SIZE))
-        elif node.type == "reference_declarator":
+        elif kind == "reference_declarator":
             is_reference = True
-        elif node.type == "function_declarator":
+        elif kind == "function_declarator":
             return None
         node = node.child_by_field_id(fields.DECLARATOR) or next(
             (c for c in node.named_children if c.type.endswith("declarator") or c.type == "identifier"), None
         )
-    if node is None or node.type != "identifier":
+        kind = "" if node is None else node.type
+    if node is None or kind != "identifier":
         return None
-    type_text = file.parsed.data[declaration.start_byte : declarator.start_byte].decode("utf-8", errors="replace")
-    if declaration.type == "declaration":
-        type_text = file.parsed.data[declaration.start_byte : _first_declarator(declaration).start_byte].decode(
-            "utf-8", errors="replace"
-        )
     return Variable(
         name=file.source(node),
-        type_text=type_text.strip(),
+        type_text=file.parsed.between(declaration.start_byte, end_of_type).strip(),
         declaration=declaration,
         name_node=node,
         is_pointer=is_pointer,
@@ -618,37 +599,50 @@ def _variable(declaration: Node, declarator: Node, value: Node | None, file: Cud
     )
 
 
-def _first_declarator(declaration: Node) -> Node:
-    return declaration.child_by_field_id(fields.DECLARATOR) or declaration
+def _read_variables(function: Function) -> dict[str, list[Variable]]:
+    known: dict[str, list[Variable]] = {}
+    for variable in function.parameters:
+        known.setdefault(variable.name, []).append(variable)
+    for node in function.declarations:
+        for variable in _declared(function, node):
+            known.setdefault(variable.name, []).append(variable)
+    for write in (*function.assignments, *function.updates):
+        target = write.child_by_field_id(fields.LEFT) or write.child_by_field_id(fields.ARGUMENT)
+        if target is not None and target.type == "identifier":
+            written = _visible_at(target.start_byte, known.get(function.source(target), []))
+            if written is not None:
+                written.writes.append(write)
+    return known
 
 
-def _declare(function: Function, variable: Variable) -> None:
-    function.variables.setdefault(variable.name, []).append(variable)
+def _visible_at(place: int, known: list[Variable]) -> Variable | None:
+    """The one of the variables of a name that it means at the byte `place`."""
+    if len(known) == 1:
+        scope = known[0].scope
+        return known[0] if scope[0] <= place < scope[1] else None
+    visible = [variable for variable in known if variable.scope[0] <= place < variable.scope[1]]
+    return max(visible, key=lambda variable: variable.scope[0], default=None)
 
 
-def _read_declaration(function: Function, node: Node) -> None:
-    for child in node.children_by_field_id(fields.DECLARATOR):
+def _declared(function: Function, node: Node) -> Iterator[Variable]:
+    """The variables of one declaration."""
+    declarators = node.children_by_field_id(fields.DECLARATOR)
+    end_of_type = declarators[0].start_byte if declarators else node.start_byte
+    for child in declarators:
         value = None
         declarator = child
         if child.type == "init_declarator":
             value = child.child_by_field_id(fields.VALUE)
             declarator = child.child_by_field_id(fields.DECLARATOR) or child
-        elif node.child_by_field_id(fields.VALUE) is not None:  # `if (int q = f())`
-            value = node.child_by_field_id(fields.VALUE)
+        else:
+            value = node.child_by_field_id(fields.VALUE)  # `if (int q = f())`
         if value is not None and value.type in ("argument_list", "initializer_list") and value.named_child_count == 1:
             value = value.named_children[0]
-        variable = _variable(node, declarator, value, function.file)
+        variable = _variable(node, declarator, value, end_of_type, function.file)
         if variable is not None:
             block = function.parent(node)
             if block is not None and block.type == "condition_clause":
                 block = function.parent(block)
             end = function.body.end_byte if block is None else block.end_byte
             variable.scope = (variable.name_node.start_byte, end)
-            _declare(function, variable)
-
-
-def _read_write(function: Function, write: Node) -> None:
-    target = write.child_by_field_id(fields.LEFT) or write.child_by_field_id(fields.ARGUMENT)
-    variable = function.variable(target)
-    if variable is not None:
-        variable.writes.append(write)
+            yield variable

@@ -35,6 +35,10 @@ class ParsedCuda:
             return self.ascii_text[node.start_byte : node.end_byte]
         return self.data[node.start_byte : node.end_byte].decode("utf-8", errors="replace")
 
+    def between(self, start: int, end: int) -> str:
+        """The text of the bytes ``[start, end)``."""
+        return self.data[start:end].decode("utf-8", errors="replace")
+
     def range(self, node: Node) -> TextRange:
         return self.span(node.start_byte, node.end_byte)
 

@@ -240,18 +240,25 @@ def _aliases_on_purpose(kernel: Function) -> bool:
 
 def _is_only_read(kernel: Function, parameter: Variable) -> bool:
     """Whether each use is a subscript that is read, outside of casts, calls and pointer arithmetic."""
-    uses = _uses(kernel, parameter)
-    return bool(uses) and len(kernel.named(parameter.name)) == 1 and all(_is_read(kernel, use) for use in uses)
+    if len(kernel.named(parameter.name)) != 1:
+        return False
+    n_uses = 0
+    for use in _uses(kernel, parameter):
+        n_uses += 1
+        if not _is_read(kernel, use):
+            return False
+    return n_uses > 0
 
 
-def _uses(kernel: Function, parameter: Variable) -> list[Node]:
+def _uses(kernel: Function, parameter: Variable) -> Iterator[Node]:
     """Every mention of the name in the body, comments and strings left out."""
-    start, root = kernel.body.start_byte, kernel.file.parsed.tree.root_node
-    body = kernel.file.parsed.data[start : kernel.body.end_byte]
-    name = re.escape(parameter.name.encode())
-    places = [start + match.start() for match in re.finditer(rb"(?<![\w.])" + name + rb"\b", body)]
-    nodes = [root.descendant_for_byte_range(place, place + len(parameter.name.encode())) for place in places]
-    return [node for node in nodes if node is not None and node.type not in _TEXT_NODES]
+    start, body = kernel.body.start_byte, kernel.body
+    text = kernel.file.parsed.data[start : body.end_byte]
+    name = parameter.name.encode()
+    for match in re.finditer(rb"(?<![\w.])" + re.escape(name) + rb"\b", text):
+        node = body.descendant_for_byte_range(start + match.start(), start + match.end())
+        if node is not None and node.type not in _TEXT_NODES:
+            yield node
 
 
 _TEXT_NODES = frozenset(("comment", "string_content", "string_literal", "raw_string_content"))

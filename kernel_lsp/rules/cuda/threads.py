@@ -84,7 +84,7 @@ def _dependent_names(function: Function, key: str, sources: frozenset[str]) -> f
 
 
 def _find_dependent(function: Function, sources: frozenset[str]) -> frozenset[str]:
-    if function.words.isdisjoint(sources):
+    if not _mentions_any(function, sources):
         return frozenset()
     reached = set(sources)
     for _ in range(2):  # a loop may carry a value to a line above
@@ -92,6 +92,10 @@ def _find_dependent(function: Function, sources: frozenset[str]) -> frozenset[st
             if name not in reached and all(_is_made_of(values, reached) for values in variables):
                 reached.add(name)
     return frozenset(reached - sources)
+
+
+def _mentions_any(function: Function, sources: frozenset[str]) -> bool:
+    return any(source in function.text for source in sources)
 
 
 def _is_made_of(values: list[_Value], names: set[str]) -> bool:
@@ -105,7 +109,7 @@ def _possible_names(function: Function) -> frozenset[str]:
 
 
 def _find_possible(function: Function) -> frozenset[str]:
-    if function.words.isdisjoint(THREAD_SOURCES):
+    if not _mentions_any(function, THREAD_SOURCES):
         return frozenset()
     reached = set(THREAD_SOURCES)
     for _ in range(3):
@@ -152,20 +156,21 @@ def _hides(function: Function, call: Node) -> bool:
 
 
 def _growth(function: Function, node: Node, depth: int) -> Growth:
-    if node.type == "number_literal":
+    kind = node.type
+    if kind == "number_literal":
         return 0
-    if node.type == "field_expression":
+    if kind == "field_expression":
         return _index_growth(function, node)
-    if node.type == "identifier":
+    if kind == "identifier":
         return _variable_growth(function, node, depth)
-    if node.type in _CASTS:
+    if kind in _CASTS:
         inner = node.child_by_field_id(fields.VALUE) or (node.named_children[-1] if node.named_children else None)
         return growth(function, inner, depth + 1)
-    if node.type == "call_expression":
+    if kind == "call_expression":
         arguments = function.arguments(node)
         if function.callee(node) in _CAST_CALLS and len(arguments) == 1:
             return growth(function, arguments[0], depth + 1)
-    if node.type == "binary_expression":
+    if kind == "binary_expression":
         return _binary_growth(function, node, depth)
     return _uniform_or_unknown(function, node)
 
