@@ -329,7 +329,22 @@ class ModelDropped(Noun):
     call: str
 
 
-JobNews = JobQueued | JobStarted | ModelAsked | ModelDropped | Event
+class PromptWaits(Noun):
+    """The model is a person: `prompt` is a file to take to any chat, `reply` where its answer is waited for."""
+
+    kind: Literal["prompt_waits"] = "prompt_waits"
+    prompt: Path
+    reply: Path
+
+
+class PromptOver(Noun):
+    """There is a reply to this prompt, or none is waited for any more."""
+
+    kind: Literal["prompt_over"] = "prompt_over"
+    prompt: Path
+
+
+JobNews = JobQueued | JobStarted | ModelAsked | ModelDropped | PromptWaits | PromptOver | Event
 """What a job says before its end. Beside the run's own events, none of it is archived."""
 
 

@@ -27,6 +27,8 @@ from kernel_lsp.engine.messages import (
     Origin,
     ProfileKernel,
     ProfileResult,
+    PromptOver,
+    PromptWaits,
     Resume,
     RunResult,
     SettingValues,
@@ -39,6 +41,7 @@ from kernel_lsp.evaluate.session import Session
 from kernel_lsp.evolve.optimize import OUT_FOLDER_NAME, RunHandle, resume_request, start_request
 from kernel_lsp.evolve.request import find_workspace
 from kernel_lsp.llm.callback import Ask
+from kernel_lsp.llm.manual import ManualPrompt
 from kernel_lsp.plan.parser import parse
 from kernel_lsp.source.notebook import definitions_of
 from kernel_lsp.source.pytorch import read_target
@@ -78,11 +81,18 @@ async def do(request: JobRequest, tell: Tell, scratch: Path, ask: Ask) -> Noun:
 async def _run(request: Optimize | OptimizeLines | Resume, handle: RunHandle, tell: Tell, ask: Ask) -> RunResult:
     handle.write = _keep_in_archive
     handle.callbacks = {EDITOR: ask} if request.has_editor_model else {}
+    handle.on_prompt = lambda prompt: tell(_news_of(prompt))
     async with aclosing(handle.events()) as events:  # type: ignore[type-var]
         async for event in events:
             tell(event)
     assert handle.run_id is not None, "a run that ended has begun"
     return run_result(handle.workspace, handle.run_id)
+
+
+def _news_of(prompt: ManualPrompt) -> PromptWaits | PromptOver:
+    if prompt.is_waiting:
+        return PromptWaits(prompt=prompt.prompt, reply=prompt.reply)
+    return PromptOver(prompt=prompt.prompt)
 
 
 async def _of_lines(request: OptimizeLines, tell: Tell) -> RunHandle:

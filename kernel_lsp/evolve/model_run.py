@@ -26,6 +26,7 @@ from kernel_lsp.gpu.floor import graph_bytes
 from kernel_lsp.gpu.specs import GpuSpec
 from kernel_lsp.llm.callback import Ask
 from kernel_lsp.llm.litellm_model import Endpoint
+from kernel_lsp.llm.manual import OnPrompt, ignore_prompt
 from kernel_lsp.llm.patience import Pace
 from kernel_lsp.llm.prompts import Prompts
 from kernel_lsp.llm.recording import Recording, read_recording
@@ -48,10 +49,12 @@ class ModelTools:
     recording: Recording | None
 
 
-def open_tools(request: OptimizeRequest, workspace: Path, callbacks: Mapping[str, Ask]) -> ModelTools:
+def open_tools(
+    request: OptimizeRequest, workspace: Path, callbacks: Mapping[str, Ask], on_prompt: OnPrompt = ignore_prompt
+) -> ModelTools:
     """The models and prompts of a request. Raises SettingError, UserError."""
     recording = read_recording(request.replay) if request.replay is not None else None
-    roster = open_models(request.choices, request.directory, workspace, callbacks, recording)
+    roster = open_models(request.choices, request.directory, workspace, callbacks, recording, on_prompt)
     return ModelTools(roster, Prompts(workspace / FOLDER_NAME), recording)
 
 
@@ -61,6 +64,7 @@ def open_models(
     workspace: Path,
     callbacks: Mapping[str, Ask],
     recording: Recording | None = None,
+    on_prompt: OnPrompt = ignore_prompt,
 ) -> Roster:
     """The models that `choices` name. Raises SettingError, UserError."""
     endpoint = Endpoint(
@@ -75,6 +79,7 @@ def open_models(
         endpoint=endpoint,
         callbacks=callbacks,
         replay=recording,
+        on_prompt=on_prompt,
     )
     roster = open_roster(choices.models, surroundings)
     check_prices(roster, choices.budget_usd)

@@ -40,6 +40,7 @@ from kernel_lsp.export.operator import check_operator_can_be_written, write_oper
 from kernel_lsp.generate.program import Program, plan_program
 from kernel_lsp.llm.budget import Spending
 from kernel_lsp.llm.callback import Ask
+from kernel_lsp.llm.manual import OnPrompt, ignore_prompt
 from kernel_lsp.plan.parser import parse_or_raise
 from kernel_lsp.source.pytorch import read_target
 
@@ -50,7 +51,8 @@ OUT_FOLDER_NAME = "kernels"
 @dataclass
 class RunHandle:
     """A run that can be started or resumed once: iterate `events()`. `write` takes what `write_operator` takes, and
-    returns the files that are there now. `callbacks` reach the models that are someone else's, by name: ``editor``."""
+    returns the files that are there now. `callbacks` reach the models that are someone else's, by name: ``editor``;
+    `on_prompt` hears of prompts that wait for a person's reply."""
 
     request: OptimizeRequest
     settings: Settings
@@ -58,6 +60,7 @@ class RunHandle:
     run_id: str | None = None
     write: Callable[..., Sequence[Path]] = write_operator
     callbacks: Mapping[str, Ask] = field(default_factory=dict)
+    on_prompt: OnPrompt = ignore_prompt
     task_summary: str = ""
     verified_on: str = ""
     is_resumable: bool = field(default=False, init=False)
@@ -72,7 +75,7 @@ class RunHandle:
         Nothing is written, not even the archive, before the target has been captured and its kernels planned."""
         started = time.monotonic()
         check_workspace_is_free(self.workspace)
-        tools = open_tools(self.request, self.workspace, self.callbacks) if self.request.choices.models else None
+        tools = self._tools() if self.request.choices.models else None
         source = read_target(self.request.target, self.request.directory)
         async with Session(self.settings) as session:
             yield StageStarted(message=f"capturing {self.request.target} with {session.worker.python}")
@@ -105,6 +108,9 @@ class RunHandle:
                 archive.finish_run(run_id, "interrupted")
             raise
         archive.finish_run(run_id, "finished")
+
+    def _tools(self) -> ModelTools:
+        return open_tools(self.request, self.workspace, self.callbacks, self.on_prompt)
 
     def _begin(self, archive: Archive) -> tuple[str, bool]:
         if self.run_id is not None:

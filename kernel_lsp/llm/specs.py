@@ -20,7 +20,7 @@ from kernel_lsp.errors import SettingError
 from kernel_lsp.llm.callback import Ask, CallbackModel
 from kernel_lsp.llm.command import CommandModel
 from kernel_lsp.llm.litellm_model import Endpoint, LitellmModel, Prices
-from kernel_lsp.llm.manual import ManualModel
+from kernel_lsp.llm.manual import ManualModel, OnPrompt, ignore_prompt
 from kernel_lsp.llm.recording import Recording, ReplayModel, read_recording
 from kernel_lsp.llm.request import Message, Model, ModelRequest, Purpose
 
@@ -47,6 +47,8 @@ class Surroundings:
     callbacks: Mapping[str, Ask] = field(default_factory=dict)
     replay: Recording | None = None
     manual_deadline_s: float = 24 * 3600.0
+    on_prompt: OnPrompt = ignore_prompt
+    """Hears of prompts that wait for a person."""
 
 
 @dataclass(frozen=True)
@@ -130,7 +132,8 @@ def _open(name: str, around: Surroundings) -> Model:
             raise SettingError(f"model '{name}': {NOT_HERE[name]}", next_step=ELSEWHERE)
         return CallbackModel(name, ask, around.endpoint.deadline_s)
     if kind == "manual":
-        return ManualModel(around.directory / rest if rest else around.manual_folder, around.manual_deadline_s)
+        folder = around.directory / rest if rest else around.manual_folder
+        return ManualModel(folder, around.manual_deadline_s, on_prompt=around.on_prompt)
     if kind == "command":
         return CommandModel(_argv(name, rest), around.endpoint.deadline_s)
     if kind == "replay":

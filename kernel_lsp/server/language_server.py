@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Coroutine
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,15 @@ from pygls.lsp.server import LanguageServer
 
 from kernel_lsp import __version__
 from kernel_lsp.config import Settings
-from kernel_lsp.engine.messages import JobEvent, ListRuns, ModelAsked, ModelDropped, RunList
+from kernel_lsp.engine.messages import (
+    JobEvent,
+    ListRuns,
+    ModelAsked,
+    ModelDropped,
+    PromptOver,
+    PromptWaits,
+    RunList,
+)
 from kernel_lsp.errors import SettingError
 from kernel_lsp.evolve.archive import FOLDER_NAME
 from kernel_lsp.evolve.request import find_workspace
@@ -27,6 +36,7 @@ from kernel_lsp.server.engines import Engines
 from kernel_lsp.server.handshake import Initialized
 from kernel_lsp.server.jobs import Job, Jobs, new_id
 from kernel_lsp.server.knowledge import Knowledge
+from kernel_lsp.server.manual_prompts import ManualPrompts
 from kernel_lsp.server.notebooks import Notebooks
 from kernel_lsp.server.protocol import RunEventParams
 from kernel_lsp.server.rpc import ClientRefused, Protocol
@@ -51,6 +61,7 @@ class KernelLanguageServer(LanguageServer):
         self.wants_events = _wants(initialized, "events")
         self.has_editor_model = _wants(initialized, "languageModel")
         self.editor_model = EditorModel(self.protocol)
+        self.manual_prompts = ManualPrompts(self.show, partial(self.say, types.MessageType.Info), self.spawn)
         self.documents = Documents(self.client.encoding)
         self.settings = EditorSettings(_object(options.get("settings")))
         self.trust = Trust(options["trusted"] if isinstance(options.get("trusted"), bool) else None)
@@ -209,18 +220,24 @@ class KernelLanguageServer(LanguageServer):
             self.protocol.notify("kernelLsp/jobChanged", job.params())
 
     def _job_told(self, job: Job, event: JobEvent) -> None:
-        if isinstance(event.event, ModelAsked):
-            self.editor_model.ask(job, event.event)
-        elif isinstance(event.event, ModelDropped):
-            self.editor_model.drop(job.id, event.event.call)
-        elif self.wants_events and job.tracker.run_id:
-            told = RunEventParams(job.id, job.tracker.run_id, event.event.model_dump(mode="json"))
-            self.protocol.notify("kernelLsp/runEvent", told)
+        match event.event:
+            case ModelAsked():
+                self.editor_model.ask(job, event.event)
+            case ModelDropped():
+                self.editor_model.drop(job.id, event.event.call)
+            case PromptWaits():
+                self.manual_prompts.add(job.id, event.event)
+            case PromptOver():
+                self.manual_prompts.over(job.id, event.event.prompt)
+            case _ if self.wants_events and job.tracker.run_id:
+                told = RunEventParams(job.id, job.tracker.run_id, event.event.model_dump(mode="json"))
+                self.protocol.notify("kernelLsp/runEvent", told)
 
     async def _job_ended(self, job: Job, reply: Any) -> None:
         from kernel_lsp.server.endings import job_ended
 
         self.editor_model.drop_all(job.id)
+        self.manual_prompts.drop_all(job.id)
 
         await job_ended(self, job, reply)
 

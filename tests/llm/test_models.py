@@ -14,7 +14,7 @@ from kernel_lsp.llm.callback import CallbackModel
 from kernel_lsp.llm.command import CommandModel
 from kernel_lsp.llm.keys import hide_keys, hide_known_keys
 from kernel_lsp.llm.litellm_model import LitellmModel
-from kernel_lsp.llm.manual import ManualModel
+from kernel_lsp.llm.manual import ManualModel, ManualPrompt, open_reply, read_reply
 from kernel_lsp.llm.patience import Pace, PatientModel
 from kernel_lsp.llm.recording import RecordedReply, RecordedValue, ReplayModel, read_recording, write_recording
 from kernel_lsp.llm.request import Message, ModelFailed, ModelOutcome, ModelRequest, Replied, Usage
@@ -65,6 +65,36 @@ async def test_manual_gives_up_at_its_deadline(tmp_path: Path) -> None:
     outcome = await ManualModel(tmp_path, deadline_s=0.05, poll_s=0.01).reply(REQUEST)
     assert isinstance(outcome, ModelFailed)
     assert outcome.cause == "unavailable"
+
+
+async def test_manual_tells_of_a_prompt_that_waits_and_of_its_end(tmp_path: Path) -> None:
+    told: list[ManualPrompt] = []
+    await ManualModel(tmp_path, deadline_s=0.05, poll_s=0.01, on_prompt=told.append).reply(REQUEST)
+    assert [each.is_waiting for each in told] == [True, False]
+    assert told[0].prompt.read_text() == "hello\n"
+
+
+async def test_manual_does_not_tell_of_a_prompt_that_has_its_reply(tmp_path: Path) -> None:
+    (tmp_path / f"{REQUEST.key}.reply.md").write_text("hi")
+    told: list[ManualPrompt] = []
+    await ManualModel(tmp_path, deadline_s=20.0, poll_s=0.01, on_prompt=told.append).reply(REQUEST)
+    assert [each.is_waiting for each in told] == [False]
+
+
+def test_the_line_that_says_where_to_paste_is_no_reply(tmp_path: Path) -> None:
+    prompt = ManualPrompt(tmp_path / "k.prompt.md", tmp_path / "k.reply.md", is_waiting=True)
+    open_reply(prompt)
+    assert "k.prompt.md" in prompt.reply.read_text()
+    assert read_reply(prompt.reply) == ""
+    prompt.reply.write_text(prompt.reply.read_text() + "\n  \n")
+    assert read_reply(prompt.reply) == ""
+    prompt.reply.write_text(prompt.reply.read_text() + "CODE")
+    assert read_reply(prompt.reply) == "\n  \nCODE"
+
+
+def test_a_reply_without_that_line_is_taken_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "k.reply.md").write_text("<!-- mine -->\nCODE\n")
+    assert read_reply(tmp_path / "k.reply.md") == "<!-- mine -->\nCODE\n"
 
 
 # --- command
