@@ -26,7 +26,7 @@ from kernel_lsp.rules.cuda.parsing import ParsedCuda
 from kernel_lsp.server.analysed import ANALYSIS, EMPTY, Analysis, Kernel, Place, Target, TextRange, Use, digest_of
 from kernel_lsp.server.carried import below
 from kernel_lsp.server.operator_use import USE_PREFIX
-from kernel_lsp.source.cuda import kernel_line_ranges
+from kernel_lsp.source.cuda import ParsedSource, kernel_line_ranges
 from kernel_lsp.source.notebook import without_magics
 from kernel_lsp.source.python_file import FunctionNode, PythonFile, import_line, parse_python
 from kernel_lsp.source.pytorch import TargetLocation, list_targets, read_symbol
@@ -87,7 +87,7 @@ def _analyse_cuda(path: str, text: str) -> Analysis:
         findings=cuda.check(text, tree=tree),
         kernels=tuple(
             Kernel(k.name, k.first_line - 1, k.last_line - 1, n_threads.get(k.name, 0))
-            for k in kernel_line_ranges(text)
+            for k in kernel_line_ranges(text, ParsedSource(tree.data, tree.tree.root_node))
         ),
         has_plan=plan is not None,
         task=(plan.task or "") if plan is not None else "",

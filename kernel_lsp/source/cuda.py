@@ -38,9 +38,9 @@ def kernel_signatures(text: str) -> tuple[KernelSignature, ...]:
     return tuple(sorted(found.values(), key=lambda signature: (signature.span.line, signature.span.column)))
 
 
-def kernel_line_ranges(text: str) -> tuple[KernelLines, ...]:
-    """The lines of every kernel that has a body, in order."""
-    source = _Source.read(text)
+def kernel_line_ranges(text: str, parsed: ParsedSource | None = None) -> tuple[KernelLines, ...]:
+    """The lines of every kernel that has a body, in order. `parsed` is a tree of the text that the caller has."""
+    source = _Source.read(text) if parsed is None else _Source(parsed.data, parsed.root)
     ranges = []
     for kernel in _kernels(source):
         if kernel.outer.type != "declaration":
@@ -172,9 +172,12 @@ def _walk(source: _Source) -> Iterator[_Visited]:
         visited = stack.pop()
         yield visited
         node, namespaces = visited.node, visited.namespaces
-        if node.type in _NOT_ENTERED or len(namespaces) > MAX_NAMESPACE_DEPTH:
+        kind = node.type
+        if kind in _NOT_ENTERED or len(namespaces) > MAX_NAMESPACE_DEPTH:
             continue
-        if node.type == "namespace_definition":
+        if kind == "function_definition" and not node.has_error:
+            continue
+        if kind == "namespace_definition":
             name = node.child_by_field_name("name")
             namespaces = (*namespaces, source.text(name)) if name is not None else namespaces
         stack.extend(_Visited(child, node, namespaces) for child in reversed(node.children))
