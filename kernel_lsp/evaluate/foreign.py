@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import secrets
 import shutil
 from collections.abc import Sequence
@@ -45,6 +46,7 @@ from kernel_lsp.evaluate.timing_operation import (
     TimedOperation,
     WrongWhileTimed,
 )
+from kernel_lsp.process.confinement import SandboxLevel
 from kernel_lsp.source.foreign import ForeignSource, python_findings
 from kernel_lsp.toolchain.extension import ExtensionBuilder, ExtensionBuilt, ExtensionFacts
 from kernel_lsp.toolchain.extension_symbols import symbol_findings
@@ -60,6 +62,13 @@ NO_GPU = (
     "a launch plan alone"
 )
 CUDA_FAULT = "CUDA error"
+UNSEEN_CALLS = re.compile(r"\btriton\b|\btorch\.ops\b")
+NO_KERNEL = "no kernel of its own: PyTorch computed everything that it returned"
+HIDING_NOTHING = (SandboxLevel.NONE, SandboxLevel.LIMITS)
+NOT_HIDDEN = (
+    "nothing hid the expected values and this process's memory from it: the verdict holds for an honest kernel only "
+    "(`kernel-lsp doctor` says what the sandbox lacks)"
+)
 
 
 async def check_foreign(
@@ -90,8 +99,9 @@ class _Check:
 
     async def verdict(self) -> Verdict:
         outcome = await self._outcome()
-        level = self.session.sandbox.value
-        said = f"foreign ({self.source.kind}): its host code runs, in a process of its own (sandbox: {level})"
+        level = self.session.sandbox
+        said = f"foreign ({self.source.kind}): its host code runs, in a process of its own (sandbox: {level.value})"
+        exposed = (NOT_HIDDEN,) if level in HIDING_NOTHING else ()
         return Verdict(
             candidate_id=self.progress.candidate_id,
             device=self.device_name,
@@ -99,7 +109,7 @@ class _Check:
             findings=tuple(self.progress.findings),
             foreign=self.source.kind,
             times=self.progress.times,
-            notes=(said, *self.progress.notes),
+            notes=(said, *exposed, *self.progress.notes),
             evaluate_s=sum(self.progress.stages_s.values()),
             stages_s=self.progress.stages_s,
         )
@@ -116,7 +126,7 @@ class _Check:
             return Unsupported(message=NO_GPU)
         builder = await self._builder()
         process = await self.stack.enter_async_context(self._process())
-        warming = asyncio.create_task(process.ask("describe", {}, deadline_s=OPEN_DEADLINE_S))
+        warming = asyncio.create_task(process.start_pools("cpu" if self.device is None else self.device.index))
         building = asyncio.create_task(self._build(builder, self.text, self.file.suffix))
         try:
             with self.progress.stage("capture"):
@@ -278,14 +288,24 @@ class _Check:
         for stage, step in steps.items():
             with self.progress.stage(stage):
                 failure: CheckOutcome | None = await step()
+            failure = failure or await _kept_threads(process, stage)
             if failure is not None:
                 return failure
         looked = await process.ask("look_again", {}, deadline_s=OPEN_DEADLINE_S)
         if isinstance(looked, dict) and looked.get("changed"):
             return Crashed(message=f"outputs that it had returned changed later: {', '.join(looked['changed'])}")
+        if self.source.kind == "ModelNew" and isinstance(looked, dict) and not looked.get("n_own_calls"):
+            self._say_if_without_kernel()
         if timer is None:
             self.progress.notes.append("not timed: there is no GPU here")
         return Correct(cases=tuple(self.progress.cases))
+
+    def _say_if_without_kernel(self) -> None:
+        """Triton's kernels, and operators registered with PyTorch, are called without our seeing it."""
+        if not UNSEEN_CALLS.search(self.text):
+            self.progress.notes.append(NO_KERNEL)
+            finding = Finding(code="no-own-kernel", severity=Severity.WARNING, message=NO_KERNEL, source="integrity")
+            self.progress.add_findings([finding])
 
     async def _run_cases(
         self, process: ForeignProcess, cases: Sequence[ForeignCase]
@@ -346,6 +366,16 @@ class _Check:
 
 
 # --- below
+
+
+async def _kept_threads(process: ForeignProcess, stage: str) -> Rejected | None:
+    """Work may go on in a thread when a call has returned, so that none may stay."""
+    n_kept = await process.n_kept_threads()
+    if not n_kept:
+        return None
+    message = f"after its {stage} it keeps {n_kept} thread{'s' * (n_kept != 1)} of its own running"
+    finding = Finding(code="threads-kept", severity=Severity.ERROR, message=message, source="integrity")
+    return Rejected(message=message, findings=(finding,))
 
 
 def _refused(findings: Sequence[Finding]) -> Rejected | None:

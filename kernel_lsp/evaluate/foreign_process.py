@@ -3,6 +3,8 @@ clock, too."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,6 +17,13 @@ from kernel_lsp.process.profiles import foreign_confinement
 from kernel_lsp.process.supervisor import Answered, Conversation, Died, scrubbed_environment
 from kernel_lsp.process.worker_client import WORKER_PROGRAM
 
+POOLS_DEADLINE_S = 120.0
+"""To import torch, and to have it start its pools."""
+SETTLING_S = (0.05, 0.2, 0.5)
+"""Threads that end by themselves soon after a call are not kept: these are the waits before another look."""
+LOOK_DEADLINE_S = 120.0
+DRIVER_THREADS = ("cuda", "pt_autograd")
+"""Of CUDA and of autograd for one device, which come when they are first needed. As `worker.foreign_threads`."""
 BURST_S = 0.02
 """Of calls, for the clock outside: long beside the question itself."""
 MAX_BURST_CALLS = 2000
@@ -45,6 +54,8 @@ class ForeignProcess:
             may_start_programs=may_start_programs,
         )
         self.scratch = scratch
+        self._level = level
+        self._n_threads_at_start = 0, 0
         self._conversation = Conversation(
             [python, WORKER_PROGRAM], environment=scrubbed_environment(), confinement=confinement, how="run"
         )
@@ -55,6 +66,40 @@ class ForeignProcess:
 
     async def __aexit__(self, *_: object) -> None:
         await self._conversation.close()
+
+    async def start_pools(self, device: str | int) -> None:
+        """Before the kernel is loaded: PyTorch's own threads, and how many there are."""
+        started = await self.ask("start_pools", {"device": device}, deadline_s=POOLS_DEADLINE_S)
+        if isinstance(started, dict) and isinstance(started.get("n_threads"), int):
+            self._n_threads_at_start = started["n_threads"], self._n_threads_seen()
+
+    async def n_kept_threads(self) -> int:
+        """Threads beyond PyTorch's own that stay, by what the process says and by what the system says of it."""
+        n_kept = await self._n_more_threads()
+        for wait_s in SETTLING_S:
+            if n_kept <= 0:
+                return 0
+            await asyncio.sleep(wait_s)
+            n_kept = await self._n_more_threads()
+        return n_kept
+
+    async def _n_more_threads(self) -> int:
+        looked = await self.ask("look_again", {}, deadline_s=LOOK_DEADLINE_S)
+        if isinstance(looked, Lost) or not isinstance(looked.get("n_threads"), int):
+            return 0  # the next question says what became of it
+        said, seen = self._n_threads_at_start
+        return max(looked["n_threads"] - said, self._n_threads_seen() - seen)
+
+    def _n_threads_seen(self) -> int:
+        """From outside; the driver's threads on a GPU are not the candidate's. bubblewrap stands before it."""
+        if self._level is SandboxLevel.BWRAP:
+            return 0
+        names = []
+        with contextlib.suppress(OSError):
+            for task in Path(f"/proc/{self._conversation.pid}/task").iterdir():
+                with contextlib.suppress(OSError):
+                    names.append((task / "comm").read_text(errors="replace"))
+        return sum(not name.startswith(DRIVER_THREADS) for name in names)
 
     async def ask(self, command: str, arguments: Mapping[str, Any], *, deadline_s: float) -> dict[str, Any] | Lost:
         """One request. A process that ends or overruns is a value; what it then says is not believed."""

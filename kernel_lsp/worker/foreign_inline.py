@@ -6,11 +6,14 @@ A call with sources that were not built yet ends the import with `NeedsBuild`; t
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 MODULE_NAME = "kernel_lsp_extension"
+OWN_CALLS: list[str] = []
+"""Names of the functions of built extensions, one for each call: none says that PyTorch alone computed."""
 
 
 class NeedsBuild(BaseException):
@@ -43,7 +46,7 @@ def inline_builds(builds: Mapping[str, str]) -> Iterator[None]:
         needed = NeedsBuild(name, text, suffix)
         if needed.key not in builds:
             raise needed
-        return import_library(MODULE_NAME, builds[needed.key])
+        return _counted(import_library(MODULE_NAME, builds[needed.key]))
 
     def load_inline(
         name: str,
@@ -80,6 +83,23 @@ def inline_text(cpp: Sequence[str], cuda: Sequence[str], functions: Any) -> tupl
     bindings = [f'm.def("{name}", &{name}, "{str(doc)[:60]}");' for name, doc in listed.items()]
     module = ["PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {", *bindings, "}"] if bindings else []
     return "\n".join([*headers, *cpp, *cuda, *module]) + "\n", ".cu" if cuda else ".cpp"
+
+
+def _counted(module: Any) -> Any:
+    """The module with functions that count their calls."""
+    for name, value in list(vars(module).items()):
+        if callable(value) and not isinstance(value, type) and not name.startswith("__"):
+            setattr(module, name, _counting(name, value))
+    return module
+
+
+def _counting(name: str, function: Any) -> Any:
+    @functools.wraps(function)
+    def call(*arguments: Any, **keywords: Any) -> Any:
+        OWN_CALLS.append(name)
+        return function(*arguments, **keywords)
+
+    return call
 
 
 def _listed(sources: str | Sequence[str] | None) -> list[str]:

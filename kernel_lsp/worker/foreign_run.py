@@ -6,7 +6,6 @@ outside, from the outputs' copies and another clock.
 
 from __future__ import annotations
 
-import os
 import random
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -17,6 +16,8 @@ from .dtypes import PLAN_NAMES, torch_dtype
 from .failure import TargetFailure, short_message
 from .files import read_tensor, write_tensor
 from .foreign import LOADED, Foreign
+from .foreign_inline import OWN_CALLS
+from .foreign_threads import n_threads
 from .timing import admit
 from .timing_subject import Subject, n_affordable_sets, refuse_zeros
 
@@ -71,7 +72,7 @@ def run_foreign(request: dict[str, Any]) -> dict[str, Any]:
     {name: path}, "token"}``.
 
     Twice: at addresses that an earlier case of these shapes had, then at new ones. Answers ``{"status": "ran", "late",
-    "changed_inputs", "overrun", "spread", "n_threads", "token"}``: `late` names outputs that changed after PyTorch's
+    "changed_inputs", "overrun", "spread", "token"}``: `late` names outputs that changed after PyTorch's
     stream had finished, `spread` those that differ between the two runs, which are written to the paths of `again`.
     Or ``{"status": "refused" | "crashed", "message"}``.
     """
@@ -87,10 +88,11 @@ def run_foreign(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def look_again(request: dict[str, Any]) -> dict[str, Any]:
-    """Every output that is still held, against its copy: ``{"status": "looked", "changed": [case], "n_threads"}``."""
+    """Every output that is still held, against its copy: ``{"status": "looked", "changed": [case], "n_threads",
+    "n_own_calls"}``. The last counts calls of functions of extensions that a Python file built."""
     _wait()
     changed = [case for case, held, copy in _HELD if not _same(held, copy)]
-    return {"status": "looked", "changed": changed, "n_threads": _n_threads()}
+    return {"status": "looked", "changed": changed, "n_threads": n_threads(), "n_own_calls": len(OWN_CALLS)}
 
 
 def prepare_foreign(request: dict[str, Any]) -> dict[str, Any]:
@@ -204,7 +206,6 @@ def _run(foreign: Foreign, request: dict[str, Any], inputs: Mapping[str, torch.T
         "changed_inputs": sorted({*known.changed(inputs), *fresh.changed(inputs)}),
         "overrun": sorted({*known.overrun(), *fresh.overrun()}),
         "spread": spread,
-        "n_threads": _n_threads(),
     }
 
 
@@ -280,7 +281,3 @@ def _relative(one: torch.Tensor, other: torch.Tensor) -> float:
 def _wait() -> None:
     if torch.cuda.is_available():
         torch.cuda.synchronize()
-
-
-def _n_threads() -> int:
-    return len(os.listdir("/proc/self/task")) if os.path.isdir("/proc/self/task") else 0

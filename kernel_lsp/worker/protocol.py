@@ -30,6 +30,7 @@ COMMANDS = {
     "time_block": ("timing", "time_block"),
     "end_timing": ("timing", "end_timing"),
     "extension_facts": ("foreign_facts", "extension_facts"),
+    "start_pools": ("foreign_threads", "start_pools"),
     "open_foreign": ("foreign", "open_foreign"),
     "run_foreign": ("foreign_run", "run_foreign"),
     "look_again": ("foreign_run", "look_again"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -164,3 +165,21 @@ async def test_it_starts_no_program(tmp_path: Path) -> None:
             model(RIGHT, "import os\nos.posix_spawn('/bin/true', ['true'], {})")
         )
         assert isinstance(opened, Lost) or opened["status"] == "refused"
+
+
+@pytest.mark.skipif(support().level in (SandboxLevel.NONE, SandboxLevel.LIMITS), reason="needs Landlock")
+@pytest.mark.parametrize("reach", ["expected file", "this process's memory"])
+async def test_what_is_expected_is_in_reach_without_a_sandbox_only(tmp_path: Path, reach: str) -> None:
+    """The trick works at the level that hides nothing, which a verdict says, and fails at this machine's."""
+    (tmp_path / "expected.bin").write_text("values")
+    path = {"expected file": tmp_path / "expected.bin", "this process's memory": Path(f"/proc/{os.getpid()}/maps")}
+    text = model(RIGHT, f"open({str(path[reach])!r}).read(1)")
+    statuses = []
+    for level in (SandboxLevel.NONE, support().level):
+        folder = tmp_path / level.value
+        folder.mkdir()
+        async with started(folder, level) as process:
+            opened = await Bench(folder, process).open(text)
+            assert isinstance(opened, dict)
+            statuses.append(opened["status"])
+    assert statuses == ["opened", "refused"]
