@@ -47,3 +47,14 @@ def test_every_command_of_a_menu_is_one_of_the_client() -> None:
     ours = {command["command"] for command in PACKAGE["contributes"]["commands"]}
     named = {item["command"] for menu in PACKAGE["contributes"]["menus"].values() for item in menu}
     assert named <= ours
+
+
+def test_the_readme_names_every_package_in_the_bundle_with_its_pinned_version() -> None:
+    client = ROOT / "vscode-client"
+    packages = json.loads((client / "package-lock.json").read_text())["packages"]
+    bundled = {
+        path.rpartition("node_modules/")[2]: each for path, each in packages.items() if path and "dev" not in each
+    }
+    readme = " ".join((client / "README.md").read_text().split())
+    assert bundled
+    assert all(f"`{name}` {each['version']}" in readme and each["integrity"] for name, each in bundled.items())
