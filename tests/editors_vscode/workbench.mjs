@@ -104,7 +104,8 @@ export class Workbench {
     await input.fill(name);
     await this.page.locator(".quick-input-list .monaco-list-row", { hasText: name }).first().waitFor();
     await this.page.keyboard.press("Enter");
-    await this.page.locator(`.tab.active[data-resource-name="${name.split("/").at(-1)}"]`).waitFor();
+    // In whichever group has the focus: another one may show the same file.
+    await this.page.locator(`.tab.active[data-resource-name="${name.split("/").at(-1)}"]`).first().waitFor();
   }
 
   lens(text) {
