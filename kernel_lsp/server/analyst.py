@@ -29,13 +29,14 @@ from kernel_lsp.server.operator_use import USE_PREFIX
 from kernel_lsp.source.cuda import ParsedSource, kernel_line_ranges
 from kernel_lsp.source.notebook import without_magics
 from kernel_lsp.source.python_file import FunctionNode, PythonFile, import_line, parse_python
-from kernel_lsp.source.pytorch import TargetLocation, list_targets, read_symbol
+from kernel_lsp.source.pytorch import TargetLocation, read_symbol, targets_in
 
 MAX_TREES_KEPT = 8
 NICENESS = 5
 """Behind the editor and the server that answers it, before the jobs."""
 N_BLOCK_DIMS = 3
 CELL_SCHEMES = ("vscode-notebook-cell:", "notebook-cell:")
+BYTE_ORDER_MARK = "\ufeff"
 TORCH = "torch"
 """A text without it has no targets."""
 PRAGMA_MARK = "# kernel-lsp:"
@@ -68,7 +69,7 @@ def analyse(language: str, path: str, text: str, above: Sequence[str] = ()) -> A
 def targets_of(path: Path, text: str) -> tuple[Target, ...]:
     """What can be optimized in a Python text; nothing in one that does not parse."""
     try:
-        return tuple(_targets(path, text, parse_python(text, str(path)))) if TORCH in text else ()
+        return tuple(_targets(path, parse_python(text, str(path)))) if TORCH in text else ()
     except TargetError:
         return ()
 
@@ -105,24 +106,27 @@ def _block_sizes(plan: LaunchPlan) -> dict[str, int]:
 
 
 def _analyse_python(path: Path, text: str) -> Analysis:
-    findings = pytorch.check(text)
+    module = pytorch.parse(text) if TORCH in text else None
+    findings = pytorch.check(text, tree=module)
+    has_tree = module is not None and module.is_complete and not text.startswith(BYTE_ORDER_MARK)
     try:
-        source = parse_python(text, str(path))
+        source = parse_python(text, str(path), module.tree if module is not None and has_tree else None)
     except TargetError:
         return Analysis(findings=findings)
-    targets = tuple(_targets(path, text, source)) if TORCH in text else ()
+    targets = tuple(_targets(path, source)) if TORCH in text else ()
+    calls = [node for node in ast.walk(source.tree) if isinstance(node, ast.Call)]
     return Analysis(
         findings=findings,
         targets=targets,
-        places=tuple(_places(source, {target.symbol for target in targets})),
-        uses=tuple(_uses(source)),
+        places=tuple(_places(source, calls, {target.symbol for target in targets})),
+        uses=tuple(_uses(source, calls)),
         import_line=import_line(source.tree),
         is_in_package=(path.parent / "__init__.py").is_file(),
     )
 
 
-def _targets(path: Path, text: str, source: PythonFile) -> Iterator[Target]:
-    for location in list_targets(text):
+def _targets(path: Path, source: PythonFile) -> Iterator[Target]:
+    for location in targets_in(source):
         target = _target(path, location, source)
         if target.inputs or (target.problem and _computes_tensors(location, source)):
             yield target
@@ -191,22 +195,22 @@ def _computes_tensors(location: TargetLocation, source: PythonFile) -> bool:
     return any("Tensor" in ast.unparse(annotation) for annotation in annotations)
 
 
-def _places(source: PythonFile, symbols: set[str]) -> Iterator[Place]:
+def _places(source: PythonFile, calls: Sequence[ast.Call], symbols: set[str]) -> Iterator[Place]:
     """Calls of targets, those that stand for them already left out."""
-    wrapped = {id(call.args[0]) for call in _calls(source) if _is_wrapper(call)}
-    for call in _calls(source):
+    wrapped = {id(call.args[0]) for call in calls if _is_wrapper(call)}
+    for call in calls:
         if isinstance(call.func, ast.Name) and call.func.id in symbols and id(call) not in wrapped:
             yield Place(call.func.id, _range(call, source), _range(call.func, source))
 
 
-def _uses(source: PythonFile) -> Iterator[Use]:
+def _uses(source: PythonFile, all_calls: Sequence[ast.Call]) -> Iterator[Use]:
     """What `Use the optimized operator here` made."""
     imported = {}
     for statement in source.tree.body:
         if isinstance(statement, ast.ImportFrom) and len(statement.names) == 1:
             alias = statement.names[0]
             imported[alias.asname or alias.name] = (statement, alias)
-    calls = [call for call in _calls(source) if isinstance(call.func, ast.Name) and call.func.id in imported]
+    calls = [call for call in all_calls if isinstance(call.func, ast.Name) and call.func.id in imported]
     for call in calls:
         assert isinstance(call.func, ast.Name)
         name = call.func.id
@@ -219,10 +223,6 @@ def _uses(source: PythonFile) -> Iterator[Use]:
         if _is_wrapper(call):
             original = ast.get_source_segment("\n".join(source.lines), call.args[0]) or ""
             yield Use(name, _range(call, source), original, gone)
-
-
-def _calls(source: PythonFile) -> list[ast.Call]:
-    return [node for node in ast.walk(source.tree) if isinstance(node, ast.Call)]
 
 
 def _is_wrapper(call: ast.Call) -> bool:

@@ -9,6 +9,7 @@ import tokenize
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from kernel_lsp.errors import TargetError
@@ -43,7 +44,7 @@ class PythonFile:
         body: Sequence[ast.stmt] = self.tree.body
         for part in symbol.split("."):
             inside = found
-            found = _last_definition(body, part)
+            found = self._last(body, part)
             if found is None and isinstance(inside, ast.ClassDef):
                 found = self.inherited(inside, part)
             if found is None:
@@ -54,7 +55,7 @@ class PythonFile:
     def inherited(self, node: ast.ClassDef, name: str) -> Definition | None:
         """`name` in the class or in the bases that this file defines."""
         for ancestor in self.ancestry(node):
-            found = _last_definition(ancestor.body, name)
+            found = self._last(ancestor.body, name)
             if found is not None:
                 return found
         return None
@@ -64,7 +65,7 @@ class PythonFile:
         found, queue = [node], list(node.bases)
         while queue:
             base = queue.pop(0)
-            ancestor = _last_definition(self.tree.body, base.id) if isinstance(base, ast.Name) else None
+            ancestor = self._last(self.tree.body, base.id) if isinstance(base, ast.Name) else None
             if isinstance(ancestor, ast.ClassDef) and ancestor not in found:
                 found.append(ancestor)
                 queue.extend(ancestor.bases)
@@ -86,26 +87,31 @@ class PythonFile:
         last = last - 1 if last > node.lineno else node.lineno
         return [pragma for pragma in self.pragmas if first <= pragma.line <= last]
 
+    def _last(self, body: Sequence[ast.stmt], name: str) -> Definition | None:
+        """Of a body of this file, the last definition of the name. Bodies are asked for many names, so each is read
+        once."""
+        index = self._indexes.get(id(body))
+        if index is None:
+            index = self._indexes[id(body)] = {node.name: node for node in definitions(body)}
+        return index.get(name)
+
+    @cached_property
+    def _indexes(self) -> dict[int, dict[str, Definition]]:
+        return {}
+
 
 def read_python_file(path: Path, file: str) -> PythonFile:
     """The file parsed. Raises TargetError when it cannot be read, is no text or is no Python."""
     return parse_python(_decode(_read_bytes(path, file), file), file)
 
 
-def parse_python(text: str, file: str) -> PythonFile:
-    """The text parsed. Raises TargetError with the line of a syntax error."""
+def parse_python(text: str, file: str, tree: ast.Module | None = None) -> PythonFile:
+    """The text parsed; `tree` is that of the text where the caller has it. Raises TargetError with the line of a syntax
+    error."""
     text = text.replace("\r\n", "\n").replace("\r", "\n")
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the user's invalid escapes are not ours to print
-            tree = ast.parse(text)
-    except SyntaxError as error:
-        message = f"the file is not valid Python: {error.msg}"
-        raise TargetError(message, file=file, line=error.lineno or 1, next_step="correct the line") from None
-    except (ValueError, RecursionError, MemoryError) as error:
-        message = f"the file cannot be parsed as Python: {error}"
-        raise TargetError(message, file=file, line=1, next_step="name a Python file") from None
-    return PythonFile(file, tree, tuple(text.split("\n")), tuple(_pragmas(text)))
+    lines = tuple(text.split("\n"))
+    tree = _tree(text, file) if tree is None else tree
+    return PythonFile(file, tree, lines, tuple(_pragmas(lines, tree)))
 
 
 def parameters_of(node: FunctionNode, *, of_class: bool) -> tuple[Parameter, ...]:
@@ -175,20 +181,58 @@ def _encoding(data: bytes) -> str:
         return "utf-8"
 
 
-def _pragmas(text: str) -> Iterator[PragmaLine]:
-    """By tokens, so that a pragma inside a string is none."""
+def _tree(text: str, file: str) -> ast.Module:
     try:
-        for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the user's invalid escapes are not ours to print
+            return ast.parse(text)
+    except SyntaxError as error:
+        message = f"the file is not valid Python: {error.msg}"
+        raise TargetError(message, file=file, line=error.lineno or 1, next_step="correct the line") from None
+    except (ValueError, RecursionError, MemoryError) as error:
+        message = f"the file cannot be parsed as Python: {error}"
+        raise TargetError(message, file=file, line=1, next_step="name a Python file") from None
+
+
+def _pragmas(lines: Sequence[str], tree: ast.Module) -> Iterator[PragmaLine]:
+    """Between the file's statements a pragma is a line of its own. Only within one it may stand in a string, so that
+    the statement is read token by token, which takes longer than parsing does."""
+    candidates = [number for number, line in enumerate(lines, start=1) if _PRAGMA.search(line)]
+    spans = iter(_statement_lines(tree) if candidates else ())
+    first, last, done = 0, 0, 0
+    for number in candidates:
+        while last < number and (span := next(spans, None)) is not None:
+            first, last = span
+        if number < first or last < number:
+            match = _PRAGMA.match(lines[number - 1].lstrip())
+            if match:
+                yield PragmaLine(match.group(1), number)
+        elif done < first:
+            done = last
+            yield from _pragmas_by_tokens(lines[first - 1 : last], first)
+
+
+def _statement_lines(tree: ast.Module) -> list[tuple[int, int]]:
+    """The first and last lines of the file's statements; those that share a line are one."""
+    spans: list[tuple[int, int]] = []
+    for node in tree.body:
+        first = min([node.lineno, *(decorator.lineno for decorator in getattr(node, "decorator_list", ()))])
+        last = node.end_lineno or node.lineno
+        if spans and first <= spans[-1][1]:
+            first, last = spans[-1][0], max(last, spans.pop()[1])
+        spans.append((first, last))
+    return spans
+
+
+def _pragmas_by_tokens(lines: Sequence[str], first: int) -> Iterator[PragmaLine]:
+    """Those of a statement that begins in the line `first` of the file."""
+    try:
+        for token in tokenize.generate_tokens(io.StringIO("\n".join(lines)).readline):
             match = _PRAGMA.match(token.string) if token.type == tokenize.COMMENT else None
             if match:
-                yield PragmaLine(match.group(1), token.start[0])
+                yield PragmaLine(match.group(1), first - 1 + token.start[0])
     except (tokenize.TokenError, SyntaxError):
         return  # the tree was parsed, so what the tokenizer dislikes stands behind the last pragma that counts
-
-
-def _last_definition(body: Sequence[ast.stmt], name: str) -> Definition | None:
-    named = [node for node in definitions(body) if node.name == name]
-    return named[-1] if named else None
 
 
 def _first_statement_line(node: Definition) -> int:

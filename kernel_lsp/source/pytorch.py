@@ -68,9 +68,13 @@ def read_target(target: str, directory: Path) -> TargetSource:
 def list_targets(text: str) -> tuple[TargetLocation, ...]:
     """The top-level functions and `nn.Module` classes of a file, in order; none for text that does not parse."""
     try:
-        source = parse_python(text, "")
+        return targets_in(parse_python(text, ""))
     except TargetError:
         return ()
+
+
+def targets_in(source: PythonFile) -> tuple[TargetLocation, ...]:
+    """The same of a file that is parsed already."""
     found = []
     for node in definitions(source.tree.body):
         is_class = isinstance(node, ast.ClassDef)
@@ -107,7 +111,7 @@ def _read_kernelbench(target: str, path: Path, source: PythonFile) -> TargetSour
     model = source.definition(KERNELBENCH_CLASS)
     if isinstance(model, ast.ClassDef) and source.definition("get_inputs") is not None:
         return _describe(_Subject(target, "", "kernelbench", path, source, _forward_of(model, source), model))
-    names = [location.symbol for location in _locations(source)]
+    names = [location.symbol for location in targets_in(source)]
     message = "the target names no symbol, and the file is no KernelBench file (class Model and get_inputs)"
     examples = " or ".join(f"{source.file}::{name}" for name in names[:3])
     next_step = f"write {examples}" if names else "name a file with a function or an nn.Module"
@@ -218,10 +222,6 @@ def _suggest_file(path: Path) -> str:
         return f"the folder {path.parent} does not exist"
     near = difflib.get_close_matches(path.name, names, n=3, cutoff=0.5)
     return f"did you mean {', '.join(near)}?" if near else f"check the path: {path}"
-
-
-def _locations(source: PythonFile) -> tuple[TargetLocation, ...]:
-    return list_targets("\n".join(source.lines))
 
 
 def _forward_of(node: ast.ClassDef, source: PythonFile) -> FunctionNode:
