@@ -10,8 +10,9 @@ const COLUMNS = [
   ["proposer", (candidate) => candidate.proposer],
   ["description", (candidate) => candidate.description],
 ];
-const state = { report: JSON.parse(document.getElementById("data").textContent), chosenId: null, tab: "code", sort: 3, descending: false, review: null, frame: 0, serial: 0 };
+const state = { report: JSON.parse(document.getElementById("data").textContent), chosenId: null, tab: "code", sort: 3, descending: false, review: null, frame: 0, serial: 0, isFirst: true };
 const rows = new Keyed(candidateRow);
+const FIRST_ROWS = 30; // more than a screen shows
 
 function draw() {
   state.frame = 0;
@@ -25,11 +26,23 @@ function draw() {
   part("chart", [state.serial, report.winner_id, nRight], () => [element("h2", {}, "Best time by generation"), chart(report, choose)]);
   part("candidates", [state.sort, state.descending], () => tableFrame());
   fillTable(report);
+  if (state.isFirst) {
+    // What is above comes first: a frame with it is worth more than everything one frame later. The timer starts in
+    // the frame that shows it, and so ends after it.
+    state.isFirst = false;
+    requestAnimationFrame(() => setTimeout(draw));
+  } else {
+    drawBelow(report);
+    if (!performance.getEntriesByName("whole").length) performance.mark("whole");
+  }
+  restoreFocus(kept);
+}
+
+function drawBelow(report) {
   part("lineage", [], () => [element("h2", {}, "Lineage"), lineageFrame()]);
   fillLineage(page.querySelector('[role="tree"]'), report, state.chosenId, choose);
   const chosen = report.candidates.find((candidate) => candidate.candidate_id === state.chosenId);
   part("details", [state.chosenId, state.tab, chosen && [chosen.text.length, shownOf(chosen)]], () => details(report));
-  restoreFocus(kept);
 }
 
 /** At most once per frame, however many events come. */
@@ -140,7 +153,7 @@ function fillTable(report) {
   const [, key] = COLUMNS[state.sort];
   const sign = state.descending ? -1 : 1;
   const sorted = [...report.candidates].sort((a, b) => (key(a) < key(b) ? -sign : key(a) > key(b) ? sign : 0));
-  const made = sorted.map((candidate) => {
+  const made = sorted.slice(0, state.isFirst ? FIRST_ROWS : undefined).map((candidate) => {
     const id = candidate.candidate_id;
     return rows.of(id, JSON.stringify([shownOf(candidate), id === state.chosenId, id === report.winner_id]), candidate, report);
   });
