@@ -13,7 +13,7 @@ from typing import Any
 
 MODULE_NAME = "kernel_lsp_extension"
 OWN_CALLS: list[str] = []
-"""Names of the functions of built extensions, one for each call: none says that PyTorch alone computed."""
+"""Names of the functions of built extensions, one per call that returned: none says that PyTorch alone computed."""
 
 
 class NeedsBuild(BaseException):
@@ -96,8 +96,9 @@ def _counted(module: Any) -> Any:
 def _counting(name: str, function: Any) -> Any:
     @functools.wraps(function)
     def call(*arguments: Any, **keywords: Any) -> Any:
+        found = function(*arguments, **keywords)
         OWN_CALLS.append(name)
-        return function(*arguments, **keywords)
+        return found
 
     return call
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -41,7 +42,7 @@ class Bench:
     process: ForeignProcess
     n_cases: int = field(default=0)
 
-    async def open(self, text: str) -> dict[str, Any] | Lost:
+    async def open(self, text: str, builds: Mapping[str, str] | None = None) -> dict[str, Any] | Lost:
         file = self.folder / "kernel.py"
         file.write_text(text)
         request = {
@@ -54,7 +55,7 @@ class Bench:
             "library": "",
             "module_name": "",
             "file": str(file),
-            "builds": {},
+            "builds": dict(builds or {}),
         }
         return await self.process.ask("open_foreign", request, deadline_s=DEADLINE_S)
 

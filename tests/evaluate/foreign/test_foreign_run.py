@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+import pytest_asyncio
 
 from kernel_lsp.core.verdict import CaseResult, Crashed, Mismatch
 from kernel_lsp.evaluate.gpu_slot import Lost
@@ -14,24 +16,33 @@ from kernel_lsp.process.confinement import SandboxLevel, support
 from .harness import Bench, Outcome, model, started
 
 pytest.importorskip("torch")
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 RIGHT = "return x * 2 + eps"
 
 
-async def outcomes(folder: Path, text: str, n_cases: int = 3) -> list[Outcome]:
-    """Of several cases of one shape, until one fails."""
+@pytest_asyncio.fixture(name="shared", scope="module", loop_scope="module")
+async def a_shared_process(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Bench]:
+    """One process for all files that leave it as it was: importing torch takes longer than any case."""
+    folder = tmp_path_factory.mktemp("shared")
     async with started(folder) as process:
-        bench = Bench(folder, process)
-        opened = await bench.open(text)
-        assert isinstance(opened, dict), opened
-        assert opened["status"] == "opened", opened
-        found: list[Outcome] = []
-        while len(found) < n_cases and all(isinstance(each, CaseResult) for each in found):
-            found.append(await bench.run(seed=len(found)))
-        return found
+        yield Bench(folder, process)
+
+
+async def outcomes(bench: Bench, text: str, n_cases: int = 3) -> list[Outcome]:
+    """Of several cases of one shape, until one fails."""
+    opened = await bench.open(text)
+    assert isinstance(opened, dict), opened
+    assert opened["status"] == "opened", opened
+    found: list[Outcome] = []
+    while len(found) < n_cases and all(isinstance(each, CaseResult) for each in found):
+        found.append(await bench.run(seed=len(found)))
+    return found
 
 
 async def last(folder: Path, text: str) -> Outcome:
-    return (await outcomes(folder, text))[-1]
+    """In a process of its own."""
+    async with started(folder) as process:
+        return (await outcomes(Bench(folder, process), text))[-1]
 
 
 @pytest.mark.parametrize(
@@ -43,8 +54,8 @@ async def last(folder: Path, text: str) -> Outcome:
         model("try:\n    return x * 2 + eps\nexcept RuntimeError:\n    raise"),
     ],
 )
-async def test_a_right_one_passes(tmp_path: Path, text: str) -> None:
-    assert [type(each) for each in await outcomes(tmp_path, text)] == [CaseResult] * 3
+async def test_a_right_one_passes(shared: Bench, text: str) -> None:
+    assert [type(each) for each in await outcomes(shared, text)] == [CaseResult] * 3
 
 
 @pytest.mark.parametrize(
@@ -61,8 +72,8 @@ async def test_a_right_one_passes(tmp_path: Path, text: str) -> None:
     ],
     ids=["zeros", "identity", "unwritten", "nan", "by pointer", "by shape", "by call", "skipped tail"],
 )
-async def test_a_wrong_one_does_not(tmp_path: Path, body: str, before: str) -> None:
-    assert isinstance(await last(tmp_path, model(body, before)), Mismatch)
+async def test_a_wrong_one_does_not(shared: Bench, body: str, before: str) -> None:
+    assert isinstance((await outcomes(shared, model(body, before)))[-1], Mismatch)
 
 
 @pytest.mark.parametrize(
@@ -79,8 +90,8 @@ async def test_a_wrong_one_does_not(tmp_path: Path, body: str, before: str) -> N
     ],
     ids=["zeroes inputs", "subclass", "sparse", "dtype", "shape", "count", "raises", "guards"],
 )
-async def test_what_no_kernel_may_do_is_told(tmp_path: Path, body: str, before: str, said: str) -> None:
-    found = await last(tmp_path, model(body, before))
+async def test_what_no_kernel_may_do_is_told(shared: Bench, body: str, before: str, said: str) -> None:
+    found = (await outcomes(shared, model(body, before)))[-1]
     assert isinstance(found, Crashed)
     assert said in found.message
 
