@@ -31,6 +31,7 @@ from kernel_lsp.evaluate.timing_words import detail_lines, one_line
 from kernel_lsp.evolve.archive import Archive
 from kernel_lsp.evolve.optimize import RunHandle, resume_request, start_request
 from kernel_lsp.evolve.record import record_run
+from kernel_lsp.evolve.request import read_seed_kernel
 
 
 @dataclass(frozen=True)
@@ -48,9 +49,10 @@ def main(
     overrides: Mapping[str, Any],
     as_json: bool,
     recordings: Recordings,
+    seed_kernel: Path | None = None,
 ) -> int:
     """Run the command; returns the exit status."""
-    handle = partial(_handle, target, resume, backward, overrides, recordings.replay)
+    handle = partial(_handle, target, resume, backward, overrides, recordings.replay, seed_kernel)
     return console.run_to_exit_status(_optimize(handle, as_json, recordings.record))
 
 
@@ -79,7 +81,12 @@ async def _optimize(make_handle: Callable[[], RunHandle], as_json: bool, record:
 
 
 def _handle(
-    target: str | None, resume: str | None, backward: bool, overrides: Mapping[str, Any], replay: Path | None
+    target: str | None,
+    resume: str | None,
+    backward: bool,
+    overrides: Mapping[str, Any],
+    replay: Path | None,
+    seed_kernel: Path | None,
 ) -> RunHandle:
     if resume is not None:
         if target is not None:
@@ -87,7 +94,8 @@ def _handle(
         return resume_request(Path.cwd(), resume)
     if target is None:
         raise UserError("no target", next_step="kernel-lsp optimize model.py::MyModule")
-    handle = start_request(Path.cwd(), target, backward, overrides, replay=replay)
+    given = read_seed_kernel(seed_kernel) if seed_kernel is not None else None
+    handle = start_request(Path.cwd(), target, backward, overrides, replay=replay, seed_kernel=given)
     handle.callbacks = {"paste": paste}
     return handle
 

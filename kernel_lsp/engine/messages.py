@@ -29,7 +29,8 @@ class Optimize(Noun):
     """Run an optimization; nothing is written but the archive. Result: `RunResult`.
 
     For a notebook `target` names its file, and `cells` are the texts of its Python cells up to that of the symbol:
-    what they define becomes a generated file. `has_editor_model`: whoever asks answers `ModelAsked`."""
+    what they define becomes a generated file. `kernel` is one to begin from: the file, or `kernel_text` as if it
+    stood there. `has_editor_model`: whoever asks answers `ModelAsked`."""
 
     method: Literal["optimize"] = "optimize"
     id: str
@@ -37,6 +38,8 @@ class Optimize(Noun):
     target: str
     backward: bool = False
     cells: tuple[str, ...] = ()
+    kernel: Path | None = None
+    kernel_text: str | None = None
     settings: SettingValues = {}
     has_editor_model: bool = False
 

@@ -39,7 +39,7 @@ from kernel_lsp.evaluate.check import check_kernel
 from kernel_lsp.evaluate.profile import profile_kernel
 from kernel_lsp.evaluate.session import Session
 from kernel_lsp.evolve.optimize import OUT_FOLDER_NAME, RunHandle, resume_request, start_request
-from kernel_lsp.evolve.request import find_workspace
+from kernel_lsp.evolve.request import SeedKernel, find_workspace, read_seed_kernel
 from kernel_lsp.llm.callback import Ask
 from kernel_lsp.llm.manual import ManualPrompt
 from kernel_lsp.plan.parser import parse
@@ -61,7 +61,7 @@ async def do(request: JobRequest, tell: Tell, scratch: Path, ask: Ask) -> Noun:
             handle = _of_generated(path, symbol, settings, request.settings, backward=request.backward)
             return await _run(request, handle, tell, ask)
         case Optimize():
-            handle = start_request(request.directory, request.target, request.backward, request.settings)
+            handle = _of_target(request)
             return await _run(request, handle, tell, ask)
         case OptimizeLines():
             return await _run(request, await _of_lines(request, tell), tell, ask)
@@ -93,6 +93,18 @@ def _news_of(prompt: ManualPrompt) -> PromptWaits | PromptOver:
     if prompt.is_waiting:
         return PromptWaits(prompt=prompt.prompt, reply=prompt.reply)
     return PromptOver(prompt=prompt.prompt)
+
+
+def _of_target(request: Optimize) -> RunHandle:
+    """With a kernel to begin from, a run of what that has: with its backward when it has one."""
+    given = None if request.kernel is None else _given_kernel(request.kernel, request.kernel_text)
+    plan = None if given is None else parse(given.text).plan
+    backward = request.backward or (plan is not None and plan.backward is not None)
+    return start_request(request.directory, request.target, backward, request.settings, seed_kernel=given)
+
+
+def _given_kernel(kernel: Path, text: str | None) -> SeedKernel:
+    return read_seed_kernel(kernel) if text is None else SeedKernel(name=kernel.name, text=text)
 
 
 async def _of_lines(request: OptimizeLines, tell: Tell) -> RunHandle:

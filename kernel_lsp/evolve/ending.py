@@ -38,7 +38,8 @@ class SearchResult:
 
 
 class Ending:
-    """Verifies `finalists`, best first; `screened` are all verdicts of the search."""
+    """Verifies `finalists`, best first; `screened` are all verdicts of the search. `given_id` is the
+    candidate that the search began from, if it was given one."""
 
     def __init__(
         self,
@@ -47,9 +48,10 @@ class Ending:
         n_proposed: int,
         evaluations: Evaluations,
         stopped: str = "",
+        given_id: str = "",
     ) -> None:
         self._finalists, self._screened, self._n_proposed = finalists, screened, n_proposed
-        self._evaluations, self._stopped = evaluations, stopped
+        self._evaluations, self._stopped, self._given_id = evaluations, stopped, given_id
         self.result: SearchResult | None = None
 
     async def run(self) -> AsyncIterator[Event]:
@@ -78,7 +80,20 @@ class Ending:
         text += f"; the next {others[0].time_us:.3g} us, the slowest {others[-1].time_us:.3g} us)" if others else ")"
         if n_refused:
             text += f"; {n_refused} faster ones failed the full check"
-        return text
+        return text + self._beside_given(winner)
+
+    def _beside_given(self, winner: Finalist) -> str:
+        """Whether anything beat the kernel that the search began from."""
+        if not self._given_id:
+            return ""
+        if winner.candidate.id == self._given_id:
+            return "; nothing beat the given kernel"
+        given = next((f for f in self._finalists if f.candidate.id == self._given_id), None)
+        if given is not None:
+            return f"; {given.time_us / winner.time_us:.3g}x as fast as the given kernel ({given.time_us:.3g} us)"
+        verdict = next((v for v in self._screened if v.candidate_id == self._given_id), None)
+        why = "has no time" if verdict is None or verdict.is_correct else f"failed: {outcome_message(verdict)}"
+        return f"; the given kernel {why}"
 
     def _why_none(self, refused: Sequence[str]) -> str:
         messages = [*refused] or [outcome_message(v) for v in self._screened if not v.is_correct]

@@ -27,6 +27,8 @@ class SearchSettings:
     n_generations: int
     n_proposals: int
     seed: int
+    given: Candidate | None = None
+    """A kernel to begin from, evaluated with the first generation."""
 
 
 class Search:
@@ -57,7 +59,9 @@ class Search:
                 )
                 async for event in self._evaluate_generation(batch, generation):
                     yield event
-            ending = Ending(self._finalists(), tuple(self._screened.values()), len(self._candidates), self._evaluations)
+            verdicts = tuple(self._screened.values())
+            given_id = self._settings.given.id if self._settings.given is not None else ""
+            ending = Ending(self._finalists(), verdicts, len(self._candidates), self._evaluations, given_id=given_id)
             async for event in ending.run():
                 yield event
             self.result = ending.result
@@ -79,10 +83,19 @@ class Search:
             candidate = Candidate(text=proposal.text, origin=origin)
             self._candidates[candidate.id], self._proposals[candidate.id] = candidate, proposal
             batch.append(candidate)
-        return batch
+        return self._with_given(batch) if generation == 0 else batch
+
+    def _with_given(self, batch: Sequence[Candidate]) -> list[Candidate]:
+        """The given kernel first; the generator's own copy of it, if there is one, is the same candidate."""
+        given = self._settings.given
+        if given is None:
+            return list(batch)
+        self._candidates[given.id] = given
+        return [given, *(candidate for candidate in batch if candidate.id != given.id)]
 
     async def _evaluate_generation(self, batch: Sequence[Candidate], generation: int) -> AsyncIterator[Event]:
-        best = self._ranked[0].score_us if self._ranked else None
+        finalists = self._finalists()
+        best = finalists[0].time_us if finalists else None
         for candidate in batch:
             self._archive.save_candidate(self._run_id, candidate)
             yield CandidateProposed(
@@ -101,20 +114,21 @@ class Search:
         return await self._evaluations.evaluate(candidate, "screen")
 
     def _rank(self) -> None:
-        """Best first; ties by id, so that the order in which evaluations finish changes nothing."""
-        correct = [v for v in self._screened.values() if v.is_correct]
-        scored = [
-            Scored(self._proposals[v.candidate_id].realized, v.candidate_id, score)
-            for v in correct
-            if (score := score_us(v)) is not None
+        """Schedules, best first: a kernel that no schedule makes is no parent of one."""
+        self._ranked = [
+            Scored(self._proposals[finalist.candidate.id].realized, finalist.candidate.id, finalist.time_us)
+            for finalist in self._finalists()
+            if finalist.candidate.id in self._proposals
         ]
-        self._ranked = sorted(scored, key=lambda s: (s.score_us, s.candidate_id))
 
     def _finalists(self) -> list[Finalist]:
-        return [
-            Finalist(self._candidates[scored.candidate_id], self._screened[scored.candidate_id], scored.score_us)
-            for scored in self._ranked
+        """Best first; ties by id, so that the order in which evaluations finish changes nothing."""
+        found = [
+            Finalist(self._candidates[verdict.candidate_id], verdict, score)
+            for verdict in self._screened.values()
+            if verdict.is_correct and (score := score_us(verdict)) is not None
         ]
+        return sorted(found, key=lambda finalist: (finalist.time_us, finalist.candidate.id))
 
 
 async def _as_completed(

@@ -117,6 +117,7 @@ class ModelRun:
             floor_us=task_floor_us(self.task, self.gpu),
             floor_bytes=sum(graph_bytes(graph, sizes) for graph in graphs),
             deadline_s=self.deadline_s,
+            given=request.seed_kernel.candidate(self.target) if request.seed_kernel is not None else None,
         )
         return ModelSearch(lambda tell: self._workshop(records, tell), records, self.program, settings)
 

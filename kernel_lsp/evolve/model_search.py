@@ -52,6 +52,8 @@ class ModelSearchSettings:
     floor_us: float
     floor_bytes: int
     deadline_s: float
+    given: Candidate | None = None
+    """A kernel to begin from, beside the generator's."""
 
 
 class ModelSearch:
@@ -205,7 +207,7 @@ class ModelSearch:
     # --- below: seeds, events, the end
 
     async def _evaluate_seeds(self) -> None:
-        """The generator's schedules, as members of every island."""
+        """The generator's schedules and the given kernel, as members of every island."""
         if self._program is None or self._settings.choices.strategy == "best-of-n":
             n_seeds = 0 if self._program is None else 1
         else:
@@ -222,6 +224,9 @@ class ModelSearch:
             )
             for proposal in proposals
         ]
+        given = self._settings.given
+        if given is not None:
+            candidates = [given, *(candidate for candidate in candidates if candidate.id != given.id)]
         await asyncio.gather(*(self._evaluate_seed(candidate) for candidate in candidates))
         self._seeds.sort(key=lambda member: (member.time_us, member.candidate.id))
 
@@ -256,7 +261,8 @@ class ModelSearch:
         finalists = [Finalist(member.candidate, member.verdict, member.time_us) for member in members]
         verdicts = [*self._seed_verdicts, *(verdict for outcome in outcomes for verdict in outcome.verdicts)]
         n_proposed = len(self._seed_verdicts) + sum(outcome.n_candidates for outcome in outcomes)
-        ending = Ending(finalists, verdicts, n_proposed, self._shop.evaluations, self._stopped)
+        given_id = self._settings.given.id if self._settings.given is not None else ""
+        ending = Ending(finalists, verdicts, n_proposed, self._shop.evaluations, self._stopped, given_id)
         async for event in ending.run():
             self._shop.tell(event)
         self.result = ending.result

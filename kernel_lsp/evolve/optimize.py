@@ -35,7 +35,7 @@ from kernel_lsp.evolve.generations import Search, SearchSettings
 from kernel_lsp.evolve.innovations import Innovation, keep_innovation, operators_of
 from kernel_lsp.evolve.model_run import ModelRun, ModelTools, open_tools
 from kernel_lsp.evolve.model_search import ModelSearch
-from kernel_lsp.evolve.request import ModelChoices, OptimizeRequest, find_workspace
+from kernel_lsp.evolve.request import ModelChoices, OptimizeRequest, SeedKernel, find_workspace
 from kernel_lsp.export.operator import check_operator_can_be_written, write_operator
 from kernel_lsp.generate.program import Program, plan_program
 from kernel_lsp.llm.budget import Spending
@@ -147,7 +147,8 @@ class RunHandle:
         request = self.request
         if prepared.tools is None:
             assert prepared.program is not None, "without models there is a program, or the run has not begun"
-            limits = SearchSettings(request.generations, request.proposals, request.seed)
+            given = request.seed_kernel.candidate(prepared.task_line) if request.seed_kernel is not None else None
+            limits = SearchSettings(request.generations, request.proposals, request.seed, given)
             return Search(run_id, prepared.program, evaluator, archive, limits)
         session, task = prepared.session, prepared.task
         executor = await session.executor(task) if await session.gpu_index() is not None else None
@@ -192,10 +193,16 @@ class _Prepared:
 
 
 def start_request(
-    directory: Path, target: str, backward: bool, overrides: Mapping[str, Any], *, replay: Path | None = None
+    directory: Path,
+    target: str,
+    backward: bool,
+    overrides: Mapping[str, Any],
+    *,
+    replay: Path | None = None,
+    seed_kernel: SeedKernel | None = None,
 ) -> RunHandle:
     """A new run of `target` as the settings of `directory` and the overrides say; `replay` is a recording that answers
-    in place of the models. Raises SettingError."""
+    in place of the models, and `seed_kernel` a kernel to begin from. Raises SettingError."""
     settings = load_settings(directory, overrides)
     request = OptimizeRequest(
         target=target,
@@ -210,6 +217,7 @@ def start_request(
         python=settings.python,
         choices=ModelChoices.of(settings),
         replay=replay.absolute() if replay is not None else None,
+        seed_kernel=seed_kernel,
     )
     return RunHandle(request, settings, find_workspace(directory))
 

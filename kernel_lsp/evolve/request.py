@@ -6,7 +6,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from kernel_lsp.config import Settings
+from kernel_lsp.core.candidate import Candidate, Origin
 from kernel_lsp.core.model import Noun
+from kernel_lsp.errors import TargetError
+from kernel_lsp.evolve.assembly import assemble
 
 
 class ModelChoices(Noun):
@@ -39,6 +42,29 @@ class ModelChoices(Noun):
         return {name: getattr(self, name) for name in type(self).model_fields}
 
 
+class SeedKernel(Noun):
+    """A kernel that a search begins from, as it was then."""
+
+    name: str
+    text: str
+
+    def candidate(self, target: str) -> Candidate:
+        """The first of a run, with `target` on its `task:` line: its results need not go where the kernel was."""
+        origin = Origin(proposer="user", description=f"the given {self.name}")
+        return Candidate(text=assemble(self.text, target), origin=origin)
+
+
+def read_seed_kernel(path: Path) -> SeedKernel:
+    """The `.cu` file. Raises TargetError when it cannot be read as text."""
+    try:
+        return SeedKernel(name=path.name, text=path.read_text(encoding="utf-8"))
+    except OSError as error:
+        message = f"the kernel cannot be read: {error.strerror or error}"
+        raise TargetError(message, file=str(path), next_step="check the path and its permissions") from None
+    except UnicodeDecodeError:
+        raise TargetError("the kernel is not UTF-8 text", file=str(path), line=1, next_step="name a .cu file") from None
+
+
 class OptimizeRequest(Noun):
     """`target` is resolved against `directory`; paths are absolute, so that a resumed run may start elsewhere."""
 
@@ -53,6 +79,8 @@ class OptimizeRequest(Noun):
     out: Path | None = None
     python: Path | None = None
     choices: ModelChoices = ModelChoices()
+    seed_kernel: SeedKernel | None = None
+    """The first candidate, which the search starts from and is compared with."""
     replay: Path | None = None
     """A recording that answers in place of every model."""
 

@@ -98,12 +98,15 @@ def _start_optimize(
     cells = cells_of(server, document) if document is not None else ()
     if document is not None and not cells:
         _check_saved(server, document, path)
+    given = server.documents.get(about.kernel) if about.kernel else None
     request = Optimize(
         id=new_id(),
         directory=path.parent,
         target=f"{path.name}::{about.symbol}",
         backward=backward,
         cells=cells,
+        kernel=file_at(about.kernel) if about.kernel else None,
+        kernel_text=given.text if given is not None else None,
         settings=server.settings.overrides(path.parent),
         has_editor_model=server.has_editor_model,
     )

@@ -159,10 +159,11 @@ class ChatResult:
 
 @attrs.frozen
 class TargetArguments:
-    """The argument of commands on a target."""
+    """The argument of commands on a target. `kernel` is the URI of a `.cu` file that `optimize` begins from."""
 
     uri: str
     symbol: str
+    kernel: str = ""
 
 
 @attrs.frozen

@@ -33,7 +33,7 @@ from kernel_lsp.evolve.ending import SearchResult
 from kernel_lsp.evolve.evaluations import Evaluations
 from kernel_lsp.evolve.model_records import ModelRecords, ProposalRecord
 from kernel_lsp.evolve.model_run import ModelRun, ModelTools
-from kernel_lsp.evolve.request import ModelChoices, OptimizeRequest
+from kernel_lsp.evolve.request import ModelChoices, OptimizeRequest, SeedKernel
 from kernel_lsp.gpu.specs import find_gpu
 from kernel_lsp.llm.prompts import Prompts
 from kernel_lsp.llm.recording import Recording
@@ -199,6 +199,7 @@ class World:
     seed: int = 0
     run_id: str | None = None
     recording: Recording | None = None
+    seed_kernel: SeedKernel | None = None
 
     async def search(
         self, models: Mapping[str, Sequence[Model]] | Model, listen: Callable[[Event], None] | None = None
@@ -214,6 +215,7 @@ class World:
                 proposals=self.n_proposals,
                 seed=self.seed,
                 choices=self.choices,
+                seed_kernel=self.seed_kernel,
             )
             if self.run_id is None:
                 self.run_id = archive.start_run(request.target, request.model_dump(mode="json"))

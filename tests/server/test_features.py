@@ -587,7 +587,9 @@ def test_a_kernel_can_be_measured_where_there_is_a_gpu(kernel: Opened) -> None:
 def test_a_kernel_s_task_can_be_optimized_again(kernel: Opened) -> None:
     command = kernel.actions(KERNEL_LINE)["Optimize this kernel: scale"].command
     assert command is not None
-    assert command.arguments == [{"uri": kernel.path.with_name("scale.py").as_uri(), "symbol": "scale"}]
+    assert command.arguments == [
+        {"uri": kernel.path.with_name("scale.py").as_uri(), "symbol": "scale", "kernel": kernel.path.as_uri()}
+    ]
 
 
 def test_a_quick_fix_leaves_what_it_says(tmp_path: Path) -> None:

@@ -95,9 +95,8 @@ class CodeActions:
         file, separator, symbol = self._analysis.task.partition("::")
         if separator and self._document.path is not None:
             path = Path(os.path.abspath(self._document.path.parent / file))
-            yield self._command(
-                f"Optimize this kernel: {symbol}", REWRITE_KIND, "optimize", {"uri": path.as_uri(), "symbol": symbol}
-            )
+            about = {"uri": path.as_uri(), "symbol": symbol, "kernel": self._document.uri}
+            yield self._command(f"Optimize this kernel: {symbol}", REWRITE_KIND, "optimize", about)
 
     def _target_actions(self, target: Target) -> Iterator[types.CodeAction]:
         about = {"uri": self._document.uri, "symbol": target.symbol}

@@ -1,0 +1,123 @@
+"""A search that is given a kernel begins from it, and says whether anything beat it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from kernel_lsp.core.event import CandidateProposed
+from kernel_lsp.errors import TargetError
+from kernel_lsp.evolve.archive import Archive
+from kernel_lsp.evolve.ending import SearchResult
+from kernel_lsp.evolve.generations import Search, SearchSettings
+from kernel_lsp.evolve.request import ModelChoices, OptimizeRequest, SeedKernel, read_seed_kernel
+from kernel_lsp.llm.scripted import ScriptedModel
+from tests.evolve.world import FakeDevice, Ran, World, kernel, reply
+
+TARGET = "../model.py::scale"
+
+
+@dataclass(frozen=True)
+class Knob:
+    name: str = "speed"
+    values: tuple[int, ...] = (50, 60, 70, 80)
+    default: int = 80
+
+
+@dataclass(frozen=True)
+class Realized:
+    schedule: dict[str, int | str]
+    text: str
+    knobs: tuple[Knob, ...] = (Knob(),)
+    is_valid: bool = True
+
+
+class Program:
+    """Its kernels take 50, 60, 70 or 80 us."""
+
+    def realize(self, schedule: Mapping[str, int | str]) -> Realized:
+        speed = schedule.get("speed", 80)
+        return Realized({"speed": speed}, kernel(float(speed)))
+
+
+async def searched(folder: Path, given: str) -> tuple[SearchResult, list[str]]:
+    """The end of a search of the generator's schedules, and the candidates in the order in which they came."""
+    seed = SeedKernel(name="scale.cu", text=given).candidate(TARGET)
+    with Archive(folder) as archive:
+        run_id = archive.start_run("model.py::scale", {})
+        search = Search(run_id, Program(), FakeDevice(), archive, SearchSettings(2, 4, 0, seed))
+        events = [event async for event in search.run()]
+    assert search.result is not None
+    return search.result, [event.candidate_id for event in events if isinstance(event, CandidateProposed)]
+
+
+async def searched_with_models(folder: Path, given: str, time_us: float) -> Ran:
+    """The same with a model whose kernels take `time_us`."""
+    choices = ModelChoices(early_stop="off", repair_rounds=0)
+    world = World(folder, choices=choices, seed_kernel=SeedKernel(name="scale.cu", text=given))
+    world.program = None
+    return await world.search(ScriptedModel(lambda request: reply(time_us + request.sample)))
+
+
+async def test_a_given_kernel_is_the_first_candidate(tmp_path: Path) -> None:
+    _, proposed = await searched(tmp_path, kernel(65.0))
+    assert proposed[0] == SeedKernel(name="scale.cu", text=kernel(65.0)).candidate(TARGET).id
+
+
+async def test_a_faster_kernel_beats_the_given_one_and_the_end_says_by_how_much(tmp_path: Path) -> None:
+    result, _ = await searched(tmp_path, kernel(100.0))
+    assert result.winner is not None
+    assert "T=50.0" in result.winner.text
+    assert "; 2x as fast as the given kernel (100 us)" in result.reason
+
+
+async def test_a_given_kernel_that_nothing_beats_wins(tmp_path: Path) -> None:
+    result, _ = await searched(tmp_path, kernel(10.0))
+    assert result.winner is not None
+    assert result.winner.origin.description == "the given scale.cu"
+    assert "nothing beat the given kernel" in result.reason
+
+
+async def test_of_a_given_kernel_that_is_wrong_the_end_says_so(tmp_path: Path) -> None:
+    result, _ = await searched(tmp_path, kernel(10.0, "WRONG"))
+    assert result.winner is not None
+    assert "the given kernel failed: " in result.reason
+
+
+async def test_without_a_given_kernel_the_end_does_not_speak_of_one(tmp_path: Path) -> None:
+    ran = await World(tmp_path, choices=ModelChoices(early_stop="off")).search(ScriptedModel(lambda _: reply(5.0)))
+    assert "given" not in ran.result.reason
+
+
+async def test_models_improve_the_given_kernel(tmp_path: Path) -> None:
+    ran = await searched_with_models(tmp_path, kernel(100.0), time_us=40.0)
+    given = SeedKernel(name="scale.cu", text=kernel(100.0)).candidate(TARGET)
+    assert "x as fast as the given kernel (100 us)" in ran.result.reason
+    assert all(record.parent_us is not None for record in ran.proposals)
+    assert given.id in {parent for record in ran.proposals for parent in record.parents}
+
+
+async def test_a_given_kernel_that_no_model_beats_wins(tmp_path: Path) -> None:
+    ran = await searched_with_models(tmp_path, kernel(1.0), time_us=40.0)
+    assert "nothing beat the given kernel" in ran.result.reason
+
+
+def test_a_given_kernel_says_which_task_it_is_of_as_seen_from_where_results_go() -> None:
+    assert "// task: ../model.py::scale\n" in SeedKernel(name="a.cu", text=kernel(1.0)).candidate(TARGET).text
+
+
+def test_a_resumed_run_has_the_kernel_as_it_was(tmp_path: Path) -> None:
+    seed = SeedKernel(name="a.cu", text=kernel(1.0))
+    request = OptimizeRequest(
+        target="m.py::f", directory=tmp_path, target_gpu="H200", generations=1, proposals=1, seed=0, seed_kernel=seed
+    )
+    assert OptimizeRequest.model_validate_json(request.model_dump_json()).seed_kernel == seed
+
+
+def test_a_kernel_that_is_not_there_is_an_error_that_names_it(tmp_path: Path) -> None:
+    with pytest.raises(TargetError, match="cannot be read") as raised:
+        read_seed_kernel(tmp_path / "gone.cu")
+    assert raised.value.file == str(tmp_path / "gone.cu")
