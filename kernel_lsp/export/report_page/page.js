@@ -58,7 +58,7 @@ function bestId(report) {
 
 function choose(id) {
   state.chosenId = id;
-  drawSoon();
+  draw();
 }
 
 // --- the head and the result
@@ -170,7 +170,7 @@ function shownOf(candidate) {
 function sortBy(index) {
   state.descending = state.sort === index && !state.descending;
   state.sort = index;
-  drawSoon();
+  draw();
 }
 
 function candidateRow(candidate, report) {
@@ -209,7 +209,7 @@ function details(report) {
   return [
     element("h2", { id: "chosen" }, `Candidate ${candidate.candidate_id.slice(0, 8)}`),
     verdict ? element("p", {}, `${outcomeText(verdict.outcome)}.`) : "",
-    element("div", { role: "tablist", "aria-labelledby": "chosen" }, Object.entries(tabs).map(([name, title]) => element("button", { role: "tab", "aria-selected": String(state.tab === name), "data-key": `tab-${name}`, onclick: () => { state.tab = name; drawSoon(); } }, title))),
+    element("div", { role: "tablist", "aria-labelledby": "chosen" }, Object.entries(tabs).map(([name, title]) => element("button", { role: "tab", "aria-selected": String(state.tab === name), "data-key": `tab-${name}`, onclick: () => { state.tab = name; draw(); } }, title))),
     element("div", { role: "tabpanel" }, panel(candidate, parent, verdict, findings)),
   ];
 }
