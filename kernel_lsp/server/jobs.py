@@ -109,6 +109,9 @@ class Jobs:
         self._on_change(job)
         try:
             reply = await job.engine.ask(job.request, lambda event: self._hear(job, event))
+        except BaseException:
+            job.progress.end("stopped")  # whatever ended the waiting, no progress stays open in the editor
+            raise
         finally:
             self._jobs.pop(job.id, None)
             self._tasks.pop(job.id, None)

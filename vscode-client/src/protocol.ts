@@ -147,10 +147,11 @@ export interface ChatResult {
   nReplyTokens?: number;
 }
 
-/** The argument of commands on a target. */
+/** The argument of commands on a target. `kernel` is the URI of a `.cu` file that `optimize` begins from. */
 export interface TargetArguments {
   uri: string;
   symbol: string;
+  kernel?: string;
 }
 
 /** What a command that starts a job answers, at once. */
