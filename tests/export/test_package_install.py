@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
 
+from kernel_lsp.config import default_cache_directory
 from kernel_lsp.export.package import SOURCES
+from kernel_lsp.toolchain.cache import content_key
 
 from .other_samples import LINEAR_RELU, RMS_NORM
 from .packages import written
 
 BUILD_DEADLINE_S = 400
+PIP = [sys.executable, "-m", "pip", "--quiet"]
+OFFLINE = ["--no-deps", "--no-index"]
 STUB = "c10/cuda/impl/cuda_cmake_macros.h"
 """A header that PyTorch's CPU builds leave out."""
 
@@ -31,12 +37,28 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pytest.importorskip("torch")
     folder: Path = tmp_path_factory.mktemp("package")
     written(RMS_NORM, folder / "source")
-    pip = [sys.executable, "-m", "pip", "--quiet"]
-    offline = ["--no-deps", "--no-index"]
-    run([*pip, "wheel", "--no-build-isolation", *offline, "-w", "../wheels", "."], folder / "source")
+    shutil.copytree(kept_wheels(folder / "source"), folder / "wheels")
     wheel = next((folder / "wheels").iterdir())
-    run([*pip, "install", *offline, "--target", "site", str(wheel)], folder)
+    run([*PIP, "install", *OFFLINE, "--target", "site", str(wheel)], folder)
     return folder
+
+
+def kept_wheels(source: Path) -> Path:
+    """The folder with the wheel of these sources. It is kept by content: building takes a minute or more."""
+    import torch
+
+    texts = [f"{path.relative_to(source)}\0{path.read_text()}" for path in sorted(source.rglob("*")) if path.is_file()]
+    compiler = run(["g++", "--version"], source).splitlines()[0]
+    key = content_key(*texts, torch.__version__, sys.version, compiler)
+    kept = default_cache_directory() / "package-wheels" / key
+    if not kept.exists():
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=kept.parent) as made:
+            command = [*PIP, "wheel", "--no-build-isolation", *OFFLINE, "-w", f"{made}/wheels", "."]
+            run(command, source)
+            with contextlib.suppress(OSError):  # another run was first
+                os.rename(f"{made}/wheels", kept)
+    return kept
 
 
 def run(command: list[str], directory: Path, **environment: str) -> str:
