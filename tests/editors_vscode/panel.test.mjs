@@ -35,6 +35,7 @@ async function opened(options = {}) {
   page.on("request", (request) => request.url().startsWith("file:") || problems.push(`a request to ${request.url()}`));
   await page.goto(`file://${file}`);
   await page.locator("path.best").waitFor();
+  await page.locator(".code-line").first().waitFor({ state: "attached" }); // drawn last
   assert.deepEqual(problems, []);
   return page;
 }
