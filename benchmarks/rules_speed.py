@@ -1,11 +1,13 @@
 """How long the static rules take: `python benchmarks/rules_speed.py`. Exit 1 when over a budget.
 
 The files are made of the project's own examples and of the rules' examples, repeated to the size that the
-budget is stated for. Each figure is processor time, the best of several tries: other work only ever adds to it.
+budget is stated for. Each figure is the best of several tries; budgets are of processor time, to which other work on the
+machine adds least. An analysis is all that an edit waits for: parsing, rules, plan, targets and the answer as JSON.
 """
 
 from __future__ import annotations
 
+import json
 import sys
 import time
 from collections.abc import Callable
@@ -14,15 +16,18 @@ from pathlib import Path
 
 from kernel_lsp.rules import cuda, pytorch
 from kernel_lsp.rules.registry import rules_of
+from kernel_lsp.server.analysed import ANALYSIS
+from kernel_lsp.server.analyst import analyse
 
 ROOT = Path(__file__).parent.parent
 N_TRIES = 7
 N_LINES_CUDA = 5000
 N_LINES_PYTORCH = 2000
 BUDGET_CUDA_MS = 150.0
+BUDGET_PYTORCH_FIRST_MS = 100.0
 BUDGET_PYTORCH_MS = 50.0
 NO_BUDGET_MS = float("inf")
-"""For a file of 900 functions of five lines, which is checked once, when it is opened."""
+"""For a file of 900 functions of five lines, which is checked once, when it is opened; for whole analyses of Python."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +36,7 @@ class Figure:
     n_lines: int
     n_findings: int
     best_ms: float
+    best_wall_ms: float
     budget_ms: float
 
 
@@ -55,8 +61,10 @@ def measure() -> list[Figure]:
         _figure("CUDA, first check", _fresh_kernels, BUDGET_CUDA_MS),
         _figure("CUDA, small functions, first", _fresh_cuda, NO_BUDGET_MS),
         _figure("CUDA, small functions, edited", _edited_cuda, BUDGET_CUDA_MS),
-        _figure("PyTorch, parse and check", _fresh_pytorch, BUDGET_PYTORCH_MS),
+        _figure("CUDA, analysis after an edit", _edited_cuda_analysis, BUDGET_CUDA_MS),
+        _figure("PyTorch, first check", _fresh_pytorch, BUDGET_PYTORCH_FIRST_MS),
         _figure("PyTorch, after an edit", _edited_pytorch, BUDGET_PYTORCH_MS),
+        _figure("PyTorch, analysis after edit", _edited_pytorch_analysis, NO_BUDGET_MS),
     ]
 
 
@@ -65,7 +73,7 @@ def main() -> int:
     for figure in figures:
         print(
             f"{figure.name:30} {figure.n_lines:6} lines {figure.n_findings:5} findings "
-            f"{figure.best_ms:7.1f} ms (budget {figure.budget_ms:g} ms)"
+            f"{figure.best_ms:7.1f} ms, wall {figure.best_wall_ms:7.1f} ms (budget {figure.budget_ms:g} ms)"
         )
     return int(any(figure.best_ms > figure.budget_ms for figure in figures))
 
@@ -95,6 +103,26 @@ def _edited_cuda(seed: int) -> Task:
     return edited, lambda: cuda.check(edited, tree=cuda.parse(edited, tree))
 
 
+def _edited_cuda_analysis(seed: int) -> Task:
+    text = cuda_text(N_LINES_CUDA, seed)
+    _analysis("cuda", text)
+    edited = text.replace("threadIdx.x;", "threadIdx.x + 1;", 1)
+    return edited, lambda: _analysis("cuda", edited)
+
+
+def _edited_pytorch_analysis(seed: int) -> Task:
+    text = pytorch_text(N_LINES_PYTORCH, seed)
+    _analysis("python", text)
+    edited = text.replace("return x", "return x + 1", 1)
+    return edited, lambda: _analysis("python", edited)
+
+
+def _analysis(language: str, text: str) -> tuple:
+    analysis = analyse(language, f"/kernels/file.{language}", text)
+    json.dumps(ANALYSIS.dump_python(analysis, mode="json"))
+    return analysis.findings
+
+
 def _fresh_pytorch(seed: int) -> Task:
     text = pytorch_text(N_LINES_PYTORCH, seed)
     return text, lambda: pytorch.check(text)
@@ -117,13 +145,14 @@ def _repeated(parts: list[str], n_lines: int, marked: Callable[[str, str], str])
 
 
 def _figure(name: str, make: Callable[[int], Task], budget_ms: float) -> Figure:
-    times, text, n_findings = [], "", 0
+    times, walls, text, n_findings = [], [], "", 0
     for seed in range(N_TRIES):
         text, run = make(seed)
-        start = time.process_time()
+        start, start_wall = time.process_time(), time.perf_counter()
         n_findings = len(run())
         times.append((time.process_time() - start) * 1000)
-    return Figure(name, text.count("\n"), n_findings, min(times), budget_ms)
+        walls.append((time.perf_counter() - start_wall) * 1000)
+    return Figure(name, text.count("\n"), n_findings, min(times), min(walls), budget_ms)
 
 
 if __name__ == "__main__":
