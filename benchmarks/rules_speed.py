@@ -1,8 +1,8 @@
 """How long the static rules take: `python benchmarks/rules_speed.py`. Exit 1 when over a budget.
 
 The files are made of the project's own examples and of the rules' examples, repeated to the size that the
-budget is stated for. Each figure is the best of several tries; budgets are of processor time, to which other work on the
-machine adds least. An analysis is all that an edit waits for: parsing, rules, plan, targets and the answer as JSON.
+budget is stated for. Each figure is the best of several tries; budgets are of processor time, to which other work on
+the machine adds least. An analysis is all that an edit waits for: parsing, rules, plan, targets and the answer as JSON.
 """
 
 from __future__ import annotations
