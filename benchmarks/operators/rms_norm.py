@@ -1,4 +1,4 @@
-# Written by kernel-lsp (operator 1): kernel 409ee72d632bf3c1, operator f8fe9f33b1cd0842.
+# Written by kernel-lsp (operator 1): kernel 409ee72d632bf3c1, operator 0093a2450809a160.
 """`rms_norm` as a CUDA operator.
 
 Made by kernel-lsp from tests/export/rms_norm.cu. The kernels and their launch plan are in rms_norm.cu beside
@@ -36,7 +36,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["rms_norm"]
+__all__ = ["rms_norm", "use_rms_norm"]
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float = 1e-06) -> Tensor:
@@ -55,6 +55,31 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float = 1e-06) -> Tensor:
         _say_once("rms_norm", reason)
         return rms_norm_reference(x, weight, eps)
     return torch.ops.kernel_lsp.rms_norm(x, weight, eps)
+
+
+def use_rms_norm(original: Callable[..., Any]) -> Callable[..., Any]:
+    """`original`, with the kernels of this file where they can be used.
+
+    Everywhere else, and for arguments that were not captured, `original` itself runs.
+    """
+
+    def computed(*inputs: Any, **keywords: Any) -> Any:
+        try:
+            arguments = _rms_norm_given(*inputs, **keywords)
+        except TypeError:
+            return original(*inputs, **keywords)
+        reason = _rms_norm_outside(*arguments)
+        if not reason:
+            return torch.ops.kernel_lsp.rms_norm(*arguments)
+        _say_once("rms_norm", reason)
+        return original(*inputs, **keywords)
+
+    return computed
+
+
+def _rms_norm_given(x: Any, weight: Any, eps: Any = 1e-06) -> tuple[Any, ...]:
+    """The arguments of a call, in the operator's order. Raises TypeError for other ones."""
+    return (x, weight, eps)
 
 
 def rms_norm_reference(x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -452,7 +477,12 @@ def _ready(tensor: Tensor) -> Tensor:
 _logger = logging.getLogger(__name__)
 
 CACHE_FORMAT = 1
-NVRTC_OPTIONS = ("--std=c++17", "-default-device", "-lineinfo")
+NVRTC_OPTIONS = (
+    *("--std=c++17", "-default-device", "-lineinfo", "-DINFINITY=__int_as_float(0x7f800000)"),
+    *("-DHUGE_VALF=__int_as_float(0x7f800000)", "-DNAN=__int_as_float(0x7fffffff)"),
+    *("-DFLT_MAX=3.402823466e+38F", "-DFLT_MIN=1.175494351e-38F"),
+    *("-DFLT_EPSILON=1.192092896e-07F", "-DM_PI=3.14159265358979323846"),
+)  # the constants are nvcc's own, which kernels use without an include
 # More dynamic shared memory per block, or more blocks per cluster, must be asked for (programming guide).
 DEFAULT_SHARED_BYTES = 48 << 10
 PORTABLE_CLUSTER_BLOCKS = 8

@@ -114,8 +114,8 @@ class Operation(Scalar):
 class Loop(Scalar):
     """A reduction that one thread does alone: `body` combined over all values of `loop_variables`.
 
-    `kind` is a reduction kind. For ``argmax``, ``argmin`` and ``window_argmax`` the operands are the value and the index
-    to return; the last is pooling's, which keeps the last NaN where argmax keeps the first (max_pool2d and
+    `kind` is a reduction kind. For ``argmax``, ``argmin`` and ``window_argmax`` the operands are the value and the
+    index to return; the last is pooling's, which keeps the last NaN where argmax keeps the first (max_pool2d and
     adaptive_max_pool2d in ATen/native take a value when ``value > best || isnan(value)``).
     """
 

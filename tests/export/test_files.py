@@ -59,13 +59,13 @@ def test_a_foreign_kernel_is_left_alone(tmp_path: Path) -> None:
     check_refused(tmp_path, TargetError, "rms_norm.cu")
 
 
-@pytest.mark.parametrize("suffix", [".cu", ".py"])
 def test_files_that_an_editor_made_and_has_not_saved_are_no_obstacle(tmp_path: Path) -> None:
     for suffix in ("cu", "py"):
         (tmp_path / f"scale.{suffix}").touch()
     assert check_replaceable(tmp_path, "scale") == (tmp_path / "scale.cu", tmp_path / "scale.py")
 
 
+@pytest.mark.parametrize("suffix", [".cu", ".py"])
 def test_a_file_changed_by_hand_is_left_alone(tmp_path: Path, suffix: str) -> None:
     write_pair(tmp_path, "rms_norm", KERNEL, OPERATOR)
     path = tmp_path / f"rms_norm{suffix}"

@@ -8,7 +8,7 @@ from kernel_lsp.toolchain.masking import kernel_spans, mask_comments, mask_liter
 
 
 def check(text: str, *spans: tuple[str, int, int]) -> None:
-    assert kernel_spans(text) == list(spans)
+    assert kernel_spans(text) == spans
 
 
 @pytest.mark.parametrize(

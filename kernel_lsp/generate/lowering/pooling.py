@@ -119,7 +119,8 @@ def _window_extreme(call: Call, source: Tensor, window: _Window, item: int) -> T
 
 
 def _window_argument(call: Call, source: Tensor, window: _Window) -> Tensor:
-    """Where that element is, as a flat position in the input's spatial dims; the last NaN, else the first of equal ones."""
+    """Where that element is, as a flat position in the input's spatial dims: the last NaN's, else that of the first of
+    equals."""
     n_spatial = len(window.size)
     spatial = source.shape[-n_spatial:]
     taps = _taps(call, window.size)
