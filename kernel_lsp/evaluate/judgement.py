@@ -39,6 +39,9 @@ def judge_outputs(
 ) -> CaseResult | Mismatch:
     """The case with its errors, or the first of them that is outside its budget. `written` marks the elements that
     were run, where not all were; where all were, an element that nobody wrote is an error of its own."""
+    misshapen = _misshapen([tensor for tensor, _ in outputs], expectations)
+    if misshapen:
+        return Mismatch(message=misshapen, failed=case)
     factor = FORWARD_FACTOR if direction == "forward" else BACKWARD_FACTOR
     masks = written or [None] * len(outputs)
     errors = tuple(
@@ -65,6 +68,16 @@ def describe_error(error: TensorError, result: CaseResult) -> str:
         f"{error.n_wrong} of {error.n_elements} elements of '{error.output}' are wrong: at {list(error.worst_index)} "
         f"{error.found:.6g} instead of {error.expected:.6g} ({case})"
     )
+
+
+def _misshapen(outputs: Sequence[BoundTensor], expectations: Sequence[Expectation]) -> str:
+    """What is wrong with the outputs' shapes; empty when nothing is. A plan may hold for another configuration of its
+    task in all sizes and not know a constant of it, such as a stride."""
+    for tensor, expectation in zip(outputs, expectations, strict=True):
+        if tuple(tensor.shape) != expectation.reference.shape:
+            shapes = f"{list(tensor.shape)}, and PyTorch gives {list(expectation.reference.shape)}"
+            return f"the plan gives '{tensor.name}' the shape {shapes}"
+    return ""
 
 
 def _judge_output(

@@ -57,6 +57,12 @@ EXPLANATIONS = {
     "include-outside-toolkit": """
         A kernel may include headers of the CUDA toolkit only, so that one file is all there is to read, and no other
         file of yours gets compiled in.""",
+    "no-own-kernel": """
+        A file with code of its own was checked, and none of that code computed the result: PyTorch's own operators did,
+        for example in an `except:` branch. Its time is PyTorch's.""",
+    "threads-kept": """
+        Threads that this code started stayed after its calls had returned. A result may still change then, and work may
+        be done outside of what is timed. End every thread before the call returns.""",
     "calls-outside": "The kernel calls a function that is not in its text: nobody can read or check what it does.",
     "reads-a-clock": "A result must not depend on time: a kernel that knows the time can tell when it is measured.",
     "tells-launches-apart": """
