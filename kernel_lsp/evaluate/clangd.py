@@ -14,13 +14,18 @@ STANDARD = "c++17"
 
 def clangd_text(toolchain: Toolchain) -> str:
     """The file's text. Checked with clangd 14 and the headers of CUDA 13: its `--check` finds no error in kernels with
-    half precision and CUB."""
-    root = toolchain.include_directories[0].parent
+    half precision and CUB.
+
+    `--cuda-path` would not do: clang takes only a whole toolkit for one (with `bin`), and the wheels from PyPI hold
+    headers alone. So clang's own CUDA prelude is included by name, and the headers are given.
+    """
     arguments = [
         "-xcuda",
         f"--cuda-gpu-arch={ARCHITECTURE}",
         "-nocudalib",
-        f"--cuda-path={root}",
+        "-nocudainc",
+        "-include",
+        "__clang_cuda_runtime_wrapper.h",
         *(f"-I{folder}" for folder in toolchain.include_directories),
         f"-std={STANDARD}",
     ]
