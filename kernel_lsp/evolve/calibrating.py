@@ -1,7 +1,8 @@
 """Judges against kernels whose truth is known: the whole pipeline says what is wrong, the judges are asked blind.
 
 A corpus is a folder of `.cu` files with `task:` lines. A judge sees a kernel as it sees any: without comments, strings,
-file name or label; what the compiler and the executor found is withheld, since it is the label.
+file name or label; what the compiler and the executor found is withheld, since it is the label. It is asked only where
+the label says something of its kind of fault: an answer that nothing can be held against is paid for and of no use.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, product
 from pathlib import Path
 
 from kernel_lsp.config import Settings
@@ -71,6 +72,11 @@ class Labelled:
     case: Case
     verdict: Verdict
 
+    @property
+    def judges(self) -> tuple[JudgeName, ...]:
+        """Those whose kind of fault the verdict tells of."""
+        return tuple(judge for judge in JUDGES if self.verdict.outcome.kind not in UNKNOWN[judge])
+
 
 async def calibrate(
     corpus: Path,
@@ -99,8 +105,9 @@ async def calibrate(
 
     panel = Panel(Prompts(workspace / FOLDER_NAME), ask, [model.name for model in models], Calibration())
     labelled = await _label(corpus, settings)
-    judged = await asyncio.gather(*(panel.judge(kernel.case) for kernel in labelled))
-    return _report(corpus, labelled, judged, ledger.spending, workspace)
+    judged = await asyncio.gather(*(panel.judge(kernel.case, judges=kernel.judges) for kernel in labelled))
+    names = [model.name for model in models]
+    return _report(corpus, names, list(zip(labelled, judged, strict=True)), ledger.spending, workspace)
 
 
 # --- below: labels
@@ -158,43 +165,35 @@ async def _label_group(
 
 def _report(
     corpus: Path,
-    labelled: Sequence[Labelled],
-    judged: Sequence[tuple[Judgement | NoJudgement, ...]],
+    models: Sequence[str],
+    kernels: Sequence[tuple[Labelled, tuple[Judgement | NoJudgement, ...]]],
     spending: Spending,
     workspace: Path,
 ) -> CalibrationReport:
-    pairs = dict.fromkeys((judgement.judge, judgement.model) for judgements in judged for judgement in judgements)
     scores, fits = [], []
-    for judge, model in sorted(pairs, key=lambda pair: (pair[1], JUDGES.index(pair[0]))):
-        found = [
-            _judged(kernel, _find(answers, judge, model)) for kernel, answers in zip(labelled, judged, strict=True)
-        ]
-        known = [one for one in found if isinstance(one, Judged)]
-        scores.append(score(judge, model, known, sum(one == "unanswered" for one in found)))
-        fits.append(fit(judge, model, [one.said for one in known], [one.is_right for one in known]))
+    for model, judge in product(sorted(set(models)), JUDGES):
+        asked = [(kernel, answer) for kernel, answers in kernels for answer in answers if _is_of(answer, judge, model)]
+        judged = [_judged(kernel, answer) for kernel, answer in asked if isinstance(answer, Judgement)]
+        scores.append(score(judge, model, judged, n_unanswered=len(asked) - len(judged)))
+        fits.append(fit(judge, model, [one.said for one in judged], [one.is_right for one in judged]))
     make_folder(workspace / FOLDER_NAME)
     file = write_calibration(workspace / FOLDER_NAME, Calibration(fits=tuple(fits)))
     return CalibrationReport(
         corpus=str(corpus),
-        labels={kernel.name: kernel.verdict.outcome.kind for kernel in labelled},
+        labels={kernel.name: kernel.verdict.outcome.kind for kernel, _ in kernels},
         scores=tuple(scores),
         n_calls=spending.n_calls,
         cost_usd=spending.cost_usd,
-        evaluate_s=sum(kernel.verdict.evaluate_s for kernel in labelled),
+        evaluate_s=sum(kernel.verdict.evaluate_s for kernel, _ in kernels),
         file=str(file),
     )
 
 
-def _find(judgements: Sequence[Judgement | NoJudgement], judge: str, model: str) -> Judgement | NoJudgement:
-    return next(judgement for judgement in judgements if (judgement.judge, judgement.model) == (judge, model))
+def _is_of(answer: Judgement | NoJudgement, judge: JudgeName, model: str) -> bool:
+    return (answer.judge, answer.model) == (judge, model)
 
 
-def _judged(kernel: Labelled, judgement: Judgement | NoJudgement) -> Judged | str:
-    """The judgement beside the truth; or why it does not count: ``unknown`` truth, or ``unanswered``."""
-    outcome = kernel.verdict.outcome.kind
-    if outcome in UNKNOWN[judgement.judge]:
-        return "unknown"
-    if isinstance(judgement, NoJudgement):
-        return "unanswered"
-    is_right = outcome not in FAULTY[judgement.judge]
+def _judged(kernel: Labelled, judgement: Judgement) -> Judged:
+    """The judgement beside the truth."""
+    is_right = kernel.verdict.outcome.kind not in FAULTY[judgement.judge]
     return Judged(kernel=kernel.name, said=judgement.said, is_right=is_right, evaluate_s=kernel.verdict.evaluate_s)

@@ -44,9 +44,11 @@ class Panel:
         self._prompts, self._ask = prompts, ask
         self._models, self._calibration = tuple(model_names), calibration
 
-    async def judge(self, case: Case, sample: int = 0) -> tuple[Judgement | NoJudgement, ...]:
-        """One judgement per judge and model, in order."""
-        calls = [self._one(judge, model, case, sample) for judge in JUDGES for model in range(len(self._models))]
+    async def judge(
+        self, case: Case, sample: int = 0, judges: Sequence[JudgeName] = JUDGES
+    ) -> tuple[Judgement | NoJudgement, ...]:
+        """One judgement per judge and model, in order. Of `judges`, where not all have something to say."""
+        calls = [self._one(judge, model, case, sample) for judge in judges for model in range(len(self._models))]
         return tuple(await asyncio.gather(*calls))
 
     async def _one(self, judge: JudgeName, model: int, case: Case, sample: int) -> Judgement | NoJudgement:

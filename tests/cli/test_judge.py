@@ -76,10 +76,19 @@ def test_each_judge_is_scored_on_what_says_something_of_its_faults(calibrated: t
     assert scores["memory"]["accuracy"] == 1.0
 
 
+def test_judges_are_asked_only_about_what_the_truth_is_known_of(calibrated: tuple[Path, Ran]) -> None:
+    folder, ran = calibrated
+    prompts = (folder / "asked.txt").read_text().split("=====")
+    does_not_compile = [prompt for prompt in prompts if "fmaff" in prompt]
+    assert len(does_not_compile) == 1
+    assert "builds and can be launched" in does_not_compile[0]
+    assert ran.json["n_calls"] == sum(score["n"] for score in ran.json["scores"]) == 8
+
+
 def test_judges_are_asked_blind(calibrated: tuple[Path, Ran]) -> None:
     folder, _ = calibrated
     asked = (folder / "asked.txt").read_text()
-    assert asked.count("=====") == 12
+    assert asked.count("=====") == 8
     for leak in ("SECRET LABEL", "wrong.cu", "broken", "mismatch", "is undefined"):
         assert leak not in asked
 

@@ -123,6 +123,18 @@ async def test_a_panel_asks_each_judge_of_each_model() -> None:
     assert [isinstance(judgement, Judgement) for judgement in judgements] == [True, False] * 3
 
 
+async def test_a_panel_asks_only_the_judges_that_are_named() -> None:
+    asked: list[str] = []
+
+    async def ask(request: ModelRequest, model: int) -> Replied | ModelFailed:
+        asked.append(request.prompt)
+        return Replied(model="a", text="PROBABILITY: 0.8")
+
+    judgements = await Panel(Prompts(), ask, ["a"], Calibration()).judge(case(), judges=("memory",))
+    assert asked == ["judge_memory"]
+    assert [judgement.judge for judgement in judgements] == ["memory"]
+
+
 # --- calibration
 
 
