@@ -209,8 +209,7 @@ def print_report(finished: RunFinished, handle: RunHandle) -> None:
     counts = f"{finished.n_proposed} proposed, {finished.n_built} built, {finished.n_correct} right"
     say(f"  candidates  {counts}", markup=False)
     if finished.n_model_calls:
-        tokens = f"{finished.n_prompt_tokens} + {finished.n_reply_tokens} tokens"
-        say(f"  models      {finished.n_model_calls} calls, {tokens}, ${finished.cost_usd:.4f}", markup=False)
+        say(f"  models      {finished.n_model_calls} calls, {_consumed(finished)}", markup=False)
     if finished.stopped:
         say(f"  stopped     {finished.stopped}", markup=False)
     if finished.candidate_id is None:
@@ -231,6 +230,13 @@ def print_report(finished: RunFinished, handle: RunHandle) -> None:
     for position, file in enumerate(finished.files):
         say(f"  {'files' if position == 0 else '':<11} {file}", markup=False)
     say(f"  next        {_next_step(finished)}", markup=False)
+
+
+def _consumed(finished: RunFinished) -> str:
+    """Tokens and money; a person who pastes replies, or a program, does not say how many tokens there were."""
+    if not finished.n_prompt_tokens + finished.n_reply_tokens:
+        return "tokens and cost not known here"
+    return f"{finished.n_prompt_tokens} + {finished.n_reply_tokens} tokens, ${finished.cost_usd:.4f}"
 
 
 def _next_step(finished: RunFinished) -> str:

@@ -121,3 +121,10 @@ def test_a_budget_without_a_price_is_told(tmp_path: Path) -> None:
     ran = optimize(tmp_path, "--model", "openai/none-such", "--budget", "1", KERNEL_LSP_MODEL_PRICES="")
     assert ran.status == 2
     assert "price of openai/none-such is not known" in ran.stderr
+
+
+def test_a_program_that_counts_no_tokens_is_not_said_to_have_cost_nothing(tmp_path: Path) -> None:
+    write(tmp_path, TARGET)
+    options = ("optimize", "model.py::scale", "--device", "cpu", "--generations", "1", "--proposals", "1")
+    ran = run(tmp_path, *options, "--model", "command:cat")
+    assert "tokens and cost not known here" in ran.stdout, ran.stdout + ran.stderr

@@ -1,0 +1,266 @@
+"""What a model's recorded replies are worth: replayed through the whole search, then measured on a GPU.
+
+    python benchmarks/recorded_runs.py replay [--only NAME]...            # any machine: which replies are right
+    python benchmarks/recorded_runs.py measure [--device cuda] [--out DIR]  # a GPU: their times against PyTorch's
+
+`recorded_runs/` holds, for each task and strategy, the replies of one model as the `manual` provider took them:
+prompts as sent, replies as received. `replay` runs `kernel-lsp optimize --replay` on the CPU executor, prints what
+became of each reply and writes the kernels beside the recording. `measure` reaches a full verdict on each of these
+kernels and on the generator's seeds, and compares the best of a search with the best of as many independent replies
+(best-of-n).
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import datetime
+import json
+import math
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import tomllib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from kernel_lsp.config import load_settings
+from kernel_lsp.core.candidate import Candidate, Origin
+from kernel_lsp.core.measurement import Comparison, TimedBaseline
+from kernel_lsp.core.verdict import Verdict
+from kernel_lsp.evaluate.session import Session
+from kernel_lsp.evolve.search import Proposer
+from kernel_lsp.generate.program import plan_program
+from kernel_lsp.source.pytorch import read_target
+
+ROOT = Path(__file__).resolve().parent.parent
+FOLDER = ROOT / "benchmarks" / "recorded_runs"
+STRATEGIES = ("evolve", "best-of-n")
+GENERATIONS, PROPOSALS = 2, 2
+"""Of each recording: four proposals, repairs beside them."""
+N_SEEDS = 4
+REPLAY_DEADLINE_S = 900
+VERDICT_DEADLINE_S = 60.0
+PAPER_GEOMEAN = {"forward": 2.13, "backward": 1.12}
+"""Of the robust-kbench paper's best kernels against the better of eager and torch.compile."""
+
+
+@dataclass(frozen=True)
+class RecordedTask:
+    """A row of `tasks.toml`."""
+
+    name: str
+    target: str
+    backward: bool
+
+    def recording(self, strategy: str) -> Path:
+        """Prompts and replies."""
+        return FOLDER / f"{self.name}.{strategy}.jsonl"
+
+    def kernels(self, strategy: str) -> Path:
+        """What the replies hold, as `replay` wrote it."""
+        return FOLDER / f"{self.name}.{strategy}.kernels.json"
+
+
+def main() -> int:
+    options = _options()
+    tasks = [task for task in _tasks() if not options.only or task.name in options.only]
+    if options.command == "replay":
+        return _replay_all(tasks)
+    return asyncio.run(_measure_all(tasks, options.device, Path(options.out)))
+
+
+# --- below: replaying
+
+
+def _replay_all(tasks: Sequence[RecordedTask]) -> int:
+    rows = [(task, strategy, _replay(task, strategy)) for task, strategy in _recorded(tasks)]
+    print(f"{'task':<22}{'strategy':<12}{'replies':>8}{'right':>7}{'verified':>10}{'best us':>9}{'seeds us':>9}")
+    for task, strategy, kernels in rows:
+        right = [kernel for kernel in kernels if kernel["outcome"] == "correct"]
+        best = min((kernel["time_us"] for kernel in right if kernel["time_us"]), default=math.nan)
+        seeds = next((kernel["best_before_us"] for kernel in kernels if kernel["best_before_us"]), math.nan)
+        verified = "yes" if right else "no"
+        print(f"{task.name:<22}{strategy:<12}{len(kernels):>8}{len(right):>7}{verified:>10}{best:>9.2f}{seeds:>9.2f}")
+    n_tasks, n_verified = _n_verified(rows)
+    n_replies = sum(len(kernels) for _, _, kernels in rows)
+    n_right = sum(kernel["outcome"] == "correct" for _, _, kernels in rows for kernel in kernels)
+    print(
+        f"{n_verified} of {n_tasks} tasks have a right kernel from a reply; {n_right} of {n_replies} replies are right"
+    )
+    print("times are estimates for the GPU that the recordings name; `measure` measures")
+    return 0
+
+
+def _n_verified(rows: Sequence[tuple[RecordedTask, str, list[dict[str, Any]]]]) -> tuple[int, int]:
+    names = {task.name for task, _, _ in rows}
+    right = {task.name for task, _, kernels in rows if any(kernel["outcome"] == "correct" for kernel in kernels)}
+    return len(names), len(right)
+
+
+def _recorded(tasks: Sequence[RecordedTask]) -> Iterator[tuple[RecordedTask, str]]:
+    for task in tasks:
+        for strategy in STRATEGIES:
+            if task.recording(strategy).is_file():
+                yield task, strategy
+
+
+def _replay(task: RecordedTask, strategy: str) -> list[dict[str, Any]]:
+    """The kernels of the replies with their outcomes; they are kept beside the recording."""
+    with tempfile.TemporaryDirectory() as folder:
+        target = _copy_target(task, Path(folder))
+        search = ["--generations", str(GENERATIONS), "--proposals", str(PROPOSALS), "--strategy", strategy]
+        replay = ["--model", "manual", "--replay", task.recording(strategy), "--device", "cpu", "--out", "kernels"]
+        backward = ["--backward"] if task.backward else []
+        _kernel_lsp(["optimize", target, *search, *replay, *backward], Path(folder))
+        _kernel_lsp(["export", "last", "--format", "jsonl", "--out", "rows.jsonl"], Path(folder))
+        rows = [json.loads(line) for line in (Path(folder) / "rows.jsonl").read_text().splitlines()]
+    kept = ("slot", "round", "operator", "name", "outcome", "time_us", "best_before_us", "feedback", "kernel")
+    kernels = [{name: row[name] for name in kept} for row in rows]
+    task.kernels(strategy).write_text(json.dumps(kernels, indent=1) + "\n")
+    return kernels
+
+
+def _copy_target(task: RecordedTask, folder: Path) -> str:
+    """The target's name inside of `folder`, as it was when it was recorded."""
+    file, colons, symbol = task.target.partition("::")
+    source = ROOT / file
+    if source.is_dir():
+        shutil.copytree(source, folder, dirs_exist_ok=True)
+        return "."
+    shutil.copy(source, folder)
+    return f"{source.name}{colons}{symbol}"
+
+
+def _kernel_lsp(arguments: Sequence[str | Path], directory: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "kernel_lsp", *map(str, arguments)]
+    done = subprocess.run(
+        command, cwd=directory, env=environment, capture_output=True, text=True, timeout=REPLAY_DEADLINE_S, check=False
+    )
+    if done.returncode not in (0, 1):
+        raise SystemExit(f"{' '.join(command)}\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+
+
+# --- below: measuring
+
+
+async def _measure_all(tasks: Sequence[RecordedTask], device: str, out: Path) -> int:
+    report: dict[str, Any] = {"date": datetime.date.today().isoformat(), "device": device, "tasks": {}}
+    out.mkdir(parents=True, exist_ok=True)
+    for task in tasks:
+        try:
+            report["tasks"][task.name] = await _measure(task, device)
+        except Exception as error:  # one task's failure must not lose the others' measurements
+            report["tasks"][task.name] = {"error": f"{type(error).__name__}: {error}"}
+        print(json.dumps({task.name: report["tasks"][task.name].get("summary", "error")}), flush=True)
+        (out / f"recorded_runs-{report['date']}.json").write_text(json.dumps(report, indent=1) + "\n")
+    _print_summary(report)
+    return 0
+
+
+async def _measure(task: RecordedTask, device: str) -> dict[str, Any]:
+    settings = load_settings(ROOT, {"device": device})
+    async with Session(settings) as session:
+        captured = await session.capture(read_target(task.target, ROOT), with_backward=task.backward)
+        evaluator = await session.evaluator(captured)
+        proposals = Proposer(plan_program(captured, gpu=session.gpu), seed=0).propose(N_SEEDS, 0, [])
+        texts = {"generator": [proposal.text for proposal in proposals]}
+        for strategy in STRATEGIES:
+            if task.kernels(strategy).is_file():
+                kernels = json.loads(task.kernels(strategy).read_text())
+                texts[strategy] = [kernel["kernel"] for kernel in kernels if kernel["kernel"]]
+        verdicts: dict[str, Verdict] = {}
+        for text in dict.fromkeys(text for group in texts.values() for text in group):
+            candidate = Candidate(text=text, origin=Origin(proposer="user"))
+            try:
+                verdicts[text] = await asyncio.wait_for(evaluator.evaluate(candidate, "full"), VERDICT_DEADLINE_S)
+            except TimeoutError:
+                print(f"{task.name}: a verdict took over {VERDICT_DEADLINE_S:.0f} s", file=sys.stderr)
+    groups = {name: [verdicts[text] for text in group if text in verdicts] for name, group in texts.items()}
+    return {
+        "gpu": evaluator.device_name,
+        "summary": {name: _best(group) for name, group in groups.items()},
+        "kernels": {name: [_facts(verdict) for verdict in group] for name, group in groups.items()},
+    }
+
+
+def _best(group: Sequence[Verdict]) -> dict[str, Any]:
+    """The best right kernel by its time over all operations, with its speed-ups by direction."""
+    right = [verdict for verdict in group if verdict.is_correct and verdict.times]
+    if not right:
+        return {"n": len(group), "n_right": 0}
+    best = min(right, key=lambda verdict: sum(comparison.ours.time_us for comparison in verdict.times.values()))
+    return {"n": len(group), "n_right": len(right), "times": _facts(best)["times"]}
+
+
+def _facts(verdict: Verdict) -> dict[str, Any]:
+    return {
+        "candidate": verdict.candidate_id,
+        "outcome": verdict.outcome.kind,
+        "message": getattr(verdict.outcome, "message", ""),
+        "evaluate_s": round(verdict.evaluate_s, 3),
+        "times": {name: _times(comparison) for name, comparison in verdict.times.items()},
+    }
+
+
+def _times(comparison: Comparison) -> dict[str, Any]:
+    timed = [baseline for baseline in comparison.baselines if isinstance(baseline, TimedBaseline)]
+    return {
+        "kind": comparison.ours.kind,
+        "ours_us": round(comparison.ours.time_us, 3),
+        "floor_us": round(comparison.floor.time_us, 3) if comparison.floor else None,
+        "baseline": comparison.baseline_name,
+        "speedup": round(comparison.speedup, 4),
+        "claim": comparison.ratio.claim if comparison.ratio else "not compared",
+        "baselines_us": {baseline.name: round(baseline.measurement.time_us, 3) for baseline in timed},
+    }
+
+
+def _print_summary(report: dict[str, Any]) -> None:
+    print(f"\n{'task':<22}{'direction':<11}{'seeds':>8}{'best-of-n':>11}{'evolve':>8}   against the fastest in PyTorch")
+    gains: dict[tuple[str, str], list[float]] = {}
+    for name, task in report["tasks"].items():
+        for direction, found in _by_direction(task.get("summary", {})).items():
+            cells = [found.get(group) for group in ("generator", "best-of-n", "evolve")]
+            print(f"{name:<22}{direction:<11}" + "".join(f"{cell:>9.2f}" if cell else f"{'-':>9}" for cell in cells))
+            for group, gain in found.items():
+                gains.setdefault((group, direction), []).append(gain)
+    for (group, direction), found_gains in sorted(gains.items()):
+        mean = math.exp(sum(map(math.log, found_gains)) / len(found_gains))
+        paper = PAPER_GEOMEAN[direction]
+        print(
+            f"geomean {group:<10} {direction:<9} {mean:.2f} over {len(found_gains)} tasks (the paper's best: {paper})"
+        )
+
+
+def _by_direction(summary: dict[str, Any]) -> dict[str, dict[str, float]]:
+    found: dict[str, dict[str, float]] = {}
+    for group, best in summary.items():
+        for operation, times in best.get("times", {}).items():
+            direction = "backward" if operation.endswith("_backward") else "forward"
+            found.setdefault(direction, {})[group] = times["speedup"]
+    return found
+
+
+def _tasks() -> list[RecordedTask]:
+    return [RecordedTask(**row) for row in tomllib.loads((FOLDER / "tasks.toml").read_text())["task"]]
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("command", choices=("replay", "measure"))
+    parser.add_argument("--only", action="append", default=[])
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--out", default=str(ROOT / "benchmarks" / "results"))
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
