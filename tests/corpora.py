@@ -106,8 +106,14 @@ async def evaluate_all(
             return await _evaluate_group(group, settings)
 
     groups = [list(group) for _, group in groupby(sorted(kernels, key=_task), key=_task)]
-    for finished in asyncio.as_completed([evaluated(group) for group in groups]):
-        yield await finished
+    sessions = [asyncio.create_task(evaluated(group)) for group in groups]
+    try:
+        for finished in asyncio.as_completed(sessions):
+            yield await finished
+    finally:  # where one cannot run, e.g. for want of a GPU, the others end with it
+        for session in sessions:
+            session.cancel()
+        await asyncio.gather(*sessions, return_exceptions=True)
 
 
 # --- below: files, then one task

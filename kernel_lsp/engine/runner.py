@@ -22,6 +22,7 @@ from kernel_lsp.engine.editor_model import EditorModelCalls
 from kernel_lsp.engine.messages import JobNews, JobRequest, Problem
 from kernel_lsp.engine.problems import problem_of
 from kernel_lsp.engine.stdio import claim_stdout, open_stdin, write_line
+from kernel_lsp.process.priority import step_back
 
 EXIT_OK, EXIT_ENDED = 0, 143
 """143 is what a shell reports for SIGTERM."""
@@ -41,7 +42,7 @@ class RunnerLine(Noun):
 def main() -> int:
     """Run the job to its end; returns the exit status."""
     stdout = claim_stdout()
-    os.nice(NICENESS)
+    step_back(NICENESS)
 
     async def run() -> None:
         task = asyncio.current_task()

@@ -11,7 +11,7 @@ import hashlib
 import json
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -83,11 +83,10 @@ class Baselines:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        for task in (self._warming, self._preparing):
-            if task is not None:
-                task.cancel()
-                with suppress(asyncio.CancelledError):
-                    await task
+        background = [task for task in (self._warming, self._preparing) if task is not None]
+        for task in background:
+            task.cancel()
+        await asyncio.gather(*background, return_exceptions=True)  # what they found has been told
         await asyncio.gather(*(mode.close() for mode in self._modes.values()))
 
     async def offer(self, job: Job) -> None:

@@ -11,14 +11,13 @@ import asyncio
 import shutil
 import signal
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from kernel_lsp.core.plan import BoundOperation
 from kernel_lsp.core.verdict import Built
-from kernel_lsp.errors import EnvironmentProblem, KernelLspError
+from kernel_lsp.errors import EnvironmentProblem
 from kernel_lsp.evaluate.canary import Canary, build_canary
 from kernel_lsp.process.supervisor import Answered, Died, Overran
 from kernel_lsp.process.worker_client import Worker, as_error
@@ -93,10 +92,10 @@ class GpuSlot:
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        """No worker starts from then on."""
+        self._out_of_service = OutOfService("the session has ended")
         await self._close()
-        if self._standby is not None:
-            with suppress(KernelLspError):  # nobody needed it
-                await (await self._standby).__aexit__(None, None, None)
+        await self._close_standby()
 
     @property
     def pid(self) -> int:
@@ -170,14 +169,28 @@ class GpuSlot:
     async def _start_worker(self) -> Worker:
         """A new worker that has opened the device, as far as it can: `_open` asks again, and is told what is wrong."""
         worker = self._make_worker()
-        await worker.__aenter__()
-        await worker.converse("open_device", {"device": self.index}, deadline_s=OPEN_DEADLINE_S)
+        try:
+            await worker.__aenter__()
+            await worker.converse("open_device", {"device": self.index}, deadline_s=OPEN_DEADLINE_S)
+        except BaseException:
+            await worker.__aexit__(None, None, None)
+            raise
         return worker
 
     async def _close(self) -> None:
         if self._worker is not None:
             await self._worker.__aexit__(None, None, None)
             self._worker = None
+
+    async def _close_standby(self) -> None:
+        """Nobody needed it, and nobody waits for a start that may take minutes."""
+        standby, self._standby = self._standby, None
+        if standby is None:
+            return
+        standby.cancel()
+        await asyncio.wait([standby])
+        if not standby.cancelled() and standby.exception() is None:
+            await standby.result().__aexit__(None, None, None)
 
     async def _replace(self) -> str:
         """A new worker, proven by the canary; what is wrong with it, empty when nothing is."""

@@ -11,8 +11,7 @@ import errno
 import os
 import secrets
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -48,13 +47,14 @@ from kernel_lsp.evaluate.cases import (
 )
 from kernel_lsp.evaluate.cpu import CpuDevice, Profile, Skipped
 from kernel_lsp.evaluate.executor_checks import FULL_LIMITS, ExecutorChecks
+from kernel_lsp.evaluate.executor_pool import ExecutorPool
 from kernel_lsp.evaluate.gpu_checks import GpuChecks, MeasuringGpu
 from kernel_lsp.evaluate.prepare import Prepared, kernel_names, plan_failure, prepare
 from kernel_lsp.evaluate.progress import Plan, Progress
 from kernel_lsp.gpu.specs import GpuSpec
 from kernel_lsp.process.confinement import SandboxLevel
 from kernel_lsp.process.worker_client import CaseFiles, Worker
-from kernel_lsp.ptx.executor import Loaded, PtxExecutor
+from kernel_lsp.ptx.executor import Loaded
 from kernel_lsp.toolchain.compile import BuildRequest, Compiler
 from kernel_lsp.toolchain.integrity import audit
 from kernel_lsp.toolchain.ptx_identity import program_hash
@@ -113,13 +113,11 @@ class Evaluator:
         self._executor_checks = ExecutorChecks(task, self._device, gpu)
         self._gpu_checks = None if measured_on is None else GpuChecks(self._store, measured_on, seed)
         self._fresh_seed = secrets.randbits(FRESH_SEED_BITS)
-        self._idle: list[PtxExecutor] = []
-        self._starting: asyncio.Task[PtxExecutor] | None = None
-        self._slots = asyncio.Semaphore(N_SLOTS)
+        self._executors = ExecutorPool(self._device.new_executor, N_SLOTS)
+        self._under_way: set[asyncio.Task[Verdict]] = set()
 
     async def __aenter__(self) -> Evaluator:
-        """An executor starts at once, to be there when the first candidate has been compiled."""
-        self._starting = asyncio.create_task(self._device.new_executor().__aenter__())
+        self._executors.start()
         return self
 
     @property
@@ -131,15 +129,21 @@ class Evaluator:
         return ("forward",) if self._task.backward is None else ("forward", "backward")
 
     async def __aexit__(self, *_: object) -> None:
+        """Evaluations end with it: left to themselves they would start processes anew, and hold the GPU."""
+        for evaluation in self._under_way:
+            evaluation.cancel()
+        await asyncio.gather(*self._under_way, return_exceptions=True)
         await self._store.close()
-        if self._starting is not None:
-            with suppress(OSError):  # nobody needed it
-                self._idle.append(await self._starting)
-        while self._idle:
-            await self._idle.pop().close()
+        await self._executors.close()
 
     async def evaluate(self, candidate: Candidate, depth: Depth) -> Verdict:
         """The verdict. Raises only for a broken machine or a worker that died."""
+        evaluation = asyncio.create_task(self._evaluated(candidate, depth))
+        self._under_way.add(evaluation)
+        evaluation.add_done_callback(self._under_way.discard)
+        return await evaluation
+
+    async def _evaluated(self, candidate: Candidate, depth: Depth) -> Verdict:
         started, progress = time.monotonic(), Progress(candidate.id)
         prepared = prepare(candidate.text, self._task)
         outcome: CheckOutcome
@@ -188,7 +192,7 @@ class Evaluator:
         self, built: Built, plans: Sequence[tuple[Case, BoundOperation]]
     ) -> tuple[Profile, ...] | CheckOutcome:
         profiles = []
-        async with self._executor() as executor:
+        async with self._executors.executor() as executor:
             loaded = await executor.load(built.ptx, COMPILED_AS)
             if not isinstance(loaded, Loaded):
                 return loaded
@@ -229,7 +233,7 @@ class Evaluator:
         progress: Progress,
     ) -> CheckOutcome | None:
         """All that the executor is asked; None when nothing failed."""
-        async with self._executor() as executor:
+        async with self._executors.executor() as executor:
             loaded = await executor.load(built.ptx, f"{prepared.plan.forward.name}.cu")
             if not isinstance(loaded, Loaded):
                 if self._gpu_checks is None or not isinstance(loaded, Unsupported | TimedOut):
@@ -309,22 +313,6 @@ class Evaluator:
             evaluate_s=elapsed_s,
             stages_s=progress.stages_s,
         )
-
-    async def _new_executor(self) -> PtxExecutor:
-        starting, self._starting = self._starting, None
-        return await (starting or self._device.new_executor().__aenter__())
-
-    @asynccontextmanager
-    async def _executor(self) -> AsyncIterator[PtxExecutor]:
-        """A warm executor. One whose evaluation was cancelled or broke is not used again; one that died restarts."""
-        async with self._slots:
-            executor = await self._new_executor() if not self._idle else self._idle.pop()
-            try:
-                yield executor
-            except BaseException:
-                await executor.close()
-                raise
-            self._idle.append(executor)
 
 
 # --- below: small decisions

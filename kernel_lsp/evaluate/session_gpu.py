@@ -40,10 +40,9 @@ class SessionGpu:
     async def close(self) -> None:
         """End the workers that nobody took."""
         for task in (self._opening, self._warming):
-            if not task.done():
-                task.cancel()
-            with suppress(asyncio.CancelledError, KernelLspError):  # whoever asked for the GPU was told
-                await task
+            task.cancel()
+        # What they raise was told to whoever asked for the GPU.
+        await asyncio.gather(self._opening, self._warming, return_exceptions=True)
         await self._device.__aexit__(None, None, None)
         if self._spare is not None:
             await self._spare.__aexit__(None, None, None)

@@ -177,7 +177,8 @@ def _write_parquet(found: list[dict[str, Any]], path: Path) -> int:
         import pyarrow.parquet
     except ImportError as error:
         raise EnvironmentProblem(
-            "Parquet needs pyarrow, which is not installed", next_step="pip install pyarrow, or --format jsonl"
+            "Parquet needs pyarrow, which is not installed",
+            next_step="pip install 'kernel_lsp[parquet]', or --format jsonl",
         ) from error
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist(found), path)
     return len(found)

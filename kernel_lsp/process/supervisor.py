@@ -20,12 +20,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from kernel_lsp.process import priority
 from kernel_lsp.process.confinement import Confinement, How, SandboxLevel, confined_command
+from kernel_lsp.process.tree import kill_tree
 
 MAX_OUTPUT_BYTES = 16 << 20
 MAX_MESSAGE_BYTES = 256 << 20
 STDERR_TAIL_BYTES = 64 << 10
 READ_BYTES = 1 << 16
+REAP_S = 2.0
+"""What is killed is gone in milliseconds, even with gigabytes to give back: past it, it is not going."""
 PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 ENVIRONMENT_ALLOWED = (
     "PATH",
@@ -143,7 +147,7 @@ class Conversation:
         self._process: asyncio.subprocess.Process | None = None
         self._stderr = _TailOutput(STDERR_TAIL_BYTES)
         self._drain: asyncio.Task[None] | None = None
-        self._turn = asyncio.Lock()
+        self._turn, self._starting = asyncio.Lock(), asyncio.Lock()
 
     async def __aenter__(self) -> Conversation:
         await self.start()
@@ -164,7 +168,12 @@ class Conversation:
         return self._process is not None and self._process.returncode is None
 
     async def start(self) -> None:
-        """Start the program. Raises OSError when it cannot be started."""
+        """Start the program, unless it runs. Raises OSError when it cannot be started."""
+        async with self._starting:  # two who start it at once get the same process
+            if not self.is_alive:
+                await self._start()
+
+    async def _start(self) -> None:
         self._process = await _start(self._argv, self._environment, self._directory, self._confinement, self._how)
         self._drain = asyncio.create_task(self._stderr.drain(self._process.stderr))
 
@@ -210,11 +219,38 @@ class Conversation:
 
 
 async def kill_group(process: asyncio.subprocess.Process) -> None:
-    """Kill the process and its whole group, and reap it. Harmless when it is gone already."""
+    """Kill the process, its whole group and what it started outside of it, and reap it. Harmless when it is gone
+    already. Comes to an end whatever is left of it."""
+    if process.returncode is None:
+        kill_tree(process.pid)
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
-    # A cancelled caller still has to reap: shield the wait.
-    await asyncio.shield(process.wait())
+    # A cancelled caller still has to reap: nobody else will.
+    reaping = asyncio.ensure_future(_reap(process))
+    try:
+        await asyncio.shield(reaping)
+    except asyncio.CancelledError:
+        await asyncio.wait([reaping], timeout=2 * REAP_S)
+        raise
+
+
+# --- below: how a child ends
+
+
+async def _reap(process: asyncio.subprocess.Process) -> None:
+    """asyncio calls a process ended when its pipes are closed, too: an orphan that was not found may hold them open for
+    ever, and a process that hangs in a driver does not die. So our ends are closed, and nobody waits longer."""
+    if not await _has_ended(process):
+        process._transport.close()  # type: ignore[attr-defined]  # Process has no way of its own to let go of pipes
+        await _has_ended(process)
+
+
+async def _has_ended(process: asyncio.subprocess.Process) -> bool:
+    waiting = asyncio.ensure_future(process.wait())
+    done, _ = await asyncio.wait([waiting], timeout=REAP_S)
+    if not done:
+        waiting.cancel()
+    return bool(done)
 
 
 # --- below: how a child is started and its output kept
@@ -229,6 +265,7 @@ async def _start(
 ) -> asyncio.subprocess.Process:
     is_confined = confinement is not None and confinement.level is not SandboxLevel.NONE
     given = dict(environment) if environment is not None else scrubbed_environment()
+    own_session = not priority.stays_in_session()
     return await asyncio.create_subprocess_exec(
         *confined_command(argv, how, confinement),
         stdin=asyncio.subprocess.PIPE,
@@ -236,7 +273,8 @@ async def _start(
         stderr=asyncio.subprocess.PIPE,
         env={**given, **dict(confinement.environment)} if confinement is not None else given,
         cwd=str(directory) if directory else None,
-        start_new_session=True,
+        start_new_session=own_session,
+        process_group=None if own_session else 0,
         # The launcher of a confined child asks for the signal itself; without code of ours to run, the fork is cheap.
         preexec_fn=None if is_confined else _die_with_parent,
         limit=MAX_MESSAGE_BYTES,

@@ -122,8 +122,6 @@ class Worker:
 
     async def __aenter__(self) -> Worker:
         """Once started it stays the same process: a worker may be warmed up before it is handed over."""
-        if self._conversation.is_alive:
-            return self
         try:
             await self._conversation.start()
         except OSError as error:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ast
 import json
-import os
 import sys
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
@@ -21,6 +20,7 @@ from kernel_lsp.core.target import TargetSource, TensorInput
 from kernel_lsp.engine.stdio import claim_stdout
 from kernel_lsp.errors import TargetError
 from kernel_lsp.plan.parser import parse as parse_plan
+from kernel_lsp.process.priority import step_back
 from kernel_lsp.rules import cuda, pytorch
 from kernel_lsp.rules.cuda.parsing import ParsedCuda
 from kernel_lsp.server.analysed import ANALYSIS, EMPTY, Analysis, Kernel, Place, Target, TextRange, Use, digest_of
@@ -47,7 +47,7 @@ _trees: OrderedDict[str, ParsedCuda] = OrderedDict()
 def main() -> None:
     """Answer until stdin ends."""
     stdout = claim_stdout()
-    os.nice(NICENESS)
+    step_back(NICENESS)
     for line in sys.stdin.buffer:
         request = json.loads(line)
         analysis = analyse(request["language"], request["path"], request["text"], request.get("above", ()))

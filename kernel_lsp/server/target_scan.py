@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from kernel_lsp.engine.stdio import claim_stdout
+from kernel_lsp.process.priority import step_back
 from kernel_lsp.server.analyst import NICENESS, targets_of
 
 MAX_FILES = 2_000
@@ -22,7 +23,7 @@ SKIPPED = {"node_modules", "site-packages", "__pycache__", "build", "dist", "ker
 def main() -> None:
     """Answer one request."""
     stdout = claim_stdout()
-    os.nice(NICENESS)
+    step_back(NICENESS)
     folder = Path(json.loads(sys.stdin.readline())["folder"])
     files = list(_limited(_python_files(folder), MAX_FILES + 1))
     targets = [target for file in files[:MAX_FILES] for target in _targets(file)]

@@ -146,13 +146,37 @@ async def test_what_cannot_be_confined_does_not_run(tmp_path: Path) -> None:
     assert b"confine: " in result.stderr
 
 
-@full
-async def test_foreign_code_has_no_home_but_its_scratch_folder(tmp_path: Path) -> None:
-    confinement = foreign_confinement(
-        support().level, Path(sys.executable), readable=(), scratch=tmp_path, may_start_programs=False
+def foreign(folder: Path) -> Confinement:
+    return foreign_confinement(
+        support().level, Path(sys.executable), readable=(), scratch=folder, may_start_programs=False
     )
-    result = await confined(confinement, "import os; print(os.environ['HOME']); os.listdir('/root/.ssh')", tmp_path)
-    assert result.stdout.decode().strip() == str(tmp_path)
+
+
+@full
+async def test_foreign_code_has_its_scratch_folder_as_its_home(tmp_path: Path) -> None:
+    program = "import os; open(os.path.expanduser('~/mine'), 'w').close(); print(os.path.expanduser('~'))"
+    result = await confined(foreign(tmp_path), program, tmp_path)
+    assert result.stdout.decode().strip() == str(tmp_path), result.stderr
+    assert (tmp_path / "mine").exists()
+
+
+@pytest.mark.parametrize(
+    "attempt", ["open(secret + '/key').read()", "open(secret + '/key', 'a')", "os.remove(secret + '/key')"]
+)
+@full
+async def test_foreign_code_reaches_no_secret_of_the_users_home(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, attempt: str
+) -> None:
+    home, scratch = tmp_path / "home", tmp_path / "scratch"
+    secret = home / ".ssh"
+    for folder in (secret, scratch):
+        folder.mkdir(parents=True)
+    (secret / "key").write_text("private")
+    monkeypatch.setenv("HOME", str(home))
+    program = f"import os\nsecret = {str(secret)!r}\ntry: print({attempt})\nexcept PermissionError: print('denied')"
+    result = await confined(foreign(scratch), program, scratch)
+    assert result.stdout == b"denied\n", result.stderr
+    assert (secret / "key").read_text() == "private"
 
 
 async def test_a_module_runs_confined_from_any_folder(tmp_path: Path) -> None:
