@@ -1,0 +1,134 @@
+"""Several sessions at once on one GPU: what one does leaves the others alone, and none outlives its end."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from kernel_lsp.config import Settings
+from kernel_lsp.core.candidate import Candidate, Origin
+from kernel_lsp.core.verdict import Correct, Verdict
+from kernel_lsp.evaluate import gpu_slot, session
+from kernel_lsp.evaluate.session import Session
+from kernel_lsp.evaluate.timing_operation import NotTimed, OperationTimer
+from kernel_lsp.process.confinement import SandboxLevel
+from kernel_lsp.process.tree import descendants
+from kernel_lsp.process.worker_client import Worker
+from kernel_lsp.source.pytorch import read_target
+
+from .harness import FAKE, gpu, run, worker
+
+TASK = """import torch
+
+
+# kernel-lsp: x=f32[4096]
+def affine(x: torch.Tensor) -> torch.Tensor:
+    return 2 * x + 1
+"""
+TEXT = """// kernel-lsp: 1
+// op: affine(x: f32[N]) -> (out: f32[N])
+// launch: affine<<<ceil_div(N, 256), 256>>>(x, out, N)
+
+__global__ void affine(const float* x, float* out, int N) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < N) out[i] = 2 * x[i] + 1;
+}
+"""
+END_S = 20.0
+
+
+class EarlyError(Exception):
+    """What a session raises before it has done anything."""
+
+
+@pytest.fixture(autouse=True)
+def fake_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sessions find a GPU that is made of Python, and nothing is timed on it."""
+
+    def new_worker(self: Session, python: Path) -> Worker:
+        return Worker(python, scratch=self.scratch, sandbox=SandboxLevel.NONE, program=FAKE)
+
+    async def time_operation(*_: object) -> NotTimed:
+        return NotTimed("no clock here")
+
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    monkeypatch.setattr(session, "has_gpu", lambda: True)
+    monkeypatch.setattr(Session, "new_worker", new_worker)
+    monkeypatch.setattr(OperationTimer, "time_operation", time_operation)
+    (tmp_path / "task.py").write_text(TASK)
+
+
+def settings(folder: Path) -> Settings:
+    return Settings(device="auto", cache_directory=folder / "cache")
+
+
+async def verdict(folder: Path) -> Verdict:
+    async with Session(settings(folder)) as own:
+        task = await own.capture(read_target("task.py::affine", folder), with_backward=False)
+        evaluator = await own.evaluator(task)
+        return await evaluator.evaluate(Candidate(text=TEXT, origin=Origin(proposer="user")), "full")
+
+
+async def early(folder: Path, after_s: float = 0.0) -> Verdict:
+    async with Session(settings(folder)):
+        await asyncio.sleep(after_s)
+        raise EarlyError
+
+
+async def test_one_that_raises_early_leaves_the_others_their_verdicts(tmp_path: Path) -> None:
+    first, second, third = await asyncio.gather(
+        verdict(tmp_path), early(tmp_path), early(tmp_path, 1.0), return_exceptions=True
+    )
+    assert isinstance(first, Verdict)
+    assert isinstance(first.outcome, Correct), first.outcome
+    assert first.device.startswith("Fake GPU")
+    assert isinstance(second, EarlyError)
+    assert isinstance(third, EarlyError)
+
+
+async def test_those_that_are_given_up_with_it_end_soon_and_leave_no_process(tmp_path: Path) -> None:
+    before = set(descendants(os.getpid()))
+    others = [asyncio.create_task(verdict(tmp_path)) for _ in range(2)]
+    with pytest.raises(EarlyError):
+        await early(tmp_path, 0.8)
+    for other in others:
+        other.cancel()
+    done, _ = await asyncio.wait(others, timeout=END_S)
+    assert done == set(others)
+    assert set(descendants(os.getpid())) <= before
+
+
+async def test_an_evaluation_ends_with_its_session(tmp_path: Path) -> None:
+    async with Session(settings(tmp_path)) as own:
+        task = await own.capture(read_target("task.py::affine", tmp_path), with_backward=False)
+        evaluator = await own.evaluator(task)
+        left_behind = asyncio.create_task(
+            evaluator.evaluate(Candidate(text=TEXT, origin=Origin(proposer="user")), "full")
+        )
+        await asyncio.sleep(0)
+    assert left_behind.cancelled() or isinstance(await settled(left_behind), asyncio.CancelledError)
+
+
+async def settled(task: asyncio.Task[Verdict]) -> object:
+    (result,) = await asyncio.gather(task, return_exceptions=True)
+    return result
+
+
+async def test_a_replacement_that_does_not_come_up_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a crash the next replacement starts at once; nobody needs it when the session ends."""
+    stuck = tmp_path / "stuck.py"
+    stuck.write_text("import time\ntime.sleep(600)\n")
+    monkeypatch.setattr(gpu_slot, "OPEN_DEADLINE_S", 300.0)
+    makers: list[Callable[[], Worker]] = [lambda: worker(stuck), worker, worker]
+    async with gpu(tmp_path, lambda: makers.pop()()) as device:
+        await run(device, tmp_path, "illegal_address")
+        await run(device, tmp_path, "affine")
+        closing = asyncio.create_task(device.slot.__aexit__())
+        done, _ = await asyncio.wait([closing], timeout=END_S)
+    assert done
