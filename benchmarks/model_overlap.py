@@ -19,10 +19,10 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from kernel_lsp.evolve.request import ModelChoices  # noqa: E402
-from kernel_lsp.llm.scripted import ScriptedModel  # noqa: E402
-from tests.evolve.test_model_search import faster_each_time  # noqa: E402
-from tests.evolve.world import FakeDevice, World  # noqa: E402
+from kernel_lsp.evolve.request import ModelChoices
+from kernel_lsp.llm.scripted import ScriptedModel
+from tests.evolve.test_model_search import faster_each_time
+from tests.evolve.world import FakeDevice, World
 
 N_GENERATIONS, N_PROPOSALS = 10, 8
 

@@ -26,10 +26,10 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from kernel_lsp.evolve.archive import FOLDER_NAME, Archive  # noqa: E402
-from kernel_lsp.evolve.record import canonical_record  # noqa: E402
-from tests.llm.chat_server import ChatServer  # noqa: E402
-from tests.llm.provider_script import TARGET, answer  # noqa: E402
+from kernel_lsp.evolve.archive import FOLDER_NAME, Archive
+from kernel_lsp.evolve.record import canonical_record
+from tests.llm.chat_server import ChatServer
+from tests.llm.provider_script import TARGET, answer
 
 KEY = "sk-proof-0123456789abcdefghijklmnop"
 BUDGET_USD = 5.0

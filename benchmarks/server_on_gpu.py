@@ -19,7 +19,7 @@ from typing import Any
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 
-from tests.server.client import VSCODE, Client, initialized  # noqa: E402
+from tests.server.client import VSCODE, Client, initialized
 
 EXAMPLE = "row_softmax"
 SETTINGS = {"measureOnSave": True, "device": "auto"}

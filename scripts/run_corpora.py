@@ -21,7 +21,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from tests.corpora import Kernel, Outcome, evaluate_all, is_caught, is_passed, read_kernels  # noqa: E402
+from tests.corpora import Kernel, Outcome, evaluate_all, is_caught, is_passed, read_kernels
 
 
 def main() -> int:

@@ -10,7 +10,6 @@ from kernel_lsp.cli import console
 from kernel_lsp.cli.check import STYLES, describe_finding
 from kernel_lsp.config import load_settings
 from kernel_lsp.core.profile import KernelProfile, ProfileReport
-from kernel_lsp.core.verdict import BuildFailed
 from kernel_lsp.evaluate.profile import profile_kernel
 
 MAX_LINES, MAX_EAGER = 12, 5
@@ -31,7 +30,8 @@ async def _profile(kernel: Path, task: str | None, overrides: Mapping[str, Any],
     elif isinstance(report, ProfileReport):
         _print(report)
     else:
-        reason = "" if isinstance(report, BuildFailed) else f": {report.message}"  # type: ignore[union-attr]
+        message = getattr(report, "message", "")
+        reason = f": {message}" if message else ""
         console.stdout.print(f"{kernel}: {report.kind.replace('_', ' ')}{reason}", style="bold red", markup=False)
         for finding in getattr(report, "findings", ()):
             console.stdout.print(f"  {describe_finding(finding, str(kernel))}", markup=False)

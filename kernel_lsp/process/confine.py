@@ -19,6 +19,7 @@ import resource
 import signal
 import struct
 import sys
+from collections.abc import Callable
 
 EXIT_NOT_CONFINED = 125
 PR_SET_PDEATHSIG, PR_SET_SECCOMP, PR_SET_NO_NEW_PRIVS = 1, 22, 38  # <linux/prctl.h>
@@ -107,7 +108,7 @@ def _filter(libc: ctypes.CDLL, program: bytes) -> None:
     _call(libc.prctl, "seccomp", PR_SET_SECCOMP, SECCOMP_MODE_FILTER, ctypes.byref(filled), 0, 0)
 
 
-def _call(function, what: str, *arguments):  # type: ignore[no-untyped-def]
+def _call(function: Callable[..., int], what: str, *arguments: object) -> int:
     result = function(*arguments)
     if result < 0:
         number = ctypes.get_errno()
@@ -133,7 +134,7 @@ def _become(how: str, argv: list) -> None:
         from importlib.util import find_spec
 
         found = find_spec(argv[0])
-        code, sys.argv[0] = found.loader.get_code(argv[0]), found.origin  # type: ignore
+        code, sys.argv[0] = found.loader.get_code(argv[0]), found.origin  # type: ignore  # a name of ours
     namespace = sys.modules["__main__"].__dict__
     namespace.update(__file__=sys.argv[0], __package__=argv[0].rpartition(".")[0] if how == "module" else None)
     exec(code, namespace)

@@ -15,6 +15,7 @@ import os
 import socket
 import sys
 import time
+from collections.abc import Callable
 
 KEY_VARIABLE = "KERNEL_LSP_PROBE_API_KEY"
 PTRACE_SEIZE = 0x4206  # <linux/ptrace.h>
@@ -28,7 +29,7 @@ def main() -> None:
     print(json.dumps({name: _outcome(attempt, request) for name, attempt in ATTEMPTS.items()}), flush=True)
 
 
-def _outcome(attempt, request: dict) -> str:  # type: ignore[no-untyped-def]
+def _outcome(attempt: Callable[[dict], None], request: dict) -> str:
     try:
         attempt(request)
     except (OSError, KeyError) as problem:

@@ -18,6 +18,7 @@ import os
 import resource
 import sys
 import time
+from collections.abc import Callable
 
 MAX_MEMORY_BYTES = 8 << 30  # NVRTC maps about 0.4 GB for itself; template bombs end here and not in the machine
 MAX_LOG_BYTES = 1 << 20
@@ -25,6 +26,8 @@ MAX_PTX_BYTES = 64 << 20
 MAX_CUBIN_BYTES = 64 << 20
 TOO_LARGE_STATUS = -1
 """Our own code: the PTX is past `MAX_PTX_BYTES`."""
+Foreign = Callable[..., int]
+"""A function of the library, which returns its status."""
 
 
 def main() -> None:
@@ -93,7 +96,7 @@ def _strings(values: list[bytes]) -> ctypes.Array:
     return (ctypes.c_char_p * len(values))(*values)
 
 
-def _text(size_of, read, program: ctypes.c_void_p, max_bytes: int) -> str:  # type: ignore[no-untyped-def]
+def _text(size_of: Foreign, read: Foreign, program: ctypes.c_void_p, max_bytes: int) -> str:
     raw = _raw(size_of, read, program)
     return raw[: min(len(raw) - 1, max_bytes)].decode(errors="replace") if raw else ""
 
@@ -104,7 +107,7 @@ def _machine_code(library: ctypes.CDLL, program: ctypes.c_void_p) -> str:
     return base64.b64encode(code).decode() if len(code) <= MAX_CUBIN_BYTES else ""
 
 
-def _raw(size_of, read, program: ctypes.c_void_p) -> bytes:  # type: ignore[no-untyped-def]
+def _raw(size_of: Foreign, read: Foreign, program: ctypes.c_void_p) -> bytes:
     size = ctypes.c_size_t()
     if size_of(program, ctypes.byref(size)) != 0 or size.value == 0:
         return b""

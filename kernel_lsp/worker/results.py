@@ -177,12 +177,13 @@ class _Run:
         """Random gradients of the floating outputs, at their declared dtypes, on the CPU."""
         make = FAMILIES["small_integers" if self.family == "small_integers" else "normal"]
         captured, dtypes = self.captured, _declared_outputs(self.captured)
+        assert captured.backward is not None, "gradients are for a backward pass"
         with CPU:
             return [
                 make(
                     tuple(outputs[p].shape), own_generator(self.seed, self.family, GRADIENT, captured.output_names[p])
                 ).to(dtypes[p])
-                for p in captured.backward.outputs  # type: ignore[union-attr]
+                for p in captured.backward.outputs
             ]
 
 
