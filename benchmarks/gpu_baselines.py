@@ -65,9 +65,7 @@ class Prepared:
 
 def main() -> int:
     arguments = parse_arguments()
-    entries = asyncio.run(run(arguments))
-    write(arguments.out, entries)
-    print(table(entries))
+    print(table(asyncio.run(run(arguments))))
     return 0
 
 
@@ -98,6 +96,7 @@ async def run(arguments: argparse.Namespace) -> list[dict[str, Any]]:
                     for prepared in group:
                         entries[prepared.name] = await time_baselines(baselines, prepared)
                         print(table([entries[prepared.name]]), flush=True)
+                        write(arguments.out, list(entries.values()))
         return [entries[prepared.name] for prepared in tasks]
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -217,11 +216,13 @@ def table(entries: list[dict[str, Any]]) -> str:
 
 def write(folder: Path, entries: list[dict[str, Any]]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    first = next(b["measurement"] for entry in entries for b in entry["baselines"] if b["kind"] == "timed")
+    timed = [b["measurement"] for entry in entries for b in entry["baselines"] if b["kind"] == "timed"]
+    if not timed:
+        return
+    first = timed[0]
     facts = {name: first[name] for name in ("gpu", "gpu_uuid", "driver", "torch_version", "date", "tf32")}
     path = folder / f"gpu_baselines-{str(facts['gpu']).lower().replace(' ', '_')}-{facts['date']}.json"
     path.write_text(json.dumps({**facts, "tasks": entries}, indent=1) + "\n", encoding="utf-8")
-    print(path)
 
 
 def parse_arguments() -> argparse.Namespace:

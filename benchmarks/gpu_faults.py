@@ -1,12 +1,14 @@
 """A run of candidates of which half do something terrible: is any verdict lost, given twice, or wrong afterwards?
 
-    python3 benchmarks/gpu_faults.py [--n 200] [--n-faults 100] [--seed 0] [--device cuda] [--out FOLDER]
+    python3 benchmarks/gpu_faults.py [--n 200] [--n-faults 100] [--depth full|screen] [--seed 0] [--device cuda]
+                                     [--out FOLDER]
 
 Candidates are evaluated as in a search, several under way at once. Faults, at random places: illegal address, loop
 without end, device assert, more memory than there is, a worker killed from outside (SIGKILL), a compiler that does not
 come to an end, ten megabytes of compiler output, a full scratch disk (where a small file system can be mounted). Every
 right candidate must come out right; each fault must come out as what it is, or as what cannot be told, and never as
 right. Kernels misbehave in one block at the captured size alone, so that the executor's screen lets them pass.
+Candidates get full verdicts, times included. What is known is written every ten seconds.
 """
 
 from __future__ import annotations
@@ -32,7 +34,6 @@ from typing import Any
 from kernel_lsp.config import load_settings
 from kernel_lsp.core.candidate import Candidate, Origin
 from kernel_lsp.core.verdict import Verdict
-from kernel_lsp.evaluate.pipeline import Evaluator
 from kernel_lsp.evaluate.session import Session
 from kernel_lsp.source.pytorch import read_target
 
@@ -64,7 +65,7 @@ FAULTS = {
     "endless loop": "while (is_fault && *const_cast<const volatile float*>(x) != 12345.0f) {}",
     "device assert": "assert(!is_fault);",
 }
-SCRATCH = "f32[1 + (D // 2048) * 200000000]"
+SCRATCH = "f32[1 + min(D // 2048, 1) * 200000000]"
 """800 MB at the captured size, when another process has taken nearly all of the device's memory."""
 LEFT_BYTES = 128 << 20
 HOG = f"""
@@ -106,6 +107,7 @@ EXPECTED = {
     DISK: {"unsupported"},
 }
 DISK_BYTES = 512 << 20
+WRITE_EVERY_S = 10.0
 
 
 @dataclass(frozen=True)
@@ -152,10 +154,7 @@ def main() -> int:
     with _small_disk() as disk:
         kinds = [*FAULTS, MEMORY, KILLED, HANG, OUTPUT, *([DISK] if disk is not None else [])]
         planned = plan_run(options.n, options.n_faults, kinds, options.seed)
-        report = asyncio.run(run(planned, options, disk))
-    folder = Path(options.out)
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / f"gpu_faults-{report['gpu_file']}-{report['date']}.json").write_text(json.dumps(report, indent=1) + "\n")
+        report = asyncio.run(Run(planned, options, disk).run())
     print(json.dumps({key: value for key, value in report.items() if key != "verdicts"}))
     return 0 if report["is_survived"] else 1
 
@@ -168,65 +167,87 @@ def plan_run(n: int, n_faults: int, kinds: list[str], seed: int) -> list[Planned
     return [Planned(_candidate(number, kind), kind) for number, kind in enumerate(chosen)]
 
 
-async def run(planned: list[Planned], options: argparse.Namespace, disk: Path | None) -> dict[str, Any]:
-    """Evaluate all, with what has to be done from outside done while they are under way."""
-    with tempfile.TemporaryDirectory() as folder:
-        (Path(folder) / "task.py").write_text(TASK)
-        overrides = {
-            "device": options.device,
-            "cache_directory": Path(folder) / "cache",
-            "compile_deadline_s": COMPILE_DEADLINE_S,
-        }
-        async with Session(load_settings(ROOT, overrides)) as session:
-            task = await session.capture(read_target("task.py::affine", Path(folder)), with_backward=False)
-            evaluator = await session.evaluator(task)
-            started = time.monotonic()
-            with Hog(session.worker.python) as hog:
-                verdicts = await _evaluate_all(planned, session, evaluator, disk, hog)
-            elapsed_s = time.monotonic() - started
-            return _report(planned, verdicts, elapsed_s, evaluator, options)
+class Run:
+    """All candidates in one session, with what has to be done from outside done while they are under way."""
 
+    def __init__(self, planned: list[Planned], options: argparse.Namespace, disk: Path | None) -> None:
+        self._planned, self._options, self._disk = planned, options, disk
+        self._verdicts: list[tuple[int, Verdict]] = []
+        self._written = self._started = time.monotonic()
+        self._alone = asyncio.Lock()
 
-async def _evaluate_all(
-    planned: list[Planned], session: Session, evaluator: Evaluator, disk: Path | None, hog: Hog
-) -> list[tuple[int, Verdict]]:
-    """Each with its place in the plan, as they come. What needs the whole machine's state (a full disk) is alone."""
-    slots, alone = asyncio.Semaphore(evaluator.n_slots), asyncio.Lock()
-    found: list[tuple[int, Verdict]] = []
+    async def run(self) -> dict[str, Any]:
+        """The report on all."""
+        with tempfile.TemporaryDirectory() as folder:
+            (Path(folder) / "task.py").write_text(TASK)
+            overrides = {
+                "device": self._options.device,
+                "cache_directory": Path(folder) / "cache",
+                "compile_deadline_s": COMPILE_DEADLINE_S,
+            }
+            async with Session(load_settings(ROOT, overrides)) as session:
+                self._session = session
+                task = await session.capture(read_target("task.py::affine", Path(folder)), with_backward=False)
+                self._evaluator = await session.evaluator(task)
+                self._started = time.monotonic()
+                with Hog(session.worker.python) as hog:
+                    await self._evaluate_all(hog)
+                return self._write()
 
-    async def one(position: int, each: Planned) -> None:
+    async def _evaluate_all(self, hog: Hog) -> None:
+        """Each with its place in the plan, as they come. What needs the whole machine's state (a full disk) is
+        alone."""
+        slots = asyncio.Semaphore(self._evaluator.n_slots)
+        pending: list[asyncio.Task[None]] = []
+        for position, each in enumerate(self._planned):
+            if each.kind in ALONE:
+                await asyncio.gather(*pending)
+                pending = []
+                with _filled(self._disk) if each.kind == DISK and self._disk is not None else hog.holding():
+                    verdict = await self._evaluate(each.candidate)
+                self._keep(position, verdict)
+            else:
+                pending.append(asyncio.create_task(self._one(slots, position, each)))
+        await asyncio.gather(*pending)
+
+    async def _one(self, slots: asyncio.Semaphore, position: int, each: Planned) -> None:
         async with slots:
             if each.kind == KILLED:
-                async with alone:
-                    verdict = await _evaluate_and_kill(each.candidate, session, evaluator)
+                async with self._alone:
+                    verdict = await self._evaluate_and_kill(each.candidate)
             else:
-                verdict = await evaluator.evaluate(each.candidate, "screen")
-        found.append((position, verdict))
+                verdict = await self._evaluate(each.candidate)
+        self._keep(position, verdict)
 
-    pending: list[asyncio.Task[None]] = []
-    for position, each in enumerate(planned):
-        if each.kind in ALONE:
-            await asyncio.gather(*pending)
-            pending = []
-            with _filled(disk) if each.kind == DISK and disk is not None else hog.holding():
-                found.append((position, await evaluator.evaluate(each.candidate, "screen")))
-        else:
-            pending.append(asyncio.create_task(one(position, each)))
-    await asyncio.gather(*pending)
-    return found
+    async def _evaluate(self, candidate: Candidate) -> Verdict:
+        return await self._evaluator.evaluate(candidate, self._options.depth)
 
+    async def _evaluate_and_kill(self, candidate: Candidate) -> Verdict:
+        """The worker that holds the candidate dies by a signal in the middle of its turn."""
+        device = await self._session.gpu_device()
+        running = asyncio.create_task(self._evaluate(candidate))
+        while device is not None and not running.done():
+            if device.current_candidate == candidate.id:
+                with suppress(ProcessLookupError):  # it may be being replaced: then the next one is killed
+                    os.kill(device.slot.pid, signal.SIGKILL)
+                    break
+            await asyncio.sleep(0.002)
+        return await running
 
-async def _evaluate_and_kill(candidate: Candidate, session: Session, evaluator: Evaluator) -> Verdict:
-    """The worker that holds the candidate dies by a signal in the middle of its turn."""
-    device = await session.gpu_device()
-    running = asyncio.create_task(evaluator.evaluate(candidate, "screen"))
-    while device is not None and not running.done():
-        if device.current_candidate == candidate.id:
-            with suppress(ProcessLookupError):  # it may be being replaced: then the next one is killed
-                os.kill(device.slot.pid, signal.SIGKILL)
-                break
-        await asyncio.sleep(0.002)
-    return await running
+    def _keep(self, position: int, verdict: Verdict) -> None:
+        self._verdicts.append((position, verdict))
+        if time.monotonic() - self._written > WRITE_EVERY_S:
+            self._write()
+
+    def _write(self) -> dict[str, Any]:
+        """What is known by now, also on disk."""
+        elapsed_s, self._written = time.monotonic() - self._started, time.monotonic()
+        report = _report(self._planned, self._verdicts, elapsed_s, self._evaluator.device_name, self._options)
+        folder = Path(self._options.out)
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / f"gpu_faults-{report['gpu_file']}-{report['date']}.json"
+        path.write_text(json.dumps(report, indent=1) + "\n")
+        return report
 
 
 def _candidate(number: int, kind: str) -> Candidate:
@@ -247,7 +268,7 @@ def _report(
     planned: list[Planned],
     verdicts: list[tuple[int, Verdict]],
     elapsed_s: float,
-    evaluator: Evaluator,
+    device: str,
     options: argparse.Namespace,
 ) -> dict[str, Any]:
     positions = Counter(position for position, _ in verdicts)
@@ -265,7 +286,6 @@ def _report(
     ]
     duplicated = [p for p, n in positions.items() if n > 1]
     outcomes = Counter((planned[p].kind, v.outcome.kind) for p, v in verdicts)
-    device = evaluator.device_name
     return {
         "date": datetime.date.today().isoformat(),
         "device": device,
@@ -273,6 +293,7 @@ def _report(
         "n": len(planned),
         "n_faults": sum(each.kind != RIGHT for each in planned),
         "seed": options.seed,
+        "depth": options.depth,
         "elapsed_s": round(elapsed_s, 1),
         "outcomes": {f"{kind} -> {outcome}": n for (kind, outcome), n in sorted(outcomes.items())},
         "lost": lost,
@@ -332,6 +353,7 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--n", type=int, default=200)
     parser.add_argument("--n-faults", type=int, default=100)
+    parser.add_argument("--depth", choices=("full", "screen"), default="full")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--out", default=str(ROOT / "benchmarks" / "results"))

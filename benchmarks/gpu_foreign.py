@@ -54,8 +54,11 @@ def main() -> int:
     if not torch.cuda.is_available():
         print("no CUDA device: run this on a machine with a GPU", file=sys.stderr)
         return 2
+    found: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as cache:
-        found = [verdict_of(*run, Path(cache)) for run in RUNS]
+        for run in RUNS:
+            found.append(verdict_of(*run, Path(cache)))
+            write_results(found, None, options.out)
         by_torch_s = torch_build_s(Path(cache)) if options.torch_too else None
     path = write_results(found, by_torch_s, options.out)
     n_bad = sum(not each["is_as_it_should_be"] for each in found)
@@ -71,11 +74,15 @@ def verdict_of(name: str, file: str, added: str, expected: str, cache: Path) -> 
     command = [sys.executable, "-m", "kernel_lsp", "check", str(kernel), "--task", target, "--json"]
     environment = {**os.environ, "XDG_CACHE_HOME": str(cache), "KERNEL_LSP_PYTHON": sys.executable}
     started = time.monotonic()
-    done = subprocess.run(
-        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=DEADLINE_S, check=False
-    )
+    try:
+        done = subprocess.run(
+            command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=DEADLINE_S, check=False
+        )
+        said, complaint = done.stdout, done.stderr[-2000:]
+    except subprocess.TimeoutExpired:
+        said, complaint = "", f"no verdict within {DEADLINE_S} s"
     wall_s = round(time.monotonic() - started, 3)
-    verdict = json.loads(done.stdout) if done.stdout else {"outcome": {"kind": "none", "message": done.stderr[-2000:]}}
+    verdict = json.loads(said) if said else {"outcome": {"kind": "none", "message": complaint}}
     outcome = verdict["outcome"]["kind"]
     times = {
         operation: {"ours_us": each["ours"]["time_us"], "baseline": each["baseline_name"], "x": each["ratio"]}

@@ -165,23 +165,26 @@ class Report:
 
 def main() -> int:
     arguments = parse_arguments()
-    reports, facts = asyncio.run(run(arguments.repeats, arguments.device, arguments.sandbox))
-    write(arguments.out, reports, facts)
-    for report in reports:
-        print(line_of(report))
+    reports = asyncio.run(run(arguments))
     return 0 if all(report.is_good for report in reports) else 1
 
 
-async def run(n_repeats: int, device: int, sandbox: str) -> tuple[list[Report], dict[str, Any]]:
+async def run(arguments: argparse.Namespace) -> list[Report]:
+    """Every kernel's report; what is known is written after each."""
     python = await find_python(None)
     folder = Path(tempfile.mkdtemp(prefix="repeatability-"))
     try:
-        level = sandbox_level(sandbox)
+        level = sandbox_level(arguments.sandbox)
         async with Worker(python, sandbox=level) as mine, Worker(python, sandbox=level) as other:
-            noise = TimingNoise(device, seed=0)
+            noise = TimingNoise(arguments.device, seed=0)
             facts: dict[str, Any] = {}
-            reports = [await repeat(kernel, (mine, other), n_repeats, device, folder, noise, facts) for kernel in ALL]
-        return reports, facts
+            reports: list[Report] = []
+            for kernel in ALL:
+                workers = (mine, other)
+                reports.append(await repeat(kernel, workers, arguments.repeats, arguments.device, folder, noise, facts))
+                write(arguments.out, reports, facts)
+                print(line_of(reports[-1]), flush=True)
+        return reports
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -289,7 +292,6 @@ def write(folder: Path, reports: list[Report], facts: dict[str, Any]) -> None:
     ]
     content = {**facts, "summary": summaries, "reports": [asdict(report) for report in reports]}
     path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-    print(path)
 
 
 def parse_arguments() -> argparse.Namespace:

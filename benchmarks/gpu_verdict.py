@@ -1,11 +1,13 @@
 """How long a full verdict takes on a GPU, cold and warm, and how many come in a minute.
 
-    python3 benchmarks/gpu_verdict.py [--target FILE.py::symbol]... [--n-warm 8] [--n-throughput 30] [--out FOLDER]
+    python3 benchmarks/gpu_verdict.py [--target FILE.py::symbol]... [--direction forward|backward]...
+                                      [--n-warm 8] [--n-throughput 30] [--out FOLDER]
 
 *Cold* is `kernel-lsp check` in a new process with an empty cache. *Warm* is a session that has reached one verdict on
 the task: then each candidate is a text that was never compiled. *Throughput* is candidates handed over at once, with
 compilers and executors on the CPU's cores beside the GPU. Candidates are the generator's own schedules. A verdict is
 full when it is of depth ``full``: all families, hidden shapes, every configuration, and times with an interval.
+The result is one JSON file, written anew after each target, so that a run that is cut short keeps what it has.
 """
 
 from __future__ import annotations
@@ -42,23 +44,27 @@ DEVICE = "cuda"
 def main() -> int:
     options = _options()
     report: dict[str, Any] = {"date": datetime.date.today().isoformat(), "n_cpus": os.cpu_count(), "targets": {}}
-    for target in options.target or TARGETS:
-        found = asyncio.run(_measure(target, options))
-        report["targets"][target] = found
-        print(json.dumps({target: found}), flush=True)
-    folder = Path(options.out)
-    folder.mkdir(parents=True, exist_ok=True)
-    gpu = next(iter(report["targets"].values()))["gpu"].split(",")[0].lower().replace(" ", "_")
-    (folder / f"gpu_verdict-{gpu}-{report['date']}.json").write_text(json.dumps(report, indent=1) + "\n")
+    for direction in options.direction or ["forward"]:
+        for target in options.target or TARGETS:
+            name = target if direction == "forward" else f"{target} with backward"
+            report["targets"][name] = asyncio.run(_measure(target, options, with_backward=direction == "backward"))
+            print(json.dumps({name: report["targets"][name]}), flush=True)
+            _write(report, Path(options.out))
     return 0
 
 
-async def _measure(target: str, options: argparse.Namespace) -> dict[str, Any]:
+def _write(report: dict[str, Any], folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    gpu = next(iter(report["targets"].values()))["gpu"].split(",")[0].lower().replace(" ", "_")
+    (folder / f"gpu_verdict-{gpu}-{report['date']}.json").write_text(json.dumps(report, indent=1) + "\n")
+
+
+async def _measure(target: str, options: argparse.Namespace, *, with_backward: bool) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         settings = load_settings(ROOT, {"device": options.device, "cache_directory": Path(folder) / "cache"})
         async with Session(settings) as session:
             started = time.monotonic()
-            task = await session.capture(read_target(target, ROOT), with_backward=options.backward)
+            task = await session.capture(read_target(target, ROOT), with_backward=with_backward)
             candidates = _candidates(task, session, 1 + options.n_warm + options.n_throughput)
             evaluator = await session.evaluator(task)
             first = await evaluator.evaluate(candidates[0], "full")
@@ -97,11 +103,15 @@ async def _throughput(evaluator: Evaluator, candidates: list[Candidate]) -> dict
     verdicts = await asyncio.gather(*(one(candidate) for candidate in candidates))
     elapsed_s = time.monotonic() - started
     return {
-        "n": len(verdicts),
+        **_summary(verdicts),
         "n_slots": evaluator.n_slots,
-        "n_correct": sum(verdict.is_correct for verdict in verdicts),
         "elapsed_s": round(elapsed_s, 2),
         "verdicts_per_minute": round(60 * len(verdicts) / max(elapsed_s, 1e-9), 1),
+        "not_correct": [
+            {"outcome": verdict.outcome.model_dump(mode="json"), "notes": list(verdict.notes), "text": candidate.text}
+            for candidate, verdict in zip(candidates, verdicts, strict=True)
+            if not verdict.is_correct
+        ],
     }
 
 
@@ -140,7 +150,7 @@ def _summary(verdicts: list[Verdict]) -> dict[str, Any]:
         "all_s": [round(each, 3) for each in times],
         "stages_s": {
             name: round(statistics.median(verdict.stages_s.get(name, 0.0) for verdict in verdicts), 3)
-            for name in (verdicts[0].stages_s if verdicts else ())
+            for name in dict.fromkeys(name for verdict in verdicts for name in verdict.stages_s)
         },
     }
 
@@ -169,7 +179,7 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--target", action="append", default=[])
     parser.add_argument("--device", default=DEVICE)
-    parser.add_argument("--backward", action="store_true")
+    parser.add_argument("--direction", action="append", choices=("forward", "backward"))
     parser.add_argument("--n-warm", type=int, default=8)
     parser.add_argument("--n-throughput", type=int, default=30)
     parser.add_argument("--out", default=str(ROOT / "benchmarks" / "results"))

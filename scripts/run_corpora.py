@@ -31,26 +31,36 @@ def main() -> int:
     benign = _chosen(arguments.benign, arguments)
     started = time.monotonic()
     outcomes = asyncio.run(_evaluated(attacks, benign, arguments))
-    caught = [outcome for outcome in outcomes if outcome.kernel in attacks and is_caught(outcome)]
-    passed = [outcome for outcome in outcomes if outcome.kernel in benign and is_passed(outcome)]
-    where = next((outcome.verdict.device for outcome in outcomes if outcome.verdict.device != "none"), "nowhere")
-    print(f"attacks caught: {len(caught)} of {len(attacks)}; benign passed: {len(passed)} of {len(benign)}")
+    n_caught, n_passed = _counts(outcomes, attacks, benign)
+    print(f"attacks caught: {n_caught} of {len(attacks)}; benign passed: {n_passed} of {len(benign)}")
     if len(attacks) < len(known):
         print(f"not run: {len(known) - len(attacks)} that only a GPU can tell")
-    print(f"on {where}, in {time.monotonic() - started:.0f} s")
-    _write(arguments.json, outcomes, where, counts=(len(caught), len(attacks), len(passed), len(benign)))
-    return 0 if len(caught) == len(attacks) and len(passed) == len(benign) else 1
+    print(f"on {_where(outcomes)}, in {time.monotonic() - started:.0f} s")
+    return 0 if n_caught == len(attacks) and n_passed == len(benign) else 1
 
 
 async def _evaluated(attacks: list[Kernel], benign: list[Kernel], arguments: argparse.Namespace) -> list[Outcome]:
-    """All outcomes; each is printed as soon as it is known."""
+    """All outcomes. Each is printed as soon as it is known, and the file has those that are."""
     outcomes: list[Outcome] = []
     every = evaluate_all([*attacks, *benign], device=arguments.device, n_sessions=arguments.sessions)
     async for found in every:
         for outcome in found:
             _print(outcome, is_good=is_caught(outcome) if outcome.kernel in attacks else is_passed(outcome))
         outcomes += found
+        _write(arguments.json, outcomes, attacks, benign)
     return outcomes
+
+
+def _counts(outcomes: Sequence[Outcome], attacks: Sequence[Kernel], benign: Sequence[Kernel]) -> tuple[int, int]:
+    """How many attacks were caught, and how many benign kernels passed."""
+    return (
+        sum(outcome.kernel in attacks and is_caught(outcome) for outcome in outcomes),
+        sum(outcome.kernel in benign and is_passed(outcome) for outcome in outcomes),
+    )
+
+
+def _where(outcomes: Sequence[Outcome]) -> str:
+    return next((outcome.verdict.device for outcome in outcomes if outcome.verdict.device != "none"), "nowhere")
 
 
 def _arguments() -> argparse.Namespace:
@@ -87,16 +97,16 @@ def _print(outcome: Outcome, *, is_good: bool) -> None:
     )
 
 
-def _write(file: Path | None, outcomes: Sequence[Outcome], where: str, *, counts: tuple[int, int, int, int]) -> None:
+def _write(file: Path | None, outcomes: Sequence[Outcome], attacks: Sequence[Kernel], benign: Sequence[Kernel]) -> None:
     if file is None:
         return
-    n_caught, n_attacks, n_passed, n_benign = counts
+    n_caught, n_passed = _counts(outcomes, attacks, benign)
     record = {
-        "device": where,
+        "device": _where(outcomes),
         "date": time.strftime("%Y-%m-%d", time.gmtime()),
-        "n_attacks": n_attacks,
+        "n_attacks": len(attacks),
         "n_attacks_caught": n_caught,
-        "n_benign": n_benign,
+        "n_benign": len(benign),
         "n_benign_passed": n_passed,
         "verdicts": [
             {
