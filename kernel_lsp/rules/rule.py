@@ -57,11 +57,14 @@ class Check(Generic[Subject]):
     on: SubjectKind = "any"
     needs: tuple[str, ...] = ()
 
-    def findings(self, subject: Subject) -> Iterator[RuleFinding]:
+    def findings(self, subject: Subject) -> list[RuleFinding]:
+        """The hits with what they have of the rule."""
+        return [self._finding(hit) for hit in self.hits(subject)]
+
+    def _finding(self, hit: Hit) -> RuleFinding:
         rule = self.rule
-        for hit in self.hits(subject):
-            severity = hit.severity or rule.severity
-            yield RuleFinding(rule.code, rule.name, severity, hit.message, hit.range, rule.documentation, hit.fixes)
+        severity = hit.severity or rule.severity
+        return RuleFinding(rule.code, rule.name, severity, hit.message, hit.range, rule.documentation, hit.fixes)
 
 
 class Declare:

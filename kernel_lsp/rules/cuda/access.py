@@ -69,8 +69,7 @@ def strided_access(function: Function) -> Iterator[Hit]:
             continue
         step = growth(function, indices.named_children[0])
         is_far = step is Stride.VARIABLE or (isinstance(step, int) and abs(step) > MAX_NEIGHBOUR_STRIDE)
-        text = function.source(subscript)
-        if is_far and text not in reported:
+        if is_far and (text := function.source(subscript)) not in reported:
             reported.add(text)
             distance = "a variable stride" if isinstance(step, Stride) else f"{abs(step)} elements"
             yield hit(file, subscript, f"neighbouring threads are {distance} apart: up to 32 sectors per warp")
@@ -404,8 +403,17 @@ def _is_for_few_threads(function: Function, call: Node) -> bool:
             is_bound = comparison is not None and function.operator(comparison) in ("<", "<=")
             if "==" in text or "!" in text or not is_bound:
                 return True
-    earlier = [node for node in function.branches if node.end_byte <= call.start_byte]
-    return any("return" in function.source(node) and "!=" in function.source(node) for node in earlier)
+    return call.start_byte >= _first_way_out(function)
+
+
+def _first_way_out(function: Function) -> int:
+    """Where the first branch ends that asks for something with ``!=`` and returns; behind the body without one."""
+    cache = function.caches.setdefault("way out", {})
+    if not cache:
+        texts = ((node, function.source(node)) for node in function.branches)
+        ends = (node.end_byte for node, text in texts if "return" in text and "!=" in text)
+        cache[0] = min(ends, default=function.body.end_byte + 1)
+    return cache[0]
 
 
 def _narrow_product(function: Function, value: Node) -> Node | None:

@@ -11,6 +11,7 @@ from kernel_lsp.rules.cuda.facts import FileFacts, FunctionFacts, function_facts
 from kernel_lsp.rules.cuda.model import CudaFile, Definition, read_function, read_outline
 from kernel_lsp.rules.cuda.parsing import ParsedCuda, parse
 from kernel_lsp.rules.finding import RuleFinding, in_order
+from kernel_lsp.rules.pausing import uncollected
 from kernel_lsp.rules.rule import Check, checks_in
 
 FUNCTION_CHECKS = checks_in(barriers, access, arithmetic, signature, host)
@@ -20,9 +21,9 @@ _CHECKS_ON = {
     "device": tuple(check for check in FUNCTION_CHECKS if check.on in ("any", "device")),
     "host": tuple(check for check in FUNCTION_CHECKS if check.on in ("any", "host")),
 }
-_NEEDED_WORDS = [
+_NEEDED_WORDS = tuple(
     (word, 1 << index) for index, word in enumerate(sorted({word for check in FUNCTION_CHECKS for word in check.needs}))
-]
+)
 RULES = tuple(sorted((check.rule for check in (*FUNCTION_CHECKS, *FILE_CHECKS)), key=lambda rule: rule.code))
 MAX_FINDINGS = 500
 """Of one file: an editor shows no more of use."""
@@ -30,6 +31,7 @@ MAX_KEPT_FUNCTIONS = 4096
 """Of all files together; some hundred bytes each."""
 
 
+@uncollected
 def check(text: str, *, tree: ParsedCuda | None = None) -> tuple[RuleFinding, ...]:
     """What the rules find in a `.cu` or `.cuh` file, in the order of the text. Never raises.
 
@@ -96,15 +98,15 @@ def _fresh_facts(definition: Definition, file: CudaFile) -> tuple[FunctionFacts,
     if function is None:
         return ()
     kind = "kernel" if function.is_kernel else "device" if function.is_device else "host"
-    checks = _checks_for(kind, _words_in(function.text))
+    checks = _checks_for(kind, _words_in(function.text, file))
     findings = tuple([finding for check in checks for finding in check.findings(function)])
     return (function_facts(function, findings),)
 
 
-def _words_in(text: str) -> int:
-    """Which of the words that checks need the text has, as bits."""
+def _words_in(text: str, file: CudaFile) -> int:
+    """Which of the words that checks need the text of a function has, as bits."""
     found = 0
-    for word, bit in _NEEDED_WORDS:
+    for word, bit in file.words_among(_NEEDED_WORDS):
         if word in text:
             found |= bit
     return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
@@ -133,9 +134,9 @@ def function_facts(function: Function, findings: tuple[RuleFinding, ...]) -> Fun
 def has_launch_bounds(file: CudaFile, node: Node, end: int) -> bool:
     """Whether launch bounds stand between a little before `node` and `end`: a macro with them may stand outside of the
     function."""
-    if not file.mentions_launch_bounds:
-        return False
-    return b"launch_bounds" in file.parsed.data[max(node.start_byte - MACRO_REACH_BYTES, 0) : end].lower()
+    places = file.launch_bounds_at
+    first = bisect_left(places, node.start_byte - MACRO_REACH_BYTES)
+    return first < len(places) and places[first] < end
 
 
 def read_plan(file: CudaFile) -> CheckedPlan:
@@ -205,7 +206,7 @@ def _bytes(function: Function, sizes: tuple[Node | None, ...], element: str) -> 
 
 
 def _launch_bound(function: Function) -> int:
-    if not function.file.mentions_launch_bounds:
+    if not function.file.launch_bounds_at:
         return 0
     bounds = next((child for child in function.node.children if child.type == "launch_bounds"), None)
     if bounds is None or not bounds.named_children:

@@ -3,27 +3,33 @@
 from __future__ import annotations
 
 import re
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from operator import attrgetter
 
 from tree_sitter import Node, Query, QueryCursor
 
 from kernel_lsp.rules.cuda import fields
 from kernel_lsp.rules.cuda.parsing import ParsedCuda, language
+from kernel_lsp.rules.once import once
 from kernel_lsp.rules.words import words
 
 LOOPS = frozenset(("for_statement", "while_statement", "do_statement", "for_range_loop"))
 _IDENTIFIER = re.compile(r"(?<![\w.])(?<!->)[A-Za-z_]\w*|(?<=\.)(?:thread_rank|thread_index|block_rank|group_index)\b")
 """Names in an expression without its fields, but with the methods of cooperative groups that name a thread."""
+_IN_NAMES = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_")
+_BEFORE_NO_NAME = _IN_NAMES | frozenset(b".")
 _INTEGER = re.compile(r"(?:0[xX][0-9a-fA-F']+|[0-9][0-9']*)[uUlL]*")
+_LAUNCH_BOUNDS = re.compile(rb"launch_bounds", re.IGNORECASE)
 MAX_CONSTANT = 1 << 63
 CONDITIONAL_COMPILATION = ("preproc_if", "preproc_el")
 """How the types of nodes for `#if` and `#else` begin."""
 MAX_PLAN_CHARACTERS = 5000
 """Of the file, within which a launch plan's conditions are looked for."""
+MAX_PARENTS_ASKED = 64
+"""Of one node, before the parents of all nodes are noted."""
 MAX_DEPTH = 60
 """Of an expression that is evaluated: beyond it nothing is known."""
 _TYPE_BYTES = {
@@ -170,16 +176,16 @@ class Function:
     lambdas = _NodesOf("lambda_expression")
     declarations = _NodesOf("declaration")
 
-    @cached_property
+    @once
     def captured(self) -> dict[str, list[Node]]:
         """The nodes of all these lists, unordered. One query finds them all, much faster than a walk here."""
         return _cursor().captures(self.body)
 
-    @cached_property
+    @once
     def parameters(self) -> list[Variable]:
         return list(_parameters(self.declarator, self.body, self.file))
 
-    @cached_property
+    @once
     def variables(self) -> dict[str, list[Variable]]:
         """The parameters and local variables by their names, in the order of the text."""
         return _read_variables(self)
@@ -188,27 +194,39 @@ class Function:
     def is_on_device(self) -> bool:
         return self.is_kernel or self.is_device
 
-    @cached_property
+    @once
     def text(self) -> str:
         return self.source(self.node)
 
-    @cached_property
+    @once
     def words(self) -> frozenset[str]:
         """Every identifier in the body."""
         return frozenset(_IDENTIFIER.findall(self.source(self.body)))
 
-    @cached_property
+    def mentions(self, name: str) -> Iterator[int]:
+        """Where the name stands in the body, other than as a field. A search for the text, since a pattern for each
+        name would have to be compiled."""
+        data, end, word = self.file.parsed.data, self.body.end_byte, name.encode()
+        start = data.find(word, self.body.start_byte, end)
+        while start >= 0:
+            after = start + len(word)
+            is_whole = data[start - 1] not in _BEFORE_NO_NAME and data[after] not in _IN_NAMES
+            if is_whole and data[start - 2 : start] != b"->":
+                yield start
+            start = data.find(word, after, end)
+
+    @once
     def head(self) -> str:
         """The text in front of the body."""
         data = self.file.parsed.data[self.node.start_byte : self.body.start_byte]
         return data.decode("utf-8", errors="replace")
 
-    @cached_property
+    @once
     def source(self) -> Callable[[Node], str]:
         """The text of a node."""
         return self.file.parsed.source
 
-    @cached_property
+    @once
     def calls_by_name(self) -> dict[str, list[Node]]:
         """The calls by what they name. Most rules look for a few names that most functions do not have."""
         found: dict[str, list[Node]] = {}
@@ -220,7 +238,7 @@ class Function:
         """The calls of any of the names."""
         return [call for name, calls in self.calls_by_name.items() if name in names for call in calls]
 
-    @cached_property
+    @once
     def binaries_by_operator(self) -> dict[str, list[Node]]:
         """The binary expressions by their operator."""
         found: dict[str, list[Node]] = {}
@@ -249,9 +267,25 @@ class Function:
 
     def around(self, node: Node) -> Iterator[Node]:
         """The nodes around `node` within the body, from the inside out."""
+        depth = 0
         while (parent := self.parent(node)) is not None:
             yield parent
-            node = parent
+            node, depth = parent, depth + 1
+            if depth == MAX_PARENTS_ASKED:
+                self.caches["parents"] = self.all_parents
+
+    @once
+    def all_parents(self) -> dict[int, Node | None]:
+        """The node around each node of the body. The tree finds one parent from its root down, which takes as long as
+        it is deep: where code is nested beyond all measure, one walk that notes them all is much faster."""
+        found: dict[int, Node | None] = {}
+        waiting = [self.body]
+        while waiting:
+            node = waiting.pop()
+            for child in node.children:
+                found[child.id] = node
+                waiting.append(child)
+        return found
 
     def parent(self, node: Node | None) -> Node | None:
         """The node around `node`, None for the body itself."""
@@ -325,20 +359,28 @@ class CudaFile:
     constants: dict[str, int] = field(default_factory=dict)
     declared: set[str] = field(default_factory=set)
     """Functions that are declared without a body."""
+    _words: list[tuple[str, int]] | None = None
 
     def source(self, node: Node) -> str:
         return self.parsed.source(node)
 
-    @cached_property
+    @once
     def context(self) -> tuple[frozenset, frozenset]:
         """What a function can see of the file."""
         return frozenset(self.constants.items()), frozenset(self.declared)
 
-    @cached_property
-    def mentions_launch_bounds(self) -> bool:
-        return b"launch_bounds" in self.parsed.data.lower()
+    @once
+    def launch_bounds_at(self) -> list[int]:
+        """Where launch bounds are mentioned, or a macro with them."""
+        return [match.start() for match in _LAUNCH_BOUNDS.finditer(self.parsed.data)]
 
-    @cached_property
+    def words_among(self, words: tuple[tuple[str, int], ...]) -> list[tuple[str, int]]:
+        """Those that the file has anywhere. Which `words` they are taken from is always the same."""
+        if self._words is None:
+            self._words = [(word, bit) for word, bit in words if word in self.parsed.text]
+        return self._words
+
+    @once
     def promises_divisibility(self) -> bool:
         """Whether a `where:` line of the launch plan has a remainder, as in ``N % 256 == 0``."""
         lines = self.parsed.text[:MAX_PLAN_CHARACTERS].splitlines()
@@ -568,6 +610,7 @@ def _variable(
     sizes: list[Node | None] = []
     node: Node | None = declarator
     kind = declarator.type
+    parsed = file.parsed
     for _ in range(MAX_DEPTH):
         if kind == "identifier" or node is None:
             break
@@ -587,8 +630,8 @@ def _variable(
     if node is None or kind != "identifier":
         return None
     return Variable(
-        name=file.source(node),
-        type_text=file.parsed.between(declaration.start_byte, end_of_type).strip(),
+        name=parsed.source(node),
+        type_text=parsed.between(declaration.start_byte, end_of_type).strip(),
         declaration=declaration,
         name_node=node,
         is_pointer=is_pointer,
@@ -616,12 +659,19 @@ def _read_variables(function: Function) -> dict[str, list[Variable]]:
 
 
 def _visible_at(place: int, known: list[Variable]) -> Variable | None:
-    """The one of the variables of a name that it means at the byte `place`."""
+    """The one of the variables of a name that it means at the byte `place`; they are in the order of the text, and the
+    innermost begins last."""
     if len(known) == 1:
         scope = known[0].scope
         return known[0] if scope[0] <= place < scope[1] else None
-    visible = [variable for variable in known if variable.scope[0] <= place < variable.scope[1]]
-    return max(visible, key=lambda variable: variable.scope[0], default=None)
+    for index in range(bisect_right(known, place, key=_scope_start) - 1, -1, -1):
+        if place < known[index].scope[1]:
+            return known[index]
+    return None
+
+
+def _scope_start(variable: Variable) -> int:
+    return variable.scope[0]
 
 
 def _declared(function: Function, node: Node) -> Iterator[Variable]:

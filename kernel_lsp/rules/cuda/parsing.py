@@ -15,7 +15,10 @@ from kernel_lsp.rules.finding import TextEdit, TextRange
 _UNKNOWN_ATTRIBUTES = re.compile(
     rb"\b__(?:cluster_dims|maxnreg|block_size|align)__\s*\([^()\n]*(?:\([^()\n]*\)[^()\n]*)*\)"
 )
-"""Attributes that the grammar does not know. They are blanked, so that every position stays as it was."""
+"""Attributes that the grammar does not know. They and long tables are blanked: every position stays as it was."""
+_TABLE = re.compile(rb"(?<=[{,])[\s\d.,'+\-xXuUlLa-fA-F]{4096,}+(?<=[,\s\d.fFuUlLa-eA-E])(?=})")
+"""The numbers of a long table, which take a parser a quarter of a second per megabyte, and which no rule is about."""
+_BLANKS = bytes(byte if byte in b"\r\n" else ord(" ") for byte in range(256))
 _LINE_END = re.compile(rb"\r\n|\n|\r")
 
 
@@ -37,6 +40,8 @@ class ParsedCuda:
 
     def between(self, start: int, end: int) -> str:
         """The text of the bytes ``[start, end)``."""
+        if self.ascii_text is not None:
+            return self.ascii_text[start:end]
         return self.data[start:end].decode("utf-8", errors="replace")
 
     def range(self, node: Node) -> TextRange:
@@ -67,6 +72,7 @@ def parse(text: str, previous: ParsedCuda | None = None) -> ParsedCuda:
         return previous
     data = text.encode("utf-8", errors="replace")
     data = _UNKNOWN_ATTRIBUTES.sub(lambda match: b" " * len(match.group()), data)
+    data = _TABLE.sub(lambda match: match.group().translate(_BLANKS), data)
     tree = _parser().parse(data) if previous is None else _parser().parse(data, _edited(previous, data))
     starts = (0, *(match.end() for match in _LINE_END.finditer(data)))
     return ParsedCuda(text, data, tree, starts, data.decode("ascii") if data.isascii() else None)

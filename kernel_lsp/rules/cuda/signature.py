@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 from tree_sitter import Node
@@ -252,11 +251,9 @@ def _is_only_read(kernel: Function, parameter: Variable) -> bool:
 
 def _uses(kernel: Function, parameter: Variable) -> Iterator[Node]:
     """Every mention of the name in the body, comments and strings left out."""
-    start, body = kernel.body.start_byte, kernel.body
-    text = kernel.file.parsed.data[start : body.end_byte]
-    name = parameter.name.encode()
-    for match in re.finditer(rb"(?<![\w.])" + re.escape(name) + rb"\b", text):
-        node = body.descendant_for_byte_range(start + match.start(), start + match.end())
+    length = len(parameter.name.encode())
+    for start in kernel.mentions(parameter.name):
+        node = kernel.body.descendant_for_byte_range(start, start + length)
         if node is not None and node.type not in _TEXT_NODES:
             yield node
 
