@@ -1,6 +1,7 @@
 // kernel-lsp: 1
 // task: half_linear.py::half_linear
 // op: half_linear(x: f16[M, K], weight: f16[N, K], bias: f16[N]) -> (out: f16[M, N])
+// where: M <= 65535
 // where: K % 2 == 0
 // launch: pair_rows<<<dim3(N, ceil_div(M, 4)), dim3(32, 4)>>>(x, weight, bias, out, M, N, K // 2)
 

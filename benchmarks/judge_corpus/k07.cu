@@ -1,6 +1,7 @@
 // kernel-lsp: 1
 // task: max_pool.py::max_pool
 // op: max_pool(x: f32[N, C, H, W]) -> (out: f32[N, C, (H - 1) // 2 + 1, (W - 1) // 2 + 1])
+// where: N * C <= 65535 and H <= 65535 and N * C * H * W < 2147483648
 // launch: pool<<<ceil_div(N * C * ((H - 1) // 2 + 1) * ((W - 1) // 2 + 1), 128), 128>>>(x, out, N * C, H, W)
 
 __global__ void __launch_bounds__(128) pool(const float* __restrict__ x, float* __restrict__ out, int planes, int H, int W) {

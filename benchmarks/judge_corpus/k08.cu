@@ -1,6 +1,7 @@
 // kernel-lsp: 1
 // task: rotary.py::rotary
 // op: rotary(x: f32[B, T, H, 32], cosine: f32[T, 32], sine: f32[T, 32]) -> (out: f32[B, T, H, 32])
+// where: B <= 65535 and T <= 65535
 // launch: rotate_warps<<<ceil_div(B * T * H, 8), 256>>>(x, cosine, sine, out, B * T * H, T, H)
 
 __global__ void __launch_bounds__(256)

@@ -1,6 +1,7 @@
 // kernel-lsp: 1
 // task: rotary.py::rotary
 // op: rotary(x: f32[B, T, H, 32], cosine: f32[T, 32], sine: f32[T, 32]) -> (out: f32[B, T, H, 32])
+// where: B <= 65535 and T <= 65535
 // launch: rotate<<<dim3(T, B), dim3(16, H)>>>(x, cosine, sine, out, T, H)
 // where: H <= 64
 

@@ -1,6 +1,7 @@
 // kernel-lsp: 1
 // task: causal_softmax.py::causal_softmax
 // op: causal_softmax(scores: f32[H, T, T]) -> (out: f32[H, T, T])
+// where: H <= 65535 and T <= 65535
 // launch: balanced<<<dim3(ceil_div(T, 2), H), 64>>>(scores, out, T)
 
 constexpr float LOG2_E = 1.4426950408889634f;

@@ -1,6 +1,7 @@
 // kernel-lsp: 1
 // task: cumulative_sum.py::cumulative_sum
 // op: cumulative_sum(x: f32[B, D]) -> (out: f32[B, D])
+// where: B <= 65535
 // launch: quad_scan<<<B, 32>>>(x, out, D)
 
 __global__ void __launch_bounds__(32) quad_scan(const float* __restrict__ x, float* __restrict__ out, int D) {

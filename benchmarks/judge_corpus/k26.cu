@@ -1,6 +1,7 @@
 // kernel-lsp: 1
 // task: rotary.py::rotary
 // op: rotary(x: f32[B, T, H, 32], cosine: f32[T, 32], sine: f32[T, 32]) -> (out: f32[B, T, H, 32])
+// where: B <= 65535 and T <= 65535
 // launch: rotate_quads<<<ceil_div(B * T * H, 32), dim3(4, 32)>>>(x, cosine, sine, out, B * T * H, T, H)
 
 constexpr int WIDTH = 8, HALF = WIDTH / 2;

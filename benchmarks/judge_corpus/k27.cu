@@ -1,6 +1,7 @@
 // kernel-lsp: 1
 // task: cumulative_sum.py::cumulative_sum
 // op: cumulative_sum(x: f32[B, D]) -> (out: f32[B, D])
+// where: B <= 65535
 // scratch: ends: f32[B, ceil_div(D, 64)]
 // launch: chunk_ends<<<dim3(ceil_div(D, 64), B), 32>>>(x, ends, D)
 // launch: scan_ends<<<ceil_div(B, 64), 64>>>(ends, B, ceil_div(D, 64))

@@ -1,6 +1,7 @@
 // kernel-lsp: 1
 // task: max_pool.py::max_pool
 // op: max_pool(x: f32[N, C, H, W]) -> (out: f32[N, C, (H - 1) // 2 + 1, (W - 1) // 2 + 1])
+// where: N * C <= 65535 and H <= 65535 and N * C * H * W < 2147483648
 // launch: pool_rows<<<dim3((H - 1) // 2 + 1, N * C), 64>>>(x, out, H, W)
 
 __global__ void __launch_bounds__(64) pool_rows(const float* __restrict__ x, float* __restrict__ out, int H, int W) {

@@ -1,6 +1,7 @@
 // kernel-lsp: 1
 // task: causal_softmax.py::causal_softmax
 // op: causal_softmax(scores: f32[H, T, T]) -> (out: f32[H, T, T])
+// where: H <= 65535 and T <= 65535
 // launch: masked_rows<128><<<dim3(T, H), 128>>>(scores, out, T)
 
 template <int BLOCK>

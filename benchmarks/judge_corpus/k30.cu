@@ -1,6 +1,7 @@
 // kernel-lsp: 1
 // task: half_linear.py::half_linear
 // op: half_linear(x: f16[M, K], weight: f16[N, K], bias: f16[N]) -> (out: f16[M, N])
+// where: M <= 65535
 // launch: dot_rows<<<dim3(ceil_div(N, 128), M), 128>>>(x, weight, bias, out, N, K)
 
 #include <cuda_fp16.h>

@@ -1,6 +1,7 @@
 // kernel-lsp: 1
 // task: cumulative_sum.py::cumulative_sum
 // op: cumulative_sum(x: f32[B, D]) -> (out: f32[B, D])
+// where: B <= 65535
 // launch: block_scan<128><<<B, 128>>>(x, out, D)
 
 template <int BLOCK>

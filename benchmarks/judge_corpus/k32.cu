@@ -1,6 +1,7 @@
 // kernel-lsp: 1
 // task: causal_softmax.py::causal_softmax
 // op: causal_softmax(scores: f32[H, T, T]) -> (out: f32[H, T, T])
+// where: H <= 65535 and T <= 65535
 // launch: causal_rows<<<dim3(ceil_div(T, 4), H), dim3(32, 4)>>>(scores, out, T)
 
 constexpr float LOWEST = -3.402823466e+38f;

@@ -1,6 +1,7 @@
 // kernel-lsp: 1
 // task: max_pool.py::max_pool
 // op: max_pool(x: f32[N, C, H, W]) -> (out: f32[N, C, (H - 1) // 2 + 1, (W - 1) // 2 + 1])
+// where: N * C <= 65535 and H <= 65535 and N * C * H * W < 2147483648
 // launch: pool_tile<<<dim3(ceil_div((W - 1) // 2 + 1, 16), ceil_div((H - 1) // 2 + 1, 8), N * C), dim3(16, 8)>>>(x, out, H, W)
 
 constexpr int TX = 16, TY = 8;

@@ -1,6 +1,7 @@
 // kernel-lsp: 1
 // task: causal_softmax.py::causal_softmax
 // op: causal_softmax(scores: f32[H, T, T]) -> (out: f32[H, T, T])
+// where: H <= 65535 and T <= 65535
 // launch: online_rows<<<dim3(T, H), 32>>>(scores, out, T)
 
 struct Running {

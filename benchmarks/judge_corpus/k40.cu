@@ -1,6 +1,7 @@
 // kernel-lsp: 1
 // task: group_norm_silu.py::group_norm_silu
 // op: group_norm_silu(x: f32[N, 16, L], weight: f32[16], bias: f32[16]) -> (out: f32[N, 16, L])
+// where: N <= 65535
 // launch[L <= 32]: group_pass<<<dim3(4, N), 128>>>(x, weight, bias, out, L)
 // launch[L > 32]: group_pass<<<dim3(4, N), 256>>>(x, weight, bias, out, L)
 

@@ -1,6 +1,7 @@
 // kernel-lsp: 1
 // task: half_linear.py::half_linear
 // op: half_linear(x: f16[M, K], weight: f16[N, K], bias: f16[N]) -> (out: f16[M, N])
+// where: M <= 65535
 // launch: tiled<<<dim3(ceil_div(N, 16), ceil_div(M, 16)), dim3(16, 16)>>>(x, weight, bias, out, M, N, K)
 
 #include <cuda_fp16.h>
@@ -14,8 +15,8 @@ tiled(const __half* __restrict__ x, const __half* __restrict__ weight, const __h
     float sum = 0.0f;
     for (int k0 = 0; k0 < K; k0 += 16) {
         const int k = k0 + tx, w = blockIdx.x * 16 + ty;
-        a[ty][tx] = m < M && k < K ? __half2float(x[m * K + k]) : 0.0f;
-        b[ty][tx] = w < N && k < K ? __half2float(weight[w * K + k]) : 0.0f;
+        a[ty][tx] = m < M && k < K ? __half2float(x[(size_t)m * K + k]) : 0.0f;
+        b[ty][tx] = w < N && k < K ? __half2float(weight[(size_t)w * K + k]) : 0.0f;
         __syncthreads();
         const int depth = min(16, K - k0);
         for (int j = 0; j < depth; ++j) sum = fmaf(a[ty][j], b[tx][j], sum);
@@ -23,5 +24,5 @@ tiled(const __half* __restrict__ x, const __half* __restrict__ weight, const __h
     }
     if (m >= M || n >= N) return;
     const float v = sum + __half2float(bias[n]);
-    out[m * N + n] = __float2half(v < 0.0f ? 0.0f : v);
+    out[(size_t)m * N + n] = __float2half(v < 0.0f ? 0.0f : v);
 }

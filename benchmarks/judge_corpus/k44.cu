@@ -1,6 +1,7 @@
 // kernel-lsp: 1
 // task: add_layer_norm.py::add_layer_norm
 // op: add_layer_norm(x: f32[B, D], residual: f32[B, D], weight: f32[D], bias: f32[D]) -> (out: f32[B, D])
+// where: D <= 8192
 // launch: fused_norm<128><<<B, 128, D * 4>>>(x, residual, weight, bias, out, D)
 
 template <int BLOCK>

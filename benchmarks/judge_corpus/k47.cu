@@ -1,6 +1,7 @@
 // kernel-lsp: 1
 // task: group_norm_silu.py::group_norm_silu
 // op: group_norm_silu(x: f32[N, 16, L], weight: f32[16], bias: f32[16]) -> (out: f32[N, 16, L])
+// where: N <= 65535
 // launch: normalize_group<128><<<dim3(4, N), 128>>>(x, weight, bias, out, L)
 
 constexpr int CHANNELS = 16, PER_GROUP = 4;

@@ -1,6 +1,7 @@
 // kernel-lsp: 1
 // task: rotary.py::rotary
 // op: rotary(x: f32[B, T, H, 32], cosine: f32[T, 32], sine: f32[T, 32]) -> (out: f32[B, T, H, 32])
+// where: B <= 65535 and T <= 65535
 // launch: apply_rotary<<<dim3(H, T, B), 16>>>(x, cosine, sine, out, T, H)
 
 __global__ void apply_rotary(float* __restrict__ x, const float* __restrict__ cosine, const float* __restrict__ sine,

@@ -1,6 +1,7 @@
 // kernel-lsp: 1
 // task: causal_softmax.py::causal_softmax
 // op: causal_softmax(scores: f32[H, T, T]) -> (out: f32[H, T, T])
+// where: H <= 65535 and T <= 65535
 // scratch: row_max: f32[H, T], row_sum: f32[H, T]
 // fill: row_max = -3.0e38
 // fill: row_sum = 0

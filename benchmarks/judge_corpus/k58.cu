@@ -1,6 +1,7 @@
 // kernel-lsp: 1
 // task: group_norm_silu.py::group_norm_silu
 // op: group_norm_silu(x: f32[N, 16, L], weight: f32[16], bias: f32[16]) -> (out: f32[N, 16, L])
+// where: N <= 65535
 // scratch: moments: f64[N, 4, 2]
 // fill: moments = 0
 // launch: collect<<<dim3(16, N), 64>>>(x, moments, L)

@@ -1,6 +1,7 @@
 // kernel-lsp: 1
 // task: half_linear.py::half_linear
 // op: half_linear(x: f16[M, K], weight: f16[N, K], bias: f16[N]) -> (out: f16[M, N])
+// where: M <= 65535
 // launch: gemm<16><<<dim3(ceil_div(N, 16), ceil_div(M, 16)), dim3(16, 16)>>>(x, weight, bias, out, M, N, K)
 
 #include <cuda_fp16.h>

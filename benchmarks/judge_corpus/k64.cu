@@ -1,6 +1,7 @@
 // kernel-lsp: 1
 // task: causal_softmax.py::causal_softmax
 // op: causal_softmax(scores: f32[H, T, T]) -> (out: f32[H, T, T])
+// where: H <= 65535 and T <= 65535
 // scratch: tile_max: f32[H, T, ceil_div(T, 32)], tile_sum: f32[H, T, ceil_div(T, 32)]
 // launch: tile_parts<<<dim3(ceil_div(T, 32), T, H), 32>>>(scores, tile_max, tile_sum, T)
 // launch: finish_rows<<<dim3(T, H), 64>>>(scores, tile_max, tile_sum, out, T)

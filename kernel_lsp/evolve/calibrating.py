@@ -104,16 +104,14 @@ async def calibrate(
         return outcome
 
     panel = Panel(Prompts(workspace / FOLDER_NAME), ask, [model.name for model in models], Calibration())
-    labelled = await _label(corpus, settings)
+    labelled = await label(corpus, settings)
     judged = await asyncio.gather(*(panel.judge(kernel.case, judges=kernel.judges) for kernel in labelled))
     names = [model.name for model in models]
     return _report(corpus, names, list(zip(labelled, judged, strict=True)), ledger.spending, workspace)
 
 
-# --- below: labels
-
-
-async def _label(corpus: Path, settings: Settings) -> list[Labelled]:
+async def label(corpus: Path, settings: Settings) -> list[Labelled]:
+    """The kernels of a corpus by name, each with the pipeline's verdict. Raises UserError for a folder without any."""
     files = sorted(corpus.rglob("*.cu"))
     if not files:
         raise UserError("holds no .cu file", file=str(corpus), next_step="name a folder of kernels with `task:` lines")
@@ -125,6 +123,9 @@ async def _label(corpus: Path, settings: Settings) -> list[Labelled]:
         if task:
             labelled += await _label_group(list(group), texts, Path(folder), task, settings, has_backward=has_backward)
     return sorted(labelled, key=lambda kernel: kernel.name)
+
+
+# --- below: labels
 
 
 def _task(file: Path, text: str) -> tuple[str, str, bool]:
