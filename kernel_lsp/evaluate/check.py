@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 from kernel_lsp.config import Settings
@@ -12,6 +13,7 @@ from kernel_lsp.errors import UserError
 from kernel_lsp.evaluate.configurations import check_configurations
 from kernel_lsp.evaluate.foreign import check_foreign
 from kernel_lsp.evaluate.pipeline import DEVICE_NAME
+from kernel_lsp.evaluate.progress import StageTimes
 from kernel_lsp.evaluate.session import Session
 from kernel_lsp.plan.parser import parse
 from kernel_lsp.source.foreign import foreign_source
@@ -36,12 +38,19 @@ async def check_kernel(kernel: Path, target: str | None, directory: Path, settin
     if parsed.plan is None:
         return Verdict(candidate_id=candidate.id, device=DEVICE_NAME, outcome=BuildFailed(findings=parsed.findings))
     source = find_task(kernel, parsed.plan.task, target, directory)
-    async with Session(settings) as session:
-        await session.gpu_index()
-        task = await session.capture(source, with_backward=parsed.plan.backward is not None)
-        evaluator = await session.evaluator(task)
+    times = StageTimes()
+    async with AsyncExitStack() as stack:
+        with times.stage("session"):
+            session = await stack.enter_async_context(Session(settings))
+            await session.gpu_index()
+        with times.stage("capture"):
+            task = await session.capture(source, with_backward=parsed.plan.backward is not None)
+        with times.stage("evaluator"):
+            evaluator = await session.evaluator(task)
         verdict = await evaluator.evaluate(candidate, "full")
-        return await check_configurations(session, source, task, candidate, verdict)
+        with times.stage("configurations"):
+            verdict = await check_configurations(session, source, task, candidate, verdict)
+    return verdict.model_copy(update={"stages_s": {**times.stages_s, **verdict.stages_s}})
 
 
 def read_kernel(kernel: Path) -> str:

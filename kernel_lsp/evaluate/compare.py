@@ -13,6 +13,7 @@ import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 
@@ -43,6 +44,7 @@ SMALLEST_NORMAL = {DType.F64: 2.0**-1022, DType.F32: 2.0**-126, DType.F16: 2.0**
 
 OVERFLOW_TOLERANCE = 2.0**-6
 """Where PyTorch overflows and we do not: relative, loose, because no native error is there to scale it."""
+T = TypeVar("T")
 CHUNK_ELEMENTS = 1 << 16
 """Half a megabyte of float64: a handful of temporaries fits a core's L2."""
 MAX_THREADS = 8
@@ -99,6 +101,12 @@ def unwritten_error(expected: Expectation, written: np.ndarray) -> TensorError:
         expected=float(expected.reference[index]) if index is not None else None,
         found=None,
     )
+
+
+def any_in_chunks(values: np.ndarray, marks: Callable[[np.ndarray], np.ndarray]) -> bool:
+    """Whether `marks`, asked about each part, marks any element."""
+    flat = np.ascontiguousarray(values).reshape(-1)
+    return any(_mapped(lambda part: bool(marks(flat[part]).any()), _parts(flat.size)))
 
 
 def is_within_budget(error: TensorError) -> bool:
@@ -161,14 +169,17 @@ class _Total:
 
 def _over_chunks(n: int, look: Callable[[slice], _Total]) -> _Total:
     """The total over all elements, in order, so that it is the same for any number of threads."""
-    parts = [slice(start, min(start + CHUNK_ELEMENTS, n)) for start in range(0, n, CHUNK_ELEMENTS)]
     total = _Total()
-    for seen in _mapped(look, parts):
+    for seen in _mapped(look, _parts(n)):
         total.add(seen)
     return total
 
 
-def _mapped(look: Callable[[slice], _Total], parts: list[slice]) -> Iterator[_Total]:
+def _parts(n: int) -> list[slice]:
+    return [slice(start, min(start + CHUNK_ELEMENTS, n)) for start in range(0, n, CHUNK_ELEMENTS)]
+
+
+def _mapped(look: Callable[[slice], T], parts: list[slice]) -> Iterator[T]:
     n_threads = min(MAX_THREADS, os.cpu_count() or 1, len(parts))
     if n_threads <= 1:
         yield from map(look, parts)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import random
 import shutil
+import time
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -63,15 +64,24 @@ class Attempt:
 
     async def run(self) -> GpuReport | GpuFailure | Lost:
         """Load, every case, again from a fresh module, time, unload."""
+        offering = asyncio.create_task(self._offer())
         try:
             failure = await self._stages_of_one()
+            await offering
         finally:
-            for task in self._judging:
+            for task in (offering, *self._judging):
                 task.cancel()
         await self._slot.ask("unload", {"candidate": self._job.candidate_id}, deadline_s=LOAD_DEADLINE_S)
         if failure is not None:
             return failure
         return GpuReport(tuple(self._found.results), self._found.comparisons, tuple(self._notes()))
+
+    async def _offer(self) -> None:
+        """PyTorch's side of the timing is made ready in its own process meanwhile: nothing is timed yet."""
+        started = time.monotonic()
+        for case in self._job.timed:
+            await self._job.timer.offer(self._operation(case))
+        self._stages.add_stage("gpu baseline, beside cases", time.monotonic() - started)
 
     async def _stages_of_one(self) -> GpuFailure | Lost | None:
         steps = {
@@ -133,6 +143,8 @@ class Attempt:
         ran = await self._ask("check", request, CASE_DEADLINE_S + CASE_DEADLINE_S_PER_GIB * n_bytes / (1 << 30))
         if not isinstance(ran, dict):
             return ran
+        for name, elapsed_s in ran["stages_s"].items():
+            self._stages.add_stage(f"gpu cases: {name}", elapsed_s)
         failure = _misbehaviour(ran, self._slot.facts.name, self._job.may_vary, case)
         if failure is not None:
             return failure
@@ -146,6 +158,7 @@ class Attempt:
 
     async def _judge(self, case: GpuCase, copies: Sequence[Mapping[str, Path]], folder: Path) -> CaseResult | Mismatch:
         judged: CaseResult | Mismatch | None = None
+        started = time.monotonic()
         try:
             for paths in copies:
                 judged = await asyncio.to_thread(_judge_copies, case, paths, self._slot.facts.name)
@@ -153,6 +166,7 @@ class Attempt:
                     break
         finally:
             shutil.rmtree(folder, ignore_errors=True)
+            self._stages.add_stage("judging, beside cases", time.monotonic() - started)
         assert judged is not None
         return judged
 
@@ -183,14 +197,7 @@ class Attempt:
     async def _time(self) -> GpuFailure | Lost | None:
         for case in self._job.timed:
             name = case.bound.name
-            operation = TimedOperation(
-                self._job.candidate_id,
-                case.bound,
-                case.case.operation,
-                case.files,
-                self._found.fingerprints.get(name, {}),
-            )
-            match await self._job.timer.time_operation(self._slot, operation):
+            match await self._job.timer.time_operation(self._slot, self._operation(case)):
                 case Timed(comparison):
                     self._found.comparisons[name] = comparison
                 case NotTimed(reason):
@@ -200,6 +207,10 @@ class Attempt:
                 case CandidateBroke(message) | WrongWhileTimed(message):
                     return Crashed(message=f"{name}, while timed on {self._slot.facts.name}: {message}")
         return None
+
+    def _operation(self, case: GpuCase) -> TimedOperation:
+        fingerprints = self._found.fingerprints.get(case.bound.name, {})
+        return TimedOperation(self._job.candidate_id, case.bound, case.case.operation, case.files, fingerprints)
 
     def _note_what_varied(self, case: GpuCase, ran: Mapping[str, Any]) -> None:
         for name, spread in ran["spread"].items():

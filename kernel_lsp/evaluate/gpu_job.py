@@ -28,14 +28,16 @@ class GpuCase:
 
 
 class Stages(Protocol):
-    """Keeps how long each stage took; `progress.Progress` is one."""
+    """Keeps how long each stage took; `progress.StageTimes` is one. `add_stage` is for what ran beside others."""
 
     def stage(self, name: str) -> AbstractContextManager[None]: ...
+    def add_stage(self, name: str, elapsed_s: float) -> None: ...
 
 
 class Timer(Protocol):
     """Times an operation whose candidate is loaded in a worker; `timing_operation.OperationTimer` is one."""
 
+    async def offer(self, operation: TimedOperation) -> None: ...
     async def time_operation(self, worker: Asker, operation: TimedOperation) -> TimingOutcome: ...
 
 

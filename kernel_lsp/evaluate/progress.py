@@ -18,7 +18,27 @@ Plan = Sequence[tuple[Case, BoundOperation]]
 
 
 @dataclass
-class Progress:
+class StageTimes:
+    """Where the time goes, by stage, in seconds. Stages that run beside others have names that say so."""
+
+    stages_s: dict[str, float] = field(default_factory=dict, kw_only=True)
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """What happens inside is this stage's."""
+        started = time.monotonic()
+        try:
+            yield
+        finally:
+            self.add_stage(name, time.monotonic() - started)
+
+    def add_stage(self, name: str, elapsed_s: float) -> None:
+        """So much more was this stage's."""
+        self.stages_s[name] = self.stages_s.get(name, 0.0) + elapsed_s
+
+
+@dataclass
+class Progress(StageTimes):
     """Filled in as stages pass; a verdict is made of it whenever one fails."""
 
     candidate_id: str
@@ -31,16 +51,6 @@ class Progress:
     built: Built | None = None
     has_atomics: bool = False
     """Some kernel adds to device memory: what one block wrote is not the final value."""
-    stages_s: dict[str, float] = field(default_factory=dict)
-
-    @contextmanager
-    def stage(self, name: str) -> Iterator[None]:
-        """What happens inside is this stage's."""
-        started = time.monotonic()
-        try:
-            yield
-        finally:
-            self.stages_s[name] = self.stages_s.get(name, 0.0) + time.monotonic() - started
 
     def add_findings(self, findings: Iterable[Finding]) -> None:
         """Each once."""

@@ -39,6 +39,7 @@ class Session:
         self._scratch: Path
         self._session_gpu: SessionGpu | None = None
         self._n_evaluators = itertools.count()
+        self._workers: list[Worker] = []
 
     async def __aenter__(self) -> Session:
         async with AsyncExitStack() as stack:
@@ -64,6 +65,8 @@ class Session:
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        for worker in self._workers:
+            worker.kill()
         await self._stack.aclose()
 
     @property
@@ -78,13 +81,15 @@ class Session:
 
     def new_worker(self, python: Path) -> Worker:
         """A worker, not started, with the deadline, the folders and the confinement of this session."""
-        return Worker(
+        worker = Worker(
             python,
             capture_deadline_s=self.settings.capture_deadline_s,
             scratch=self._scratch,
             cache=self.settings.cache_directory,
             sandbox=self._sandbox,
         )
+        self._workers.append(worker)
+        return worker
 
     def new_folder(self, name: str) -> Path:
         """An empty folder that ends with the session."""

@@ -113,14 +113,22 @@ class OperationTimer:
         self._baselines = Baselines(make_worker, BaselineCache(cache_directory), device=device, names=baselines)
         self._noise = TimingNoise(device, seed)
         self._patience_s, self._numbers = patience_s, count()
-        self._turn = asyncio.Lock()
+        self._turn, self._offering = asyncio.Lock(), asyncio.Lock()
+        self._offers: set[asyncio.Task[None]] = set()
 
     async def __aenter__(self) -> OperationTimer:
         await self._baselines.__aenter__()
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        for offer in self._offers:
+            offer.cancel()
+        await asyncio.gather(*self._offers, return_exceptions=True)
         await self._baselines.__aexit__()
+
+    async def offer(self, operation: TimedOperation) -> None:
+        """Have PyTorch's own run ready, e.g. while the candidate is checked. What goes wrong is told with the time."""
+        await self._offered(self._job(operation))
 
     async def time_operation(
         self, worker: Asker, operation: TimedOperation, *, patience_s: float | None = None
@@ -129,13 +137,28 @@ class OperationTimer:
 
         What is still being compiled is listed as missing; a later call has it."""
         async with self._turn:
-            job = baseline_job(self._task, self._device, operation.bound, operation.direction, operation.files)
-            await self._baselines.offer(job)
+            job = self._job(operation)
+            await self._offered(job)
             await self._baselines.wait(job, self._patience_s if patience_s is None else patience_s)
             async with self._baselines.held():
                 return await self._time(worker, operation, job)
 
     # --- below: one timing
+
+    def _job(self, operation: TimedOperation) -> Job:
+        return baseline_job(self._task, self._device, operation.bound, operation.direction, operation.files)
+
+    async def _offered(self, job: Job) -> None:
+        """Goes on when who asked is cancelled: a process whose answer nobody awaits is lost to all that come later."""
+
+        async def offer() -> None:
+            async with self._offering:
+                await self._baselines.offer(job)
+
+        task = asyncio.create_task(offer())
+        self._offers.add(task)
+        task.add_done_callback(self._offers.discard)
+        await asyncio.shield(task)
 
     async def _time(self, worker: Asker, operation: TimedOperation, job: Job) -> TimingOutcome:
         number = next(self._numbers)

@@ -209,6 +209,11 @@ class Conversation:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._process.pid, number)
 
+    def kill(self) -> None:
+        """Begin to end the program and everything it started; `close` waits for that."""
+        if self._process is not None:
+            _kill(self._process)
+
     async def close(self) -> None:
         """Kill the program and everything it started."""
         if self._process is not None:
@@ -221,10 +226,7 @@ class Conversation:
 async def kill_group(process: asyncio.subprocess.Process) -> None:
     """Kill the process, its whole group and what it started outside of it, and reap it. Harmless when it is gone
     already. Comes to an end whatever is left of it."""
-    if process.returncode is None:
-        kill_tree(process.pid)
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)
+    _kill(process)
     # A cancelled caller still has to reap: nobody else will.
     reaping = asyncio.ensure_future(_reap(process))
     try:
@@ -235,6 +237,13 @@ async def kill_group(process: asyncio.subprocess.Process) -> None:
 
 
 # --- below: how a child ends
+
+
+def _kill(process: asyncio.subprocess.Process) -> None:
+    if process.returncode is None:
+        kill_tree(process.pid)
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
 
 
 async def _reap(process: asyncio.subprocess.Process) -> None:

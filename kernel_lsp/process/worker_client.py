@@ -135,6 +135,10 @@ class Worker:
     def is_alive(self) -> bool:
         return self._conversation.is_alive
 
+    def kill(self) -> None:
+        """Begin to end it. Memory of a GPU takes a moment to be given back: of several workers, at once."""
+        self._conversation.kill()
+
     def hold(self) -> None:
         """Stop it where it is, with its children, e.g. while something else is timed. What it runs on a GPU ends."""
         self._conversation.signal(signal.SIGSTOP)

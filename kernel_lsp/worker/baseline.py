@@ -13,7 +13,7 @@ from typing import Any
 import torch
 import torch._functorch.config
 
-from .failure import short_message
+from .failure import Failure, short_message
 from .files import read_tensor
 from .program import quiet
 from .reference import compile_reference
@@ -45,14 +45,17 @@ def prepare_baseline(request: dict[str, Any]) -> dict[str, Any]:
     """
     started = time.monotonic()
     device = None if request["device"] == "cpu" else int(request["device"])
-    inputs = {entry["name"]: read_tensor(entry) for entry in request["inputs"]}
-    refuse_zeros(inputs)
+    where = torch.device("cpu") if device is None else torch.device("cuda", device)
     set_precision()
     try:
+        inputs = {entry["name"]: read_tensor(entry, where) for entry in request["inputs"]}
+        refuse_zeros(inputs)
         with quiet():
             subject = reference_subject(request["reference"], inputs, request["mode"], device)
             subject.written_bytes = int(request["written_bytes"])
             answer = admit(request["subject"], subject)
+    except Failure:
+        raise  # no fault of PyTorch's
     except Exception as error:  # torch.compile raises whatever its parts raise
         return {"status": "failed", "message": f"{type(error).__name__}: {short_message(error)}"}
     return {"status": "ready", "prepare_s": time.monotonic() - started, **answer}
@@ -61,14 +64,14 @@ def prepare_baseline(request: dict[str, Any]) -> dict[str, Any]:
 def reference_subject(
     reference: dict[str, Any], inputs: dict[str, torch.Tensor], mode: str, device: int | None
 ) -> Subject:
-    """The reference over several sets of inputs. Compiles where the mode says so."""
+    """The reference over several sets of inputs, which are on the device. Compiles where the mode says so."""
     function = compile_reference(reference["source"], reference["name"])
     if mode != EAGER:
         torch._functorch.config.donated_buffer = False  # a backward is run again and again over one forward
         function = torch.compile(function, mode=HARNESS_GRAPHS.get(mode, mode), dynamic=False)
     names = {argument["tensor"] for argument in reference["arguments"] if "tensor" in argument}
     n_bytes = sum(tensor.numel() * tensor.element_size() for tensor in inputs.values())
-    sets = [_on_device(inputs, device) for _ in range(n_affordable_sets(n_bytes, device))]
+    sets = [inputs, *(_copies(inputs) for _ in range(n_affordable_sets(n_bytes, device) - 1))]
     is_backward = reference["direction"] == "backward"
     arguments = [_arguments(reference, values) for values in sets]
     has_graphs = mode in OWN_GRAPHS and device is not None
@@ -147,7 +150,6 @@ def _arguments(reference: dict[str, Any], values: dict[str, torch.Tensor]) -> li
     ]
 
 
-def _on_device(inputs: dict[str, torch.Tensor], device: int | None) -> dict[str, torch.Tensor]:
-    """Copies, in the order of the case file."""
-    where = torch.device("cpu") if device is None else torch.device("cuda", device)
-    return {name: tensor.to(where, copy=True) for name, tensor in inputs.items()}
+def _copies(inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """In the order of the case file."""
+    return {name: tensor.clone() for name, tensor in inputs.items()}

@@ -12,13 +12,14 @@ import torch
 
 from .backward import GRADIENT
 from .captured import WARM, Argument, Captured
+from .drawing import draw, own_generator
 from .dtypes import PLAN_NAMES
 from .failure import Failure
 from .families import FAMILIES, SPECIAL_VALUES, buffer_values, integers, near_own_values, place_special, resized
 from .files import write_tensor
 from .index_bounds import index_limits
 from .inputs import TensorLeaf
-from .results import Case, Results, give_back_memory, own_generator, result_dtypes, results_of
+from .results import Case, Results, give_back_memory, result_dtypes, results_of
 from .roundings import is_plain, rounding
 from .task import DEFAULT_INTEGER_RANGE, evaluate_size
 from .trial import input_shapes, seeded
@@ -90,8 +91,8 @@ def _are_captured(captured: Captured, sizes: dict[sympy.Symbol, int]) -> bool:
 
 def _make(captured: Captured, family: str, seed: int, sizes: dict[sympy.Symbol, int]) -> Case:
     shapes = input_shapes(captured, {**captured.captured_sizes, **sizes})
-    given = _given(captured, seed)
     at_captured = _are_captured(captured, sizes)
+    given = _given(captured, seed, is_wanted=family == GIVEN and at_captured)
     inputs = [
         _input(captured, position, shape, family, seed, given, sizes, at_captured=at_captured)
         for position, shape in enumerate(shapes)
@@ -101,12 +102,10 @@ def _make(captured: Captured, family: str, seed: int, sizes: dict[sympy.Symbol, 
     return Case(inputs, _state(captured, seed), [])
 
 
-def _given(captured: Captured, seed: int) -> list[torch.Tensor] | None:
-    """The user's own inputs; made only where their values matter."""
-    needs = any(not leaf.dtype.is_floating_point and leaf.integer_range is None for leaf in captured.inputs.tensors)
-    if captured.inputs.fresh is None:
-        return None
-    if not needs and max(leaf.empty().numel() for leaf in captured.inputs.tensors) > 1 << 28:
+def _given(captured: Captured, seed: int, *, is_wanted: bool) -> list[torch.Tensor] | None:
+    """The user's own inputs; made only where they are `is_wanted`, or where integers among them tell their range."""
+    is_wanted |= any(not leaf.dtype.is_floating_point for leaf in captured.inputs.tensors)
+    if captured.inputs.fresh is None or not is_wanted:
         return None
     with seeded(seed):
         return captured.inputs.fresh()
@@ -129,9 +128,9 @@ def _input(
     own = given[position] if given is not None else None
     if own is not None and at_captured and (family == GIVEN or not leaf.dtype.is_floating_point):
         return own.clone()
-    generator = own_generator(seed, family, leaf.name)
     if leaf.dtype.is_floating_point:
-        return FAMILIES[family](shape, generator).to(leaf.dtype).contiguous()
+        return draw(family, shape, leaf.dtype, seed, leaf.name)
+    generator = own_generator(seed, family, leaf.name)
     limits = leaf.integer_range or _observed_range(own) or DEFAULT_INTEGER_RANGE
     return integers(shape, leaf.dtype, _limited(captured, position, limits, leaf.integer_range, sizes), generator)
 

@@ -65,6 +65,8 @@ FAMILIES: dict[str, Make] = {
     "special_inf": _normal,
 }
 """Family -> how its floating inputs are made. `given` is made by the user's own `get_inputs`."""
+ROW_FAMILIES = ("constant_rows", "one_hot")
+"""Those in which the elements of a row depend on each other."""
 SPECIAL_VALUES = {"special_nan": float("nan"), "special_inf": float("inf")}
 """Placed once, in the largest floating input."""
 

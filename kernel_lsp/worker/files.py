@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import math
 import os
 from typing import Any
 
@@ -11,12 +12,14 @@ import torch
 
 from .dtypes import PLAN_NAMES, torch_dtype
 from .failure import EnvironmentFailure, Failure, ScratchFailure
+from .transfer import read_bytes, write_bytes
 
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
-MAPPED_BYTES = 1 << 20
-"""From so many on, a GPU's tensor is copied straight into the file's pages."""
+LARGE_BYTES = 4 << 20
+"""From so many on, several threads copy."""
+CPU = torch.device("cpu")
 
 
 def write_tensor(path: str, name: str, tensor: torch.Tensor) -> dict[str, Any]:
@@ -26,10 +29,8 @@ def write_tensor(path: str, name: str, tensor: torch.Tensor) -> dict[str, Any]:
     try:
         os.makedirs(os.path.dirname(path), exist_ok=True)
         with open(path, "wb") as file:
-            if tensor.is_cuda and n_bytes >= MAPPED_BYTES:
-                os.posix_fallocate(file.fileno(), 0, n_bytes)  # a full disk is an error here, and a signal later
-                mapped = torch.from_file(path, shared=True, size=n_bytes, dtype=torch.uint8)
-                mapped.copy_(tensor.view(-1).view(torch.uint8))
+            if n_bytes >= LARGE_BYTES:
+                write_bytes(file.fileno(), _raw(tensor))
             elif n_bytes:
                 tensor = tensor.cpu()
                 file.write(memoryview((ctypes.c_char * n_bytes).from_address(tensor.data_ptr())))
@@ -39,13 +40,22 @@ def write_tensor(path: str, name: str, tensor: torch.Tensor) -> dict[str, Any]:
     return {"name": name, "path": path, "dtype": PLAN_NAMES[tensor.dtype], "shape": list(tensor.shape)}
 
 
-def read_tensor(entry: dict[str, Any]) -> torch.Tensor:
-    """The tensor of an entry with ``path``, ``dtype`` and ``shape``. Raises Failure when the size is not right."""
-    tensor = torch.empty(tuple(entry["shape"]), dtype=torch_dtype(entry["dtype"]))
-    n_bytes = tensor.numel() * tensor.element_size()
+def read_tensor(entry: dict[str, Any], device: torch.device = CPU) -> torch.Tensor:
+    """The tensor of an entry with ``path``, ``dtype`` and ``shape``, on a device. Raises Failure when the size is not
+    right."""
+    n_bytes = math.prod(entry["shape"]) * torch_dtype(entry["dtype"]).itemsize
     if os.path.getsize(entry["path"]) != n_bytes:
         raise Failure(f"{entry['path']} does not hold {n_bytes} bytes for '{entry['name']}'")
+    is_large = n_bytes >= LARGE_BYTES
+    tensor = torch.empty(tuple(entry["shape"]), dtype=torch_dtype(entry["dtype"]), device=device if is_large else CPU)
     if n_bytes:
         with open(entry["path"], "rb") as file:
-            file.readinto(memoryview((ctypes.c_char * n_bytes).from_address(tensor.data_ptr())).cast("B"))
-    return tensor
+            if is_large:
+                read_bytes(file.fileno(), _raw(tensor))
+            else:
+                file.readinto(memoryview((ctypes.c_char * n_bytes).from_address(tensor.data_ptr())).cast("B"))
+    return tensor.to(device)
+
+
+def _raw(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.view(-1).view(torch.uint8)

@@ -8,6 +8,7 @@ is judged elsewhere, from the copies.
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -53,7 +54,7 @@ def handle_check(request: dict[str, Any]) -> dict[str, Any]:
 
     Runs it twice: the second time in other buffers, over other poison. Answers ``{"status": "ran", "changed_inputs",
     "overrun", "outputs": [entries], "fingerprints": {name: int}, "spread": {name: {"relative_l2", "max"}}, "again":
-    [entries], "scratch_bytes"}``;
+    [entries], "scratch_bytes", "stages_s": {name: seconds}}``;
     `spread` names the outputs whose bytes differ, and only they are written to the paths of `again`. Otherwise the
     status is ``out_of_memory``, ``refused`` (a launch or library step that cannot be made) or ``crashed``, with a
     ``message``: after a crash the CUDA context is lost, and this process must be replaced.
@@ -101,29 +102,48 @@ def _let_go(device: int) -> None:
 
 
 def _check(candidate: Candidate, request: dict[str, Any]) -> dict[str, Any]:
-    session = _SESSIONS.setdefault(request["candidate"], _Session())
+    session, clock = _SESSIONS.setdefault(request["candidate"], _Session()), _Clock()
     tensors, fingerprints = inputs_on(candidate.device).get(request["inputs"])
     run = _run_for(session, candidate, request["operation"], tensors)
+    clock.lap("inputs")
     run()
     gpu_device.synchronize(candidate.device)
     first = run.output_fingerprints()
     changed, overrun = run.changed_inputs(fingerprints), run.overrun()
+    clock.lap("first run")
     outputs = _written(run, request["outputs"])
+    clock.lap("copies")
     other = _elsewhere(run, candidate)
     second = other.output_fingerprints()
     differing = [name for name in first if first[name] != second[name]]
     if not differing:
         session.cases[request["case"]] = _Remembered(request["operation"], request["inputs"], first)
+    overrun, changed = [*overrun, *other.overrun()], [*changed, *other.changed_inputs(fingerprints)]
+    clock.lap("second run")
     return {
         "status": "ran",
-        "overrun": sorted({*overrun, *other.overrun()}),
-        "changed_inputs": sorted({*changed, *other.changed_inputs(fingerprints)}),
+        "overrun": sorted(set(overrun)),
+        "changed_inputs": sorted(set(changed)),
         "outputs": outputs,
         "fingerprints": {} if differing else first,
         "scratch_bytes": run.scratch_bytes,
         "spread": {name: _spread(run.tensors[name], other.tensors[name]) for name in differing},
         "again": _written(other, {name: request["again"][name] for name in differing}),
+        "stages_s": clock.laps_s,
     }
+
+
+class _Clock:
+    """Seconds by what they were spent on, of the host's clock."""
+
+    def __init__(self) -> None:
+        self.laps_s: dict[str, float] = {}
+        self._last = time.monotonic()
+
+    def lap(self, name: str) -> None:
+        """All since the last lap was spent on this."""
+        now = time.monotonic()
+        self.laps_s[name], self._last = now - self._last, now
 
 
 def _run_for(

@@ -45,7 +45,7 @@ class DeviceInputs:
         path = entry["path"]
         kept = self._kept.pop(path, None)
         if kept is None or fingerprint(kept.tensor) != kept.fingerprint:  # a kernel may have written anywhere
-            tensor = read_tensor(entry).to(on(self._device), copy=True)
+            tensor = read_tensor(entry, on(self._device))
             kept = _Kept(tensor, fingerprint(tensor), tensor.numel() * tensor.element_size())
         self._kept[path] = kept
         while sum(one.n_bytes for one in self._kept.values()) > self._max_bytes and len(self._kept) > 1:

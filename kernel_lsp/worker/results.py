@@ -4,7 +4,6 @@ rounding. On a GPU where one is lent for it, which no candidate uses meanwhile."
 from __future__ import annotations
 
 import contextlib
-import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -12,9 +11,10 @@ import torch
 
 from .backward import GRADIENT
 from .captured import Captured
+from .drawing import draw, own_generator
 from .exact import run_exact
 from .failure import Failure, TargetFailure, raised_by_user, short_message
-from .families import FAMILIES, SPECIAL_VALUES
+from .families import SPECIAL_VALUES
 from .machine import without_cuda
 from .program import quiet, user_outputs
 from .trial import call_original
@@ -69,11 +69,6 @@ def give_back_memory(gpu: int | None) -> None:
     """What is no longer used must not be missing to a candidate."""
     if gpu is not None and torch.cuda.is_initialized():
         torch.cuda.empty_cache()
-
-
-def own_generator(seed: int, *names: str) -> torch.Generator:
-    """Its own stream per tensor, the same on every machine."""
-    return torch.Generator().manual_seed(zlib.crc32("/".join([str(seed), *names]).encode()))
 
 
 def result_dtypes(captured: Captured, is_backward: bool) -> list[torch.dtype]:
@@ -175,14 +170,12 @@ class _Run:
 
     def _gradients(self, outputs: list[torch.Tensor]) -> list[torch.Tensor]:
         """Random gradients of the floating outputs, at their declared dtypes, on the CPU."""
-        make = FAMILIES["small_integers" if self.family == "small_integers" else "normal"]
+        family = "small_integers" if self.family == "small_integers" else "normal"
         captured, dtypes = self.captured, _declared_outputs(self.captured)
         assert captured.backward is not None, "gradients are for a backward pass"
         with CPU:
             return [
-                make(
-                    tuple(outputs[p].shape), own_generator(self.seed, self.family, GRADIENT, captured.output_names[p])
-                ).to(dtypes[p])
+                draw(family, tuple(outputs[p].shape), dtypes[p], self.seed, GRADIENT + captured.output_names[p])
                 for p in captured.backward.outputs
             ]
 

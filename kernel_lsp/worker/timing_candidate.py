@@ -10,9 +10,9 @@ import torch
 
 from .cuda_runtime import CudaError, on_device
 from .failure import short_message
-from .files import read_tensor
+from .gpu_inputs import inputs_on
 from .gpu_load import loaded_candidate
-from .gpu_run import POISON_BYTE, BoundRun, Candidate, fingerprint, on
+from .gpu_run import POISON_BYTE, BoundRun, Candidate, fingerprint
 from .timing import admit
 from .timing_subject import Subject, n_affordable_sets, refuse_zeros
 
@@ -26,11 +26,10 @@ def prepare_candidate(request: dict[str, Any]) -> dict[str, Any]:
     Answers ``{"status": "ready", ...}`` as `timing.admit` says, or ``{"status": "crashed", "message"}``.
     """
     candidate = loaded_candidate(request)
-    read = {entry["name"]: read_tensor(entry) for entry in request["inputs"]}
-    refuse_zeros(read)
     try:
         with on_device(candidate.device):
-            inputs = {name: tensor.to(on(candidate.device)) for name, tensor in read.items()}
+            inputs, _ = inputs_on(candidate.device).get(request["inputs"])
+            refuse_zeros(inputs)
             subject = candidate_subject(candidate, request["operation"], inputs, request.get("expected") or {})
             return {"status": "ready", **admit(request["subject"], subject, int(request.get("n_calls", 0)))}
     except (CudaError, RuntimeError) as error:

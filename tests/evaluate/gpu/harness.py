@@ -45,12 +45,18 @@ class StubCompiler:
 class NoClock:
     """Times nothing."""
 
+    async def offer(self, operation: TimedOperation) -> None:
+        pass
+
     async def time_operation(self, worker: Asker, operation: TimedOperation) -> NotTimed:
         return NotTimed("no clock here")
 
 
 class NoStages:
     """Keeps no times."""
+
+    def add_stage(self, name: str, elapsed_s: float) -> None:
+        pass
 
     def stage(self, name: str) -> AbstractContextManager[None]:
         return nullcontext()

@@ -55,10 +55,14 @@ def fake_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def time_operation(*_: object) -> NotTimed:
         return NotTimed("no clock here")
 
+    async def no_offer(*_: object) -> None:
+        pass
+
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     monkeypatch.setattr(session, "has_gpu", lambda: True)
     monkeypatch.setattr(Session, "new_worker", new_worker)
     monkeypatch.setattr(OperationTimer, "time_operation", time_operation)
+    monkeypatch.setattr(OperationTimer, "offer", no_offer)
     (tmp_path / "task.py").write_text(TASK)
 
 

@@ -17,7 +17,7 @@ from kernel_lsp.evaluate.timing_operation import (
     WrongWhileTimed,
 )
 
-from .harness import TIMES_US, bench
+from .harness import N_ELEMENTS, TIMES_US, bench, operation
 
 ALL = ("eager", "compile", "compile reduce-overhead", "compile max-autotune")
 GENEROUS_S = 60.0
@@ -380,3 +380,21 @@ async def test_an_unknown_gpu_has_no_floor_and_says_so(tmp_path: Path) -> None:
         comparison = await it.comparison()
     assert comparison.floor is None
     assert comparison.notes == ("no floor: no figures are known for Unheard-of 9000",)
+
+
+async def test_what_was_offered_before_is_not_prepared_again(tmp_path: Path) -> None:
+    async with bench(tmp_path, baselines=("eager",)) as it:
+        await it.timer.offer(operation("a", N_ELEMENTS))
+        await it.comparison()
+        assert sum(line.endswith("prepare eager") for line in it.log()) == 1
+
+
+async def test_a_candidate_that_is_given_up_leaves_the_baseline_to_the_next(tmp_path: Path) -> None:
+    """Its own worker is lost with it; PyTorch's is not."""
+    async with bench(tmp_path, baselines=("eager",)) as it:
+        offering = asyncio.create_task(it.timer.offer(operation("a", N_ELEMENTS)))
+        await asyncio.sleep(0.01)
+        offering.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await offering
+        assert isinstance(await it.time(), Timed)
