@@ -60,7 +60,11 @@ class JobQueue:
     def cancel(self, job: str) -> bool:
         """End the job; False when there is none. Its reply comes when all its processes are gone."""
         task = self._tasks.get(job)
-        return task.cancel() if task is not None else False
+        if task is None:
+            return False
+        # Not at once: a task that is cancelled before its first step never runs, and its reply would never be said.
+        asyncio.get_running_loop().call_soon(task.cancel)
+        return True
 
     def answer_model(self, answer: AnswerModel) -> Done:
         """Pass on what the editor's model said to the job that asked."""
