@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from kernel_lsp.core.expression import ExpressionError, evaluate_int, parse
@@ -56,9 +56,16 @@ FAMILIES = (
 """Beside `normal` and `given`; ordered by what they have been seen to catch."""
 
 
+OPERATOR_ALIGNMENT_BYTES = 16
+"""Of what a kernel is given: an operator copies an input that begins elsewhere, and leaves empty ones to PyTorch."""
+OFFSET_FAMILY = "small_integers"
+"""The family that is given at addresses of no more than this alignment: its sums are exact in any order."""
+
+
 @dataclass(frozen=True)
 class Case:
-    """One check. `sizes` binds the task's symbols; `is_captured` says that they are the captured ones."""
+    """One check. `sizes` binds the task's symbols; `is_captured` says that they are the captured ones. `offset_bytes`
+    is how far the inputs begin behind a page's start: what an operator is given may be a part of another tensor."""
 
     operation: OperationKind
     sizes: tuple[tuple[str, int], ...]
@@ -66,6 +73,12 @@ class Case:
     seed: int
     thread_order: ThreadOrder
     is_captured: bool = False
+    offset_bytes: int = 0
+
+    @property
+    def kind(self) -> str:
+        """What its inputs are, in words."""
+        return f"{self.family}, {self.offset_bytes} bytes off a page" if self.offset_bytes else self.family
 
 
 def shapes_for(graph: Graph, sizes: Mapping[str, int]) -> dict[str, tuple[int, ...]]:
@@ -129,7 +142,8 @@ def full_cases(
     for position, family in enumerate(FAMILIES):
         sizes = assignments[position % len(assignments)] if assignments else captured
         order = ("forward", "random", "reverse")[position % 3]
-        cases.append(_case(operation, sizes, captured, family, seed + 20 + position, order))
+        case = _case(operation, sizes, captured, family, seed + 20 + position, order)
+        cases.append(replace(case, offset_bytes=OPERATOR_ALIGNMENT_BYTES if family == OFFSET_FAMILY else 0))
     return cases
 
 

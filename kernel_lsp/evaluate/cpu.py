@@ -187,7 +187,8 @@ class CpuDevice:
                 deadline_s=limits.deadline_s,
                 may_write_variables=False,
             )
-            report = await executor.run(run.buffers(initialised=run.written), steps, built.symbols, options)
+            buffers = run.buffers(initialised=run.written, offset_bytes=case.offset_bytes)
+            report = await executor.run(buffers, steps, built.symbols, options)
             if not isinstance(report, ExecutionReport):
                 return report
             if crash := _crash(report):
@@ -240,7 +241,8 @@ class _Run:
     def _own(self) -> Iterator[BoundTensor]:
         return (tensor for tensor in self.bound.tensors if tensor.role != "input")
 
-    def buffers(self, initialised: set[str]) -> list[BufferFile]:
+    def buffers(self, initialised: set[str], offset_bytes: int = 0) -> list[BufferFile]:
+        """`offset_bytes` moves the inputs."""
         return [
             BufferFile(
                 name=tensor.name,
@@ -248,6 +250,7 @@ class _Run:
                 n_bytes=tensor.n_bytes,
                 role=tensor.role,
                 description=f"{tensor.dtype}[{', '.join(map(str, tensor.shape))}]",
+                offset_bytes=offset_bytes if tensor.role == "input" else 0,
                 is_initialised=tensor.name in initialised,
             )
             for tensor in self.bound.tensors
@@ -309,7 +312,7 @@ def _judge(run: _Run, case: Case, reports: Sequence[ExecutionReport], *, sampled
         case.operation,
         CaseResult(
             operation=run.bound.name,
-            family=case.family,
+            family=case.kind,
             shapes={tensor.name: tensor.shape for tensor in run.bound.tensors if tensor.role == "input"},
             n_blocks=sum(counters.n_blocks for report in reports for counters in report.counters),
             n_blocks_run=sum(counters.n_blocks_run for report in reports for counters in report.counters),

@@ -11,7 +11,7 @@ import shutil
 import time
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -236,6 +236,7 @@ def _operation_request(case: GpuCase) -> dict[str, Any]:
     return {
         "operation": case.bound.model_dump(mode="json"),
         "inputs": [_entry(tensor) for tensor in case.files.inputs],
+        "offset_bytes": case.case.offset_bytes,
     }
 
 
@@ -283,7 +284,7 @@ def _judge_copies(case: GpuCase, paths: Mapping[str, Path], gpu: str) -> CaseRes
         CaseResult(
             device=gpu,
             operation=case.bound.name,
-            family=case.files.family,
+            family=replace(case.case, family=case.files.family).kind,
             shapes={tensor.name: tensor.shape for tensor in case.bound.tensors if tensor.role == "input"},
             n_blocks=n_blocks,
             n_blocks_run=n_blocks,

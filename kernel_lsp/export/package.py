@@ -20,7 +20,7 @@ from kernel_lsp.errors import TargetError
 from kernel_lsp.export.files import write_files
 from kernel_lsp.export.function_text import offered_names
 from kernel_lsp.export.operator_text import OperatorParts, OperatorText
-from kernel_lsp.export.package_cases import small_cases
+from kernel_lsp.export.package_cases import empty_cases, small_cases
 from kernel_lsp.export.package_cpp import cpp_texts
 from kernel_lsp.export.package_python import package_module
 from kernel_lsp.source.cuda import host_function_lines, kernel_signatures
@@ -177,9 +177,8 @@ def _words(parts: PackageParts, operator: OperatorText) -> dict[str, str]:
 def _test_words(task: Task, operator: OperatorText) -> dict[str, str]:
     arguments = operator.forward.arguments
     names = dict(zip((a.name for a in task.arguments), (a.name for a in arguments), strict=True))
-    cases = [
-        {names[key]: shape for key, shape in shapes.items()} for shapes in small_cases(task, operator.plan.forward)
-    ]
+    small, empty = (find(task, operator.plan.forward) for find in (small_cases, empty_cases))
+    cases, empties = ([{names[key]: s for key, s in shapes.items()} for shapes in found] for found in (small, empty))
     if not cases:
         raise TargetError("no shapes that the task knows are inside the plan's contract", file=task.target)
     numbers = {names[a.name]: a.value for a in task.arguments if isinstance(a, TaskScalar)}
@@ -190,6 +189,7 @@ def _test_words(task: Task, operator: OperatorText) -> dict[str, str]:
         "RANGES": _literal(ranges),
         "NUMBERS": _literal(numbers),
         "CASES": _literal(cases),
+        "EMPTY_CASES": _literal(empties),
         "CAN_BE_DOUBLE": str(not re.search(r"torch\.b?float", task.reference_source)),
     }
 

@@ -19,7 +19,8 @@ def small_cases(task: Task, operation: Operation) -> list[Shapes]:
     small ones are. Empty when the contract holds for none."""
     found: list[Shapes] = []
     for pattern in PATTERNS.values():
-        aligned = (_shapes(task, operation, pattern, alignment) for alignment in ALIGNMENTS)
+        drawn = (_sizes(task, operation, pattern, alignment) for alignment in ALIGNMENTS)
+        aligned = (_shapes(task, operation, sizes) for sizes in drawn)
         shapes = next((s for s in aligned if s and _holds(task, operation, s)), None)
         if shapes is not None and shapes not in found:
             found.append(shapes)
@@ -27,18 +28,27 @@ def small_cases(task: Task, operation: Operation) -> list[Shapes]:
     return found[:MAX_CASES] or [shapes for shapes in configured if _holds(task, operation, shapes)][:1]
 
 
+def empty_cases(task: Task, operation: Operation) -> list[Shapes]:
+    """Shapes in which one dim after the other has the size 0. Whether PyTorch takes them it will say itself."""
+    sizes = _sizes(task, operation, next(iter(PATTERNS.values())), 1)
+    return [shapes for dim in sizes if (shapes := _shapes(task, operation, {**sizes, dim: 0}))]
+
+
 # --- below: drawing sizes
 
 
-def _shapes(task: Task, operation: Operation, pattern: Sequence[int], alignment: int) -> Shapes:
-    """The pattern's sizes, rounded up, for the dims in order; empty when a dim is no function of them."""
+def _sizes(task: Task, operation: Operation, pattern: Sequence[int], alignment: int) -> dict[str, int]:
+    """The pattern's sizes, rounded up, for the dims in order."""
     tensors = [p for p in operation.parameters if isinstance(p, TensorParameter)]
     scalars = _scalars(task, operation)
     dims = dict.fromkeys(d.id for t in tensors for d in t.dims if isinstance(d, Name) and d.id not in scalars)
-    sizes: dict[str, Number] = {
-        dim: -(-pattern[position % len(pattern)] // alignment) * alignment for position, dim in enumerate(dims)
-    }
-    values = {**scalars, **sizes}
+    return {dim: -(-pattern[position % len(pattern)] // alignment) * alignment for position, dim in enumerate(dims)}
+
+
+def _shapes(task: Task, operation: Operation, sizes: Mapping[str, int]) -> Shapes:
+    """Of every tensor at these sizes; empty when a dim is no function of them."""
+    tensors = [p for p in operation.parameters if isinstance(p, TensorParameter)]
+    values = {**_scalars(task, operation), **sizes}
     declared = {argument.name: argument.type.shape for argument in task.tensors}
     try:
         shapes = {t.name: tuple(evaluate_int(dim, values) for dim in t.dims) for t in tensors}

@@ -36,6 +36,7 @@ class _Remembered:
     operation: dict[str, Any]
     entries: list[dict[str, Any]]
     fingerprints: dict[str, int]
+    offset_bytes: int
 
 
 @dataclass
@@ -50,7 +51,8 @@ _SESSIONS: dict[str, _Session] = {}
 
 
 def handle_check(request: dict[str, Any]) -> dict[str, Any]:
-    """``{"candidate", "case", "operation", "inputs": [entries], "outputs": {name: path}, "again": {name: path}}``.
+    """``{"candidate", "case", "operation", "inputs": [entries], "outputs": {name: path}, "again": {name: path}}``, and
+    ``"offset_bytes"`` where inputs are to begin so far behind a page.
 
     Runs it twice: the second time in other buffers, over other poison. Answers ``{"status": "ran", "changed_inputs",
     "overrun", "outputs": [entries], "fingerprints": {name: int}, "spread": {name: {"relative_l2", "max"}}, "again":
@@ -104,7 +106,8 @@ def _let_go(device: int) -> None:
 def _check(candidate: Candidate, request: dict[str, Any]) -> dict[str, Any]:
     session, clock = _SESSIONS.setdefault(request["candidate"], _Session()), _Clock()
     tensors, fingerprints = inputs_on(candidate.device).get(request["inputs"])
-    run = _run_for(session, candidate, request["operation"], tensors)
+    offset_bytes = int(request.get("offset_bytes", 0))
+    run = _run_for(session, candidate, request["operation"], tensors, offset_bytes)
     clock.lap("inputs")
     run()
     gpu_device.synchronize(candidate.device)
@@ -117,7 +120,9 @@ def _check(candidate: Candidate, request: dict[str, Any]) -> dict[str, Any]:
     second = other.output_fingerprints()
     differing = [name for name in first if first[name] != second[name]]
     if not differing:
-        session.cases[request["case"]] = _Remembered(request["operation"], request["inputs"], first)
+        session.cases[request["case"]] = _Remembered(
+            request["operation"], request["inputs"], first, offset_bytes
+        )
     overrun, changed = [*overrun, *other.overrun()], [*changed, *other.changed_inputs(fingerprints)]
     clock.lap("second run")
     return {
@@ -147,15 +152,19 @@ class _Clock:
 
 
 def _run_for(
-    session: _Session, candidate: Candidate, operation: dict[str, Any], tensors: dict[str, torch.Tensor]
+    session: _Session,
+    candidate: Candidate,
+    operation: dict[str, Any],
+    tensors: dict[str, torch.Tensor],
+    offset_bytes: int,
 ) -> BoundRun:
     """The buffers of an earlier case of these shapes with new content, or new buffers."""
-    key = repr((operation["name"], operation["tensors"]))
+    key = repr((operation["name"], operation["tensors"], offset_bytes))
     run = session.runs.get(key)
     if run is not None:
         run.refill(tensors)
         return run
-    run = BoundRun(candidate, operation, tensors)
+    run = BoundRun(candidate, operation, tensors, offset_bytes=offset_bytes)
     if run.input_bytes + run.output_bytes + run.scratch_bytes <= MAX_KEPT_BYTES:
         session.runs[key] = run
     return run
@@ -205,7 +214,7 @@ def _recheck(candidate: Candidate, request: dict[str, Any]) -> dict[str, Any]:
 
 def _is_same_again(candidate: Candidate, case: _Remembered) -> bool:
     tensors, _ = inputs_on(candidate.device).get(case.entries)
-    run = BoundRun(candidate, case.operation, tensors)
+    run = BoundRun(candidate, case.operation, tensors, offset_bytes=case.offset_bytes)
     run()
     gpu_device.synchronize(candidate.device)
     return run.output_fingerprints() == case.fingerprints

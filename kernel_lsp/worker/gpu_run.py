@@ -52,13 +52,22 @@ class BoundRun:
     """A bound operation with buffers of its own. Calling it takes the steps on the current stream.
 
     `inputs` are tensors by name, on any device; their content is copied, and they are kept for `fresh`. Every tensor
-    lies between two guards of `GUARD_BYTES`. Raises torch.OutOfMemoryError where they do not fit.
+    lies between two guards of `GUARD_BYTES`; inputs begin `offset_bytes` behind a page. Raises torch.OutOfMemoryError
+    where they do not fit.
     """
 
-    def __init__(self, candidate: Candidate, operation: Mapping[str, Any], inputs: Mapping[str, torch.Tensor]) -> None:
+    def __init__(
+        self,
+        candidate: Candidate,
+        operation: Mapping[str, Any],
+        inputs: Mapping[str, torch.Tensor],
+        *,
+        offset_bytes: int = 0,
+    ) -> None:
         self.device = candidate.device
         self.tensors: dict[str, torch.Tensor] = {}
         self._candidate, self._operation, self._inputs = candidate, operation, inputs
+        self._offset_bytes = offset_bytes
         self._roles = {tensor["name"]: tensor["role"] for tensor in operation["tensors"]}
         self._buffers: dict[str, torch.Tensor] = {}
         self._own: dict[str, torch.Tensor] = {}
@@ -73,7 +82,7 @@ class BoundRun:
 
     def fresh(self) -> BoundRun:
         """The same operation on the same content in buffers of its own: other addresses while this one lives."""
-        return BoundRun(self._candidate, self._operation, self._inputs)
+        return BoundRun(self._candidate, self._operation, self._inputs, offset_bytes=self._offset_bytes)
 
     def refill(self, inputs: Mapping[str, torch.Tensor]) -> None:
         """Other content at the same addresses; outputs and scratch are poisoned."""
@@ -131,8 +140,10 @@ class BoundRun:
     def _allocate(self, tensor: Mapping[str, Any]) -> None:
         name, dtype = tensor["name"], torch_dtype(tensor["dtype"])
         n_bytes = dtype.itemsize * math.prod(tensor["shape"])
-        buffer = torch.full((n_bytes + 2 * GUARD_BYTES,), POISON_BYTE, dtype=torch.uint8, device=on(self.device))
-        self._buffers[name] = buffer
+        offset = self._offset_bytes if tensor["role"] == "input" else 0
+        n_whole = offset + n_bytes + 2 * GUARD_BYTES
+        whole = torch.full((n_whole,), POISON_BYTE, dtype=torch.uint8, device=on(self.device))
+        self._buffers[name] = buffer = whole[offset:]
         self._own[name] = buffer[GUARD_BYTES : GUARD_BYTES + n_bytes].view(dtype).view(tensor["shape"])
 
     def _step(self, step: Mapping[str, Any], candidate: Candidate) -> Callable[[], None]:

@@ -236,3 +236,17 @@ def test_a_machine_without_a_gpu_is_told_what_to_do(gpu: ModuleType) -> None:
 def test_a_candidate_that_was_not_loaded_is_our_fault(gpu: ModuleType) -> None:
     with pytest.raises(Exception, match="not loaded"):
         gpu.COMMANDS["check"]({"candidate": "unknown"})
+
+
+def test_inputs_may_begin_off_a_page(gpu: ModuleType, files: ModuleType, driver: FakeDriver, tmp_path: Path) -> None:
+    gpu_run = importlib.import_module(f"{gpu.__package__}.gpu_run")
+    operation = bind(plan_of(CU_TEXT).forward, {"x": (5,)}, {"by": 1.0}, kernel_signatures(CU_TEXT))
+    x = torch.arange(5.0)
+    run = gpu_run.BoundRun(candidate(driver, gpu_run), operation.model_dump(mode="json"), {"x": x}, offset_bytes=16)
+    for each in (run, run.fresh()):
+        buffer = each._buffers["x"]
+        assert each.tensors["x"].data_ptr() == buffer.data_ptr() + gpu_run.GUARD_BYTES
+        assert buffer.storage_offset() == 16
+        assert torch.equal(each.tensors["x"], x)
+        assert each._buffers["out"].storage_offset() == 0
+        assert each.overrun() == []
