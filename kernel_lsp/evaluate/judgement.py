@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -46,7 +47,7 @@ def judge_outputs(
     factor = FORWARD_FACTOR if direction == "forward" else BACKWARD_FACTOR
     masks = written or [None] * len(outputs)
     errors = tuple(
-        _judge_output(tensor, path, expectation, factor, mask, _drift(case, tensor.dtype))
+        _judge_output(tensor, path, expectation, factor, mask, _drift(case, tensor))
         for (tensor, path), expectation, mask in zip(outputs, expectations, masks, strict=True)
     )
     result = case.model_copy(update={"errors": errors})
@@ -91,12 +92,15 @@ def _judge_output(
     return compare(found, expectation, factor=factor, written=mask, drift=drift)
 
 
-def _drift(case: CaseResult, dtype: DType) -> float:
+def _drift(case: CaseResult, output: BoundTensor) -> float:
     """What adding up one after the other, as each thread does, may be off, relative to the sum. Roundings of n terms
     add up like a random walk, to the square root of n; those of equal numbers all go the same way. PyTorch on a CPU
-    adds in blocks and hardly drifts, so that its own error does not tell. Narrow types are added up in f32."""
-    unit = F64_UNIT if dtype is DType.F64 else F32_UNIT
-    n_terms = max((size for shape in case.shapes.values() for size in shape), default=1)
+    adds in blocks and hardly drifts, so that its own error does not tell. Narrow types are added up in f32. A sum may
+    run along any dim, or over several: the gradient of a weight adds up all rows, over however many dims."""
+    unit = F64_UNIT if output.dtype is DType.F64 else F32_UNIT
+    longest_dim = max((size for shape in case.shapes.values() for size in shape), default=1)
+    largest_input = max((math.prod(shape) for shape in case.shapes.values()), default=1)
+    n_terms = max(longest_dim, largest_input // max(output.n_elements, 1))
     if case.family == SAME_NUMBERS:
         return unit * n_terms / 2
     return unit * min(n_terms, MAX_TERMS) ** 0.5
