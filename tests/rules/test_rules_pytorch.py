@@ -39,6 +39,12 @@ def test_the_examples_have_no_finding_but_those_judged_right(path: Path) -> None
     [
         "if mask is not None:\n    x = x * mask\nreturn x",
         "if mask:\n    x = x * mask\nreturn x",
+        "return x * torch.tensor(3.0)",
+        "return nn.CrossEntropyLoss()(x, mask)",
+        "return [torch.as_tensor(i) for i in self.matches]",
+        "packed = nn.utils.rnn.pack_padded_sequence(x, mask.cpu())\nreturn packed",
+        "h = x[:, 0]\nfor t in range(x.shape[1]):\n    h = torch.tanh(self.cell(x[:, t]) + self.state(h))\nreturn h",
+        "d = x[:, :, None] - x[:, None, :]\nd[:, 0] += 1\nreturn d.sum(-1)",
         "if x.shape[0] > 1:\n    x = x * 2\nreturn x",
         "if x.dim() == 2 and x.dtype == torch.float64:\n    x = x * 2\nreturn x",
         "if self.training:\n    x = x * 2\nreturn x",
@@ -106,6 +112,19 @@ def test_a_compiled_function_has_its_chains_fused() -> None:
     assert found(f"@torch.compile\n{chain}") == []
 
 
+def test_a_value_read_once_in_an_epoch_is_no_wait_in_each_round() -> None:
+    step = "        loss = F.mse_loss(model(x), x)\n        loss.backward()\n"
+    epoch = f"def train(model, batches):\n  for epoch in range(9):\n    for x in batches:\n{step}"
+    assert found(f"{epoch}    print(loss.item())\n") == []
+    assert found(f"{epoch}        print(loss.item())\n") == ["KL105"]
+
+
+def test_a_tensor_that_grows_and_is_needed_in_each_round_has_to_be_whole() -> None:
+    grow = "def write(model, x):\n  for _ in range(9):\n    y = torch.relu(model({}))\n    x = torch.cat((x, y), 1)\n  return x\n"
+    assert found(grow.format("x")) == []
+    assert found(grow.format("1")) == ["KL114"]
+
+
 # --- where something must be said
 
 
@@ -123,6 +142,9 @@ def test_a_compiled_function_has_its_chains_fused() -> None:
         ("return torch.nonzero(x)", "KL106"),
         ("return x.unique()", "KL106"),
         ("keep = x > 0\nreturn x[keep]", "KL106"),
+        ("h = x[:, 0]\nfor t in range(x.shape[1]):\n    h = h + x[:, t] * 2\nreturn h", "KL107"),
+        ("h = x[:, 0]\nfor t in range(x.shape[1]):\n    y = x[:, t]\n    y = y * 2\n    h += y\nreturn h", "KL107"),
+        ("return torch.as_tensor(self.mean) + x", "KL122"),
         ("out = []\nfor row in x:\n    out.append(row)\nreturn torch.stack(out)", "KL107"),
         ("n = x.size(1)\nfor t in range(n):\n    self.state = x[:, t]\nreturn x", "KL107"),
         ("torch.cuda.synchronize()\nreturn x", "KL108"),
@@ -132,7 +154,7 @@ def test_a_compiled_function_has_its_chains_fused() -> None:
         ("d = x.unsqueeze(1) - mask.unsqueeze(0)\nreturn torch.norm(d, dim=-1)", "KL113"),
         ("return x + torch.zeros(x.shape)", "KL120"),
         ("return x + torch.arange(4).cuda()", "KL121"),
-        ("return x * torch.tensor(3.0)", "KL122"),
+        ("return x * torch.tensor(3.0, device=x.device)", "KL122"),
         ("return nn.ReLU()(x)", "KL123"),
         ("y = x.expand(4, 4)\ny[0] = 1\nreturn y", "KL125"),
         ("y = x.expand(4, 4)\ny.add_(1)\nreturn y", "KL125"),

@@ -196,7 +196,8 @@ def cat_in_loop(scope: Scope) -> Iterator[Hit]:
                 value=ast.Call(func=function, args=[ast.List(elts=parts) | ast.Tuple(elts=parts), *_]) as call,
             ) if scope.dotted(function) in ("torch.cat", "torch.concat", "torch.vstack", "torch.hstack"):
                 grows = any(isinstance(part, ast.Name) and part.id == name for part in parts)
-                if grows and scope.loop_around(statement) is not None:
+                loop = scope.loop_around(statement)
+                if grows and loop is not None and not _is_read_besides(name, loop, call):
                     message = f"`{name}` is copied whole in each round: collect in a list, concatenate once"
                     yield hit(scope, call, message)
 
@@ -507,6 +508,13 @@ def _new_dim(node: ast.expr, scope: Scope) -> int | None:
     return None
 
 
+def _is_read_besides(name: str, loop: ast.stmt, call: ast.Call) -> bool:
+    """Whether the loop needs the value so far, as a model needs the tokens that it wrote."""
+    reads = [n for n in ast.walk(loop) if isinstance(n, ast.Name) and n.id == name and isinstance(n.ctx, ast.Load)]
+    own = sum(isinstance(node, ast.Name) and node.id == name for node in ast.walk(call))
+    return len(reads) > own
+
+
 def _is_reduced(node: ast.expr, scope: Scope) -> bool:
     """Whether a reduction takes the value, through pointwise operations, here or through the one name it is given."""
     child: ast.AST = node
@@ -514,7 +522,8 @@ def _is_reduced(node: ast.expr, scope: Scope) -> bool:
         if isinstance(parent, ast.Call) and scope.function_name(parent) in REDUCTIONS:
             return True
         if isinstance(parent, ast.Assign) and isinstance(parent.targets[0], ast.Name):
-            return _name_is_reduced(parent.targets[0].id, scope)
+            name = parent.targets[0].id
+            return _name_is_reduced(name, scope) and not _is_written_by_parts(name, scope)
         if isinstance(parent, ast.stmt):
             return False
         is_argument = isinstance(parent, ast.Call) and child is not parent.func
@@ -532,6 +541,17 @@ def _name_is_reduced(name: str, scope: Scope) -> bool:
         names = (node for operand in operands for node in ast.walk(operand) if isinstance(node, ast.Name))
         scope.reduced_names = frozenset(node.id for node in names)
     return name in scope.reduced_names
+
+
+def _is_written_by_parts(name: str, scope: Scope) -> bool:
+    """Whether parts of what the name stands for are set: then it has to be there."""
+    targets = (
+        target
+        for statement in scope.statements
+        if isinstance(statement, ast.Assign | ast.AugAssign)
+        for target in (statement.targets if isinstance(statement, ast.Assign) else [statement.target])
+    )
+    return any(isinstance(t, ast.Subscript) and isinstance(t.value, ast.Name) and t.value.id == name for t in targets)
 
 
 def _only_repeats(counts: list[ast.expr], dim: int) -> bool:

@@ -131,7 +131,7 @@ def constant_in_forward(scope: Scope) -> Iterator[Hit]:
         return
     for call in scope.calls:
         is_copy = scope.dotted(call.func) in ("torch.tensor", "torch.as_tensor", "torch.from_numpy")
-        if is_copy and call.args and not scope.is_tensor(call.args[0]):
+        if is_copy and call.args and not scope.is_tensor(call.args[0]) and _is_constant_copy(call, scope):
             yield hit(scope, call, "this copies from the CPU at each forward: keep it as a buffer")
 
 
@@ -172,6 +172,7 @@ def module_in_forward(scope: Scope) -> Iterator[Hit]:
         dotted = scope.dotted(call.func)
         parts = dotted.removeprefix("torch.nn.").split(".")
         is_layer = dotted.startswith("torch.nn.") and parts[-1][:1].isupper() and parts[0] not in _NOT_LAYERS
+        is_layer = is_layer and not parts[-1].endswith("Loss")  # has nothing to train or to save
         if is_layer or dotted == "torch.nn.Parameter":
             yield hit(scope, call, f"`{parts[-1]}` is new at each forward: make it in `__init__`")
 
@@ -336,6 +337,33 @@ def _added_argument(call: ast.Call, text: str, scope: Scope) -> TextEdit:
     comma = "" if not has_arguments else " " if source[:-1].rstrip().endswith(",") else ", "
     at = TextRange(place.end_line, place.end_column - 1, place.end_line, place.end_column - 1)
     return TextEdit(at, comma + text)
+
+
+def _is_constant_copy(call: ast.Call, scope: Scope) -> bool:
+    """Not of a number that stays on the CPU, which kernels get as an argument, and not of what a loop goes over."""
+    value = call.args[0]
+    is_number = isinstance(value, ast.BinOp) or (isinstance(value, ast.Constant) and not isinstance(value.value, str))
+    if is_number and keyword(call, "device") is None and not _is_moved(call, scope):
+        return False
+    names = {node.id for node in ast.walk(value) if isinstance(node, ast.Name)}
+    return names.isdisjoint(_counted_around(call, scope))
+
+
+def _is_moved(call: ast.Call, scope: Scope) -> bool:
+    """``torch.tensor(...).to(...)`` or ``.cuda()``."""
+    parent = next(scope.around(call), None)
+    return isinstance(parent, ast.Attribute) and parent.attr in ("to", "cuda", "type_as")
+
+
+def _counted_around(node: ast.AST, scope: Scope) -> set[str]:
+    """The names that loops and comprehensions around the node go over."""
+    targets: list[ast.expr] = []
+    for parent in scope.around(node):
+        if isinstance(parent, ast.For | ast.AsyncFor):
+            targets.append(parent.target)
+        elif isinstance(parent, ast.ListComp | ast.GeneratorExp | ast.SetComp | ast.DictComp):
+            targets += [generator.target for generator in parent.generators]
+    return {name.id for target in targets for name in ast.walk(target) if isinstance(name, ast.Name)}
 
 
 def _device_fix(call: ast.Call, scope: Scope) -> tuple[QuickFix, ...]:

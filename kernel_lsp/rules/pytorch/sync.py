@@ -44,7 +44,7 @@ def host_sync(scope: Scope) -> Iterator[Hit]:
         return
     for call in scope.calls:
         name = _to_host(call, scope)
-        if name:
+        if name and not _is_wanted_on_cpu(call, scope):
             yield hit(scope, call, f"`{name}` waits for the GPU at each forward: keep the value in a tensor")
 
 
@@ -188,7 +188,7 @@ def sync_in_loop(scope: Scope) -> Iterator[Hit]:
     for call in scope.calls:
         name = _to_host(call, scope) or _scalar_conversion(call, scope)
         loop = scope.loop_around(call) if name else None
-        if loop is not None and not _is_occasional(call, loop, scope):
+        if loop is not None and not _is_occasional(call, loop, scope) and not _holds_steps(loop):
             yield hit(scope, call, f"`{name}` waits for the GPU in each round of this loop: read the value after it")
 
 
@@ -260,7 +260,8 @@ def loop_over_tensor(scope: Scope) -> Iterator[Hit]:
     if not scope.is_forward:
         return
     for loop in scope.loops:
-        if isinstance(loop, ast.For) and (_iterates_tensor(loop.iter, scope) or _counts_size(loop, scope)):
+        goes_over = isinstance(loop, ast.For) and (_iterates_tensor(loop.iter, scope) or _counts_size(loop, scope))
+        if isinstance(loop, ast.For) and goes_over and not _is_recurrence(loop):
             message = "this loop launches kernels for each index of a dimension: use one operation over all of it"
             yield hit(scope, loop.iter, message)
 
@@ -384,6 +385,52 @@ def _is_occasional(call: ast.Call, loop: ast.stmt, scope: Scope) -> bool:
             if is_periodic or any(isinstance(n, ast.Break | ast.Return | ast.Raise) for n in parent.body):
                 return True
     return False
+
+
+_CPU_ARGUMENTS = ("pack_padded_sequence",)
+"""Functions that take nothing else: their lengths have to be on the CPU."""
+
+
+def _is_wanted_on_cpu(call: ast.Call, scope: Scope) -> bool:
+    parent = next(scope.around(call), None)
+    return isinstance(parent, ast.Call) and scope.dotted(parent.func).rpartition(".")[2] in _CPU_ARGUMENTS
+
+
+def _holds_steps(loop: ast.stmt) -> bool:
+    """Whether each round is an epoch: an inner loop does the steps, beside which one wait is nothing."""
+    inner = (node for node in ast.walk(loop) if isinstance(node, ast.For | ast.While) and node is not loop)
+    return any(
+        isinstance(node, ast.Attribute) and node.attr in ("backward", "step")
+        for each in inner
+        for node in ast.walk(each)
+    )
+
+
+def _is_recurrence(loop: ast.For) -> bool:
+    """Whether a round needs the result of the one before, other than to add to it, as ``h = cell(x[t], h)`` does."""
+    for node in ast.walk(loop):
+        if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
+            name, value = node.targets[0].id, node.value
+            is_needed = any(isinstance(each, ast.Name) and each.id == name for each in ast.walk(value))
+            if is_needed and not _adds_to(name, value) and not _is_read_first(name, loop, node):
+                return True
+    return False
+
+
+def _adds_to(name: str, value: ast.expr) -> bool:
+    """``total + ...``."""
+    if not isinstance(value, ast.BinOp) or not isinstance(value.op, ast.Add | ast.Sub):
+        return False
+    return any(isinstance(side, ast.Name) and side.id == name for side in (value.left, value.right))
+
+
+def _is_read_first(name: str, loop: ast.For, statement: ast.Assign) -> bool:
+    """Whether the round itself gave the name its value before: ``y = x[i]``, then ``y = y * 2``."""
+    targets = [loop.target]
+    for node in ast.walk(loop):
+        if isinstance(node, ast.Assign) and node.lineno < statement.lineno:
+            targets += node.targets
+    return any(isinstance(n, ast.Name) and n.id == name for target in targets for n in ast.walk(target))
 
 
 def _iterates_tensor(iterated: ast.expr, scope: Scope) -> bool:
