@@ -30,11 +30,11 @@ demo: $(INSTALLED)  ## optimize TARGET on the CPU and end with a report
 test: $(INSTALLED)  ## run the tests
 	@$(BIN)/python -m pytest $(PYTEST_ARGS)
 
-test-editors: $(INSTALLED)  ## drive real editors: VS Code in Chromium, Neovim, Emacs
+test-editors: $(INSTALLED)  ## drive real editors: VS Code in Chromium, Neovim, Helix, Emacs
 	@sh scripts/install_editors.sh $(EDITORS)
 	@cd vscode-client && npm ci --ignore-scripts --no-audit --no-fund && npm run typecheck && npm test && npm run package
-	@KERNEL_LSP_EDITORS=$(EDITORS) node --test --test-concurrency=1 tests/editors_vscode/*.test.mjs
-	@$(BIN)/python -m pytest -q tests/editors tests/editors_nvim tests/editors_emacs
+	@KERNEL_LSP_EDITORS=$(abspath $(EDITORS)) node --test --test-concurrency=1 --test-reporter=spec tests/editors_vscode/*.test.mjs
+	@KERNEL_LSP_EDITORS=$(abspath $(EDITORS)) $(BIN)/python -m pytest -q -rs -n0 tests/editors tests/editors_nvim tests/editors_emacs tests/editors_helix
 
 attacks: $(INSTALLED)  ## check the kernels that cheat and those that are only unusual, and print both rates
 	@$(BIN)/python scripts/run_corpora.py

@@ -1,7 +1,8 @@
 #!/bin/sh
 # Installs the real editors that the editor tests drive into folder $1 (default /opt/kernel-lsp-editors): VS Code's
-# workbench (code-server), playwright-core, vsce, and from the distribution Chromium, ripgrep, Neovim and Emacs.
-# Safe to repeat; a finished installation is left alone. Settings: APT=no skips the distribution's packages.
+# workbench (code-server), playwright-core, vsce, and from the distribution Chromium, ripgrep, Neovim and Emacs; where it
+# can be had, newer Neovims and Helix too. Safe to repeat; a finished installation is left alone.
+# Settings: APT=no skips the distribution's packages, NEWER=no the newer editors.
 set -eu
 
 folder=${1:-/opt/kernel-lsp-editors}
@@ -9,6 +10,7 @@ code_server_version=4.100.3
 playwright_version=1.56.1
 vsce_version=3.7.0
 packages="chromium ripgrep neovim emacs-nox elpa-eglot libkrb5-dev libx11-dev libxkbfile-dev libsecret-1-dev pkg-config g++ make python3"
+scripts=$(cd "$(dirname "$0")" && pwd)
 started=$(date +%s)
 
 fail() {
@@ -25,9 +27,23 @@ run() {
 install_packages() {
     [ "${APT:-yes}" = yes ] || return 0
     command -v apt-get >/dev/null || fail "no apt-get here" "install $packages yourself, then repeat with APT=no"
+    missing=
+    for package in $packages; do
+        dpkg-query --show --showformat='${Status}' "$package" 2>/dev/null | grep -q 'ok installed' ||
+            missing="$missing $package"
+    done
+    [ -n "$missing" ] || return 0
+    [ "$(id -u)" = 0 ] || fail "packages are missing and this is not root" "sudo apt-get install$missing"
     run apt-get update -qq
     # shellcheck disable=SC2086  # one word per package
-    DEBIAN_FRONTEND=noninteractive run apt-get install -y -qq --no-install-recommends $packages
+    DEBIAN_FRONTEND=noninteractive run apt-get install -y -qq --no-install-recommends $missing
+}
+
+# A convenience: the tests of what cannot be had are skipped, and say so.
+install_newer() {
+    [ "${NEWER:-yes}" = yes ] || return 0
+    nice -n 15 sh "$scripts/install_newer_editors.sh" "$folder/newer" >>"$folder/install.log" 2>&1 ||
+        echo "install_editors: newer editors could not be installed, and their tests will be skipped: $folder/install.log"
 }
 
 # The published package has the workbench without the modules that it needs: they come from the registry in three steps,
@@ -64,7 +80,10 @@ install_tools() {
 }
 
 command -v npm >/dev/null || fail "npm was not found" "install Node.js 20 or newer"
+[ "$(node -p 'Number(process.versions.node.split(".")[0]) >= 20')" = true ] ||
+    fail "Node.js $(node --version) is too old" "install Node.js 20 or newer"
 mkdir -p "$folder"
+folder=$(cd "$folder" && pwd) # absolute: the steps below change the folder
 stamp=$folder/installed-$code_server_version-$playwright_version-$vsce_version
 if [ ! -f "$stamp" ]; then
     install_packages
@@ -72,4 +91,5 @@ if [ ! -f "$stamp" ]; then
     install_workbench
     : >"$stamp"
 fi
+install_newer
 echo "Editors are in $folder ($(($(date +%s) - started)) s)"

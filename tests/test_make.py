@@ -48,7 +48,9 @@ def test_a_python_without_venv_names_its_package(tmp_path: Path) -> None:
     assert "sudo apt-get install python3.12-venv" in done.stderr
 
 
-@pytest.mark.parametrize("script", ["scripts/install.sh", ".ci/run"])
+@pytest.mark.parametrize(
+    "script", ["scripts/install.sh", "scripts/install_editors.sh", "scripts/install_newer_editors.sh", ".ci/run"]
+)
 def test_a_script_parses(script: str) -> None:
     shell = (ROOT / script).read_text().splitlines()[0].removeprefix("#!").split()
     assert run(*shell, "-n", script).returncode == 0

@@ -1,20 +1,18 @@
-"""A whole session in a real headless Neovim, through vim.lsp and without any plugin: `apt-get install neovim`."""
+"""A whole session in real headless Neovims, through vim.lsp and without any plugin: `apt-get install neovim`."""
 
 from __future__ import annotations
 
 import json
-import os
-import shutil
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.editors.installed import environment, programs
 from tests.server.samples import CALL_LINE, NET_FORWARD_LINE, NET_LINE, SCALE, SCALE_LINE
 
-NEOVIM = shutil.which("nvim")
+NEOVIMS = programs("nvim")
 SESSION = Path(__file__).with_name("session.lua")
 STEP_S, SESSION_S = 180, 500
 CANCEL_S = 1.0
@@ -22,31 +20,28 @@ SLACK = 3.0
 """Neovim looks every 50 ms, and other work on the machine may take its turns."""
 
 pytestmark = [
-    pytest.mark.skipif(NEOVIM is None, reason="no Neovim here: apt-get install neovim"),
+    pytest.mark.skipif(not NEOVIMS, reason="no Neovim here: apt-get install neovim"),
     pytest.mark.timeout(SESSION_S + 60),
 ]
 
 
-@pytest.fixture(scope="module")
-def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+@pytest.fixture(scope="module", params=NEOVIMS.values(), ids=NEOVIMS.keys())
+def seen(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What the session saw. One session for all tests: each step builds on those before."""
     root = tmp_path_factory.mktemp("neovim")
     (root / ".kernel-lsp").mkdir()
     (root / "scale.py").write_text(SCALE)
-    environment = {
-        **os.environ,
+    about = {
         "FILE": str(root / "scale.py"),
         "SEEN": str(root / "seen.json"),
-        "PYTHON": sys.executable,
         "SCALE_LINE": str(SCALE_LINE + 1),
         "NET_LINE": str(NET_LINE + 1),
         "DEADLINE_MS": str(STEP_S * 1000),
-        "XDG_STATE_HOME": str(root / "state"),
-        "XDG_CACHE_HOME": os.environ.get("XDG_CACHE_HOME", str(Path.home() / ".cache")),
     }
-    assert NEOVIM is not None
-    command = [NEOVIM, "--headless", "--clean", "-n", "-c", f"luafile {SESSION}"]
-    ran = subprocess.run(command, env=environment, cwd=root, capture_output=True, timeout=SESSION_S, check=False)
+    command = [request.param, "--headless", "--clean", "-n", "-c", f"luafile {SESSION}"]
+    ran = subprocess.run(
+        command, env={**environment(root), **about}, cwd=root, capture_output=True, timeout=SESSION_S, check=False
+    )
     assert (root / "seen.json").is_file(), ran.stderr.decode(errors="replace")
     found: dict[str, Any] = json.loads((root / "seen.json").read_text())
     assert "problem" not in found, (found["problem"], found["messages"])

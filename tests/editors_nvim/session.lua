@@ -22,7 +22,7 @@ end
 
 local function until_holds(what, holds)
   if not vim.wait(deadline_ms, holds, 50) then
-    error("not in time: " .. what)
+    error("not in time: " .. what .. "; jobs: " .. vim.inspect(require("kernel_lsp.jobs").list()))
   end
 end
 
@@ -42,14 +42,41 @@ local function runs()
   end, require("kernel_lsp.jobs").list())
 end
 
+local function start()
+  if vim.env.WAY == "enable" then
+    vim.lsp.enable("kernel_lsp") -- lsp/kernel_lsp.lua alone, with the settings of the pyproject.toml
+  else
+    require("kernel_lsp").setup({
+      cmd = { vim.env.PYTHON, "-m", "kernel_lsp", "serve" },
+      settings = { device = "cpu", generations = 1, proposals = 2 },
+    })
+  end
+end
+
+local function follow_progress()
+  local version = vim.version()
+  seen.version = string.format("%d.%d.%d", version.major, version.minor, version.patch)
+  seen.has_progress = vim.fn.exists("##LspProgress") == 1
+  if not seen.has_progress then
+    return
+  end
+  local titles, kinds = {}, {}
+  vim.api.nvim_create_autocmd("LspProgress", {
+    callback = function(event)
+      local value = event.data.params.value
+      kinds[value.kind] = true
+      titles[value.title or ""] = true
+      seen.progress, seen.progress_kinds = vim.tbl_keys(titles), vim.tbl_keys(kinds)
+    end,
+  })
+end
+
 local function session()
   local jobs = require("kernel_lsp.jobs")
   local review = require("kernel_lsp.review")
   local kernel = vim.fn.fnamemodify(vim.env.FILE, ":h") .. "/kernels/scale.cu"
-  require("kernel_lsp").setup({
-    cmd = { vim.env.PYTHON, "-m", "kernel_lsp", "serve" },
-    settings = { device = "cpu", generations = 1, proposals = 2 },
-  })
+  start()
+  follow_progress()
   vim.cmd("edit " .. vim.env.FILE)
   vim.cmd("set filetype=python")
   seen.commands = vim.tbl_keys(vim.api.nvim_get_commands({}))
@@ -122,7 +149,8 @@ local function session()
   vim.cmd("checkhealth kernel_lsp")
   seen.health = table.concat(vim.api.nvim_buf_get_lines(0, 0, -1, false), "\n")
   vim.cmd("helptags " .. vim.env.PLUGIN .. "/doc")
-  seen.help = pcall(vim.cmd, "help :LspKernelOptimize")
+  local fine, problem = pcall(vim.cmd, "help :LspKernelOptimize")
+  seen.help = fine and vim.api.nvim_get_current_line():match("LspKernelOptimize") or problem
 end
 
 vim.defer_fn(function()

@@ -1,25 +1,28 @@
-"""The Neovim plugin in real headless Neovims: that of the distribution, and every one that KERNEL_LSP_NEOVIMS names."""
+"""The Neovim plugin in real headless Neovims: that of the distribution, and newer ones where they are installed.
+
+Neovim 0.11 and newer starts the server in both ways: with `setup()`, and by `vim.lsp.enable` alone.
+"""
 
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.editors.installed import environment_of_the_server, programs
 from tests.server.samples import SCALE, SCALE_LINE
 
 ROOT = Path(__file__).parent.parent.parent
 PLUGIN = ROOT / "nvim-client"
 SESSION = Path(__file__).with_name("session.lua")
-NEOVIMS = tuple(
-    path for name in ("nvim", *os.environ.get("KERNEL_LSP_NEOVIMS", "").split()) if (path := shutil.which(name))
-)
+SETTINGS = '[tool.kernel-lsp]\ndevice = "cpu"\ngenerations = 1\nproposals = 2\n'
+NEOVIMS = programs("nvim")
+WAYS = [(origin, path, "setup") for origin, path in NEOVIMS.items()]
+WAYS += [(origin, path, "enable") for origin, path in NEOVIMS.items() if origin == "sid"]
 STEP_S, SESSION_S = 120, 400
 
 pytestmark = [
@@ -28,25 +31,26 @@ pytestmark = [
 ]
 
 
-@pytest.fixture(scope="module", params=NEOVIMS)
+@pytest.fixture(scope="module", params=WAYS, ids=[f"{origin}-{way}" for origin, _, way in WAYS])
 def seen(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What one session saw. Each step builds on those before."""
+    _, neovim, way = request.param
     root = tmp_path_factory.mktemp("plugin")
     (root / ".kernel-lsp").mkdir()
+    (root / "pyproject.toml").write_text(SETTINGS)
     (root / "scale.py").write_text(SCALE)
     copy = root / "plugin"  # help tags are written into it
     shutil.copytree(PLUGIN, copy)
     environment = {
-        **os.environ,
+        **environment_of_the_server(root),
         "FILE": str(root / "scale.py"),
         "SEEN": str(root / "seen.json"),
         "PLUGIN": str(copy),
-        "PYTHON": sys.executable,
+        "WAY": way,
         "SCALE_LINE": str(SCALE_LINE + 1),
         "DEADLINE_MS": str(STEP_S * 1000),
-        "XDG_STATE_HOME": str(root / "state"),
     }
-    command = [request.param, "--headless", "--clean", "-n", "--cmd", f"set rtp^={copy}", "-c", f"luafile {SESSION}"]
+    command = [neovim, "--headless", "--clean", "-n", "--cmd", f"set rtp^={copy}", "-c", f"luafile {SESSION}"]
     ran = subprocess.run(command, env=environment, cwd=root, capture_output=True, timeout=SESSION_S, check=False)
     assert (root / "seen.json").is_file(), ran.stderr.decode(errors="replace")
     found: dict[str, Any] = json.loads((root / "seen.json").read_text())
@@ -62,6 +66,13 @@ def test_the_commands_are_there(seen: dict[str, Any]) -> None:
 def test_the_server_runs_for_the_workspace_and_finds_what_is_slow(seen: dict[str, Any]) -> None:
     assert seen["root"] == str(seen["folder"])
     assert "KL101" in seen["diagnostics"]
+
+
+def test_progress_comes_as_neovim_has_it(seen: dict[str, Any]) -> None:
+    if not seen["has_progress"]:
+        pytest.skip(f"{seen['version']} has no LspProgress")
+    assert "Optimize scale" in seen["progress"]
+    assert {"begin", "report", "end"} <= set(seen["progress_kinds"])
 
 
 def test_the_statusline_says_how_far_a_run_is(seen: dict[str, Any]) -> None:
@@ -91,6 +102,6 @@ def test_a_job_is_cancelled_and_without_one_that_is_said(seen: dict[str, Any]) -
 
 
 def test_checkhealth_and_help_answer(seen: dict[str, Any]) -> None:
-    assert "Neovim" in seen["health"]
-    assert "kernel-lsp" in seen["health"]
-    assert seen["help"] is True
+    assert f"Neovim {seen['version']}" in seen["health"]
+    assert "1 server runs for" in seen["health"]
+    assert seen["help"] == "LspKernelOptimize"

@@ -98,10 +98,15 @@ end
 function M._edited(before, edits, encoding)
   local buffer = vim.api.nvim_create_buf(false, true)
   vim.api.nvim_buf_set_lines(buffer, 0, -1, false, vim.split(before, "\n", { plain = true }))
-  vim.lsp.util.apply_text_edits(edits, buffer, encoding)
+  vim.lsp.util.apply_text_edits(vim.tbl_map(M._plain, edits), buffer, encoding)
   local after = table.concat(vim.api.nvim_buf_get_lines(buffer, 0, -1, false), "\n")
   vim.api.nvim_buf_delete(buffer, { force = true })
   return after
+end
+
+--- Without its annotation: the user confirms the result as a whole, and Neovim 0.12 wants the annotations beside it.
+function M._plain(edit)
+  return { range = edit.range, newText = edit.newText }
 end
 
 --- Of the buffer where there is one, else of the file; empty when there is neither.

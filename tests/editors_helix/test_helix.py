@@ -1,0 +1,90 @@
+"""A session in a real Helix, which has no plugins: its own client with the configuration of docs/editors/helix.md."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.editors.installed import environment_of_the_server, programs
+
+from .terminal import Terminal
+
+CONFIGURATION = (Path(__file__).with_name("languages.toml"), Path(__file__).with_name("config.toml"))
+PAGE = Path(__file__).parent.parent.parent / "docs" / "editors" / "helix.md"
+HELIXES = programs("hx")
+SETTINGS = '[tool.kernel-lsp]\ndevice = "cpu"\ngenerations = 1\nproposals = 2\n'
+SOFTMAX = """\
+import torch
+
+
+# kernel-lsp: x=f32[64, 256]
+def total(x: torch.Tensor) -> torch.Tensor:
+    return torch.log(torch.softmax(x, dim=-1))
+"""
+LINE = 6
+ESCAPE, ENTER, NEXT = "\x1b", "\r", "\t"
+STEP_S, RUN_S, SESSION_S = 60, 150, 300
+
+needs_helix = pytest.mark.skipif(not HELIXES, reason="no Helix here: scripts/install_newer_editors.sh, or install hx")
+pytestmark = pytest.mark.timeout(SESSION_S)
+
+
+@pytest.fixture(params=HELIXES.values(), ids=HELIXES.keys())
+def helix(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Terminal]:
+    """Helix with the file open and its finding there."""
+    (tmp_path / "pyproject.toml").write_text(SETTINGS)
+    (tmp_path / "total.py").write_text(SOFTMAX)
+    configuration = tmp_path / "xdg_config_home" / "helix"
+    configuration.mkdir(parents=True)
+    for file in CONFIGURATION:
+        shutil.copy(file, configuration)
+    terminal = Terminal([request.param, "total.py"], environment_of_the_server(tmp_path), tmp_path)
+    try:
+        terminal.until("the file", lambda screen: "torch.softmax" in screen, STEP_S)
+        terminal.until("a mark at the line", lambda screen: f"●   {LINE} " in screen, STEP_S)
+        yield terminal
+    finally:
+        terminal.close()
+
+
+@needs_helix
+def test_a_finding_is_listed_with_its_code(helix: Terminal) -> None:
+    helix.type(" d")
+    helix.until("the finding in the picker", lambda screen: "KL132" in screen and "log_soft" in screen, STEP_S)
+
+
+@needs_helix
+def test_a_quick_fix_is_applied_from_the_menu(helix: Terminal, tmp_path: Path) -> None:
+    choose_action(helix, "Replace with")
+    helix.until("the fix in the text", lambda screen: "torch.log_softmax(x, dim=-1)" in screen, STEP_S)
+    helix.type(f":write{ENTER}")
+    helix.until("a saved file", lambda _: "log_softmax" in (tmp_path / "total.py").read_text(), STEP_S)
+
+
+@needs_helix
+def test_a_target_is_optimized_from_the_menu(helix: Terminal, tmp_path: Path) -> None:
+    choose_action(helix, "Optimize total to CUDA")
+    helix.until("progress", lambda screen: "Optimize total" in screen and "%" in screen, STEP_S)
+    kernel = tmp_path / "kernels" / "total.cu"
+    helix.until("the kernel's file", lambda _: kernel.is_file(), RUN_S)
+    helix.type(f":open {kernel}{ENTER}")
+    helix.until("the kernel", lambda screen: "// op: total(" in screen, STEP_S)
+
+
+def test_the_page_shows_the_configuration_that_was_run() -> None:
+    page = PAGE.read_text()
+    assert all(file.read_text() in page for file in CONFIGURATION)
+
+
+def choose_action(helix: Terminal, title: str) -> None:
+    """Open the menu at the line of the finding, and choose what begins so."""
+    helix.type(f":{LINE}{ENTER}")
+    helix.type(" a")
+    screen = helix.until(f"the menu with {title!r}", lambda screen: f"  {title}" in screen, STEP_S)
+    lines = screen.splitlines()
+    first = next(index for index, line in enumerate(lines) if "Replace with" in line)
+    here = next(index for index, line in enumerate(lines) if f"  {title}" in line)
+    helix.type(NEXT * (here - first) + ENTER)  # the first one is chosen already
