@@ -49,6 +49,32 @@ def test_guarded_and_coalesced_accesses_are_silent(body: str) -> None:
 @pytest.mark.parametrize(
     "body",
     [
+        "int i = threadIdx.x * 8;\nif (i < n) VECTOR(out[i]) = VECTOR(x[i]);",
+        "int i = threadIdx.x * 8;\nif (i < n) *reinterpret_cast<float4*>(&out[i]) = *(const float4*)(&x[i]);",
+        "int i = threadIdx.x;\nif (i < n) out[i] = x[5 * i] + x[5 * i + 1] * x[5 * i + 4];",
+    ],
+)
+def test_vectors_and_whole_records_are_not_strided(body: str) -> None:
+    assert codes(KERNEL.format(body=body)) == []
+
+
+def test_one_pointer_beside_restricted_ones_overlaps_with_nothing() -> None:
+    head = (
+        "__global__ void k(const float* __restrict__ x, {} out, {} y) {{ out[threadIdx.x] = y[0] = x[threadIdx.x]; }}"
+    )
+    assert codes(head.format("float* __restrict__", "float*")) == []
+    assert codes(head.format("float*", "float*")) == ["KL240"]
+
+
+def test_waiting_for_one_stream_after_the_other_is_no_wait_in_each_round() -> None:
+    loop = "void all(cudaStream_t* s, int n) {{ for (int i = 0; i < n; ++i) check(cudaStreamSynchronize({})); }}"
+    assert codes(loop.format("s[i]")) == []
+    assert codes(loop.format("s[0]")) == ["KL252"]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
         "if (n > 3) {\n    __syncthreads();\n}\nout[0] = x[0];",
         "for (int s = blockDim.x / 2; s > 0; s >>= 1) {\n    __syncthreads();\n}\nout[0] = x[n];",
         "if (blockIdx.x >= n) return;\n__syncthreads();\nout[0] = x[0];",

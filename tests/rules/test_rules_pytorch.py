@@ -120,7 +120,8 @@ def test_a_value_read_once_in_an_epoch_is_no_wait_in_each_round() -> None:
 
 
 def test_a_tensor_that_grows_and_is_needed_in_each_round_has_to_be_whole() -> None:
-    grow = "def write(model, x):\n  for _ in range(9):\n    y = torch.relu(model({}))\n    x = torch.cat((x, y), 1)\n  return x\n"
+    step = "    y = torch.relu(model({}))\n    x = torch.cat((x, y), 1)\n"
+    grow = f"def write(model, x):\n  for _ in range(9):\n{step}  return x\n"
     assert found(grow.format("x")) == []
     assert found(grow.format("1")) == ["KL114"]
 

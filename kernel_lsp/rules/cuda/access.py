@@ -14,6 +14,7 @@ from kernel_lsp.rules.cuda.model import Function, Variable, type_bytes
 from kernel_lsp.rules.cuda.threads import (
     BLOCK_SOURCES,
     THREAD_SOURCES,
+    Growth,
     Stride,
     growth,
     is_loop_variable,
@@ -24,6 +25,9 @@ from kernel_lsp.rules.rule import Hit
 
 MAX_NEIGHBOUR_STRIDE = 4
 """Elements: up to it the other elements of the same sectors are usually used by the next lines."""
+SECTOR_ELEMENTS = 8
+"""Of 4 bytes in a sector of 32 bytes."""
+_MACRO_NAME = re.compile(r"[A-Z_][A-Z0-9_]+")
 N_BANKS = 32
 BANK_BYTES = 4
 """Shared memory has 32 banks of 4 bytes (CUDA C++ Programming Guide, compute capability 5.x and later)."""
@@ -69,7 +73,8 @@ def strided_access(function: Function) -> Iterator[Hit]:
             continue
         step = growth(function, indices.named_children[0])
         is_far = step is Stride.VARIABLE or (isinstance(step, int) and abs(step) > MAX_NEIGHBOUR_STRIDE)
-        if is_far and (text := function.source(subscript)) not in reported:
+        is_new = is_far and (text := function.source(subscript)) not in reported
+        if is_new and not _is_wrapped(function, subscript) and not _uses_all_between(function, array, step):
             reported.add(text)
             distance = "a variable stride" if isinstance(step, Stride) else f"{abs(step)} elements"
             yield hit(file, subscript, f"neighbouring threads are {distance} apart: up to 32 sectors per warp")
@@ -336,6 +341,36 @@ def _global_array(function: Function, subscript: Node) -> Variable | None:
         return None
     array = function.variable(subscript.child_by_field_id(fields.ARGUMENT))
     return array if array is not None and array.is_pointer and array in function.parameters else None
+
+
+def _is_wrapped(function: Function, subscript: Node) -> bool:
+    """Where a whole vector may be accessed: the one argument of a macro, as in ``LDST128BITS(x[i])``, or the address
+    that is made another pointer, as in ``reinterpret_cast<float4*>(&x[i])``."""
+    arguments = function.parent(subscript)
+    if arguments is not None and arguments.type == "pointer_expression":
+        cast = function.parent(function.parent(arguments))
+        is_old = any(node is not None and node.type == "cast_expression" for node in (function.parent(arguments), cast))
+        return is_old or (cast is not None and function.callee(cast) == "reinterpret_cast")
+    call = function.parent(arguments)
+    if arguments is None or call is None or arguments.type != "argument_list" or call.type != "call_expression":
+        return False
+    return arguments.named_child_count == 1 and _MACRO_NAME.fullmatch(function.callee(call)) is not None
+
+
+def _uses_all_between(function: Function, array: Variable, step: Growth) -> bool:
+    """Whether the function accesses as many of the elements in between as it leaves out, as of a record with five
+    numbers: then the sectors that one access fetches serve the next ones."""
+    if not isinstance(step, int) or abs(step) > SECTOR_ELEMENTS:
+        return False
+    cache = function.caches.setdefault("elements", {})
+    key = (array.name_node.id, step)
+    if key not in cache:
+        cache[key] = {
+            function.source(other)
+            for other in function.subscripts
+            if _global_array(function, other) is array and growth(function, _index(other)) == step
+        }
+    return 2 * len(cache[key]) >= abs(step)
 
 
 def _has_full_rows(function: Function, tile: Variable) -> bool:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from tree_sitter import Node
 
+from kernel_lsp.rules.cuda import fields
 from kernel_lsp.rules.cuda.declare import INFORMATION, declare, hit, is_launch
 from kernel_lsp.rules.cuda.model import Function
 from kernel_lsp.rules.rule import Hit
@@ -128,7 +130,8 @@ def unchecked_launch(function: Function) -> Iterator[Hit]:
 def sync_in_loop(function: Function) -> Iterator[Hit]:
     file = function.file
     for call in function.calls:
-        if function.callee(call) in _WAITS and function.loop_around(call) is not None:
+        loop = function.loop_around(call) if function.callee(call) in _WAITS else None
+        if loop is not None and not _is_for_another(function, call, loop):
             yield hit(file, call, "the host waits in each round: wait once behind the loop")
 
 
@@ -177,3 +180,11 @@ def allocation_in_loop(function: Function) -> Iterator[Hit]:
 def _is_in_counting_loop(function: Function, call: Node) -> bool:
     loop = function.loop_around(call)
     return loop is not None and loop.type in ("for_statement", "while_statement", "for_range_loop")
+
+
+def _is_for_another(function: Function, call: Node, loop: Node) -> bool:
+    """Whether each round waits for a stream or an event of its own, which the loop goes over."""
+    body = loop.child_by_field_id(fields.BODY)
+    end = loop.start_byte if body is None else body.start_byte
+    head = set(re.findall(r"\w+", function.file.parsed.between(loop.start_byte, end)))
+    return any(not head.isdisjoint(function.names_in(argument)) for argument in function.arguments(call))
