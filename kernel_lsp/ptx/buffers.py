@@ -14,9 +14,9 @@ from typing import Literal
 from kernel_lsp.ptx.layout import (
     ENTRY_BYTES,
     FIRST_BUFFER_WINDOW,
+    FIRST_CLUSTER_WINDOW,
     INITIALISED,
     N_ACCESS_SIZES,
-    N_WINDOWS,
     TABLE_BYTES,
     WRITTEN_SUFFIX,
     Entry,
@@ -110,8 +110,8 @@ def open_buffers(
     """The buffers by name; unmapped at the end. With `keep_written` the shadow of each output is the file
     ``path.written``. Raises OSError when a file cannot be mapped."""
     buffers: dict[str, Buffer] = {}
-    if first_window + len(requests) > N_WINDOWS:
-        raise OSError(f"more than {N_WINDOWS - FIRST_BUFFER_WINDOW} buffers")
+    if first_window + len(requests) > FIRST_CLUSTER_WINDOW:
+        raise OSError(f"more than {FIRST_CLUSTER_WINDOW - FIRST_BUFFER_WINDOW} buffers")
     try:
         for index, request in enumerate(requests):
             buffers[request.name] = Buffer(request, first_window + index, keep_written=keep_written)

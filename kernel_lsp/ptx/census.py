@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
+from kernel_lsp.ptx.clusters import is_mapped_access
 from kernel_lsp.ptx.flow import Block
 from kernel_lsp.ptx.syntax import WIDTH_BITS, Instruction
 
@@ -55,12 +56,12 @@ class LineCensus:
         self.n_global_bytes += n_accesses * n_bytes
 
 
-def census_of(block: Block) -> Census:
-    """What one execution of the block counts."""
+def census_of(block: Block, mapped: frozenset[str]) -> Census:
+    """What one execution of the block counts. `mapped` are the registers of `kernel_lsp.ptx.clusters`."""
     total = Census(n_instructions=block.n_instructions)
     for instruction in block.instructions:
         _count_arithmetic(total, instruction)
-        _count_memory(total, instruction)
+        _count_memory(total, instruction, mapped)
     return total
 
 
@@ -83,14 +84,17 @@ def _count_arithmetic(total: Census, instruction: Instruction) -> None:
         total.n_f64_operations += n_operations
 
 
-def _count_memory(total: Census, instruction: Instruction) -> None:
+def _count_memory(total: Census, instruction: Instruction, mapped: frozenset[str]) -> None:
     opcode = instruction.opcode
     if opcode in ("ld", "ldu", "st"):
-        _count_access(total, instruction)
+        _count_access(total, instruction, mapped)
     elif opcode in ("atom", "red"):
         total.n_atomics += 1
     elif opcode in ("bar", "barrier"):
-        total.n_barriers += not instruction.has("warp")
+        # Of the two halves of a cluster's barrier, the wait counts.
+        total.n_barriers += not instruction.has("warp") and not (
+            instruction.has("cluster") and instruction.has("arrive")
+        )
     elif opcode in ("shfl", "vote", "match", "redux"):
         total.n_shuffles += 1
     elif opcode == "cp" and instruction.has("ca", "cg"):
@@ -99,11 +103,11 @@ def _count_memory(total: Census, instruction: Instruction) -> None:
         total.shared_store_bytes += n_bytes
 
 
-def _count_access(total: Census, instruction: Instruction) -> None:
+def _count_access(total: Census, instruction: Instruction, mapped: frozenset[str]) -> None:
     lanes = next((_VECTOR[modifier] for modifier in instruction.modifiers if modifier in _VECTOR), 1)
     n_bytes = WIDTH_BITS[instruction.types()[-1]] // 8 * lanes
     is_load = instruction.opcode != "st"
-    if instruction.has("shared", "shared__cta"):
+    if instruction.has("shared", "shared__cta", "shared__cluster") or is_mapped_access(instruction, mapped):
         total.shared_load_bytes += n_bytes if is_load else 0
         total.shared_store_bytes += 0 if is_load else n_bytes
     elif not instruction.has("param", "local", "const", "param__func", "param__entry"):

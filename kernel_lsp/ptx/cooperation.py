@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from kernel_lsp.ptx.clusters import cluster_barrier
 from kernel_lsp.ptx.emitter import Emitter, Handler
 from kernel_lsp.ptx.layout import FaultKind, Operation, Status, Thread
 from kernel_lsp.ptx.syntax import Instruction, Operand, Pair, Symbol, UnsupportedPtxError
@@ -95,13 +96,11 @@ def elect(e: Emitter, i: Instruction) -> None:
 
 
 def barrier(e: Emitter, i: Instruction) -> None:
-    """`bar` and `barrier`: of the warp, of the block, with a count, arriving only, or reducing a predicate."""
+    """`bar` and `barrier`: of the warp, of the cluster, of the block; with a count, arriving only, or reducing."""
     if i.has("warp"):
         _ask(e, i, Operation.WARP_SYNC, _wide(e, i.operands[0]), {})
     elif i.has("cluster"):
-        # Blocks are not grouped into clusters here: a cluster has one block, and its barrier is the block's.
-        if not i.has("arrive"):
-            _wait(e, i, Operation.BARRIER_SYNC, "0", "0", "0")
+        cluster_barrier(e, i)
     elif i.has("red"):
         _reducing_barrier(e, i)
     elif i.has("arrive"):

@@ -78,6 +78,7 @@ class EmittedKernel:
     n_local_bytes: int
     n_frame_bytes: int
     can_spin: bool
+    uses_clusters: bool
 
 
 Handler = Callable[["Emitter", Instruction], None]
@@ -139,6 +140,8 @@ class Emitter:
         self.faults: list[tuple[str, str]] = []
         self.n_names = 0
         self.can_spin = _can_spin(self.blocks)
+        self.maps_addresses = any(i.opcode == "mapa" for block in self.blocks for i in block.instructions)
+        """Whether an address of shared memory may be another block's."""
         self.live: dict[int, frozenset[str]] = {}
 
     # text
@@ -436,6 +439,7 @@ class Emitter:
             n_local_bytes=_round_up(self.local.n_bytes, 16),
             n_frame_bytes=_round_up(arguments_at + self.arguments.n_bytes, 64),
             can_spin=self.can_spin,
+            uses_clusters=self.maps_addresses or _mentions_clusters(self.blocks),
         )
 
     def head(self, arguments_at: int) -> list[str]:
@@ -497,12 +501,21 @@ _LAUNCH_REGISTERS = {
     "%ntid.x": Launch.NTID_X,
     "%ntid.y": Launch.NTID_Y,
     "%ntid.z": Launch.NTID_Z,
-    "%clusterid.x": Launch.CTAID_X,
-    "%clusterid.y": Launch.CTAID_Y,
-    "%clusterid.z": Launch.CTAID_Z,
-    "%nclusterid.x": Launch.NCTAID_X,
-    "%nclusterid.y": Launch.NCTAID_Y,
-    "%nclusterid.z": Launch.NCTAID_Z,
+    "%clusterid.x": Launch.CLUSTERID_X,
+    "%clusterid.y": Launch.CLUSTERID_Y,
+    "%clusterid.z": Launch.CLUSTERID_Z,
+    "%nclusterid.x": Launch.NCLUSTERID_X,
+    "%nclusterid.y": Launch.NCLUSTERID_Y,
+    "%nclusterid.z": Launch.NCLUSTERID_Z,
+    "%cluster_ctaid.x": Launch.CLUSTER_CTAID_X,
+    "%cluster_ctaid.y": Launch.CLUSTER_CTAID_Y,
+    "%cluster_ctaid.z": Launch.CLUSTER_CTAID_Z,
+    "%cluster_nctaid.x": Launch.CLUSTER_NCTAID_X,
+    "%cluster_nctaid.y": Launch.CLUSTER_NCTAID_Y,
+    "%cluster_nctaid.z": Launch.CLUSTER_NCTAID_Z,
+    "%cluster_ctarank": Launch.CLUSTER_RANK,
+    "%cluster_nctarank": Launch.CLUSTER_N_BLOCKS,
+    "%is_explicit_cluster": Launch.IS_EXPLICIT_CLUSTER,
     "%dynamic_smem_size": Launch.DYNAMIC_SHARED_BYTES,
     "%total_smem_size": Launch.SHARED_BYTES,
 }
@@ -514,10 +527,6 @@ _CONSTANT_REGISTERS = {
     "%nsmid": N_MULTIPROCESSORS,
     "%gridid": 1,
     "%nwarpid": 64,
-    "%cluster_ctarank": 0,
-    "%cluster_nctarank": 1,
-    **{f"%cluster_ctaid.{axis}": 0 for axis in "xyz"},
-    **{f"%cluster_nctaid.{axis}": 1 for axis in "xyz"},
 }
 YIELDING_OPCODES = frozenset(["bar", "barrier", "shfl", "vote", "match", "activemask", "redux", "elect"])
 
@@ -531,6 +540,15 @@ def _can_spin(blocks: list[Block]) -> bool:
     has_loop = any(target <= block.index for block in blocks for target in block.targets)
     return has_loop and any(
         instruction.opcode == "atom" or (instruction.opcode == "ld" and instruction.has(*SPINNING_MODIFIERS))
+        for block in blocks
+        for instruction in block.instructions
+    )
+
+
+def _mentions_clusters(blocks: list[Block]) -> bool:
+    """Whether an instruction is about clusters: then the blocks of one must run together."""
+    return any(
+        instruction.opcode == "getctarank" or "cluster" in instruction.text
         for block in blocks
         for instruction in block.instructions
     )

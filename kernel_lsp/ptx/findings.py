@@ -8,6 +8,8 @@ from pathlib import PurePath
 from kernel_lsp.ptx.buffers import Buffer
 from kernel_lsp.ptx.emitter import Site
 from kernel_lsp.ptx.layout import (
+    CLUSTER_OFFSET_HALF,
+    FIRST_CLUSTER_WINDOW,
     LOCAL_WINDOW,
     N_WINDOWS,
     NULL_WINDOW,
@@ -52,6 +54,7 @@ class MemoryMap:
     variables: dict[int, tuple[str, int]]
     n_shared_bytes: int
     n_local_bytes: int
+    n_cluster_blocks: int = 1
 
 
 class FindingLog:
@@ -129,6 +132,10 @@ def describe(fault: Fault, memory: MemoryMap) -> tuple[str, str]:
         return "assert-failed", "an assertion fails"
     if fault.kind == FaultKind.UNINITIALISED:
         return "uninitialized-read", _describe_uninitialised(fault, memory)
+    if fault.kind == FaultKind.CLUSTER_STEP:
+        return "cluster-barrier", _describe_step(fault.site)
+    if fault.kind in (FaultKind.BLOCK_NOT_STARTED, FaultKind.BLOCK_ENDED):
+        return "cluster-memory", _describe_absent_block(fault)
     return _describe_access(fault, memory)
 
 
@@ -155,6 +162,11 @@ def _describe_access(fault: Fault, memory: MemoryMap) -> tuple[str, str]:
     code = "out-of-bounds-write" if site.is_write else "out-of-bounds-read"
     if site.space != "shared" and -NULL_PAGE_BYTES < address < NULL_PAGE_BYTES:
         return "null-pointer", f"{_verb(site)} at address {address:#x}: the pointer is null"
+    rank = (address >> WINDOW_SHIFT) - FIRST_CLUSTER_WINDOW
+    if memory.n_cluster_blocks <= rank < N_WINDOWS:
+        return code, f"{_verb(site)} in a block that the cluster does not have: its {memory.n_cluster_blocks} are fewer"
+    if site.space == "shared" and address >= CLUSTER_OFFSET_HALF and site.instruction.has("shared", "shared__cta"):
+        return code, f"{_verb(site)} of another block's shared memory, which needs .shared::cluster, not .shared"
     target = _find_target(fault, memory)
     if target is None:
         return code, f"{_verb(site)} at address {address & (1 << 64) - 1:#x}, which belongs to no tensor"
@@ -168,6 +180,23 @@ def _describe_access(fault: Fault, memory: MemoryMap) -> tuple[str, str]:
     if not target.is_read_only:
         return "keeps-state", f"{_verb(site)} at byte {offset} of {target.name}: it would keep state between launches"
     return "write-to-input", f"{_verb(site)} at byte {offset} of {target.name}, which is an input"
+
+
+def _describe_step(site: Site) -> str:
+    if site.instruction.has("arrive"):
+        return "arrives at the barrier of the cluster again without having waited there"
+    return "waits at the barrier of the cluster without having arrived there"
+
+
+def _describe_absent_block(fault: Fault) -> str:
+    start = f"{_verb(fault.site)} of the shared memory of block {_rank(fault)} of the cluster, which has"
+    if fault.kind == FaultKind.BLOCK_ENDED:
+        return f"{start} ended: a block must stay, at a last cluster.sync(), until the others are done with its memory"
+    return f"{start} not started: all blocks of a cluster run for sure only after a first cluster.sync()"
+
+
+def _rank(fault: Fault) -> int:
+    return (fault.address >> WINDOW_SHIFT) - FIRST_CLUSTER_WINDOW
 
 
 def _past_end(distance: int) -> str:
@@ -198,6 +227,9 @@ def _find_target(fault: Fault, memory: MemoryMap) -> _Target | None:
         return _Target(f"the variable {name}", window_base(window), n_bytes)
     if window == SHARED_WINDOW:
         return _Target("shared memory", window_base(window), memory.n_shared_bytes)
+    if window >= FIRST_CLUSTER_WINDOW:
+        name = f"the shared memory of block {_rank(fault)} of the cluster"
+        return _Target(name, window_base(window), memory.n_shared_bytes)
     if window == LOCAL_WINDOW:
         return _Target("local memory", window_base(window), memory.n_local_bytes)
     return _Target("the parameters", window_base(window), 0) if window == PARAM_WINDOW else None

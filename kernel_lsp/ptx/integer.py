@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from kernel_lsp.ptx.clusters import generic_from_shared, is_shared, shared_from_generic
 from kernel_lsp.ptx.emitter import INTEGER_BITS, Emitter, Handler, llvm_type
 from kernel_lsp.ptx.flow import CARRY
-from kernel_lsp.ptx.layout import SHARED_WINDOW, window_base
+from kernel_lsp.ptx.layout import FIRST_BUFFER_WINDOW, FIRST_CLUSTER_WINDOW, SHARED_WINDOW, window_base
 from kernel_lsp.ptx.syntax import WIDTH_BITS, Instruction, Operand, Register, UnsupportedPtxError, Vector
 
 
@@ -51,7 +52,11 @@ def address_conversion(e: Emitter, i: Instruction) -> None:
     width = llvm_type(i.types()[-1])
     base = _window_of(i)
     value = e.read(source, width)
-    if base:
+    if base and e.maps_addresses and not i.has("local"):
+        address = e.coerce(value, width, "i64")
+        address = shared_from_generic(e, address) if i.has("to") else generic_from_shared(e, address)
+        value = e.coerce(address, "i64", width)
+    elif base:
         value = e.op(f"{'sub' if i.has('to') else 'add'} {width} {value}, {base}")
     e.write(target, value, width)
 
@@ -61,12 +66,13 @@ def is_space(e: Emitter, i: Instruction) -> None:
     target, source = i.operands
     window = e.op(f"lshr i64 {e.read(source, 'i64')}, 40")
     if i.has("shared", "shared__cta", "shared__cluster"):
-        e.write(target, e.op(f"icmp eq i64 {window}, {SHARED_WINDOW}"), "i1")
+        e.write(target, is_shared(e, window, in_cluster=i.has("shared__cluster")), "i1")
     elif i.has("local", "const", "param"):
         number = {"local": 2, "param": 3}.get(i.modifiers[0], -1)
         e.write(target, e.op(f"icmp eq i64 {window}, {number}"), "i1")
     else:
-        e.write(target, e.op(f"icmp ugt i64 {window}, 3"), "i1")
+        is_buffer = e.op(f"icmp ult i64 {e.op(f'sub i64 {window}, {FIRST_BUFFER_WINDOW}')}, {_N_BUFFER_WINDOWS}")
+        e.write(target, is_buffer, "i1")
 
 
 def add_or_subtract(e: Emitter, i: Instruction) -> None:
@@ -369,6 +375,8 @@ INTEGER_FORMS: dict[str, Handler] = {
 
 
 # --- below
+
+_N_BUFFER_WINDOWS = FIRST_CLUSTER_WINDOW - FIRST_BUFFER_WINDOW
 
 
 def _window_of(i: Instruction) -> int:

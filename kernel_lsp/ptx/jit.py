@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import llvmlite.binding as llvm
 
-from kernel_lsp.ptx import conversion, cooperation, floating, integer, memory, scheduler
+from kernel_lsp.ptx import cluster_scheduler, clusters, conversion, cooperation, floating, integer, memory, scheduler
 from kernel_lsp.ptx.emitter import EmittedKernel, emit_kernel
 from kernel_lsp.ptx.inline import inline_calls
 from kernel_lsp.ptx.layout import FIRST_BUFFER_WINDOW, window_base
@@ -27,6 +27,7 @@ HANDLERS = {
     **conversion.HANDLERS,
     **memory.HANDLERS,
     **cooperation.HANDLERS,
+    **clusters.HANDLERS,
 }
 """What translates each opcode."""
 LIBM_FUNCTIONS = (
@@ -34,7 +35,7 @@ LIBM_FUNCTIONS = (
     *("floor", "floorf", "ceil", "ceilf", "trunc", "truncf", "roundeven", "roundevenf"),
 )
 """What LLVM may call for operations that the CPU lacks."""
-SLOW_CHECKS = ("check", "check_shared", "fault")
+SLOW_CHECKS = ("check", "check_shared", "check_cluster_step", "fault")
 SCHEDULER_PASSES = ("sroa", "instruction_combine", "simplify_cfg")
 KERNEL_PASSES = (
     "always_inliner",
@@ -80,8 +81,12 @@ class Compiler:
         llvm.initialize_native_target()
         llvm.initialize_native_asmprinter()
         _add_library_symbols()
-        self._scheduler = self._compile(translate(scheduler.FUNCTIONS), SCHEDULER_PASSES)
+        self._scheduler = self._compile(
+            translate((*scheduler.FUNCTIONS, *cluster_scheduler.FUNCTIONS)), SCHEDULER_PASSES
+        )
         self.run_queue = self._scheduler.get_function_address("run_queue")
+        self.run_cluster_queue = self._scheduler.get_function_address("run_cluster_queue")
+        self.run_cluster = self._scheduler.get_function_address("run_cluster")
         self.number_threads = self._scheduler.get_function_address("number_threads")
         self.run_block = self._scheduler.get_function_address("run_block")
         for name in SLOW_CHECKS:
@@ -150,6 +155,7 @@ def _module_text(kernels: list[EmittedKernel]) -> str:
     declarations = (
         "declare i64 @check(i64, i64, i64, i64)\n"
         "declare i64 @check_shared(i64, i64, i64, i64)\n"
+        "declare i64 @check_cluster_step(i64, i64, i64, i64)\n"
         "declare i64 @fault(i64, i64, i64, i64, i64)\n"
     )
     return declarations + prelude_for(body) + body + MODULE_FLAGS

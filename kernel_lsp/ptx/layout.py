@@ -22,6 +22,14 @@ SHARED_WINDOW = 1
 LOCAL_WINDOW = 2
 PARAM_WINDOW = 3
 FIRST_BUFFER_WINDOW = 4
+MAX_CLUSTER_BLOCKS = 16
+"""Of Hopper, when the kernel asks for a size that is not portable."""
+FIRST_CLUSTER_WINDOW = N_WINDOWS - MAX_CLUSTER_BLOCKS - 1
+"""The shared memory of each block of the running cluster, by rank. The last window stands for ranks that none has."""
+CLUSTER_RANK_SHIFT = 24
+"""An address of shared memory in a cluster, as `mapa` gives it: the rank plus 1 in these bits and up, and an offset
+that may be negative. Addresses that name no rank are the block's own."""
+CLUSTER_OFFSET_HALF = 1 << (CLUSTER_RANK_SHIFT - 1)
 
 INITIALISED = 1
 WRITTEN_BY_KERNEL = 2
@@ -57,6 +65,10 @@ class EntryFlag(IntEnum):
     READ_ONLY = 1
     CHECK_INITIALISED = 2
     TRACED = 4
+    NOT_STARTED = 8
+    """Of a block's shared memory, seen from its cluster: the block has not run yet."""
+    ENDED = 16
+    """The block has exited, and its shared memory went with it."""
 
 
 class Thread(IntEnum):
@@ -78,7 +90,9 @@ class Thread(IntEnum):
     C = 104
     RESULT = 112
     RESULT_PREDICATE = 120
-    FRAME = 128
+    CLUSTER_STEP = 128
+    """Twice the cluster barriers that the thread has passed, and one more from its arrival to the end of its wait."""
+    FRAME = 136
 
 
 class Launch(IntEnum):
@@ -98,7 +112,22 @@ class Launch(IntEnum):
     SHARED_BYTES = 88
     DYNAMIC_SHARED_BYTES = 96
     SHARED_LIMITS = 104
-    PARAMETERS = 256
+    CLUSTER_CTAID_X = 144
+    CLUSTER_CTAID_Y = 152
+    CLUSTER_CTAID_Z = 160
+    CLUSTER_NCTAID_X = 168
+    CLUSTER_NCTAID_Y = 176
+    CLUSTER_NCTAID_Z = 184
+    CLUSTERID_X = 192
+    CLUSTERID_Y = 200
+    CLUSTERID_Z = 208
+    NCLUSTERID_X = 216
+    NCLUSTERID_Y = 224
+    NCLUSTERID_Z = 232
+    CLUSTER_RANK = 240
+    CLUSTER_N_BLOCKS = 248
+    IS_EXPLICIT_CLUSTER = 256
+    PARAMETERS = 272
 
 
 class Context(IntEnum):
@@ -151,7 +180,18 @@ class Context(IntEnum):
     LOCAL_BYTES = 816
     SITE_TRACES = 824
     """Per site: requests, sectors, accesses."""
-    N_BYTES = 832
+    CLUSTER_CONTEXTS = 832
+    """Of a cluster's first block: the contexts of all, by rank. So are the four below."""
+    CLUSTER_N_BLOCKS = 840
+    CLUSTER_ORDER = 848
+    CLUSTER_PHASE = 856
+    """How many cluster barriers are complete."""
+    CLUSTER_FAILED = 864
+    """The context of the block that made the cluster stop."""
+    CLUSTER_N_STALLED = 872
+    CLUSTER_STATE = 880
+    """Of each block: `EntryFlag.NOT_STARTED`, 0 while it runs, `EntryFlag.ENDED`."""
+    N_BYTES = 888
 
 
 class SiteTrace(IntEnum):
@@ -172,6 +212,8 @@ class Status(IntEnum):
     WARP = 3
     OUT_OF_FUEL = 4
     FAULT = 5
+    CLUSTER = 6
+    """Waits at the barrier of the cluster."""
 
 
 class BlockStatus(IntEnum):
@@ -182,6 +224,9 @@ class BlockStatus(IntEnum):
     DEADLOCK = 2
     OUT_OF_BUDGET = 3
     PARKED = 4
+    CLUSTER_WAIT = 5
+    """Nothing goes on before the barrier of the cluster is complete."""
+    CLUSTER_DEADLOCK = 6
 
 
 class FaultKind(IntEnum):
@@ -190,6 +235,10 @@ class FaultKind(IntEnum):
     UNINITIALISED = 2
     TRAP = 3
     ASSERT = 4
+    BLOCK_NOT_STARTED = 5
+    BLOCK_ENDED = 6
+    CLUSTER_STEP = 7
+    """Arrives at the barrier of the cluster twice without a wait, or waits without having arrived."""
 
 
 class Operation(IntEnum):

@@ -12,6 +12,8 @@ from typing import Any, Literal
 
 from kernel_lsp.ptx.buffers import AddressTable, Buffer, BufferRequest, Region, open_buffers
 from kernel_lsp.ptx.census import Census, LineCensus, census_of
+from kernel_lsp.ptx.cluster_shape import cluster_shape, invalid_cluster
+from kernel_lsp.ptx.clusters import mapped_registers
 from kernel_lsp.ptx.findings import ERROR, WARNING, Fault, FindingLog, MemoryMap, Place, Position, describe
 from kernel_lsp.ptx.jit import CompiledKernel, Compiler, LoadedModule
 from kernel_lsp.ptx.layout import (
@@ -183,7 +185,8 @@ class _Arena:
 
 
 class _Launch:
-    """One launch. Blocks run one after the other in one arena; a block that only spins is parked with its arena."""
+    """One launch. Blocks run one after the other in one arena; a block that only spins is parked with its arena. The
+    blocks of a cluster run together, each in an arena of its own: a *group* is a block, or a cluster."""
 
     def __init__(self, run: _Run, step: dict[str, Any]) -> None:
         self.run_state, self.step = run, step
@@ -192,6 +195,10 @@ class _Launch:
         self.grid, self.block = tuple(step["grid"]), tuple(step["block"])
         self.n_threads = math.prod(self.block)
         self.n_blocks = math.prod(self.grid)
+        self.function = run.loaded.module.functions[self.emitted.name]
+        self.attributes = dict(step.get("attributes") or {})
+        self.cluster = cluster_shape(self.function, self.attributes)
+        self.is_clustered = self.emitted.uses_clusters or self.cluster.n_blocks > 1
         self.n_shared = self.emitted.shared.n_static_bytes + step["shared_bytes"]
         self.counts = (ctypes.c_int64 * len(self.emitted.blocks))()
         self.warnings = (ctypes.c_int64 * (2 * len(self.emitted.sites) + 2))()
@@ -210,13 +217,14 @@ class _Launch:
         if self.n_blocks == 0 or self.n_threads == 0:
             return LaunchResult(self._counters(0), 0)
         self._prepare()
-        chosen = _choose_blocks(self.n_blocks, self.run_state.request)
+        size = self.cluster.n_blocks
+        chosen = _choose_groups(self.n_blocks // size, size, self.run_state.request)
         if not self.emitted.can_spin:  # a block may wait for one with a lower number, which GPUs start first
             chosen = _in_order(chosen, self.run_state.request)
-        is_over = self._run_blocks(self._queue(chosen))
+        is_over = self._run_groups(self._queue(chosen))
         self._note_warnings()
-        n_run = len(chosen) - self.n_skipped
-        self.run_state.has_sampled |= len(chosen) < self.n_blocks
+        n_run = (len(chosen) - self.n_skipped) * size
+        self.run_state.has_sampled |= len(chosen) * size < self.n_blocks
         return LaunchResult(self._counters(n_run), n_run, is_over)
 
     def close(self) -> None:
@@ -228,23 +236,40 @@ class _Launch:
     def _prepare(self) -> None:
         run = self.run_state
         run.show_buffers()
+        size = self.cluster.n_blocks
         self.parameters = _pack_parameters(self.kernel, self.step, run.buffers)
         self.orders = _orders(run.request, self.n_threads)
         self.scratch = self._region(self.emitted.n_local_bytes + 16)
-        self.seen = self._region(8 * N_SEEN_SLOTS)
-        self.occurrences = self._region(8 * len(self.emitted.sites) * self.n_threads + 8)
+        self.rank_order = (ctypes.c_int64 * size)(*_in_order(range(size), run.request))
+        self.seen = [self._region(8 * N_SEEN_SLOTS) for _ in range(size)]
+        n_occurrence_bytes = 8 * len(self.emitted.sites) * self.n_threads + 8
+        self.occurrences = [self._region(n_occurrence_bytes) for _ in range(size)]
         self.memory_map = MemoryMap(
             {buffer.window: buffer for buffer in run.buffers.values()},
             run.variables,
             self.n_shared,
             self.emitted.n_local_bytes,
+            size,
         )
 
     def _region(self, n_bytes: int) -> Region:
         self.regions.append(Region(n_bytes))
         return self.regions[-1]
 
-    def _new_arena(self) -> _Arena:
+    def _new_group(self) -> tuple[_Arena, ...]:
+        """The memory of a block, or of all blocks of a cluster."""
+        size = self.cluster.n_blocks
+        arenas = tuple(self._new_arena(rank) for rank in range(size))
+        lead = arenas[0].context
+        contexts = self._region(8 * size)
+        for rank, arena in enumerate(arenas):
+            store64(contexts.address + 8 * rank, arena.context)
+        store64(lead + Context.CLUSTER_CONTEXTS, contexts.address)
+        store64(lead + Context.CLUSTER_N_BLOCKS, size)
+        store64(lead + Context.CLUSTER_ORDER, ctypes.addressof(self.rank_order))
+        return arenas
+
+    def _new_arena(self, rank: int) -> _Arena:
         """Lay out and initialise the memory of one resident block."""
         emitted = self.emitted
         sizes = (
@@ -262,13 +287,13 @@ class _Launch:
         region = self._region(total)
         context, launch, threads, local, shared, shadow = (region.address + start for start in starts)
         arena = _Arena(region, context, launch, threads, shared, shadow)
-        self._write_context(arena)
+        self._write_context(arena, rank)
         store64(context + Context.LOCAL_BASE, local)
-        self._write_launch(arena)
+        self._write_launch(arena, rank)
         _native(self.run_state.compiler.number_threads)(context)
         return arena
 
-    def _write_context(self, arena: _Arena) -> None:
+    def _write_context(self, arena: _Arena, rank: int) -> None:
         run, context = self.run_state, arena.context
         lanes, warps = self.orders
         warning_places = ctypes.addressof(self.warnings) + 8 * (len(self.emitted.sites) + 1)
@@ -290,20 +315,25 @@ class _Launch:
             Context.MAY_PARK: int(self.n_blocks > 1),
             Context.WARNING_COUNTS: ctypes.addressof(self.warnings),
             Context.WARNING_PLACES: warning_places,
-            Context.OCCURRENCES: self.occurrences.address,
-            Context.OCCURRENCE_BYTES: self.occurrences.n_bytes,
-            Context.SEEN: self.seen.address,
+            Context.OCCURRENCES: self.occurrences[rank].address,
+            Context.OCCURRENCE_BYTES: self.occurrences[rank].n_bytes,
+            Context.SEEN: self.seen[rank].address,
             Context.SITE_TRACES: ctypes.addressof(self.site_traces),
             Context.SEEN_MASK: N_SEEN_SLOTS - 1,
         }
         for place, value in values.items():
             store64(context + place, value)
 
-    def _write_launch(self, arena: _Arena) -> None:
+    def _write_launch(self, arena: _Arena, rank: int) -> None:
         launch = arena.launch
         for axis in range(3):
             store64(launch + Launch.NCTAID_X + 8 * axis, self.grid[axis])
             store64(launch + Launch.NTID_X + 8 * axis, self.block[axis])
+            store64(launch + Launch.CLUSTER_NCTAID_X + 8 * axis, self.cluster.sizes[axis])
+            store64(launch + Launch.NCLUSTERID_X + 8 * axis, self.grid[axis] // self.cluster.sizes[axis])
+        store64(launch + Launch.CLUSTER_RANK, rank)
+        store64(launch + Launch.CLUSTER_N_BLOCKS, self.cluster.n_blocks)
+        store64(launch + Launch.IS_EXPLICIT_CLUSTER, int(self.cluster.is_explicit))
         store64(launch + Launch.SHARED_HOST, arena.shared)
         store64(launch + Launch.SHARED_SHADOW, arena.shadow)
         store64(launch + Launch.SHARED_BYTES, self.n_shared)
@@ -312,8 +342,9 @@ class _Launch:
             store64(launch + Launch.SHARED_LIMITS + 8 * log2, max(0, self.n_shared - (1 << log2) + 1))
         ctypes.memmove(launch + Launch.PARAMETERS, self.parameters, len(self.parameters))
 
-    def _enter(self, arena: _Arena) -> None:
-        """Make the arena's memory what the table shows."""
+    def _enter(self, group: tuple[_Arena, ...]) -> None:
+        """Make the memory of the group's first block what the table shows."""
+        arena = group[0]
         table = self.run_state.table
         table.set(SHARED_WINDOW, window_base(SHARED_WINDOW), arena.shared, arena.shadow, self.n_shared, 0)
         n_local, scratch = self.emitted.n_local_bytes, self.scratch.address
@@ -322,73 +353,83 @@ class _Launch:
         table.set(PARAM_WINDOW, window_base(PARAM_WINDOW), parameters, 0, len(self.parameters), 1)
         store64(arena.context + Context.BUDGET, self.run_state.budget)
 
-    def _leave(self, arena: _Arena) -> None:
-        self.run_state.budget = load64(arena.context + Context.BUDGET)
-        self.max_per_thread = max(self.max_per_thread, load64(arena.context + Context.MAX_PER_THREAD))
-        for index, place in enumerate((Context.N_REQUESTS, Context.N_SECTORS, Context.N_TRACED, Context.N_UNTRACED)):
-            self.trace_totals[index] += load64(arena.context + place)
-            store64(arena.context + place, 0)
+    def _leave(self, group: tuple[_Arena, ...]) -> None:
+        self.run_state.budget = load64(group[0].context + Context.BUDGET)
+        for arena in group:
+            self.max_per_thread = max(self.max_per_thread, load64(arena.context + Context.MAX_PER_THREAD))
+            for index, place in enumerate(_TRACE_COUNTERS):
+                self.trace_totals[index] += load64(arena.context + place)
+                store64(arena.context + place, 0)
 
     # blocks
 
     def _queue(self, chosen: Sequence[int]) -> ctypes.Array[ctypes.c_int64]:
-        """The blocks to run; those to trace are marked."""
-        wanted = min(self.run_state.request.n_traced_blocks, len(chosen))
+        """The groups to run; those to trace are marked."""
+        n_wanted = -(-self.run_state.request.n_traced_blocks // self.cluster.n_blocks)
+        wanted = min(n_wanted, len(chosen))
         traced = {index * len(chosen) // wanted for index in range(wanted)} if wanted else set()
-        self.n_traced_blocks = len(traced)
+        self.n_traced_blocks = len(traced) * self.cluster.n_blocks
         entries = [block | (TRACE_BLOCK if index in traced else 0) for index, block in enumerate(chosen)]
         return (ctypes.c_int64 * len(entries))(*entries)
 
-    def _run_blocks(self, queue: ctypes.Array[ctypes.c_int64]) -> bool:
+    def _run_groups(self, queue: ctypes.Array[ctypes.c_int64]) -> bool:
         """Run them all. Returns whether the instruction budget ran out."""
-        run_queue = _native(self.run_state.compiler.run_queue)
-        parked: list[_Arena] = []
-        arena = self._new_arena()
+        compiler = self.run_state.compiler
+        run_queue = _native(compiler.run_cluster_queue if self.is_clustered else compiler.run_queue)
+        parked: list[tuple[_Arena, ...]] = []
+        group = self._new_group()
         cursor = 0
         while cursor < len(queue) and not self.run_state.log.is_full:
-            store64(arena.context + Context.BLOCKS, ctypes.addressof(queue))
-            store64(arena.context + Context.N_BLOCKS, len(queue))
-            store64(arena.context + Context.CURSOR, cursor)
-            self._enter(arena)
-            status = run_queue(arena.context)
-            self._leave(arena)
+            lead = group[0].context
+            store64(lead + Context.BLOCKS, ctypes.addressof(queue))
+            store64(lead + Context.N_BLOCKS, len(queue))
+            store64(lead + Context.CURSOR, cursor)
+            self._enter(group)
+            status = run_queue(lead)
+            self._leave(group)
             if status == BlockStatus.OUT_OF_BUDGET:
                 return True
-            cursor = load64(arena.context + Context.CURSOR) + (status != BlockStatus.DONE)
+            cursor = load64(lead + Context.CURSOR) + (status != BlockStatus.DONE)
             if status == BlockStatus.PARKED:
-                parked.append(arena)
-                if len(parked) >= MAX_RESIDENT_BLOCKS and self._run_parked(parked):
+                parked.append(group)
+                if len(parked) * len(group) >= MAX_RESIDENT_BLOCKS and self._run_parked(parked):
                     return True
-                arena = self._new_arena()
+                group = self._new_group()
             else:
-                self._note(arena, status)
+                self._note(group, status)
         self.n_skipped += len(queue) - cursor if cursor < len(queue) else 0
         while parked and not self.run_state.log.is_full:
             if self._run_parked(parked):
                 return True
         return False
 
-    def _run_parked(self, parked: list[_Arena]) -> bool:
-        """Give each parked block a turn. Returns whether the budget ran out."""
-        run_block = _native(self.run_state.compiler.run_block)
-        for arena in list(parked):
-            self._enter(arena)
-            status = run_block(arena.context)
-            self._leave(arena)
+    def _run_parked(self, parked: list[tuple[_Arena, ...]]) -> bool:
+        """Give each parked group a turn. Returns whether the budget ran out."""
+        compiler = self.run_state.compiler
+        run_group = _native(compiler.run_cluster if self.is_clustered else compiler.run_block)
+        for group in list(parked):
+            self._enter(group)
+            status = run_group(group[0].context)
+            self._leave(group)
             if status == BlockStatus.OUT_OF_BUDGET:
                 return True
             if status != BlockStatus.PARKED:
-                parked.remove(arena)
-                self._note(arena, status)
+                parked.remove(group)
+                self._note(group, status)
         return False
 
     # findings
 
-    def _note(self, arena: _Arena, status: int) -> None:
-        if status == BlockStatus.FAULT:
-            self._note_fault(arena)
-        elif status == BlockStatus.DEADLOCK:
-            self._note_deadlock(arena)
+    def _note(self, group: tuple[_Arena, ...], status: int) -> None:
+        if status == BlockStatus.CLUSTER_DEADLOCK:
+            self._note_deadlock(group)
+        elif status in (BlockStatus.FAULT, BlockStatus.DEADLOCK):
+            failed = load64(group[0].context + Context.CLUSTER_FAILED)
+            arena = next((arena for arena in group if arena.context == failed), group[0])
+            if status == BlockStatus.FAULT:
+                self._note_fault(arena)
+            else:
+                self._note_deadlock((arena,))
 
     def _note_fault(self, arena: _Arena) -> None:
         context = arena.context
@@ -402,17 +443,18 @@ class _Launch:
         place = self._place(load64(context + Context.BLOCK), load64(context + Context.FAULT_THREAD))
         self.run_state.log.add(code, message, site.instruction.location, place)
 
-    def _note_deadlock(self, arena: _Arena) -> None:
+    def _note_deadlock(self, arenas: tuple[_Arena, ...]) -> None:
+        """No thread of these blocks can go on. The place is that of one at the barrier of the cluster, if any is."""
         stride = self.emitted.n_frame_bytes
-        threads = [arena.threads + index * stride for index in range(self.n_threads)]
-        waiting = [thread for thread in threads if load64(thread + Thread.STATUS) in (Status.BARRIER, Status.WARP)]
-        first = waiting[0]
+        threads = [
+            (arena, arena.threads + index * stride, Status(load64(arena.threads + index * stride + Thread.STATUS)))
+            for arena in arenas
+            for index in range(self.n_threads)
+        ]
+        waiting = [one for one in threads if one[2] in (Status.CLUSTER, Status.BARRIER, Status.WARP)]
+        arena, first, _ = next((one for one in waiting if one[2] == Status.CLUSTER), waiting[0])
         instruction = self.emitted.yields[load64(first + Thread.RESUME) - 1]
-        at_barrier = sum(load64(thread + Thread.STATUS) == Status.BARRIER for thread in waiting)
-        message = f"waits forever: of {self.n_threads} threads, {at_barrier} are at a barrier"
-        if at_barrier < len(waiting):
-            message += f", {len(waiting) - at_barrier} wait for lanes of their warp"
-        message += f" and {self.n_threads - len(waiting)} have ended"
+        message = _describe_deadlock([status for *_, status in threads], len(arenas))
         place = self._place(load64(arena.context + Context.BLOCK), first)
         location = instruction.location if instruction is not None else None
         self.run_state.log.add("barrier-deadlock", message, location, place)
@@ -449,10 +491,10 @@ class _Launch:
     # counters
 
     def _counters(self, n_run: int) -> dict[str, Any]:
-        total = Census()
+        total, mapped = Census(), mapped_registers(self.emitted.blocks)
         for block, count in zip(self.emitted.blocks, self.counts, strict=True):
             if count:
-                total.add(census_of(block), count)
+                total.add(census_of(block, mapped), count)
         n_requests, n_sectors, n_traced, n_untraced = self.trace_totals
         scale = (n_traced + n_untraced) / n_traced if n_traced else 1.0
         return {
@@ -494,6 +536,22 @@ def _native(address: int) -> Any:
     return ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(address)
 
 
+_TRACE_COUNTERS = (Context.N_REQUESTS, Context.N_SECTORS, Context.N_TRACED, Context.N_UNTRACED)
+
+
+def _describe_deadlock(statuses: Sequence[Status], n_blocks: int) -> str:
+    n_at_barrier, n_at_cluster = statuses.count(Status.BARRIER), statuses.count(Status.CLUSTER)
+    n_in_warp = statuses.count(Status.WARP)
+    whose = f" of {n_blocks} blocks" if n_blocks > 1 else ""
+    parts = [f"waits forever: of {len(statuses)} threads{whose}, {n_at_barrier} are at a barrier"]
+    if n_at_cluster:
+        parts.append(f"{n_at_cluster} at the barrier of the cluster")
+    if n_in_warp:
+        parts.append(f"{n_in_warp} wait for lanes of their warp")
+    n_ended = len(statuses) - n_at_barrier - n_at_cluster - n_in_warp
+    return f"{', '.join(parts)} and {n_ended} have ended"
+
+
 def _find_kernel(loaded: LoadedModule, step: dict[str, Any]) -> CompiledKernel:
     symbol = step.get("symbol") or step["kernel"]
     if symbol not in loaded.kernels:
@@ -503,27 +561,27 @@ def _find_kernel(loaded: LoadedModule, step: dict[str, Any]) -> CompiledKernel:
 
 def _invalid_launch(launch: _Launch) -> str:
     """Why the GPU would refuse the launch, or nothing."""
-    allowed = launch.run_state.loaded.module.functions[launch.emitted.name].max_threads or MAX_THREADS_PER_BLOCK
+    allowed = launch.function.max_threads or MAX_THREADS_PER_BLOCK
     if launch.n_threads > min(allowed, MAX_THREADS_PER_BLOCK):
         return f"a block of {launch.n_threads} threads; this kernel allows {min(allowed, MAX_THREADS_PER_BLOCK)}"
     if any(size > limit for size, limit in zip(launch.grid, MAX_GRID, strict=True)):
         return f"a grid of {launch.grid} blocks; the limit is {MAX_GRID}"
     if launch.n_shared > MAX_SHARED_BYTES:
         return f"{launch.n_shared} bytes of shared memory; a block can have {MAX_SHARED_BYTES}"
-    return ""
+    return invalid_cluster(launch.function, launch.attributes, launch.grid)
 
 
-def _choose_blocks(n_blocks: int, request: RunRequest) -> Sequence[int]:
-    """All blocks, or the first, the last, and random ones between them."""
-    if request.sample is None or request.sample[0] >= n_blocks:
-        return range(n_blocks)
-    wanted, seed = request.sample
-    chosen = {0, n_blocks - 1}
-    for first in random.Random(seed).sample(range(n_blocks), wanted):
+def _choose_groups(n_groups: int, group_size: int, request: RunRequest) -> Sequence[int]:
+    """All groups of blocks, or the first, the last, and random ones between them: as many as hold the sample."""
+    wanted = -(-request.sample[0] // group_size) if request.sample else n_groups
+    if request.sample is None or wanted >= n_groups:
+        return range(n_groups)
+    chosen = {0, n_groups - 1}
+    for first in random.Random(request.sample[1]).sample(range(n_groups), wanted):
         # In pairs: neighbours that write the same would look like two that do their work.
-        for block in (first, min(first + 1, n_blocks - 1)):
+        for group in (first, min(first + 1, n_groups - 1)):
             if len(chosen) < wanted:
-                chosen.add(block)
+                chosen.add(group)
     return sorted(chosen)
 
 

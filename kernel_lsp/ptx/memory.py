@@ -7,6 +7,7 @@ not fully initialised, and traced blocks, are done.
 
 from __future__ import annotations
 
+from kernel_lsp.ptx.clusters import remote_pointer_address
 from kernel_lsp.ptx.emitter import Emitter, Handler, Site, access_info, llvm_type
 from kernel_lsp.ptx.floating import SCALAR, join, read_floats
 from kernel_lsp.ptx.integer import is_integer
@@ -115,6 +116,8 @@ def locate(
     """Emit the check of an access and return the host pointer; leaves the kernel when the check fails."""
     if not isinstance(operand, Address):
         raise UnsupportedPtxError("an access without an address", i)
+    if i.has("async"):
+        raise UnsupportedPtxError("an asynchronous access of shared memory", i)
     if n_bytes > MAX_ACCESS_BYTES:
         raise UnsupportedPtxError(f"an access of {n_bytes} bytes", i)
     space = space or _space(i)
@@ -127,6 +130,8 @@ def locate(
         return _shared_pointer(e, address, info, n_bytes, reads=reads, writes=writes)
     if space == "local":
         return _local_pointer(e, address, info, n_bytes)
+    if space == "cluster":
+        address = remote_pointer_address(e, address)
     return _generic_pointer(e, address, info, n_bytes, reads=reads, writes=writes)
 
 
@@ -163,9 +168,7 @@ def _space(i: Instruction) -> str:
     for modifier in i.modifiers:
         name = modifier.split("__")[0]
         if name in ("global", "shared", "local", "param", "const"):
-            if modifier == "shared__cluster":
-                raise UnsupportedPtxError("shared memory of a cluster", i)
-            return name
+            return "cluster" if modifier == "shared__cluster" else name
     return "generic"
 
 

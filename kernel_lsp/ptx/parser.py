@@ -185,6 +185,8 @@ class _ModuleParser:
                 branch_tables=body.branch_tables,
                 statements=tuple(body.statements),
                 max_threads=_max_threads(self.text[start:brace]),
+                cluster=_cluster(self.text[start:brace]),
+                needs_cluster=".explicitcluster" in self.text[start:brace],
             )
         )
 
@@ -334,6 +336,15 @@ def _max_threads(header: str) -> int:
     """The product of ``.maxntid`` or ``.reqntid``; 0 when there is neither."""
     found = re.search(r"\.(?:maxntid|reqntid)\s+(\d+(?:\s*,\s*\d+)*)", header)
     return math.prod(int(size) for size in found.group(1).split(",")) if found else 0
+
+
+def _cluster(header: str) -> tuple[int, ...]:
+    """The three sizes of ``.reqnctapercluster``, or nothing."""
+    found = re.search(r"\.reqnctapercluster\s+(\d+(?:\s*,\s*\d+)*)", header)
+    if not found:
+        return ()
+    sizes = [int(size) for size in found.group(1).split(",")]
+    return (*sizes, *(1,) * (3 - len(sizes)))
 
 
 def _parse_parameters(text: str | None) -> tuple[Variable, ...]:

@@ -13,6 +13,7 @@ import sys
 from typing import Any, TextIO
 
 from kernel_lsp.ptx.buffers import BufferRequest
+from kernel_lsp.ptx.clusters import is_mapped_access, mapped_registers
 from kernel_lsp.ptx.findings import FindingLog
 from kernel_lsp.ptx.jit import CompiledKernel, Compiler, LoadedModule
 from kernel_lsp.ptx.machine import InvalidRequestError, RunRequest, run_steps
@@ -92,12 +93,15 @@ def _too_large(reason: str) -> dict[str, Any]:
 
 
 def _kernel_facts(kernel: CompiledKernel) -> dict[str, Any]:
+    mapped = mapped_registers(kernel.emitted.blocks)
     instructions = [instruction for block in kernel.emitted.blocks for instruction in block.instructions]
     return {
         "symbol": kernel.emitted.name,
         "n_instructions": len(instructions),
         "uses_global_atomics": any(
-            instruction.opcode in ("atom", "red") and not instruction.has("shared", "shared__cta")
+            instruction.opcode in ("atom", "red")
+            and not instruction.has("shared", "shared__cta", "shared__cluster")
+            and not is_mapped_access(instruction, mapped)
             for instruction in instructions
         ),
         "static_shared_bytes": kernel.emitted.shared.n_static_bytes,

@@ -13,6 +13,7 @@ from collections.abc import Callable
 
 from kernel_lsp.ptx.layout import (
     ENTRY_BYTES,
+    FIRST_CLUSTER_WINDOW,
     LOCAL_WINDOW,
     N_BARRIERS,
     N_WINDOWS,
@@ -149,13 +150,23 @@ def run_block(context: int) -> int:
             return finish_block(context)
         if n_out_of_fuel == 0:
             if n_released == 0:
-                return BlockStatus.DEADLOCK
+                return BlockStatus.CLUSTER_WAIT if waits_for_cluster(context) else BlockStatus.DEADLOCK
         else:
             if load64(context + Context.CAN_SPIN) == 0 or refuel(context) == 0:
                 return BlockStatus.OUT_OF_BUDGET
             if n_released == 0 and has_stalled(context):
                 return BlockStatus.PARKED
     return BlockStatus.DONE
+
+
+def waits_for_cluster(context: int) -> int:
+    """Whether a thread is at the barrier of the cluster."""
+    thread = load64(context + Context.THREADS)
+    for _ in range(load64(context + Context.N_THREADS)):
+        if load64(thread + Thread.STATUS) == Status.CLUSTER:
+            return 1
+        thread = thread + load64(context + Context.THREAD_STRIDE)
+    return 0
 
 
 def has_stalled(context: int) -> int:
@@ -488,6 +499,9 @@ def check(context: int, thread: int, info: int, address: int) -> int:
     n_bytes = 1 << ((info >> Info.LOG2_SHIFT) & 7)
     offset = address - load64(entry + Entry.BASE)
     flags = load64(entry + Entry.FLAGS)
+    if window >= FIRST_CLUSTER_WINDOW and (flags & (EntryFlag.NOT_STARTED | EntryFlag.ENDED)) != 0:
+        is_ended = (flags & EntryFlag.ENDED) != 0
+        return fault(context, thread, info, address, FaultKind.BLOCK_NOT_STARTED + is_ended)
     if offset < 0 or offset > load64(entry + Entry.N_BYTES) - n_bytes or (address & (n_bytes - 1)) != 0:
         return fault(context, thread, info, address, FaultKind.ACCESS)
     if (info & Info.WRITES) != 0 and (flags & EntryFlag.READ_ONLY) != 0:
@@ -496,6 +510,8 @@ def check(context: int, thread: int, info: int, address: int) -> int:
         shadow = load64(entry + Entry.SHADOW) + offset
         for index in range(n_bytes):
             if load8(shadow + index) == 0:
+                if window >= FIRST_CLUSTER_WINDOW:
+                    return warn(context, thread, info)
                 return fault(context, thread, info, address, FaultKind.UNINITIALISED)
     if flags & EntryFlag.TRACED:
         trace(context, thread, info, address, n_bytes)
@@ -509,6 +525,11 @@ def check_shared(context: int, thread: int, info: int, offset: int) -> int:
     n_bytes = 1 << ((info >> Info.LOG2_SHIFT) & 7)
     if offset < 0 or offset > load64(launch + Launch.SHARED_BYTES) - n_bytes or (offset & (n_bytes - 1)) != 0:
         return fault(context, thread, info, offset, FaultKind.ACCESS)
+    return warn(context, thread, info)
+
+
+def warn(context: int, thread: int, info: int) -> int:
+    """Note a read of shared memory that nothing has written."""
     site = 8 * (info & Info.SITE_MASK)
     counts = load64(context + Context.WARNING_COUNTS) + site
     if load64(counts) == 0:
@@ -576,6 +597,7 @@ FUNCTIONS: tuple[Callable[..., int], ...] = (
     number_threads,
     start_threads,
     run_block,
+    waits_for_cluster,
     has_stalled,
     refuel,
     finish_block,
@@ -594,6 +616,7 @@ FUNCTIONS: tuple[Callable[..., int], ...] = (
     let_arrivers_go,
     check,
     check_shared,
+    warn,
     fault,
     trace,
     add_to_seen,

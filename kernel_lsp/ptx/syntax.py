@@ -155,7 +155,9 @@ class Variable:
 @dataclass(frozen=True, slots=True)
 class Function:
     """A kernel (`is_entry`) or device function. `registers` maps each register to its declared type; `branch_tables`
-    each ``.branchtargets`` label to its labels; `max_threads` is what ``__launch_bounds__`` allows, 0 for no bound."""
+    each ``.branchtargets`` label to its labels; `max_threads` is what ``__launch_bounds__`` allows, 0 for no bound.
+    `cluster` are the blocks per cluster that ``__cluster_dims__`` asks for, or nothing; `needs_cluster` says that a
+    launch must have clusters."""
 
     name: str
     is_entry: bool
@@ -166,6 +168,8 @@ class Function:
     branch_tables: dict[str, tuple[str, ...]]
     statements: tuple[Statement, ...]
     max_threads: int = 0
+    cluster: tuple[int, ...] = ()
+    needs_cluster: bool = False
 
 
 @dataclass(frozen=True, slots=True)

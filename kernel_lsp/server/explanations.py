@@ -36,9 +36,16 @@ EXPLANATIONS = {
         No thread of the block can go on: they wait at different barriers, or for lanes of their warp that never come.
         A barrier must be reached by all threads of the block, a warp function by all lanes of its mask. Look for a
         `__syncthreads()` or a shuffle inside of a branch or behind a `return`.""",
+    "cluster-memory": """
+        A thread uses the shared memory of another block of its cluster while that block does not run. Before it has
+        started or after it has exited its shared memory does not exist, and on a GPU this ends the kernel or reads
+        garbage. Call `cluster.sync()` before the first such access, and once more before the kernel ends.""",
+    "cluster-barrier": """
+        Each thread must arrive at the barrier of the cluster, wait there, and only then arrive again. Arriving twice or
+        waiting without having arrived is undefined.""",
     "invalid-launch": """
         A GPU refuses this launch: the block, the grid or the shared memory is larger than it allows, or larger than
-        `__launch_bounds__` says. The sizes come from the plan's `launch:` line and the captured shapes.""",
+        `__launch_bounds__` says; or clusters do not divide the grid, or have too many blocks. The sizes come from the plan's `launch:` line and the captured shapes.""",
     # the compiler
     "no-such-kernel": """
         The plan's `launch:` line names a kernel, or an instance of a template, that the text does not have. Check the

@@ -76,6 +76,7 @@ class Executor:
         grid: int | tuple[int, ...] = 1,
         block: int | tuple[int, ...] = 32,
         shared_bytes: int = 0,
+        attributes: dict[str, int] | None = None,
         inputs: dict[str, np.ndarray] | None = None,
         outputs: dict[str, np.ndarray] | None = None,
         scratch: dict[str, np.ndarray] | None = None,
@@ -85,11 +86,10 @@ class Executor:
     ) -> Ran:
         """One launch. Arguments are buffer names, ints (as ``int``), floats (as ``float``) or `Scalar`s; without them
         the inputs, outputs and scratch in order."""
+        groups = (inputs, outputs, scratch)
+        launch = launch_step(self, kernel, grid, block, shared_bytes, arguments, groups)
         return self.run_steps(
-            [
-                *fill_steps(fills or {}),
-                launch_step(self, kernel, grid, block, shared_bytes, arguments, (inputs, outputs, scratch)),
-            ],
+            [*fill_steps(fills or {}), {**launch, "attributes": attributes or {}}],
             inputs=inputs,
             outputs=outputs,
             scratch=scratch,
