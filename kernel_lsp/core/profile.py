@@ -115,12 +115,13 @@ class Advice(Noun):
 
 
 class ToolRun(Noun):
-    """What became of one tool. `reason` says why it did not run."""
+    """What became of one tool. `reason` says why it did not run, `sandbox` how it was confined."""
 
     tool: str
     status: Literal["ran", "absent", "failed", "not asked"]
     version: str = ""
     reason: str = ""
+    sandbox: str = ""
     elapsed_s: float = 0.0
 
 

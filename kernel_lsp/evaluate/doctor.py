@@ -20,6 +20,7 @@ from kernel_lsp.evaluate.scratch import MIN_FREE_BYTES
 from kernel_lsp.gpu.specs import find_gpu
 from kernel_lsp.process.confinement import SandboxLevel, sandbox_level, support
 from kernel_lsp.process.self_test import self_test
+from kernel_lsp.process.task_limit import holder
 from kernel_lsp.process.worker_client import Worker, find_python
 from kernel_lsp.ptx.executor import BufferFile, ExecutionReport, Loaded, PtxExecutor
 from kernel_lsp.toolchain.compile import compile_cuda
@@ -28,6 +29,11 @@ from kernel_lsp.toolchain.tools import find_tools
 
 Status = Literal["ok", "missing", "broken"]
 
+TASK_HOLDERS = {
+    "rlimit": "RLIMIT_NPROC bounds tasks",
+    "cgroup": "a pids cgroup of each child bounds tasks, of root's, too",
+    "watch": "no pids cgroup can be made: tasks of root's children are counted once a second",
+}
 SELF_TEST_KERNEL = """
 __global__ void self_test(float* out) { out[threadIdx.x] = threadIdx.x * 2.0f; }
 """
@@ -179,11 +185,15 @@ async def _sandbox(settings: Settings) -> list[Check]:
         level = sandbox_level(settings.sandbox)
     except KernelLspError as error:
         return [Check(name=name, status="broken", found=error.message, enables=enables, fix=error.next_step)]
-    reasons = "".join(f"; {reason}" for reason in support().reasons)
+    reasons = "".join(f"; {reason}" for reason in support().reasons) + f"; {TASK_HOLDERS[holder()]}"
     attempts = await self_test(level)
-    escapes = [f"{attempt.profile}: {attempt.what}" for attempt in attempts if not attempt.was_denied]
+    escapes = [f"{a.profile}: {a.what}" for a in attempts if not a.was_denied and not a.why_open]
+    opened = [a for a in attempts if a.why_open]
+    for why in dict.fromkeys(a.why_open for a in opened):
+        what = [a for a in opened if a.why_open == why]
+        reasons += f"; left open to a {what[0].profile}: {', '.join(a.what for a in what)} ({why})"
     if not escapes:
-        found = f"{level}: a probe was denied all of {len(attempts)} attempts{reasons}"
+        found = f"{level}: a probe was denied all of {len(attempts) - len(opened)} attempts{reasons}"
         return [Check(name=name, status="ok", found=found, enables=enables)]
     found = f"{level}{reasons}: {len(escapes)} of {len(attempts)} attempts of a probe succeed: {', '.join(escapes)}"
     is_weak = level is not SandboxLevel.LANDLOCK_SECCOMP and level is not SandboxLevel.BWRAP

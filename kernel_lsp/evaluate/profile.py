@@ -30,6 +30,8 @@ from kernel_lsp.evaluate.timing_floor import time_floor
 from kernel_lsp.gpu.estimate import estimate_operation
 from kernel_lsp.gpu.specs import GpuSpec, find_gpu
 from kernel_lsp.plan.parser import parse
+from kernel_lsp.process.confinement import Confinement
+from kernel_lsp.process.profiles import profiler_confinement
 from kernel_lsp.process.worker_client import CaseFiles
 from kernel_lsp.toolchain.tools import Tool, find_tools
 
@@ -111,7 +113,7 @@ class _Profiled:
             found = executor_kernels(run.bound, profile.counters, self._built.kernels, symbols, gpu)
             kernels.append((estimate.time_us, found))
         tools = await find_tools(NEEDED_TOOLS)
-        tidied, lint = await run_tidy(tools[2], self._copy, gpu.architecture.name, None)
+        tidied, lint = await self._tidy(tools[2])
         skipped = [_not_asked(name) for name in ("ncu", "compute-sanitizer", "torch profiler")]
         report = self._report("executor", gpu, kernels, [*skipped, tidied])
         return report.model_copy(update={"findings": tuple(self._on_file(finding) for finding in lint)})
@@ -130,7 +132,7 @@ class _Profiled:
             return _with_tool(counted, pages[0].run)
         sanitized, findings = await self._sanitize(sanitizer, index)
         traced, eager = await self._trace(index, inputs[0])
-        tidied, lint = await run_tidy(tidy, self._copy, self._session.gpu.architecture.name, None)
+        tidied, lint = await self._tidy(tidy)
         gpu = _gpu_named(pages[0].launches[0].gpu, self._session.gpu)
         kernels = [
             (
@@ -150,10 +152,20 @@ class _Profiled:
         seen = tuple(self._on_file(finding) for finding in (*findings, *lint))
         return report.model_copy(update={"findings": seen, "eager": eager})
 
+    def _confinement(self, folder: Path, *, needs_counters: bool) -> Confinement:
+        """The tool writes to its folder, and reads what the session's inputs are."""
+        session, readable = self._session, (self._session.scratch,)
+        return profiler_confinement(
+            session.sandbox, session.worker.python, readable=readable, scratch=folder, needs_counters=needs_counters
+        )
+
+    async def _tidy(self, tool: Tool) -> tuple[ToolRun, tuple[Finding, ...]]:
+        return await run_tidy(tool, self._copy, self._session.include_directories, self._session.sandbox)
+
     async def _ncu(self, tool: Tool, run: ReadyRun, files: CaseFiles, index: int) -> NcuPages:
         folder = self._session.new_folder(f"ncu-{run.bound.name}")
         program = launch_program(self._session.worker.python, run, files, index, folder)
-        return await run_ncu(tool, program, folder)
+        return await run_ncu(tool, program, folder, self._confinement(folder, needs_counters=True))
 
     async def _sanitize(self, tool: Tool, index: int) -> tuple[list[ToolRun], list[Finding]]:
         """At small sizes, whose edges are where faults are: the tools are ten to a hundred times slower."""
@@ -166,7 +178,8 @@ class _Profiled:
                 continue
             folder = self._session.new_folder(f"sanitizer-{run.bound.name}")
             program = launch_program(self._session.worker.python, run, files, index, folder)
-            ran, found = await run_sanitizers(tool, program, folder)
+            confinement = self._confinement(folder, needs_counters=False)
+            ran, found = await run_sanitizers(tool, program, folder, confinement)
             runs += ran
             findings += found
         return list({run.tool: run for run in runs}.values()), findings

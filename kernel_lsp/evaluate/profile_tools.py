@@ -1,7 +1,8 @@
 """Runs the profilers and sanitizers around the program that launches a candidate (`worker/profile_launches.py`).
 
 A tool that is not there, refuses the machine or overruns its deadline is a `ToolRun` with its reason, and the profile
-goes on without it. The tools run beside the sandbox: they need the driver's counters, and no host code but ours runs.
+goes on without it. Each runs confined as `profiler_confinement` says, and with less of it where it gives nothing so:
+then its `ToolRun` says that. No host code but ours runs in them.
 """
 
 from __future__ import annotations
@@ -18,6 +19,9 @@ from typing import Any
 from kernel_lsp.core.finding import Finding
 from kernel_lsp.core.profile import ToolRun
 from kernel_lsp.evaluate.pipeline import ReadyRun
+from kernel_lsp.process.confine import EXIT_NOT_CONFINED
+from kernel_lsp.process.confinement import Confinement, SandboxLevel
+from kernel_lsp.process.profiles import linter_confinement
 from kernel_lsp.process.supervisor import ProcessResult, run, scrubbed_environment
 from kernel_lsp.process.worker_client import WORKER_PROGRAM, CaseFiles
 from kernel_lsp.toolchain import ncu as nsight
@@ -62,62 +66,66 @@ def launch_program(python: Path, ready: ReadyRun, files: CaseFiles, device: int,
     return [python, WORKER_PROGRAM, PROGRAM, request]
 
 
-async def run_ncu(tool: Tool, program: Sequence[str | Path], folder: Path) -> NcuPages:
+async def run_ncu(tool: Tool, program: Sequence[str | Path], folder: Path, confinement: Confinement) -> NcuPages:
     """Profile every launch of the program."""
     absent = _absent(tool)
     if absent is not None:
         return NcuPages(absent)
     assert tool.path is not None
     started, report = time.monotonic(), folder / "report.ncu-rep"
-    collected = await _run(nsight.collect_command(tool.path, report, program), COLLECT_DEADLINE_S, folder)
+    command = nsight.collect_command(tool.path, report, program)
+    collected, held = await _run_until(command, COLLECT_DEADLINE_S, folder, confinement, report)
     if not report.is_file():
         return NcuPages(_failed(tool, collected, started))
     raw, source = await asyncio.gather(
-        _run(nsight.raw_command(tool.path, report), PRINT_DEADLINE_S, folder),
-        _run(nsight.source_command(tool.path, report), PRINT_DEADLINE_S, folder),
+        _run(nsight.raw_command(tool.path, report), PRINT_DEADLINE_S, folder, held.confinement),
+        _run(nsight.source_command(tool.path, report), PRINT_DEADLINE_S, folder, held.confinement),
     )
     launches, sources = parse_raw(_text(raw.stdout)), parse_source(_text(source.stdout))
     if not launches:
         return NcuPages(_failed(tool, raw, started))
-    return NcuPages(_ran(tool, started), launches, sources)
+    return NcuPages(_ran(tool, started, held.words), launches, sources)
 
 
 async def run_sanitizers(
-    tool: Tool, program: Sequence[str | Path], folder: Path
+    tool: Tool, program: Sequence[str | Path], folder: Path, confinement: Confinement
 ) -> tuple[tuple[ToolRun, ...], tuple[Finding, ...]]:
     """All four tools of compute-sanitizer, beside each other."""
     absent = _absent(tool)
     if absent is not None:
         return (absent,), ()
-    found = await asyncio.gather(*(_sanitize(tool, name, program, folder) for name in TOOLS))
+    found = await asyncio.gather(*(_sanitize(tool, name, program, folder, confinement) for name in TOOLS))
     return tuple(ran for ran, _ in found), tuple(finding for _, findings in found for finding in findings)
 
 
 async def run_tidy(
-    tool: Tool, kernel: Path, architecture: str, cuda: Path | None
+    tool: Tool, kernel: Path, include_directories: Sequence[Path], level: SandboxLevel
 ) -> tuple[ToolRun, tuple[Finding, ...]]:
-    """Lint a file of device code."""
+    """Lint a file of device code, which reads these headers."""
     absent = _absent(tool)
     if absent is not None:
         return absent, ()
     assert tool.path is not None
     started = time.monotonic()
-    result = await _run(tidy_command(tool.path, kernel, architecture, cuda), TIDY_DEADLINE_S, kernel.parent)
-    if result.timed_out:
+    confinement = linter_confinement(level, (kernel.parent, *include_directories))
+    command = tidy_command(tool.path, kernel, include_directories)
+    result = await _run(command, TIDY_DEADLINE_S, kernel.parent, confinement)
+    if result.timed_out or result.returncode == EXIT_NOT_CONFINED:
         return _failed(tool, result, started), ()
-    return _ran(tool, started), parse_tidy(_text(result.stdout), kernel)
+    return _ran(tool, started, confinement.level), parse_tidy(_text(result.stdout), kernel)
 
 
 # --- below
 
 
 async def _sanitize(
-    tool: Tool, name: SanitizerTool, program: Sequence[str | Path], folder: Path
+    tool: Tool, name: SanitizerTool, program: Sequence[str | Path], folder: Path, confinement: Confinement
 ) -> tuple[ToolRun, tuple[Finding, ...]]:
     assert tool.path is not None
     own = tool.model_copy(update={"name": f"{tool.name} {name}"})
     started, report = time.monotonic(), folder / f"{name}.xml"
-    result = await _run(sanitizer_command(tool.path, name, report, program), SANITIZE_DEADLINE_S, folder)
+    command = sanitizer_command(tool.path, name, report, program)
+    result, held = await _run_until(command, SANITIZE_DEADLINE_S, folder, confinement, report)
     if result.timed_out or not report.is_file():
         return _failed(own, result, started), ()
     try:
@@ -126,16 +134,38 @@ async def _sanitize(
         return _failed(own, result, started), ()
     if result.returncode not in (0, ERROR_EXIT_CODE) and not findings:
         return _failed(own, result, started), ()
-    return _ran(own, started), findings
+    return _ran(own, started, held.words), findings
 
 
-async def _run(argv: Sequence[str | Path], deadline_s: float, folder: Path) -> ProcessResult:
+@dataclass(frozen=True)
+class _Held:
+    """How a tool was confined in the end."""
+
+    confinement: Confinement
+    words: str
+
+
+async def _run_until(
+    argv: Sequence[str | Path], deadline_s: float, folder: Path, confinement: Confinement, report: Path
+) -> tuple[ProcessResult, _Held]:
+    """Run a tool that writes a report; once more with limits alone where it wrote none, and not for want of time."""
+    result = await _run(argv, deadline_s, folder, confinement)
+    is_least = confinement.level in (SandboxLevel.NONE, SandboxLevel.LIMITS)
+    if report.is_file() or result.timed_out or is_least:
+        return result, _Held(confinement, confinement.level)
+    less = Confinement(SandboxLevel.LIMITS, may_start_programs=True)
+    again = await _run(argv, deadline_s, folder, less)
+    return again, _Held(less, f"{less.level} alone: it wrote nothing under {confinement.level}")
+
+
+async def _run(argv: Sequence[str | Path], deadline_s: float, folder: Path, confinement: Confinement) -> ProcessResult:
     return await run(
         argv,
         deadline_s=deadline_s,
         environment=scrubbed_environment(nsight.ENVIRONMENT),
         directory=folder,
         max_output_bytes=MAX_PAGE_BYTES,
+        confinement=confinement,
     )
 
 
@@ -147,8 +177,9 @@ def _absent(tool: Tool) -> ToolRun | None:
     return None
 
 
-def _ran(tool: Tool, started: float) -> ToolRun:
-    return ToolRun(tool=tool.name, status="ran", version=tool.version, elapsed_s=time.monotonic() - started)
+def _ran(tool: Tool, started: float, sandbox: str) -> ToolRun:
+    elapsed_s = time.monotonic() - started
+    return ToolRun(tool=tool.name, status="ran", version=tool.version, sandbox=sandbox, elapsed_s=elapsed_s)
 
 
 def _failed(tool: Tool, result: ProcessResult, started: float) -> ToolRun:

@@ -75,6 +75,11 @@ class Session:
         return self._scratch
 
     @property
+    def include_directories(self) -> tuple[Path, ...]:
+        """Of the headers that kernels are compiled with."""
+        return self._compiler.toolchain.include_directories
+
+    @property
     def sandbox(self) -> SandboxLevel:
         """How processes of this session are confined."""
         return self._sandbox

@@ -5,7 +5,9 @@
     PYTHON confine.py SPEC exec PROGRAM [ARGUMENT]...  another program takes this one's place
 
 SPEC is JSON that `kernel_lsp.process.confinement` writes: ``{"parent": pid, "limits": [[resource, n]], "fs": mask,
-"net": mask, "scoped": mask, "rules": [[path, mask]], "filter": hex}``. A zero or an empty text leaves that layer out.
+"net": mask, "scoped": mask, "rules": [[path, mask]], "filter": hex, "group": path, "network": bool, "keeps": mask}``.
+A zero or an empty text leaves that layer out; `group` is the file by which a cgroup is joined, `network` is false for a
+network namespace with nothing but a loopback device, where one can be made, and `keeps` are capabilities to keep.
 What is given up is given up for all children, too. A right that cannot be given up ends the program with
 `EXIT_NOT_CONFINED`: nothing ever runs with more rights than asked for.
 """
@@ -13,10 +15,12 @@ What is given up is given up for all children, too. A right that cannot be given
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import json
 import os
 import resource
 import signal
+import socket
 import struct
 import sys
 from collections.abc import Callable
@@ -29,6 +33,8 @@ FILE_CAPABILITIES = 0b11111
 """CAP_CHOWN, CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH, CAP_FOWNER, CAP_FSETID."""
 LANDLOCK_CREATE_RULESET, LANDLOCK_ADD_RULE, LANDLOCK_RESTRICT_SELF = 444, 445, 446  # on every architecture
 LANDLOCK_RULE_PATH_BENEATH = 1  # <linux/landlock.h>
+CLONE_NEWNET = 0x40000000  # <linux/sched.h>
+SIOCSIFFLAGS, IFF_UP = 0x8914, 1  # <linux/sockios.h>, <linux/if.h>
 FILE_RIGHTS = 0x8007
 """Rights that a rule on a file, and not a folder, may give: execute, write, read, ioctl. Truncate is added below."""
 TRUNCATE = 0x4000
@@ -49,11 +55,16 @@ def _confine(spec: dict) -> None:
     _call(libc.prctl, "parent-death signal", PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if spec["parent"] and os.getppid() != spec["parent"]:
         os._exit(EXIT_NOT_CONFINED)  # it died before the kernel knew that we would follow
+    if spec["group"]:
+        with open(spec["group"], "w") as file:
+            file.write(str(os.getpid()))
     for kind, limit in spec["limits"]:
         _limit(kind, limit)
+    if not spec["network"]:
+        _leave_network(libc)
     if spec["fs"] or spec["filter"]:
         _call(libc.prctl, "no_new_privs", PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
-        _drop_capabilities(libc)
+        _drop_capabilities(libc, spec["keeps"])
     if spec["fs"]:
         _landlock(libc, spec)
     if spec["filter"]:
@@ -67,20 +78,32 @@ def _limit(kind: int, limit: int) -> None:
     resource.setrlimit(kind, (value, value))
 
 
-def _drop_capabilities(libc: ctypes.CDLL) -> None:
-    """Root keeps the access to files that root has, and nothing else that makes it root. No one else has any."""
+def _leave_network(libc: ctypes.CDLL) -> None:
+    """A namespace in which one talks to oneself alone. Who may not make one stays where it is: what it is for, programs
+    that talk to their own children over TCP, has no other way."""
+    if libc.unshare(CLONE_NEWNET) != 0:
+        return
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        fcntl.ioctl(any_socket, SIOCSIFFLAGS, struct.pack("16sh14x", b"lo", IFF_UP))
+
+
+def _drop_capabilities(libc: ctypes.CDLL, keeps: int) -> None:
+    """Root keeps the access to files that root has, and nothing else that makes it root but `keeps`. No one else has
+    any."""
     header = struct.pack("=Ii", CAPABILITY_VERSION_3, 0)
     data = ctypes.create_string_buffer(24)
     _call(libc.capget, "capabilities", header, data)
     effective, permitted, _, _, _, _ = struct.unpack("=6I", data.raw)
-    kept = (effective & FILE_CAPABILITIES, permitted & FILE_CAPABILITIES, 0, 0, 0, 0)
+    low, high = FILE_CAPABILITIES | keeps & 0xFFFFFFFF, keeps >> 32
+    effective_2, permitted_2 = struct.unpack("=6I", data.raw)[3:5]
+    kept = (effective & low, permitted & low, 0, effective_2 & high, permitted_2 & high, 0)
     _call(libc.capset, "capabilities", header, struct.pack("=6I", *kept))
 
 
 def _landlock(libc: ctypes.CDLL, spec: dict) -> None:
     """A path that is not there gives no rights, and takes none."""
     attributes = struct.pack("=QQQ", spec["fs"], spec["net"], spec["scoped"])
-    n_known = 8 if not spec["net"] else 16 if not spec["scoped"] else 24
+    n_known = 24 if spec["scoped"] else 16 if spec["net"] else 8
     buffer = ctypes.create_string_buffer(attributes, 24)
     ruleset = _call(libc.syscall, "Landlock", LANDLOCK_CREATE_RULESET, buffer, ctypes.c_size_t(n_known), 0)
     for path, rights in spec["rules"]:

@@ -22,13 +22,15 @@ from typing import Literal
 
 from kernel_lsp.errors import SettingError
 from kernel_lsp.process import seccomp
+from kernel_lsp.process.task_limit import TaskGroup
 
 LAUNCHER = Path(__file__).with_name("confine.py")
 MAX_OPEN_FILES = 4096
 MAX_FILE_BYTES = 64 << 30
 """Of one file that a worker or an executor writes: tensors are files."""
-MAX_PROCESSES = 4096
-"""Of the user, threads included; torch alone starts one per core several times over. Root is not held to it."""
+MAX_TASKS = 4096
+"""Of the user, or of one child of root's (`task_limit`): processes and threads. torch alone starts a thread per core
+several times over."""
 
 
 class SandboxLevel(StrEnum):
@@ -70,6 +72,12 @@ class Confinement:
     max_file_bytes: int = MAX_FILE_BYTES
     max_memory_bytes: int = 0
     """Of its own writable memory; 0 for no limit."""
+    max_tasks: int = MAX_TASKS
+    has_network: bool = True
+    """False for a network of its own, with nothing in it, where that can be had. Profiles with a system-call filter
+    need none: they have no sockets that connect."""
+    kept_capabilities: int = 0
+    """What root keeps of root's rights, as a mask, beside the access to files."""
     environment: tuple[tuple[str, str], ...] = ()
     """Set in the child beside what it gets anyway."""
 
@@ -125,12 +133,14 @@ def landlock_version() -> int:
     return max(0, libc.syscall(_CREATE_RULESET, None, ctypes.c_size_t(0), _GET_VERSION))
 
 
-def confined_command(command: Sequence[str | Path], how: How, confinement: Confinement | None) -> list[str]:
+def confined_command(
+    command: Sequence[str | Path], how: How, confinement: Confinement | None, group: TaskGroup | None = None
+) -> list[str]:
     """The command line that runs `command` confined; as it is without a confinement or at the level ``none``.
 
     For ``run`` and ``module`` the command starts with the interpreter and its flags, then the file or module. Folders
-    to write to are made when they are missing. A child that could not be confined ends with the status
-    `confine.EXIT_NOT_CONFINED` and says why on stderr. Raises FileNotFoundError for a program that is not there.
+    to write to are made when they are missing. The child joins the `group`. One that cannot be confined ends with the
+    status `confine.EXIT_NOT_CONFINED` and says why on stderr. Raises FileNotFoundError for a program that is not there.
     """
     words = [str(word) for word in command]
     if confinement is None or confinement.level is SandboxLevel.NONE:
@@ -141,7 +151,7 @@ def confined_command(command: Sequence[str | Path], how: How, confinement: Confi
         folder.mkdir(parents=True, exist_ok=True)
     n_own = _n_interpreter_words(words) if how != "exec" else 0
     interpreter = words[:n_own] or [sys.executable, "-I", "-S"]
-    launched = [*interpreter, str(LAUNCHER), json.dumps(_spec(confinement)), how, *words[n_own:]]
+    launched = [*interpreter, str(LAUNCHER), json.dumps(_spec(confinement, group)), how, *words[n_own:]]
     return [*_bwrap(confinement), *launched] if confinement.level is SandboxLevel.BWRAP else launched
 
 
@@ -187,19 +197,22 @@ def _resolved(path: Path) -> str:
 # --- below: what the launcher is told
 
 
-def _spec(confinement: Confinement) -> dict[str, object]:
+def _spec(confinement: Confinement, group: TaskGroup | None) -> dict[str, object]:
     version = landlock_version() if confinement.level not in (SandboxLevel.NONE, SandboxLevel.LIMITS) else 0
     has_filter = confinement.level in (SandboxLevel.LANDLOCK_SECCOMP, SandboxLevel.BWRAP)
     return {
         "parent": 0 if confinement.level is SandboxLevel.BWRAP else os.getpid(),
         "limits": _limits(confinement),
         "fs": _handled(version) if version else 0,
-        "net": 3 if version >= 4 else 0,
+        "net": 3 if version >= 4 and confinement.has_network else 0,
         "scoped": 3 if version >= 6 else 0,
         "rules": list(_rules(confinement, version)) if version else [],
         "filter": _filter(confinement.may_start_programs, confinement.may_listen)
         if has_filter and _has_seccomp()
         else "",
+        "group": "" if group is None else str(group.procs),
+        "network": confinement.has_network,
+        "keeps": confinement.kept_capabilities,
     }
 
 
@@ -210,7 +223,7 @@ def _limits(confinement: Confinement) -> list[tuple[int, int]]:
         (resource.RLIMIT_CORE, 0),
         (resource.RLIMIT_NOFILE, MAX_OPEN_FILES),
         (resource.RLIMIT_FSIZE, confinement.max_file_bytes),
-        (resource.RLIMIT_NPROC, MAX_PROCESSES),
+        (resource.RLIMIT_NPROC, confinement.max_tasks),
     ]
 
 

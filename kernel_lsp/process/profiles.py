@@ -22,6 +22,8 @@ SYSTEM = (
     *("/etc/nsswitch.conf", "/etc/passwd", "/etc/group", "/etc/os-release", "/sys/devices/system", "/sys/fs/cgroup"),
 )
 """Programs, libraries and facts of the machine. Landlock keeps others' files in /proc closed."""
+CAP_SYS_ADMIN = 1 << 21  # <linux/capability.h>
+DRIVER_PARAMETERS = Path("/proc/driver/nvidia/params")
 GPU_DEVICE_PATTERNS = ("nvidia*", "nvidia-caps", "dxg")
 OWN_THREADS = Path("/proc/self/task")
 """CUDA names its threads there, and does not start where it cannot (measured on an H200, driver 580)."""
@@ -110,6 +112,43 @@ def foreign_confinement(
     )
 
 
+def profiler_confinement(
+    level: SandboxLevel,
+    python: Path,
+    *,
+    readable: Sequence[Path] = (),
+    scratch: Path,
+    needs_counters: bool,
+    private: Sequence[Path] = (),
+) -> Confinement:
+    """A profiler or sanitizer around our own program, which launches a candidate's device code: it reads what a worker
+    reads and writes to one folder. It talks to that program over sockets, so there is no filter of system calls, but a
+    network of its own with nothing in it, where root can make one. Where counters are needed and the driver gives them
+    to who may administrate the machine alone, root keeps that right."""
+    if level in (SandboxLevel.NONE, SandboxLevel.LIMITS):
+        return Confinement(level, may_start_programs=True, has_network=False)
+    return Confinement(
+        SandboxLevel.LANDLOCK,
+        readable=(
+            *(*_all_but_secrets(tuple(private)), *_working_directory(), Path("/proc"), *_interpreter(python)),
+            *(*_python_path(), *map(Path, GPU_READABLE), *readable, scratch),
+        ),
+        writable=(scratch, Path("/dev/shm"), *_own_threads()),
+        listable=(Path("/"),),
+        devices=_gpu_devices(),
+        may_listen=True,
+        may_start_programs=True,
+        has_network=False,
+        kept_capabilities=CAP_SYS_ADMIN if needs_counters and _are_counters_for_administrators() else 0,
+        environment=(("HOME", str(scratch)), ("TMPDIR", str(scratch))),
+    )
+
+
+def linter_confinement(level: SandboxLevel, readable: Sequence[Path]) -> Confinement:
+    """clang-tidy on one file: it reads that and headers, and writes nothing."""
+    return Confinement(level, readable=(*_system(), *readable), max_file_bytes=0, may_start_programs=True)
+
+
 def cache_environment(cache: Path) -> tuple[tuple[str, str], ...]:
     """Variables that lead torch's caches into a folder."""
     return tuple((variable, str(cache / folder)) for variable, folder in CACHE_VARIABLES.items())
@@ -143,6 +182,16 @@ def _python_path() -> tuple[Path, ...]:
 
 def _gpu_devices() -> tuple[Path, ...]:
     return tuple(path for pattern in GPU_DEVICE_PATTERNS for path in Path("/dev").glob(pattern))
+
+
+def _are_counters_for_administrators() -> bool:
+    """As NVIDIA's page on ERR_NVGPUCTRPERM says. True where the driver does not tell."""
+    if not _gpu_devices():
+        return False
+    try:
+        return "RmProfilingAdminOnly: 0" not in DRIVER_PARAMETERS.read_text()
+    except OSError:
+        return True
 
 
 def _own_threads() -> tuple[Path, ...]:

@@ -21,6 +21,7 @@ from kernel_lsp.process.profiles import (
     compiler_confinement,
     executor_confinement,
     foreign_confinement,
+    profiler_confinement,
     worker_confinement,
 )
 from kernel_lsp.process.supervisor import ProcessResult, run, scrubbed_environment
@@ -31,16 +32,23 @@ N_FORKS = 24
 """Enough to see whether a bomb would go off, few enough to go unnoticed where it does."""
 FORK_BOMB = "fork bomb"
 N_LOOKS, LOOK_EVERY_S = 10, 0.1
+PROFILER = "profiler"
+SOCKET_ATTEMPTS = ("send over UDP", "connect to a UNIX socket", "send from a socket pair", "resolve a name")
+SOCKETS_NEEDED = "it talks to the program that it watches through sockets, and no code of a candidate runs on its host"
+ENVIRONMENT_ATTEMPT = "read another process's environment"
+COUNTERS_NEEDED = "the driver gives counters to administrators alone, who on this kernel may read others' memory"
 
 
 @dataclass(frozen=True)
 class Attempt:
-    """What a child confined as `profile` tried. `was_denied` is what should be; `detail` says what it met."""
+    """What a child confined as `profile` tried. `was_denied` is what should be; `detail` says what it met, and
+    `why_open` why the profile does not deny it."""
 
     profile: str
     what: str
     was_denied: bool
     detail: str
+    why_open: str = ""
 
 
 async def self_test(level: SandboxLevel) -> tuple[Attempt, ...]:
@@ -67,6 +75,7 @@ def _profiles(level: SandboxLevel, root: Path) -> dict[str, Confinement]:
         "foreign code": foreign_confinement(
             level, python, readable=(PROBE,), scratch=scratch, may_start_programs=False
         ),
+        PROFILER: profiler_confinement(level, python, scratch=scratch, needs_counters=True, private=(root / "home",)),
     }
 
 
@@ -99,7 +108,19 @@ async def _attempts(profile: str, result: ProcessResult, root: Path) -> list[Att
     for pid in _survivors(root):
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-    return [Attempt(profile, what, was_denied=how != "succeeded", detail=how) for what, how in said.items()]
+    return [
+        Attempt(profile, what, how != "succeeded", how, _why_open(profile, what) if how == "succeeded" else "")
+        for what, how in said.items()
+    ]
+
+
+def _why_open(profile: str, what: str) -> str:
+    """Only of a profiler: whatever else it cannot be denied is a hole."""
+    if profile != PROFILER:
+        return ""
+    if what in SOCKET_ATTEMPTS:
+        return SOCKETS_NEEDED
+    return COUNTERS_NEEDED if what == ENVIRONMENT_ATTEMPT else ""
 
 
 @contextmanager

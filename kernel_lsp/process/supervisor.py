@@ -15,6 +15,7 @@ import os
 import signal
 import sys
 import time
+import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,8 @@ from typing import Any
 
 from kernel_lsp.process import priority
 from kernel_lsp.process.confinement import Confinement, How, SandboxLevel, confined_command
+from kernel_lsp.process.task_limit import TaskGroup, holder, new_group, tries_to_remove
+from kernel_lsp.process.task_watch import watch
 from kernel_lsp.process.tree import kill_tree
 
 MAX_OUTPUT_BYTES = 16 << 20
@@ -244,6 +247,8 @@ def _kill(process: asyncio.subprocess.Process) -> None:
         kill_tree(process.pid)
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
+    if process in _GROUPS:
+        _GROUPS[process].kill()
 
 
 async def _reap(process: asyncio.subprocess.Process) -> None:
@@ -252,6 +257,9 @@ async def _reap(process: asyncio.subprocess.Process) -> None:
     if not await _has_ended(process):
         process._transport.close()  # type: ignore[attr-defined]  # Process has no way of its own to let go of pipes
         await _has_ended(process)
+    group = _GROUPS.pop(process, None)
+    for pause_s in () if group is None else tries_to_remove(group):
+        await asyncio.sleep(pause_s)
 
 
 async def _has_ended(process: asyncio.subprocess.Process) -> bool:
@@ -275,8 +283,9 @@ async def _start(
     is_confined = confinement is not None and confinement.level is not SandboxLevel.NONE
     given = dict(environment) if environment is not None else scrubbed_environment()
     own_session = not priority.stays_in_session()
-    return await asyncio.create_subprocess_exec(
-        *confined_command(argv, how, confinement),
+    group = _group_for(confinement)
+    process = await asyncio.create_subprocess_exec(
+        *confined_command(argv, how, confinement, group),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
@@ -288,6 +297,22 @@ async def _start(
         preexec_fn=None if is_confined else _die_with_parent,
         limit=MAX_MESSAGE_BYTES,
     )
+    if group is not None:
+        _GROUPS[process] = group
+    elif confinement is not None and is_confined and holder() == "watch":
+        watch(process, confinement.max_tasks)
+    return process
+
+
+_GROUPS: weakref.WeakKeyDictionary[asyncio.subprocess.Process, TaskGroup] = weakref.WeakKeyDictionary()
+"""Of the children that have one."""
+
+
+def _group_for(confinement: Confinement | None) -> TaskGroup | None:
+    """bwrap's namespaces hold all that is in them, and nothing in them may write where groups are joined."""
+    if confinement is None or confinement.level in (SandboxLevel.NONE, SandboxLevel.BWRAP):
+        return None
+    return new_group(confinement.max_tasks)
 
 
 def _die_with_parent() -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 from kernel_lsp.core.finding import Finding, Severity
+from kernel_lsp.toolchain.clang_flags import clang_cuda_flags
 
 CHECKS = "-*,bugprone-*,clang-analyzer-core.*,performance-*,-bugprone-easily-swappable-parameters"
 SOURCE = "clang-tidy"
@@ -13,11 +15,10 @@ _DIAGNOSTIC = re.compile(r"^(?P<file>[^:\n]+):(?P<line>\d+):(?P<column>\d+): (?P
 _CODE = re.compile(r"\s*\[(?P<code>[\w.,-]+)\]$")
 
 
-def tidy_command(clang_tidy: Path, kernel: Path, architecture: str, cuda: Path | None) -> list[str | Path]:
-    """Lint one file as CUDA device code for one architecture; without a toolkit of its own, clang's is left out."""
-    toolkit = [f"--cuda-path={cuda}"] if cuda is not None else ["-nocudainc", "-nocudalib"]
-    compile_as = ["-x", "cuda", "--cuda-device-only", f"--cuda-gpu-arch={architecture}", "-std=c++17", *toolkit]
-    return [clang_tidy, f"--checks={CHECKS}", "--quiet", kernel, "--", *compile_as]
+def tidy_command(clang_tidy: Path, kernel: Path, include_directories: Sequence[Path]) -> list[str | Path]:
+    """Lint one file as CUDA device code, with these folders' headers."""
+    flags = ("--cuda-device-only", *clang_cuda_flags(include_directories))
+    return [clang_tidy, f"--checks={CHECKS}", "--quiet", kernel, "--", *flags]
 
 
 def parse_tidy(text: str, kernel: Path) -> tuple[Finding, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import stat
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,13 @@ from kernel_lsp.evaluate.profile_measured import measured_kernels
 from kernel_lsp.evaluate.profile_tools import run_ncu, run_sanitizers, run_tidy
 from kernel_lsp.plan.binding import bind
 from kernel_lsp.plan.parser import parse_or_raise
+from kernel_lsp.process.confinement import Confinement, SandboxLevel, support
+from kernel_lsp.process.profiles import profiler_confinement
 from kernel_lsp.source.cuda import kernel_signatures
 from kernel_lsp.toolchain.ncu import parse_raw, parse_source
 from kernel_lsp.toolchain.tools import Tool
 
+UNCONFINED = Confinement(SandboxLevel.NONE)
 HERE = Path(__file__).parent / "profiles"
 RECORDED = HERE / "recorded"
 SYMBOLS = {"scale<256>": "_Z5scale", "transpose_tiles": "_Z15transpose"}
@@ -209,21 +213,21 @@ while [ "$1" != --save ]; do shift; done; cp {RECORDED}/$tool.xml "$2"; exit 86
 
 
 def test_ncu_is_run_and_its_pages_are_read(tmp_path: Path) -> None:
-    pages = asyncio.run(run_ncu(program(tmp_path, "ncu", NCU), ["true"], tmp_path))
+    pages = asyncio.run(run_ncu(program(tmp_path, "ncu", NCU), ["true"], tmp_path, UNCONFINED))
     assert (pages.run.status, pages.run.version) == ("ran", "1.0")
     assert (len(pages.launches), len(pages.sources)) == (2, 2)
 
 
 def test_ncu_that_may_not_read_counters_says_so(tmp_path: Path) -> None:
     refuses = program(tmp_path, "ncu", "echo '==ERROR== ERR_NVGPUCTRPERM - no permission' >&2; exit 1")
-    pages = asyncio.run(run_ncu(refuses, ["true"], tmp_path))
+    pages = asyncio.run(run_ncu(refuses, ["true"], tmp_path, UNCONFINED))
     assert pages.run.status == "failed"
     assert "ERR_NVGPUCTRPERM" in pages.run.reason
     assert pages.launches == ()
 
 
 def test_all_four_sanitizers_run(tmp_path: Path) -> None:
-    runs, findings = asyncio.run(run_sanitizers(program(tmp_path, "cs", SANITIZER), ["true"], tmp_path))
+    runs, findings = asyncio.run(run_sanitizers(program(tmp_path, "cs", SANITIZER), ["true"], tmp_path, UNCONFINED))
     assert [run.tool for run in runs] == ["cs memcheck", "cs racecheck", "cs initcheck", "cs synccheck"]
     assert {run.status for run in runs} == {"ran"}
     assert [finding.line for finding in findings] == [13, 18, 23, 27]
@@ -231,7 +235,7 @@ def test_all_four_sanitizers_run(tmp_path: Path) -> None:
 
 def test_a_sanitizer_that_writes_no_report_has_failed_and_found_nothing(tmp_path: Path) -> None:
     runs, findings = asyncio.run(
-        run_sanitizers(program(tmp_path, "cs", "echo 'Device not supported'; exit 255"), ["true"], tmp_path)
+        run_sanitizers(program(tmp_path, "cs", "echo 'Device not supported'; exit 255"), ["true"], tmp_path, UNCONFINED)
     )
     assert {run.status for run in runs} == {"failed"}
     assert {run.reason for run in runs} == {"Device not supported"}
@@ -239,7 +243,7 @@ def test_a_sanitizer_that_writes_no_report_has_failed_and_found_nothing(tmp_path
 
 
 def test_a_tool_that_is_not_there_is_absent_with_its_name(tmp_path: Path) -> None:
-    ran, findings = asyncio.run(run_tidy(Tool(name="clang-tidy", purpose=""), tmp_path / "k.cu", "sm_90", None))
+    ran, findings = asyncio.run(run_tidy(Tool(name="clang-tidy", purpose=""), tmp_path / "k.cu", (), SandboxLevel.NONE))
     assert (ran.status, ran.reason, findings) == ("absent", "clang-tidy is not installed", ())
 
 
@@ -266,3 +270,28 @@ def test_kineto_events_become_kernels_per_run() -> None:
     assert [kernel["n_calls"] for kernel in kernels] == [1, 1]
     assert kernels[0]["time_us"] == pytest.approx(29.2, abs=1)
     assert "vectorized_elementwise_kernel" in kernels[1]["name"]
+
+
+full = pytest.mark.skipif(support().level is not SandboxLevel.LANDLOCK_SECCOMP, reason="no Landlock or seccomp here")
+
+
+def held(folder: Path) -> Confinement:
+    return profiler_confinement(support().level, Path(sys.executable), scratch=folder, needs_counters=True)
+
+
+@full
+def test_a_profiler_runs_confined_and_says_so(tmp_path: Path) -> None:
+    folder = tmp_path / "own"
+    folder.mkdir()
+    pages = asyncio.run(run_ncu(program(folder, "ncu", NCU), ["true"], folder, held(folder)))
+    assert (pages.run.status, pages.run.sandbox) == ("ran", "landlock")
+
+
+@full
+def test_a_profiler_that_needs_more_than_it_may_gets_it_and_that_is_said(tmp_path: Path) -> None:
+    folder = tmp_path / "own"
+    folder.mkdir()
+    needs_more = program(folder, "ncu", f"touch {tmp_path}/outside || exit 1\n{NCU}")
+    pages = asyncio.run(run_ncu(needs_more, ["true"], folder, held(folder)))
+    assert pages.run.status == "ran"
+    assert pages.run.sandbox == "limits alone: it wrote nothing under landlock"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 from pathlib import Path
 
@@ -11,7 +12,12 @@ import pytest
 from kernel_lsp.errors import SettingError
 from kernel_lsp.process import profiles
 from kernel_lsp.process.confinement import Confinement, SandboxLevel, confined_command, sandbox_level, support
-from kernel_lsp.process.profiles import executor_confinement, foreign_confinement, worker_confinement
+from kernel_lsp.process.profiles import (
+    executor_confinement,
+    foreign_confinement,
+    profiler_confinement,
+    worker_confinement,
+)
 from kernel_lsp.process.self_test import Attempt, self_test
 from kernel_lsp.process.supervisor import Answered, Conversation, ProcessResult, run
 
@@ -38,8 +44,45 @@ def worker(folder: Path) -> Confinement:
 @full
 async def test_every_attempt_of_every_profile_is_denied() -> None:
     attempts = await self_test(SandboxLevel.LANDLOCK_SECCOMP)
-    assert {attempt.profile for attempt in attempts} == {"compiler", "executor", "worker", "foreign code"}
-    assert [attempt for attempt in attempts if not attempt.was_denied] == []
+    assert {attempt.profile for attempt in attempts} == {"compiler", "executor", "worker", "foreign code", "profiler"}
+    assert [attempt for attempt in attempts if not attempt.was_denied and not attempt.why_open] == []
+
+
+@full
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a network")
+async def test_a_profiler_reads_no_secret_and_reaches_no_network() -> None:
+    denied = {a.what for a in await self_test(support().level) if a.profile == "profiler" and a.was_denied}
+    assert {"read a secret file", "write outside", "connect over TCP", "trace another process"} <= denied
+
+
+@full
+async def test_a_profiler_may_talk_to_its_own_child_over_tcp(tmp_path: Path) -> None:
+    program = (
+        "import socket\n"
+        "with socket.create_server(('127.0.0.1', 0)) as s, socket.create_connection(s.getsockname()): print('talks')\n"
+    )
+    confinement = profiler_confinement(support().level, Path(sys.executable), scratch=tmp_path, needs_counters=False)
+    result = await confined(confinement, program, tmp_path)
+    assert result.stdout == b"talks\n", result.stderr
+
+
+@full
+@pytest.mark.skipif(os.geteuid() != 0, reason="nobody else has rights to keep")
+@pytest.mark.parametrize(("for_administrators", "needs_counters"), [(True, True), (True, False), (False, True)])
+async def test_a_profiler_keeps_the_right_to_counters_only_where_it_needs_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, for_administrators: bool, needs_counters: bool
+) -> None:
+    monkeypatch.setattr(profiles, "_gpu_devices", lambda: (Path("/dev/null"),))
+    monkeypatch.setattr(profiles, "DRIVER_PARAMETERS", tmp_path / "params")
+    (tmp_path / "params").write_text(f"Mobile: 1\nRmProfilingAdminOnly: {int(for_administrators)}\n")
+    program = "print(next(l.split()[1] for l in open('/proc/self/status') if l.startswith('CapEff')))"
+    confinement = profiler_confinement(
+        support().level, Path(sys.executable), scratch=tmp_path, needs_counters=needs_counters
+    )
+    result = await confined(confinement, program, tmp_path)
+    files_alone = 0b11111
+    kept = int(result.stdout, 16) & ~files_alone
+    assert kept in ((profiles.CAP_SYS_ADMIN, 0) if for_administrators and needs_counters else (0,))
 
 
 @full

@@ -1,0 +1,160 @@
+"""How many tasks, processes and threads alike, a confined child and all below it may be.
+
+RLIMIT_NPROC holds every user to it but root. For root each child gets a pids cgroup where one can be made, which also
+finds whatever the child left behind; where none can, `task_watch` counts once a second.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import os
+import re
+import shlex
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+Holder = Literal["rlimit", "cgroup", "watch"]
+CGROUPS = Path("/sys/fs/cgroup")
+PREFIX = "kernel-lsp-"
+N_REMOVALS, REMOVE_EVERY_S = 20, 0.01
+TRIAL_S = 5.0
+"""A group is busy until the last of its processes is reaped."""
+_NUMBERS = itertools.count()
+
+
+@dataclass(frozen=True)
+class TaskGroup:
+    """A pids cgroup of one child. The child joins it by `procs`, before it gives up its rights."""
+
+    folder: Path
+
+    @property
+    def procs(self) -> Path:
+        """Writing a process id here moves the process into the group."""
+        return self.folder / "cgroup.procs"
+
+    def kill(self) -> None:
+        """Kill everything in the group, wherever it moved among sessions and parents."""
+        with suppress(OSError):
+            (self.folder / "cgroup.kill").write_text("1")  # version 2, Linux 5.14
+            return
+        killed: set[int] = set()
+        while (
+            new := self._pids() - killed
+        ):  # again for what was being forked meanwhile; the dead are listed for a while
+            for pid in new:
+                with suppress(ProcessLookupError, PermissionError):
+                    os.kill(pid, signal.SIGKILL)
+            killed |= new
+
+    def remove(self) -> bool:
+        """Remove the group once it is empty; whether that is done."""
+        with suppress(FileNotFoundError):
+            try:
+                self.folder.rmdir()
+            except OSError:
+                return False
+        return True
+
+    def _pids(self) -> set[int]:
+        with suppress(OSError):
+            return {int(pid) for pid in self.procs.read_text().split()}
+        return set()
+
+
+def holder() -> Holder:
+    """What holds a confined child to its number of tasks here."""
+    if os.geteuid() != 0:
+        return "rlimit"
+    return "watch" if _parent() is None else "cgroup"
+
+
+def new_group(max_tasks: int) -> TaskGroup | None:
+    """A group for a child to come; None where this user may not make one, or needs none."""
+    parent = _parent() if os.geteuid() == 0 else None
+    if parent is None:
+        return None
+    group = TaskGroup(parent / f"{PREFIX}{os.getpid()}-{next(_NUMBERS)}")
+    try:
+        group.folder.mkdir()
+        (group.folder / "pids.max").write_text(str(max_tasks))
+    except OSError:
+        group.remove()
+        return None
+    return group
+
+
+def tries_to_remove(group: TaskGroup) -> Iterator[float]:
+    """Seconds to wait before each further try, until the group is gone or stays."""
+    for _ in range(N_REMOVALS):
+        if group.remove():
+            return
+        yield REMOVE_EVERY_S
+
+
+# --- below: where groups are made
+
+
+@functools.cache
+def _parent() -> Path | None:
+    """The group below which groups can be made, joined and removed: it is tried out once."""
+    parent = _own_group()
+    if parent is None:
+        return None
+    trial = TaskGroup(parent / f"{PREFIX}{os.getpid()}-trial")
+    try:
+        _sweep(parent)
+        trial.folder.mkdir(exist_ok=True)
+        (trial.folder / "pids.max").write_text("8")
+        joined = subprocess.run(
+            ["/bin/sh", "-c", f"echo $$ > {shlex.quote(str(trial.procs))}"], capture_output=True, timeout=TRIAL_S
+        )
+    except (OSError, subprocess.SubprocessError):
+        joined = None
+    is_gone = trial.remove()
+    return parent if joined is not None and joined.returncode == 0 and is_gone else None
+
+
+def _own_group() -> Path | None:
+    """Our own group of the hierarchy that counts tasks, of version 1 or 2; None where there is none."""
+    try:
+        lines = [line for line in Path("/proc/self/cgroup").read_text().splitlines() if line.count(":") >= 2]
+    except OSError:
+        return None
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if "pids" in controllers.split(","):
+            return _existing(CGROUPS / "pids" / path.lstrip("/"))
+    unified = next((line.split(":", 2)[2] for line in lines if line.startswith("0::")), None)
+    return None if unified is None else _delegating(CGROUPS / unified.lstrip("/"))
+
+
+def _existing(folder: Path) -> Path | None:
+    return folder if (folder / "cgroup.procs").is_file() else None
+
+
+def _delegating(folder: Path) -> Path | None:
+    """A group of version 2 counts tasks below it when it is told to; it can be where it is the root of its tree."""
+    control = folder / "cgroup.subtree_control"
+    try:
+        if "pids" not in control.read_text().split():
+            control.write_text("+pids")
+    except OSError:
+        return None
+    return folder
+
+
+def _sweep(parent: Path) -> None:
+    """Groups whose maker was killed."""
+    for folder in parent.glob(f"{PREFIX}*-*"):
+        named = re.fullmatch(rf"{PREFIX}(\d+)-\d+", folder.name)
+        if named and not Path(f"/proc/{named[1]}").exists():
+            left = TaskGroup(folder)
+            left.kill()
+            left.remove()
