@@ -8,15 +8,16 @@ import signal
 from asyncio.subprocess import Process
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
-from kernel_lsp.process.tree import descendants, kill_tree
+from kernel_lsp.process.tree import kill_tree
 
 WATCH_EVERY_S = 1.0
 _PROC = Path("/proc")
 _WATCHED: dict[asyncio.AbstractEventLoop, dict[Process, int]] = {}
-_GROUP, _N_THREADS = 2, 17
-"""Places in /proc/PID/stat behind the name: fields 5 and 20 of proc(5)."""
+_PLACES = (1, 2, 17)
+"""Of parent, group and number of threads in /proc/PID/stat, behind the name: fields 4, 5 and 20 of proc(5)."""
 
 
 def watch(process: Process, max_tasks: int) -> None:
@@ -43,21 +44,42 @@ async def _watch_all(loop: asyncio.AbstractEventLoop) -> None:
 
 
 def end_those_over(watched: Mapping[Process, int]) -> None:
-    """Look once."""
-    groups = _tasks_by_group()
+    """Look once, at all of them together."""
+    tasks = _tasks()
     for process, max_tasks in watched.items():
-        if groups.get(process.pid, 0) > max_tasks or len(descendants(process.pid)) > max_tasks:
+        if _n_tasks(process.pid, tasks) > max_tasks:
             kill_tree(process.pid)
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, signal.SIGKILL)
 
 
-def _tasks_by_group() -> dict[int, int]:
-    found: dict[int, int] = {}
+@dataclass(frozen=True)
+class _Running:
+    """One process of the machine."""
+
+    parent: int
+    group: int
+    n_threads: int
+
+
+def _n_tasks(pid: int, tasks: Mapping[int, _Running]) -> int:
+    """Of the group that the process leads, and of all below it, wherever that moved."""
+    children: dict[int, list[int]] = {}
+    for child, running in tasks.items():
+        children.setdefault(running.parent, []).append(child)
+    found = {child for child, running in tasks.items() if running.group == pid}
+    below = [pid]
+    while below:
+        found.update(below)
+        below = [child for parent in below for child in children.get(parent, ()) if child not in found]
+    return sum(tasks[each].n_threads for each in found if each in tasks)
+
+
+def _tasks() -> dict[int, _Running]:
+    found = {}
     for entry in _PROC.glob("[0-9]*/stat") if _PROC.is_dir() else ():
         with suppress(OSError, ValueError, IndexError):  # it ended while we looked
             stat = entry.read_bytes()
             fields = stat[stat.rindex(b")") + 2 :].split()
-            group = int(fields[_GROUP])
-            found[group] = found.get(group, 0) + int(fields[_N_THREADS])
+            found[int(entry.parent.name)] = _Running(*(int(fields[place]) for place in _PLACES))
     return found

@@ -156,3 +156,15 @@ def test_nobody_but_root_needs_a_group(monkeypatch: pytest.MonkeyPatch) -> None:
 def our_groups() -> list[Path]:
     parent = task_limit._parent()
     return [] if parent is None else list(parent.glob(f"{task_limit.PREFIX}{os.getpid()}-*"))
+
+
+def test_the_watch_counts_threads_of_the_group_and_all_below_wherever_they_moved() -> None:
+    running = task_watch._Running
+    tasks = {
+        10: running(parent=1, group=10, n_threads=3),
+        11: running(parent=10, group=11, n_threads=2),  # in a group of its own
+        12: running(parent=1, group=10, n_threads=5),  # an orphan of the group
+        13: running(parent=11, group=13, n_threads=7),
+        14: running(parent=1, group=14, n_threads=100),
+    }
+    assert task_watch._n_tasks(10, tasks) == 3 + 2 + 5 + 7
