@@ -45,7 +45,8 @@ EXPLANATIONS = {
         waiting without having arrived is undefined.""",
     "invalid-launch": """
         A GPU refuses this launch: the block, the grid or the shared memory is larger than it allows, or larger than
-        `__launch_bounds__` says; or clusters do not divide the grid, or have too many blocks. The sizes come from the plan's `launch:` line and the captured shapes.""",
+        `__launch_bounds__` says; or clusters do not divide the grid, or have too many blocks. The sizes come from the
+        plan's `launch:` line and the captured shapes.""",
     # the compiler
     "no-such-kernel": """
         The plan's `launch:` line names a kernel, or an instance of a template, that the text does not have. Check the
