@@ -58,7 +58,7 @@ def test_vectors_and_whole_records_are_not_strided(body: str) -> None:
     assert codes(KERNEL.format(body=body)) == []
 
 
-def test_one_pointer_beside_restricted_ones_overlaps_with_nothing() -> None:
+def test_one_written_pointer_beside_restricted_ones_overlaps_with_nothing() -> None:
     head = (
         "__global__ void k(const float* __restrict__ x, {} out, {} y) {{ out[threadIdx.x] = y[0] = x[threadIdx.x]; }}"
     )

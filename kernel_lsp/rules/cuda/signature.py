@@ -46,7 +46,9 @@ def missing_restrict(kernel: Function) -> Iterator[Hit]:
     pointers = [p for p in kernel.parameters if p.is_pointer and not p.is_reference]
     bare = [p for p in pointers if not _is_restricted(file, p) and _has_star(file, p)]
     writes = any(not p.is_const for p in pointers)
-    if len(bare) >= 2 and writes and not _aliases_on_purpose(kernel):
+    # One that is written, beside restricted ones, overlaps with none of them. One that is read also gets its own loads.
+    may_gain = len(bare) >= 2 or any(p.is_const for p in bare)
+    if may_gain and len(pointers) >= 2 and writes and not _aliases_on_purpose(kernel):
         edits = tuple(file.parsed.insert(p.name_node.start_byte, _spaced_restrict(file, p)) for p in bare)
         fix = QuickFix("Add `__restrict__` to all of them, if they do not overlap", edits, False)
         names = ", ".join(p.name for p in bare)

@@ -349,12 +349,6 @@ def _is_constant_copy(call: ast.Call, scope: Scope) -> bool:
     return names.isdisjoint(_counted_around(call, scope))
 
 
-def _is_moved(call: ast.Call, scope: Scope) -> bool:
-    """``torch.tensor(...).to(...)`` or ``.cuda()``."""
-    parent = next(scope.around(call), None)
-    return isinstance(parent, ast.Attribute) and parent.attr in ("to", "cuda", "type_as")
-
-
 def _counted_around(node: ast.AST, scope: Scope) -> set[str]:
     """The names that loops and comprehensions around the node go over."""
     targets: list[ast.expr] = []
