@@ -17,6 +17,7 @@ from kernel_lsp.ptx.layout import (
     FIRST_CLUSTER_WINDOW,
     INITIALISED,
     N_ACCESS_SIZES,
+    N_WINDOWS,
     TABLE_BYTES,
     WRITTEN_SUFFIX,
     Entry,
@@ -147,6 +148,12 @@ class AddressTable:
         traced_flags = flags | (EntryFlag.TRACED if is_traced else 0)
         described = (base, host, shadow, int(traced_flags), n_bytes)
         _write_entry(self._traced.address, window, described, is_fast=not is_traced)
+
+    def hide_cluster(self) -> None:
+        """No block of a cluster is there any more."""
+        n_bytes = (N_WINDOWS - FIRST_CLUSTER_WINDOW) * ENTRY_BYTES
+        for table in (self._fast, self._traced):
+            ctypes.memset(table.address + FIRST_CLUSTER_WINDOW * ENTRY_BYTES, 0, n_bytes)
 
     def close(self) -> None:
         self._fast.close()

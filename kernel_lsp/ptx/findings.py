@@ -48,13 +48,14 @@ class Place:
 
 @dataclass(frozen=True)
 class MemoryMap:
-    """What lies at which window, for messages. `variables` are (name, bytes) of module variables."""
+    """What lies at which window, for messages. `variables` are (name, bytes) of module variables; `n_cluster_blocks` is
+    0 where no block sees another's memory."""
 
     buffers: dict[int, Buffer]
     variables: dict[int, tuple[str, int]]
     n_shared_bytes: int
     n_local_bytes: int
-    n_cluster_blocks: int = 1
+    n_cluster_blocks: int = 0
 
 
 class FindingLog:
@@ -163,7 +164,7 @@ def _describe_access(fault: Fault, memory: MemoryMap) -> tuple[str, str]:
     if site.space != "shared" and -NULL_PAGE_BYTES < address < NULL_PAGE_BYTES:
         return "null-pointer", f"{_verb(site)} at address {address:#x}: the pointer is null"
     rank = (address >> WINDOW_SHIFT) - FIRST_CLUSTER_WINDOW
-    if memory.n_cluster_blocks <= rank < N_WINDOWS:
+    if 0 < memory.n_cluster_blocks <= rank < N_WINDOWS:
         return code, f"{_verb(site)} in a block that the cluster does not have: its {memory.n_cluster_blocks} are fewer"
     if site.space == "shared" and address >= CLUSTER_OFFSET_HALF and site.instruction.has("shared", "shared__cta"):
         return code, f"{_verb(site)} of another block's shared memory, which needs .shared::cluster, not .shared"
@@ -227,7 +228,7 @@ def _find_target(fault: Fault, memory: MemoryMap) -> _Target | None:
         return _Target(f"the variable {name}", window_base(window), n_bytes)
     if window == SHARED_WINDOW:
         return _Target("shared memory", window_base(window), memory.n_shared_bytes)
-    if window >= FIRST_CLUSTER_WINDOW:
+    if memory.n_cluster_blocks and window >= FIRST_CLUSTER_WINDOW:
         name = f"the shared memory of block {_rank(fault)} of the cluster"
         return _Target(name, window_base(window), memory.n_shared_bytes)
     if window == LOCAL_WINDOW:

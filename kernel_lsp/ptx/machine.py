@@ -228,6 +228,8 @@ class _Launch:
         return LaunchResult(self._counters(n_run), n_run, is_over)
 
     def close(self) -> None:
+        if self.is_clustered:
+            self.run_state.table.hide_cluster()
         for region in self.regions:
             region.close()
 
@@ -249,7 +251,7 @@ class _Launch:
             run.variables,
             self.n_shared,
             self.emitted.n_local_bytes,
-            size,
+            size if self.is_clustered else 0,
         )
 
     def _region(self, n_bytes: int) -> Region:

@@ -116,7 +116,7 @@ def locate(
     """Emit the check of an access and return the host pointer; leaves the kernel when the check fails."""
     if not isinstance(operand, Address):
         raise UnsupportedPtxError("an access without an address", i)
-    if i.has("async"):
+    if i.has("async") and i.opcode != "cp":
         raise UnsupportedPtxError("an asynchronous access of shared memory", i)
     if n_bytes > MAX_ACCESS_BYTES:
         raise UnsupportedPtxError(f"an access of {n_bytes} bytes", i)
