@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-import secrets
 import shutil
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
@@ -32,20 +31,13 @@ from kernel_lsp.core.verdict import (
 from kernel_lsp.evaluate.case_store import CaseStore
 from kernel_lsp.evaluate.cases import OperationKind, graph_of
 from kernel_lsp.evaluate.cuda import GpuDevice
-from kernel_lsp.evaluate.foreign_cases import ForeignCase, chosen_cases, judge, make_case, run_case, shuffled
-from kernel_lsp.evaluate.foreign_process import ForeignAsker, ForeignProcess
+from kernel_lsp.evaluate.foreign_cases import ForeignCase, chosen_cases, make_case, run_case, shuffled
+from kernel_lsp.evaluate.foreign_process import ForeignProcess
+from kernel_lsp.evaluate.foreign_timing import time_given
 from kernel_lsp.evaluate.gpu_slot import Lost
 from kernel_lsp.evaluate.progress import Progress
 from kernel_lsp.evaluate.session import Session
-from kernel_lsp.evaluate.timing_operation import (
-    CandidateBroke,
-    ImpossibleTime,
-    NotTimed,
-    OperationTimer,
-    Timed,
-    TimedOperation,
-    WrongWhileTimed,
-)
+from kernel_lsp.evaluate.timing_operation import OperationTimer
 from kernel_lsp.process.confinement import SandboxLevel
 from kernel_lsp.source.foreign import ForeignSource, python_findings
 from kernel_lsp.toolchain.extension import ExtensionBuilder, ExtensionBuilt, ExtensionFacts
@@ -128,10 +120,12 @@ class _Check:
         process = await self.stack.enter_async_context(self._process())
         warming = asyncio.create_task(process.start_pools("cpu" if self.device is None else self.device.index))
         building = asyncio.create_task(self._build(builder, self.text, self.file.suffix))
+        under_way: list[asyncio.Task[Any]] = [warming, building]
         try:
             with self.progress.stage("capture"):
                 task = await self.session.capture(self.target, with_backward=self.source.has_backward)
             cases = asyncio.create_task(self._cases(task))
+            under_way.append(cases)
             timer = await self.session.timer(task, self.device) if self.device is not None else None
             with self.progress.stage("build"):
                 built = await building
@@ -142,9 +136,9 @@ class _Check:
             await warming
             return await self._run(process, builder, task, built, made, timer)
         finally:
-            for started in (warming, building):
+            for started in under_way:
                 started.cancel()
-            await asyncio.gather(warming, building, return_exceptions=True)
+            await asyncio.gather(*under_way, return_exceptions=True)
 
     # --- below: building
 
@@ -307,6 +301,13 @@ class _Check:
             finding = Finding(code="no-own-kernel", severity=Severity.WARNING, message=NO_KERNEL, source="integrity")
             self.progress.add_findings([finding])
 
+    async def _time(
+        self, process: ForeignProcess, cases: Sequence[ForeignCase], timer: OperationTimer | None
+    ) -> CheckOutcome | None:
+        if timer is None:
+            return None
+        return await time_given(process, cases, timer, self.progress, self._folder / "timed", self.device_name)
+
     async def _run_cases(
         self, process: ForeignProcess, cases: Sequence[ForeignCase]
     ) -> Mismatch | Crashed | TimedOut | None:
@@ -325,44 +326,6 @@ class _Check:
                 message = f"at sizes that the task does not name: {found.message}"
                 return found.model_copy(update={"message": message})
         return None
-
-    async def _time(
-        self, process: ForeignProcess, cases: Sequence[ForeignCase], timer: OperationTimer | None
-    ) -> CheckOutcome | None:
-        for case in () if timer is None else (case for case in cases if case.case.family == "given"):
-            asker = ForeignAsker(process, case.case.operation)
-            operation = TimedOperation(self.progress.candidate_id, case.bound, case.case.operation, case.files)
-            assert timer is not None
-            match await timer.time_operation(asker, operation):
-                case Timed(comparison):
-                    wrong = await self._wrong_while_timed(process, asker, case)
-                    if wrong is not None:
-                        return wrong
-                    self.progress.times[case.bound.name] = comparison
-                case NotTimed(reason):
-                    self.progress.notes.append(f"{case.bound.name}: not timed: {reason}")
-                case ImpossibleTime(message):
-                    return Unsupported(message=f"{case.bound.name}: {message}")
-                case CandidateBroke(message) | WrongWhileTimed(message):
-                    return Crashed(message=f"{case.bound.name}, while timed on {self.device_name}: {message}")
-        return None
-
-    async def _wrong_while_timed(
-        self, process: ForeignProcess, asker: ForeignAsker, case: ForeignCase
-    ) -> Mismatch | Crashed | None:
-        """A timed call's outputs, whose number is drawn here after it was made."""
-        folder = self._folder / "timed"
-        folder.mkdir(parents=True, exist_ok=True)
-        names = [tensor.name for tensor in case.bound.tensors if tensor.role == "output"]
-        paths = {name: folder / f"{name}.bin" for name in names}
-        request = {"subject": asker.subjects[0], "outputs": {name: str(path) for name, path in paths.items()}}
-        written = await process.ask(
-            "write_timed", {**request, "place": secrets.randbelow(1 << 16)}, deadline_s=OPEN_DEADLINE_S
-        )
-        if isinstance(written, Lost):
-            return Crashed(message=f"after it was timed: {written.message}")
-        judged = judge(case, paths, self.device_name)
-        return judged if isinstance(judged, Mismatch) else None
 
 
 # --- below

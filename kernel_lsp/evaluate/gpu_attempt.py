@@ -17,19 +17,12 @@ from typing import Any
 
 from kernel_lsp.core.measurement import Comparison
 from kernel_lsp.core.plan import BoundLaunch, BoundTensor
-from kernel_lsp.core.verdict import CaseResult, Crashed, Mismatch, Unsupported
+from kernel_lsp.core.verdict import CaseResult, Crashed, Mismatch
 from kernel_lsp.errors import InternalError
 from kernel_lsp.evaluate.gpu_job import GpuCase, GpuFailure, GpuJob, GpuReport, Stages
 from kernel_lsp.evaluate.gpu_slot import GpuSlot, Lost, load_request, raise_if_environment
 from kernel_lsp.evaluate.judgement import judge_outputs
-from kernel_lsp.evaluate.timing_operation import (
-    CandidateBroke,
-    ImpossibleTime,
-    NotTimed,
-    Timed,
-    TimedOperation,
-    WrongWhileTimed,
-)
+from kernel_lsp.evaluate.timing_outcome import NotTimed, Timed, TimedOperation, TimingFailure, verdict_of
 from kernel_lsp.process.worker_client import CaseTensor
 
 LOAD_DEADLINE_S = 30.0
@@ -202,10 +195,8 @@ class Attempt:
                     self._found.comparisons[name] = comparison
                 case NotTimed(reason):
                     self._found.notes.append(f"{name}: not timed: {reason}")
-                case ImpossibleTime(message):
-                    return Unsupported(message=f"{name}: {message}")
-                case CandidateBroke(message) | WrongWhileTimed(message):
-                    return Crashed(message=f"{name}, while timed on {self._slot.facts.name}: {message}")
+                case TimingFailure() as failure:
+                    return verdict_of(failure, name, self._slot.facts.name)
         return None
 
     def _operation(self, case: GpuCase) -> TimedOperation:

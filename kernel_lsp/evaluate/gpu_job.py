@@ -13,7 +13,7 @@ from kernel_lsp.core.verdict import Built, CaseResult, Crashed, Mismatch, TimedO
 from kernel_lsp.evaluate.cases import Case
 from kernel_lsp.evaluate.compare import Expectation
 from kernel_lsp.evaluate.timing import Asker
-from kernel_lsp.evaluate.timing_operation import TimedOperation, TimingOutcome
+from kernel_lsp.evaluate.timing_outcome import TimedOperation, TimingOutcome
 from kernel_lsp.process.worker_client import CaseFiles
 
 

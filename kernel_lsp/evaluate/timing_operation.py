@@ -7,8 +7,8 @@ async with OperationTimer(task, make_worker, device=0, cache_directory=folder) a
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,15 @@ from kernel_lsp.evaluate.timing import (
 )
 from kernel_lsp.evaluate.timing_floor import time_floor
 from kernel_lsp.evaluate.timing_noise import AGAIN, OURS, TimingNoise
+from kernel_lsp.evaluate.timing_outcome import (
+    CandidateBroke,
+    ImpossibleTime,
+    NotTimed,
+    Timed,
+    TimedOperation,
+    TimingOutcome,
+    WrongWhileTimed,
+)
 from kernel_lsp.evaluate.timing_result import measurement, ratio
 from kernel_lsp.gpu.specs import find_gpu
 from kernel_lsp.process.worker_client import CaseFiles, OperationName
@@ -40,56 +49,6 @@ PREPARE_DEADLINE_S = 60.0
 MAX_DIFFERENCE = 1e-2
 """Between outputs of timed calls, relative L2: far above what the order of atomic additions changes, far below what
 missing work does. Values were judged before."""
-
-
-@dataclass(frozen=True)
-class TimedOperation:
-    """What is to be timed: a candidate that its worker has loaded, bound to the shapes of a case's files. `expected`
-    are the fingerprints of outputs that were judged, by name."""
-
-    candidate_id: str
-    bound: BoundOperation
-    direction: OperationName
-    files: CaseFiles = field(repr=False)
-    expected: Mapping[str, int] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Timed:
-    """How fast, beside what."""
-
-    comparison: Comparison
-
-
-@dataclass(frozen=True)
-class CandidateBroke:
-    """The candidate's process crashed, hung or ran out of memory while it was timed: replace it."""
-
-    message: str
-
-
-@dataclass(frozen=True)
-class WrongWhileTimed:
-    """Timed calls did not do what judged calls did: outputs or inputs changed, or a guard was written over."""
-
-    message: str
-
-
-@dataclass(frozen=True)
-class ImpossibleTime:
-    """Shorter than the hardware allows: an error of the evaluation, and no win."""
-
-    message: str
-
-
-@dataclass(frozen=True)
-class NotTimed:
-    """PyTorch itself could not be timed, for no fault of the candidate's."""
-
-    reason: str
-
-
-TimingOutcome = Timed | CandidateBroke | WrongWhileTimed | ImpossibleTime | NotTimed
 
 
 class OperationTimer:

@@ -16,7 +16,7 @@ from kernel_lsp.evaluate.compare import Expectation
 from kernel_lsp.evaluate.cuda import GpuDevice
 from kernel_lsp.evaluate.gpu_job import GpuCase, GpuFailure, GpuJob, GpuReport
 from kernel_lsp.evaluate.timing import Asker
-from kernel_lsp.evaluate.timing_operation import NotTimed, TimedOperation
+from kernel_lsp.evaluate.timing_outcome import NotTimed, TimedOperation
 from kernel_lsp.plan.binding import bind
 from kernel_lsp.plan.parser import parse_or_raise
 from kernel_lsp.process.confinement import SandboxLevel

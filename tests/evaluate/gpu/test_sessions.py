@@ -14,7 +14,8 @@ from kernel_lsp.core.candidate import Candidate, Origin
 from kernel_lsp.core.verdict import Correct, Verdict
 from kernel_lsp.evaluate import gpu_slot, session
 from kernel_lsp.evaluate.session import Session
-from kernel_lsp.evaluate.timing_operation import NotTimed, OperationTimer
+from kernel_lsp.evaluate.timing_operation import OperationTimer
+from kernel_lsp.evaluate.timing_outcome import NotTimed
 from kernel_lsp.process.confinement import SandboxLevel
 from kernel_lsp.process.tree import descendants
 from kernel_lsp.process.worker_client import Worker

@@ -17,7 +17,8 @@ from kernel_lsp.core.plan import BoundOperation, BoundTensor
 from kernel_lsp.core.task import Graph, GraphNode, GraphOutput, Task, TaskTensor, TensorType
 from kernel_lsp.errors import TargetError
 from kernel_lsp.evaluate.timing import TimingPlan
-from kernel_lsp.evaluate.timing_operation import OperationTimer, Timed, TimedOperation, TimingOutcome
+from kernel_lsp.evaluate.timing_operation import OperationTimer
+from kernel_lsp.evaluate.timing_outcome import Timed, TimedOperation, TimingOutcome
 from kernel_lsp.process.supervisor import Answered, Conversation
 from kernel_lsp.process.worker_client import CaseFiles, CaseTensor
 

@@ -9,13 +9,7 @@ import pytest
 
 from kernel_lsp.core.measurement import MissingBaseline, TimedBaseline
 from kernel_lsp.evaluate.timing import TimingPlan
-from kernel_lsp.evaluate.timing_operation import (
-    CandidateBroke,
-    ImpossibleTime,
-    NotTimed,
-    Timed,
-    WrongWhileTimed,
-)
+from kernel_lsp.evaluate.timing_outcome import CandidateBroke, ImpossibleTime, NotTimed, Timed, WrongWhileTimed
 
 from .harness import N_ELEMENTS, TIMES_US, bench, operation
 
