@@ -6,14 +6,28 @@ import numpy as np
 import pytest
 
 ORDERS = ("forward", "reverse", "random")
-HEAD = '#include <cooperative_groups.h>\nnamespace cg = cooperative_groups;\nextern "C" __global__ void '
-ONES = np.ones(256, "f4")
+CLUSTER = (
+    "struct cluster_group { "
+    "__device__ unsigned block_rank() { return __clusterRelativeBlockRank(); } "
+    "__device__ unsigned num_blocks() { return __clusterSizeInBlocks(); } "
+    "__device__ dim3 block_index() { return __clusterRelativeBlockIdx(); } "
+    "__device__ dim3 dim_blocks() { return __clusterDim(); } "
+    "template <class T> __device__ T* map_shared_rank(T* p, unsigned r) { "
+    "return (T*)__cluster_map_shared_rank((void*)p, r); } "
+    "__device__ unsigned query_shared_rank(const void* p) { return __cluster_query_shared_rank(p); } "
+    "__device__ void barrier_arrive() { __cluster_barrier_arrive(); } "
+    "__device__ void barrier_wait() { __cluster_barrier_wait(); } "
+    "__device__ void sync() { barrier_arrive(); barrier_wait(); } };"
+)
+"""What cooperative groups have, in few lines: their header takes seconds to compile."""
+HEAD = f'{CLUSTER}\n\nextern "C" __global__ void '
+COOPERATIVE_GROUPS = "#include <cooperative_groups.h>\nusing cooperative_groups::cluster_group;\n"
 
 
 def source(body, *, dims="4, 1, 1", parameters="const float* x, float* out", shared="__shared__ float s[32];"):
     """A kernel whose body starts on line 5; `c` is its cluster."""
     attribute = f"__cluster_dims__({dims}) " if dims else ""
-    return f"{HEAD}{attribute}k({parameters}) {{\n{shared} cg::cluster_group c = cg::this_cluster();\n{body}\n}}\n"
+    return f"{HEAD}{attribute}k({parameters}) {{\n{shared} cluster_group c{{}};\n{body}\n}}\n"
 
 
 def launch(executor, **options):
@@ -51,6 +65,11 @@ SUMS = np.arange(256).reshape(2, 4, 32).sum(1, keepdims=True).repeat(4, 1).ravel
 
 def test_blocks_read_what_the_others_of_their_cluster_wrote(cuda):
     check_output(cuda(source(SUM + "c.sync();")), SUMS)
+
+
+def test_cooperative_groups_do_the_same(cuda):
+    text = source(SUM + "c.sync();").replace(f"{CLUSTER}\n\n", COOPERATIVE_GROUPS)
+    check_output(cuda(text.replace("c{};", "c = cooperative_groups::this_cluster();")), SUMS)
 
 
 def test_a_block_that_leaves_before_the_others_have_read_its_memory_is_found(cuda):
@@ -153,6 +172,17 @@ out[blockIdx.x * 32 + threadIdx.x] = rank * 1000 + c.query_shared_rank(p) * 100 
     check_output(cuda(source(body)), 2210.5 + ranks)
 
 
+def test_a_generic_address_of_shared_memory_is_each_blocks_own(cuda):
+    body = """s[threadIdx.x] = c.block_rank();
+c.sync();
+float* p = x[0] == 1 ? out : s;
+float remote = c.map_shared_rank(p, 3)[threadIdx.x];
+out[blockIdx.x * 32 + threadIdx.x] = p[threadIdx.x] + 10 * remote;
+c.sync();
+"""
+    check_output(cuda(source(body)), 30 + np.tile(np.arange(4).repeat(32), 2))
+
+
 def test_clusters_in_two_dimensions(cuda):
     body = """s[0] = blockIdx.x * 10 + blockIdx.y;
 dim3 b = c.block_index(), n = c.dim_blocks();
@@ -231,7 +261,7 @@ def test_shared_without_cluster_does_not_reach_another_block(cuda):
 
 
 def test_a_deadlock_at_the_barrier_of_the_cluster_names_its_line(cuda):
-    body = "s[0] = 1;\nif (threadIdx.x < 16)\nc.sync();\nelse\n__syncthreads();\nout[0] = s[0];"
+    body = "s[0] = 1;\nif (threadIdx.x < 16)\n__cluster_barrier_arrive(), __cluster_barrier_wait();\nelse\n__syncthreads();\nout[0] = s[0];"
     found = check_finding(cuda(source(body)), "barrier-deadlock", "of 128 threads of 4 blocks", grid=4, line=7)
     assert "64 are at a barrier, 64 at the barrier of the cluster" in found["message"]
 
@@ -245,7 +275,7 @@ def test_a_block_that_has_exited_is_not_waited_for(cuda):
 @pytest.mark.parametrize(
     ("body", "message"),
     [
-        ("c.barrier_arrive(); c.barrier_arrive();", "arrives at the barrier of the cluster again"),
+        ("__cluster_barrier_arrive(); __cluster_barrier_arrive();", "arrives at the barrier of the cluster again"),
         ('asm volatile("barrier.cluster.wait;");', "without having arrived"),
     ],
 )
@@ -255,9 +285,9 @@ def test_arrivals_and_waits_must_alternate(cuda, body, message):
 
 def test_work_between_arrival_and_wait_needs_no_other_block(cuda):
     body = """s[threadIdx.x] = x[blockIdx.x * 32 + threadIdx.x];
-auto token = c.barrier_arrive();
+c.barrier_arrive();
 float own = s[threadIdx.x]; __syncthreads();
-c.barrier_wait(cg::cluster_group::arrival_token(token));
+c.barrier_wait();
 out[blockIdx.x * 32 + threadIdx.x] = own - c.map_shared_rank(s, 0)[threadIdx.x];
 c.sync();
 """
@@ -273,6 +303,27 @@ out[blockIdx.x * 32 + threadIdx.x] = *flag;
 c.sync();
 """
     check_output(cuda(source(body)), np.full(256, 7))
+
+
+def test_clusters_may_wait_for_each_other(cuda):
+    body = """s[0] = 1;
+c.sync();
+if (threadIdx.x == 0) {
+    atomicAdd(count, (int)*c.map_shared_rank(s, 1 - c.block_rank()));
+    while (*(volatile int*)count < gridDim.x) {}
+}
+c.sync();
+out[blockIdx.x * 32 + threadIdx.x] = *count;
+"""
+    text = source(body, dims="2, 1, 1", parameters="const float* x, float* out, int* count")
+    check_output(cuda(text), np.full(256, 8), scratch={"count": np.zeros(1, "i4")}, fills={"count": 0})
+
+
+def test_dynamic_shared_memory_is_shared_too(cuda):
+    text = source(SUM + "c.sync();", shared="__shared__ float other[3]; extern __shared__ float s[];")
+    check_output(cuda(text), SUMS, shared_bytes=128)
+    beyond = cuda(text.replace("[threadIdx.x];\nout", "[threadIdx.x + 1];\nout"))
+    check_finding(beyond, "out-of-bounds-read", "the end of the shared memory of block 0", shared_bytes=128)
 
 
 def test_a_sample_takes_whole_clusters(cuda):
