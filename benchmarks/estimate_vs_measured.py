@@ -26,7 +26,8 @@ from kernel_lsp.core.task import Graph, Task
 from kernel_lsp.core.verdict import Built
 from kernel_lsp.gpu.estimate import estimate_eager, estimate_operation
 from kernel_lsp.gpu.specs import find_gpu
-from kernel_lsp.process.worker_client import Worker, find_python
+from kernel_lsp.process.interpreter import find_python
+from kernel_lsp.process.worker_client import Worker
 from kernel_lsp.ptx.executor import BlockSample, BufferFile, ExecutionReport, PtxExecutor, RunOptions
 from kernel_lsp.source.pytorch import read_target
 from kernel_lsp.toolchain.compile import BuildRequest, Compiler

@@ -41,7 +41,8 @@ from kernel_lsp.evaluate.timing_noise import AGAIN, OURS, TimingNoise
 from kernel_lsp.evaluate.timing_operation import PREPARE_DEADLINE_S
 from kernel_lsp.evaluate.timing_result import measurement, ratio
 from kernel_lsp.process.confinement import sandbox_level
-from kernel_lsp.process.worker_client import Worker, find_python
+from kernel_lsp.process.interpreter import find_python
+from kernel_lsp.process.worker_client import Worker
 
 RESULTS = Path(__file__).resolve().parent / "results"
 LOAD_DEADLINE_S = 120.0

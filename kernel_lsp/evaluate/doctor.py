@@ -19,9 +19,10 @@ from kernel_lsp.evaluate.clangd import FILE_NAME, clangd_text, find_clangd_file
 from kernel_lsp.evaluate.scratch import MIN_FREE_BYTES
 from kernel_lsp.gpu.specs import find_gpu
 from kernel_lsp.process.confinement import SandboxLevel, sandbox_level, support
+from kernel_lsp.process.interpreter import find_python
 from kernel_lsp.process.self_test import self_test
 from kernel_lsp.process.task_limit import holder
-from kernel_lsp.process.worker_client import Worker, find_python
+from kernel_lsp.process.worker_client import Worker
 from kernel_lsp.ptx.executor import BufferFile, ExecutionReport, Loaded, PtxExecutor
 from kernel_lsp.toolchain.compile import compile_cuda
 from kernel_lsp.toolchain.discovery import find_toolchain

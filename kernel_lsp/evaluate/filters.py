@@ -16,7 +16,8 @@ from kernel_lsp.core.target import TargetSource
 from kernel_lsp.errors import KernelLspError
 from kernel_lsp.evaluate.redundancy import redundancies
 from kernel_lsp.process.confinement import sandbox_level
-from kernel_lsp.process.worker_client import Worker, find_python
+from kernel_lsp.process.interpreter import find_python
+from kernel_lsp.process.worker_client import Worker
 from kernel_lsp.source.pytorch import read_target
 
 MIN_RANGE = 0.01

@@ -40,7 +40,8 @@ from kernel_lsp.evaluate.session import Session
 from kernel_lsp.evaluate.timing_operation import OperationTimer
 from kernel_lsp.process.confinement import SandboxLevel
 from kernel_lsp.source.foreign import ForeignSource, python_findings
-from kernel_lsp.toolchain.extension import ExtensionBuilder, ExtensionBuilt, ExtensionFacts
+from kernel_lsp.toolchain.extension import ExtensionBuilder, ExtensionFacts
+from kernel_lsp.toolchain.extension_built import ExtensionBuilt
 from kernel_lsp.toolchain.extension_symbols import symbol_findings
 from kernel_lsp.toolchain.extension_tools import find_extension_tools
 

@@ -20,7 +20,8 @@ from kernel_lsp.evaluate.timing_operation import OperationTimer
 from kernel_lsp.gpu.presence import has_gpu
 from kernel_lsp.gpu.specs import GpuSpec, find_gpu
 from kernel_lsp.process.confinement import SandboxLevel, sandbox_level
-from kernel_lsp.process.worker_client import Worker, find_python
+from kernel_lsp.process.interpreter import find_python
+from kernel_lsp.process.worker_client import Worker
 from kernel_lsp.toolchain.cache import BuildCache
 from kernel_lsp.toolchain.compile import Compiler
 from kernel_lsp.toolchain.discovery import find_toolchain

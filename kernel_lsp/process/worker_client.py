@@ -6,10 +6,7 @@ interpreter as `EnvironmentProblem`. A worker that died or overran its deadline 
 
 from __future__ import annotations
 
-import os
-import shutil
 import signal
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,13 +19,12 @@ from kernel_lsp.core.task import Task
 from kernel_lsp.errors import EnvironmentProblem, InternalError, KernelLspError, ScratchFullError, TargetError
 from kernel_lsp.process.confinement import SandboxLevel, sandbox_level
 from kernel_lsp.process.profiles import worker_confinement
-from kernel_lsp.process.supervisor import Answered, Conversation, Died, Overran, run, scrubbed_environment
+from kernel_lsp.process.supervisor import Answered, Conversation, Died, Overran, scrubbed_environment
 
 WORKER_PROGRAM = Path(__file__).resolve().parent.parent / "worker" / "__main__.py"
 CAPTURE_DEADLINE_S = 120.0
 CASE_DEADLINE_S = 300.0
 DESCRIBE_DEADLINE_S = 60.0
-PROBE_DEADLINE_S = 30.0
 STDERR_LINES = 3
 WORKER_CACHE = "worker"
 """The folder of torch's and Triton's caches, in the cache folder."""
@@ -293,24 +289,7 @@ class Worker:
         return answer.reply
 
 
-async def find_python(option: Path | None) -> Path:
-    """The interpreter to run the user's code with: `option`, else the active environment's, else the first with torch.
-
-    Raises EnvironmentProblem when the named one, or none at all, can be used.
-    """
-    if option is not None:
-        return await _checked(option, f"--python {option}")
-    for variable in ("VIRTUAL_ENV", "CONDA_PREFIX"):
-        if os.environ.get(variable):
-            return await _checked(Path(os.environ[variable]) / "bin" / "python", f"${variable}")
-    on_path = shutil.which("python3")
-    for python in dict.fromkeys([on_path or sys.executable, sys.executable]):
-        if await _probe(Path(python)) == "":
-            return Path(python)
-    return await _checked(Path(sys.executable), "this interpreter")
-
-
-# --- below: interpreters
+# --- below: starting
 
 
 def _worker_environment(python: Path, folder: Path) -> dict[str, str]:
@@ -319,45 +298,6 @@ def _worker_environment(python: Path, folder: Path) -> dict[str, str]:
     packages = python.parent.parent.glob("lib*/python3*/site-packages/torch")
     is_compiled = not any(not (package / "__pycache__").is_dir() for package in packages)
     return scrubbed_environment({} if is_compiled else {"PYTHONPYCACHEPREFIX": str(folder / "bytecode")})
-
-
-_PROBE = (
-    "import importlib.util as u, compileall, sys; print('torch' if u.find_spec('torch') else 'none');"
-    "compileall.compile_dir(sys.argv[1], quiet=2)"
-)
-"""The confined worker may not write beside its files, so its bytecode is made here."""
-
-
-async def _checked(python: Path, what: str) -> Path:
-    """`python`, once it is known to be a Python with torch. Symbolic links stay: they are how environments work."""
-    python = Path(os.path.abspath(python.expanduser()))
-    problem = await _probe(python)
-    if not problem:
-        return python
-    has_no_torch = problem == "has no torch"
-    raise EnvironmentProblem(
-        f"{what}: {python} {problem}",
-        file=str(python),
-        next_step=f"run `{python} -m pip install torch`, or name another interpreter with --python"
-        if has_no_torch
-        else "name a Python interpreter that has torch with --python",
-    )
-
-
-async def _probe(python: Path) -> str:
-    """What is wrong with an interpreter; empty when nothing is."""
-    if not python.exists():
-        return "does not exist"
-    if python.is_dir() or not os.access(python, os.X_OK):
-        return "is not a program"
-    try:
-        result = await run([python, "-c", _PROBE, str(WORKER_PROGRAM.parent)], deadline_s=PROBE_DEADLINE_S)
-    except OSError as error:
-        return f"cannot be started ({error.strerror})"
-    said = result.stdout.strip()
-    if result.timed_out or result.returncode != 0 or said not in (b"torch", b"none"):
-        return "is not a Python interpreter"
-    return "" if said == b"torch" else "has no torch"
 
 
 def _cannot_start(python: Path, error: OSError) -> EnvironmentProblem:

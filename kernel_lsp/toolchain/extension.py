@@ -12,7 +12,6 @@ import asyncio
 import contextlib
 import os
 import re
-import shutil
 import tempfile
 import time
 from collections.abc import Sequence
@@ -27,12 +26,11 @@ from kernel_lsp.process.profiles import foreign_confinement
 from kernel_lsp.process.supervisor import ProcessResult, run, scrubbed_environment
 from kernel_lsp.source.extension import LAUNCH_HELPER, SplitExtension, split_extension
 from kernel_lsp.toolchain.cache import content_key
+from kernel_lsp.toolchain.extension_built import MODULE_NAME, ExtensionBuilt, keep, read_kept
 from kernel_lsp.toolchain.extension_tools import ExtensionTools
 
 FORMAT = "3"
 """Raised when a kept build would no longer be what a build gives."""
-MODULE_NAME = "kernel_lsp_extension"
-"""Of every extension: a precompiled header is good for one value of this macro only."""
 DEADLINE_S = 180.0
 MAX_OUTPUT_BYTES = 1 << 20
 MAX_FINDINGS = 50
@@ -58,21 +56,6 @@ class ExtensionFacts(Noun):
     cxx11_abi: int
     cuda_runtime: str = ""
     """The CUDA runtime that torch has loaded: an extension must use the same, and not carry one of its own."""
-
-
-class ExtensionBuilt(Noun):
-    """A shared object that Python can import as `module_name`. `how` says what nvcc saw; `header` whether a precompiled
-    header was there. `stages_s` is where the time went."""
-
-    kind: Literal["extension_built"] = "extension_built"
-    path: Path
-    module_name: str = MODULE_NAME
-    undefined_symbols: tuple[str, ...]
-    how: Literal["host only", "split", "whole"]
-    header: Literal["precompiled", "read"]
-    notes: tuple[str, ...] = ()
-    stages_s: dict[str, float] = {}
-    from_cache: bool = False
 
 
 class ExtensionBuilder:
@@ -109,7 +92,7 @@ class ExtensionBuilder:
         """Build one file. Raises OSError when a compiler does not start."""
         key = content_key(FORMAT, text, file_name, self._architecture, *self._flags(), self._tools.version)
         kept = self._root / key[:2] / key
-        if (found := _read(kept)) is not None:
+        if (found := read_kept(kept)) is not None:
             return found
         with tempfile.TemporaryDirectory(prefix="build-", dir=_made(self._root)) as folder:
             started = time.monotonic()
@@ -117,7 +100,7 @@ class ExtensionBuilder:
             if not isinstance(outcome, ExtensionBuilt):
                 return outcome
             stages = {**outcome.stages_s, "whole build": round(time.monotonic() - started, 3)}
-            return _keep(kept, Path(folder), outcome.model_copy(update={"stages_s": stages}))
+            return keep(kept, Path(folder), outcome.model_copy(update={"stages_s": stages}))
 
     async def precompile(self, prelude: str = PRELUDE) -> float:
         """Precompile the header that the next builds start with; the seconds it took, 0 when it is there."""
@@ -333,7 +316,7 @@ class _Build:
         return result.stdout.decode(errors="replace")
 
 
-# --- below: logs and kept builds
+# --- below: logs
 
 
 def _findings(log: str, tool: str, status: int) -> tuple[Finding, ...]:
@@ -352,31 +335,6 @@ def _findings(log: str, tool: str, status: int) -> tuple[Finding, ...]:
     )
     last = next((line for line in reversed(log.splitlines()) if line.strip()), f"it ended with status {status}")
     return found or (Finding(code="compile-error", severity=Severity.ERROR, message=last.strip()[:500], source=tool),)
-
-
-def _read(kept: Path) -> ExtensionBuilt | None:
-    try:
-        found = ExtensionBuilt.model_validate_json((kept / "facts.json").read_text())
-    except (OSError, ValueError):
-        return None
-    if not (kept / "built.so").is_file():
-        return None
-    with contextlib.suppress(OSError):
-        os.utime(kept)
-    return found.model_copy(update={"path": kept / "built.so", "from_cache": True, "stages_s": {}})
-
-
-def _keep(kept: Path, folder: Path, built: ExtensionBuilt) -> ExtensionBuilt:
-    """Move the result to its place. A rename is whole or not at all; whoever was first is as good."""
-    kept.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="kept-", dir=kept.parent) as made:
-        place = Path(made) / "entry"
-        place.mkdir()
-        shutil.move(folder / "built.so", place / "built.so")
-        (place / "facts.json").write_text(built.model_dump_json())
-        with contextlib.suppress(OSError):
-            os.rename(place, kept)
-    return built.model_copy(update={"path": kept / "built.so"})
 
 
 def _made(folder: Path) -> Path:

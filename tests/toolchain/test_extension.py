@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from kernel_lsp.core.verdict import BuildFailed, TimedOut
-from kernel_lsp.toolchain.extension import FULL_PRELUDE, ExtensionBuilder, ExtensionBuilt, ExtensionFacts
+from kernel_lsp.toolchain.extension import FULL_PRELUDE, ExtensionBuilder, ExtensionFacts
+from kernel_lsp.toolchain.extension_built import ExtensionBuilt
 from kernel_lsp.toolchain.extension_tools import ExtensionTools
 
 COMPILER = """#!/bin/sh

@@ -18,7 +18,8 @@ from typing import Any
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.target import ScalarInput, TargetSource, TensorInput
 from kernel_lsp.core.task import TargetKind, Task
-from kernel_lsp.process.worker_client import CaseFiles, Worker, find_python
+from kernel_lsp.process.interpreter import find_python
+from kernel_lsp.process.worker_client import CaseFiles, Worker
 
 PRELUDE = "import torch\nimport torch.nn as nn\nimport torch.nn.functional as F\n\n\n"
 

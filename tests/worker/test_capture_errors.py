@@ -10,7 +10,8 @@ import pytest
 from kernel_lsp.core.target import TargetSource
 from kernel_lsp.core.task import Task
 from kernel_lsp.errors import EnvironmentProblem, KernelLspError, TargetError
-from kernel_lsp.process.worker_client import Worker, find_python
+from kernel_lsp.process.interpreter import find_python
+from kernel_lsp.process.worker_client import Worker
 from tests.worker.capturing import capture_source, capture_text, source_of, tensor
 
 X = tensor("x", 4, 8)
