@@ -261,7 +261,12 @@ def test_shared_without_cluster_does_not_reach_another_block(cuda):
 
 
 def test_a_deadlock_at_the_barrier_of_the_cluster_names_its_line(cuda):
-    body = "s[0] = 1;\nif (threadIdx.x < 16)\n__cluster_barrier_arrive(), __cluster_barrier_wait();\nelse\n__syncthreads();\nout[0] = s[0];"
+    body = """s[0] = 1;
+if (threadIdx.x < 16)
+__cluster_barrier_arrive(), __cluster_barrier_wait();
+else
+__syncthreads();
+out[0] = s[0];"""
     found = check_finding(cuda(source(body)), "barrier-deadlock", "of 128 threads of 4 blocks", grid=4, line=7)
     assert "64 are at a barrier, 64 at the barrier of the cluster" in found["message"]
 
