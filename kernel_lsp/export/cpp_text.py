@@ -17,6 +17,7 @@ _FUNCTIONS = {"//": "plan::floor_div", "%": "plan::floor_mod", "/": "plan::divid
 _CALLS = {"ceil_div": "plan::ceil_div", "min": "plan::smaller", "max": "plan::larger"}
 LINE_LENGTH = 110
 CONTINUATION = " " * 8
+INDENT = "    "
 _STRING_OR_COMMA = re.compile(r'"(?:[^"\\]|\\.)*"|, ')
 _COMPARISON, _NEGATION, _TIGHTEST = 4, 7, 8
 _OR, _AND, _NOT = 1, 2, 7
@@ -99,6 +100,16 @@ def cpp_lines(lines: Iterable[str]) -> list[str]:
     """The lines, those too long broken at commas outside of strings, and no two empty ones in a row."""
     broken = [part for line in lines for part in _broken(line)]
     return [line for line, before in zip(broken, ["", *broken], strict=False) if line or before]
+
+
+def cpp_function(head: str, body: Iterable[str]) -> list[str]:
+    """The lines of a function, or of a block with a head."""
+    return [f"{head} {{", *(INDENT + line if line else "" for line in body), "}"]
+
+
+def cpp_scope(head: str, body: Iterable[str]) -> list[str]:
+    """The lines of a block whose head is part of another line."""
+    return [f"{head}{{", *(INDENT + line for line in body), "}"]
 
 
 # --- below: the printer

@@ -1,39 +1,22 @@
-"""The C++ of a package: the operator's registration, dispatch and gradients around the functions of its operations, and
-the table of its kernels."""
+"""The C++ of a package: the operator's registration, dispatch and gradients around the functions of its operations."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from kernel_lsp.errors import PlanError
+from kernel_lsp.export.cpp_names import cpp_identifier
 from kernel_lsp.export.cpp_text import cpp_lines, cpp_string
 from kernel_lsp.export.operation_text import OperationText
 from kernel_lsp.export.operator_text import OperatorText
 from kernel_lsp.export.package_instances import configured_values
-from kernel_lsp.export.package_operation import (
-    ARGUMENT_TYPES,
-    CppOperation,
-    cpp_identifier,
-)
+from kernel_lsp.export.package_kernels import KernelTable, kernels_header, kernels_source, refuse_overloads
+from kernel_lsp.export.package_operation import ARGUMENT_TYPES, CppOperation
 
 _SYMBOLIC = {**ARGUMENT_TYPES, "int": "c10::SymInt"}
 """Under tracing a size may be a symbol."""
 _FROM_IVALUE = {"float": "toDouble", "int": "toSymInt", "bool": "toBool"}
 WITHOUT_KERNELS = "this package was built without its CUDA kernels"
-
-
-@dataclass
-class KernelTable:
-    """The kernels of all launches, each once, by their name expressions."""
-
-    names: list[str] = field(default_factory=list)
-
-    def index(self, name: str) -> int:
-        """The kernel's place, made when it has none yet."""
-        if name not in self.names:
-            self.names.append(name)
-        return self.names.index(name)
 
 
 @dataclass(frozen=True)
@@ -54,11 +37,11 @@ def cpp_texts(operator: OperatorText) -> CppTexts:
     table = KernelTable()
     operations = [_operation(operator, text, table) for text in (operator.forward, operator.backward) if text]
     body = _Operator(operator, operations).lines()
-    _refuse_overloads(operator, table)
+    refuse_overloads(operator, table)
     return CppTexts(
         operator="\n".join(cpp_lines(body)) + "\n",
-        kernels_header=_KERNELS_HEADER.format(count=max(len(table.names), 1)),
-        kernels=_kernels(operator.name, table.names),
+        kernels_header=kernels_header(table),
+        kernels=kernels_source(operator.name, table),
     )
 
 
@@ -317,41 +300,3 @@ class _Operator:
 
 def _block(head: str, lines: Sequence[str]) -> list[str]:
     return [f"{head} {{", *lines, "}"]
-
-
-# --- below: the table of kernels
-
-_KERNELS_HEADER = """\
-// The kernels by their place in the launch plan's table, as the CUDA runtime knows them.
-#pragma once
-
-namespace kernels {{
-
-extern const void* const all[{count}];
-extern const char* const names[{count}];
-
-}}  // namespace kernels
-"""
-
-
-def _kernels(name: str, names: Sequence[str]) -> str:
-    addresses = ",\n".join(f"    reinterpret_cast<const void*>(&{each})" for each in names) or "    nullptr"
-    spelled = ",\n".join(f"    {cpp_string(each)}" for each in names) or '    ""'
-    return (
-        "// Compiles the kernels as they were verified, apart from PyTorch's headers.\n"
-        f'#include "{name}.cu"\n\n#include "kernels.h"\n\nnamespace kernels {{\n\n'
-        f"const void* const all[] = {{\n{addresses},\n}};\n\n"
-        f"const char* const names[] = {{\n{spelled},\n}};\n\n}}  // namespace kernels\n"
-    )
-
-
-def _refuse_overloads(operator: OperatorText, table: KernelTable) -> None:
-    """The address of an overloaded kernel would be ambiguous."""
-    declared = [signature.name for signature in operator.forward.signatures]
-    for name in table.names:
-        plain = name.partition("<")[0].removeprefix("::")
-        if declared.count(plain) > 1:
-            raise PlanError(
-                f"the kernel '{plain}' is overloaded, and a package needs its address",
-                next_step="give the overloads names of their own",
-            )

@@ -5,7 +5,6 @@ The functions take the operator's arguments, all of them and in the operator's o
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,13 +21,16 @@ from kernel_lsp.core.plan import (
     TensorParameter,
 )
 from kernel_lsp.errors import PlanError
+from kernel_lsp.export.cpp_names import cpp_identifier
 from kernel_lsp.export.cpp_text import (
     CppNames,
     CppType,
     cpp_condition,
     cpp_double,
     cpp_expression,
+    cpp_function,
     cpp_integer,
+    cpp_scope,
     cpp_string,
     cpp_value,
 )
@@ -38,7 +40,6 @@ from kernel_lsp.export.python_text import python_number
 from kernel_lsp.plan.cuda_types import resolve_template, scalar_type
 from kernel_lsp.plan.printer import print_step
 
-INDENT = "    "
 AT_TYPES = {
     DType.F64: "at::kDouble",
     DType.F32: "at::kFloat",
@@ -65,22 +66,6 @@ _FIXED_WIDTH = {
     "long long": "int64_t",
     "unsigned long long": "uint64_t",
 }
-_KEYWORDS = """
-    alignas alignof and and_eq asm auto bitand bitor bool break case catch char class compl concept const consteval
-    constexpr constinit continue co_await co_return co_yield decltype default delete do double else enum explicit
-    export extern false final float for friend goto if import inline int long module mutable namespace new noexcept
-    not not_eq nullptr operator or or_eq override private protected public register requires return short signed
-    sizeof static static_assert struct switch template this throw true try typedef typeid typename union unsigned
-    using virtual void volatile wchar_t while xor xor_eq I EOF NULL assert errno signbit isnan
-"""
-_TAKEN = "at c10 std plan support torch kernels Tensor Integer guard device stream reason returned ctx found keys"
-_RESERVED = frozenset((*_KEYWORDS.split(), *_TAKEN.split()))
-_LOCAL = re.compile(r"(launch|kernel|grid|block|value|shape|ready|taken|number)_\w+")
-
-
-def cpp_identifier(name: str) -> str:
-    """`name`, with an underscore behind it when C++ or the code around it has another use for it."""
-    return f"{name}_" if name in _RESERVED or _LOCAL.fullmatch(name) else name
 
 
 def cpp_type_of_results(n_results: int) -> str:
@@ -130,7 +115,7 @@ class CppOperation:
         ]
         for tensor in self.text.inputs:
             check = f"!support::is_tensor({self._tensor(tensor.name)}, {AT_TYPES[tensor.dtype]}, {len(tensor.dims)})"
-            body += [_refused(check, f"{self.text.rename(tensor.name)} is not a non-empty {_type_text(tensor)}")]
+            body += [_refused(check, self._said(tensor, "not a non-empty"))]
         body += self._dims()
         body += self._dim_checks()
         inputs = ", ".join(f"&{self._tensor(tensor.name)}" for tensor in self.text.inputs)
@@ -138,7 +123,10 @@ class CppOperation:
         for condition in self.text.operation.where:
             holds = f"!plan::holds([&] {{ return {cpp_condition(condition.expression, self._names)}; }})"
             body += [_refused(holds, f"{condition.expression} does not hold")]
-        return _function(f"const char* {self.name}_outside({self.parameters})", [*body, "return nullptr;"])
+        return cpp_function(f"const char* {self.name}_outside({self.parameters})", [*body, "return nullptr;"])
+
+    def _said(self, tensor: TensorParameter, what: str) -> str:
+        return f"{self.text.rename(tensor.name)} is {what} {dtype_and_shape(tensor.dtype, tensor.dims)}"
 
     def _dim_checks(self) -> list[str]:
         lines = []
@@ -149,7 +137,7 @@ class CppOperation:
             ]
             if checks:
                 holds = f"!plan::holds([&] {{ return {' && '.join(checks)}; }})"
-                lines += [_refused(holds, f"{self.text.rename(tensor.name)} is not {_type_text(tensor)}")]
+                lines += [_refused(holds, self._said(tensor, "not"))]
         return lines
 
     # the call
@@ -175,7 +163,7 @@ class CppOperation:
             body += self._taken(number, step)
         results = ", ".join(self._tensor(result.name) for result in self.text.operation.results)
         body += [f"return {results};" if len(self.text.operation.results) == 1 else f"return {{{results}}};"]
-        return _function(f"{self.returns} {self.name}_by_kernels({self.parameters})", body)
+        return cpp_function(f"{self.returns} {self.name}_by_kernels({self.parameters})", body)
 
     def _bound(self, number: int, step: Fill | Launch | LibraryStep) -> list[str]:
         """What can be refused of a step, evaluated before anything is done."""
@@ -210,8 +198,8 @@ class CppOperation:
         declared = [f"support::Launch launch_{number};", *(f"{cpp_type} {name}{{}};" for name, cpp_type, _ in values)]
         comment = [f"// {line}" for line in print_step(launch).splitlines()]
         if launch.condition is None:
-            return [*comment, *declared, *_scoped("", made)]
-        return [*comment, *declared, *_scoped(f"if ({cpp_condition(launch.condition, self._names)}) ", made)]
+            return [*comment, *declared, *cpp_scope("", made)]
+        return [*comment, *declared, *cpp_scope(f"if ({cpp_condition(launch.condition, self._names)}) ", made)]
 
     def _chosen_kernel(self, number: int, launch: Launch, instances: Sequence[KernelInstance]) -> list[str]:
         """Which entry of the kernel table to launch."""
@@ -278,9 +266,9 @@ class CppOperation:
             lines = [f"{results[0]} = {call}.contiguous();"]
         else:
             defined = [f"{result} = returned.at({index}).contiguous();" for index, result in enumerate(results)]
-            lines = _scoped("", [f"const auto returned = support::defined({call});", *defined])
+            lines = cpp_scope("", [f"const auto returned = support::defined({call});", *defined])
         comment = f"// {print_step(step)}"
-        return [comment, *(lines if step.condition is None else _scoped(f"if (taken_{number}) ", lines))]
+        return [comment, *(lines if step.condition is None else cpp_scope(f"if (taken_{number}) ", lines))]
 
     def _library_argument(self, argument: LibraryArgument) -> str:
         if argument is None:
@@ -352,14 +340,6 @@ class CppOperation:
 # --- below: text of parts
 
 
-def _function(head: str, body: Iterable[str]) -> list[str]:
-    return [f"{head} {{", *(INDENT + line if line else "" for line in body), "}"]
-
-
-def _scoped(head: str, body: Iterable[str]) -> list[str]:
-    return [f"{head}{{", *(INDENT + line for line in body), "}"]
-
-
 def _refused(condition: str, reason: str) -> str:
     return f"if ({condition}) return {cpp_string(reason)};"
 
@@ -369,10 +349,6 @@ def _differs(argument: OperatorArgument, value: Number) -> str:
     if isinstance(value, bool):
         return f"!{name}" if value else name
     return f"{name} != {value if isinstance(value, int) else cpp_double(value)}"
-
-
-def _type_text(tensor: TensorParameter) -> str:
-    return dtype_and_shape(tensor.dtype, tensor.dims)
 
 
 def _attributes(launch: Launch) -> str:
