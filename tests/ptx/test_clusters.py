@@ -183,6 +183,24 @@ c.sync();
     check_output(cuda(source(body)), 30 + np.tile(np.arange(4).repeat(32), 2))
 
 
+@pytest.mark.parametrize(("attributes", "expected"), [({}, 0), ({"cluster": 1}, 1), ({"cluster": 4}, 1)])
+def test_a_kernel_can_tell_whether_it_was_launched_with_clusters(cuda, attributes, expected):
+    body = """unsigned e;
+asm("{ .reg .pred p; mov.pred p, %%is_explicit_cluster; selp.u32 %0, 1, 0, p; }" : "=r"(e));
+out[blockIdx.x * 32 + threadIdx.x] = e + 0 * (s[threadIdx.x] = 0);
+"""
+    check_output(cuda(source(body, dims="")), np.full(256, expected), attributes=attributes)
+
+
+def test_mapped_addresses_may_have_64_bits(cuda):
+    body = PTX_PUSH.replace("unsigned here = (unsigned)", "unsigned long long here = ")
+    body = body.replace("cluster.u32 %0, %1", "cluster.u64 %0, %1").replace(
+        '"=r"(there) : "r"(here)', '"=l"(there) : "l"(here)'
+    )
+    body = body.replace('"r"(there), "f"', '"l"(there), "f"')
+    check_output(cuda(source(body)), np.roll(np.arange(256).reshape(2, 4, 32), 1, axis=1).ravel())
+
+
 def test_clusters_in_two_dimensions(cuda):
     body = """s[0] = blockIdx.x * 10 + blockIdx.y;
 dim3 b = c.block_index(), n = c.dim_blocks();
