@@ -9,6 +9,7 @@ folder=${1:-/opt/kernel-lsp-editors}
 code_server_version=4.100.3
 playwright_version=1.56.1
 vsce_version=3.7.0
+recipe=2 # goes up when what is installed changes though no version does
 packages="chromium ripgrep neovim emacs-nox elpa-eglot libkrb5-dev libx11-dev libxkbfile-dev libsecret-1-dev pkg-config g++ make python3"
 scripts=$(cd "$(dirname "$0")" && pwd)
 started=$(date +%s)
@@ -46,6 +47,18 @@ install_newer() {
         echo "install_editors: newer editors could not be installed, and their tests will be skipped: $folder/install.log"
 }
 
+# The native module in folder $1, without its install script. node-gyp would download the headers of Node.js, which most
+# installations have already.
+compile() {
+    cd "$1"
+    shift
+    node_prefix=$(dirname "$(dirname "$(command -v node)")")
+    headers=
+    [ ! -d "$node_prefix/include/node" ] || headers=--nodedir=$node_prefix
+    # shellcheck disable=SC2086  # empty, or one word
+    JOBS=1 run node "$(npm root -g)/npm/node_modules/node-gyp/bin/node-gyp.js" rebuild $headers "$@"
+}
+
 # The published package has the workbench without the modules that it needs: they come from the registry in three steps,
 # without install scripts, because those download from places other than the registry.
 install_workbench() {
@@ -60,13 +73,9 @@ install_workbench() {
     run npm install --ignore-scripts --omit=dev --no-audit --no-fund
     cd "$workbench"
     JOBS=1 run npm rebuild @vscode/spdlog native-watchdog @parcel/watcher kerberos
-    # node-gyp would download the headers of Node.js, which most installations have already
-    node_prefix=$(dirname "$(dirname "$(command -v node)")")
-    headers=
-    [ ! -d "$node_prefix/include/node" ] || headers=--nodedir=$node_prefix
-    cd "$folder/code-server/node_modules/argon2"
-    JOBS=1 run node "$(npm root -g)/npm/node_modules/node-gyp/bin/node-gyp.js" rebuild $headers \
-        --module_name=argon2 "--module_path=$PWD/lib/binding/napi-v3" --napi_build_version=3 --napi_version=9
+    compile "$workbench/node_modules/node-pty"
+    compile "$folder/code-server/node_modules/argon2" --module_name=argon2 --napi_build_version=3 --napi_version=9 \
+        "--module_path=$folder/code-server/node_modules/argon2/lib/binding/napi-v3"
     mkdir -p "$workbench/node_modules/@vscode/ripgrep/bin"
     ln -sf "$(command -v rg)" "$workbench/node_modules/@vscode/ripgrep/bin/rg"
     run node "$folder/code-server/node_modules/code-server/out/node/entry.js" --version
@@ -84,7 +93,7 @@ command -v npm >/dev/null || fail "npm was not found" "install Node.js 20 or new
     fail "Node.js $(node --version) is too old" "install Node.js 20 or newer"
 mkdir -p "$folder"
 folder=$(cd "$folder" && pwd) # absolute: the steps below change the folder
-stamp=$folder/installed-$code_server_version-$playwright_version-$vsce_version
+stamp=$folder/installed-$code_server_version-$playwright_version-$vsce_version-$recipe
 if [ ! -f "$stamp" ]; then
     install_packages
     install_tools

@@ -31,15 +31,16 @@ const SETTINGS = {
 };
 
 export class Workbench {
-  static async open({ name, files, settings = {}, trust = true }) {
+  /** `prepare` is given the folder that all is in, and gives what is to be added to the environment. */
+  static async open({ name, files, settings = {}, trust = true, prepare = () => ({}) }) {
     const workbench = new Workbench();
     workbench.name = name;
-    await workbench.start(files, settings);
+    await workbench.start(files, settings, prepare);
     if (trust) await workbench.trust();
     return workbench;
   }
 
-  async start(files, settings) {
+  async start(files, settings, prepare) {
     this.folder = mkdtempSync(join(tmpdir(), "kernel-lsp-editors-"));
     this.workspace = join(this.folder, "project");
     mkdirSync(join(this.workspace), { recursive: true });
@@ -50,14 +51,21 @@ export class Workbench {
     install(this.folder);
     const port = await freePort();
     // A group of its own: the extension host and the language server end with it.
-    this.server = spawn(process.execPath, [ENTRY, ...places(this.folder), "--auth", "none", "--bind-addr", `127.0.0.1:${port}`, "--disable-telemetry", "--disable-update-check", this.workspace], { detached: true, env: environment(this.folder) });
+    this.server = spawn(process.execPath, [ENTRY, ...places(this.folder), "--auth", "none", "--bind-addr", `127.0.0.1:${port}`, "--disable-telemetry", "--disable-update-check", this.workspace], { detached: true, env: { ...environment(this.folder), ...prepare(this.folder) } });
     this.server.stdout.on("data", (data) => (this.log += data));
     this.server.stderr.on("data", (data) => (this.log += data));
     await this.until("code-server listens", () => this.log.includes("HTTP server listening"));
+    this.address = `http://127.0.0.1:${port}/?folder=${this.workspace}`;
     this.browser = await launchChromium();
-    this.page = await this.browser.newPage({ viewport: { width: 1440, height: 900 } });
+    this.context = await this.browser.newContext({ viewport: { width: 1440, height: 900 } });
+    await this.openWindow();
+  }
+
+  /** A window on the folder. One that was closed is opened again with what it had. */
+  async openWindow() {
+    this.page = await this.context.newPage();
     this.page.setDefaultTimeout(PATIENCE_MS);
-    await this.page.goto(`http://127.0.0.1:${port}/?folder=${this.workspace}`);
+    await this.page.goto(this.address);
     await this.page.waitForSelector(".monaco-workbench");
   }
 

@@ -1,4 +1,5 @@
 // Where the server's program is. Nothing is run to find it.
+import * as fs from "node:fs/promises";
 import * as path from "node:path";
 
 export type Origin = "setting" | "environment" | "path";
@@ -26,7 +27,18 @@ export interface Places {
   isExecutable(file: string): Promise<boolean>;
 }
 
-const PROGRAM = process.platform === "win32" ? "kernel-lsp.exe" : "kernel-lsp";
+export const PROGRAM_ENDING = process.platform === "win32" ? ".exe" : "";
+const PROGRAM = `kernel-lsp${PROGRAM_ENDING}`;
+
+/** Whether it is a file that may be run. */
+export async function isExecutable(file: string): Promise<boolean> {
+  try {
+    await fs.access(file, fs.constants.X_OK);
+    return (await fs.stat(file)).isFile();
+  } catch {
+    return false;
+  }
+}
 
 /** The setting alone where there is one: a wrong setting is to be told, not to be passed over. */
 export async function findServer(places: Places): Promise<Found | NotFound> {
@@ -38,6 +50,14 @@ export async function findServer(places: Places): Promise<Found | NotFound> {
     }
   }
   return { kind: "not-found", looked };
+}
+
+/** A program of this name on `PATH`, or where a desktop's `PATH` lacks it; undefined when it is nowhere. */
+export async function findProgram(name: string, places: Pick<Places, "searchPath" | "home" | "isExecutable">): Promise<string | undefined> {
+  for (const folder of programFolders(places)) {
+    if (await places.isExecutable(path.join(folder, name))) return path.join(folder, name);
+  }
+  return undefined;
 }
 
 /** Whether the server is new enough, by the numbers of its version; what is no version is not. */
@@ -61,14 +81,16 @@ function* candidates(places: Places): Generator<[Origin, string]> {
   if (places.interpreter) {
     yield ["environment", path.join(path.dirname(places.interpreter), PROGRAM)];
   }
-  for (const folder of places.searchPath.split(path.delimiter)) {
-    // A relative folder on PATH would be one of the workspace.
-    if (path.isAbsolute(folder)) {
-      yield ["path", path.join(folder, PROGRAM)];
-    }
+  for (const folder of programFolders(places)) {
+    yield ["path", path.join(folder, PROGRAM)];
   }
+}
+
+function programFolders({ searchPath, home }: Pick<Places, "searchPath" | "home">): string[] {
+  // A relative folder on PATH would be one of the workspace.
+  const onPath = searchPath.split(path.delimiter).filter((folder) => path.isAbsolute(folder));
   // Where `uv tool install` and `pip install --user` put programs; a desktop's PATH often lacks it.
-  yield ["path", path.join(places.home, ".local", "bin", PROGRAM)];
+  return [...onPath, path.join(home, ".local", "bin")];
 }
 
 function expandHome(file: string, home: string): string {

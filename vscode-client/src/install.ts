@@ -1,11 +1,15 @@
 // Offers to install the server. Nothing is installed before the user has said yes, and it happens where they can see it.
+import * as os from "node:os";
 import * as vscode from "vscode";
+import { findProgram, isExecutable, PROGRAM_ENDING } from "./findServer";
 import { selectedInterpreter } from "./python";
 
 export const DISTRIBUTION = "kernel_lsp";
-const WITH_UV = "Install with uv";
-const WITH_PIP = "Install into the Python environment";
-const SETTING = "Choose the program…";
+// Short: a notification cuts longer ones off.
+const WITH_UV = "Use uv";
+const WITH_PIP = "Use pip";
+const SETTING = "Settings…";
+const AFTER_PROCESS_MS = 1000;
 
 /** Says that there is no server, and what can be done. */
 export async function offerInstall(setting: string, folder: vscode.Uri | undefined, done: () => Promise<void>): Promise<void> {
@@ -14,7 +18,7 @@ export async function offerInstall(setting: string, folder: vscode.Uri | undefin
     if ((await vscode.window.showErrorMessage(message, "Open Settings")) !== undefined) await openSetting();
     return;
   }
-  const message = "kernel-lsp: the language server was not found, neither in the selected Python environment nor on PATH. Install it?";
+  const message = "kernel-lsp: the language server was not found, neither in the selected Python environment nor on PATH. Install it, as a tool with uv or into that environment with pip?";
   await act(await vscode.window.showWarningMessage(message, WITH_UV, WITH_PIP, SETTING), folder, done);
 }
 
@@ -33,8 +37,18 @@ async function act(chosen: string | undefined, folder: vscode.Uri | undefined, d
     void vscode.window.showWarningMessage("kernel-lsp: nothing is installed from a workspace that is not trusted.");
     return;
   }
-  const command = chosen === WITH_UV ? ["uv", "tool", "install", "--upgrade", DISTRIBUTION] : await pipCommand(folder);
+  const command = chosen === WITH_UV ? await uvCommand() : await pipCommand(folder);
   if (command !== undefined && (await runVisibly(command)) === 0) await done();
+}
+
+/** With the whole path: a task's terminal may have another `PATH` than we do. */
+async function uvCommand(): Promise<string[] | undefined> {
+  const uv = await findProgram(`uv${PROGRAM_ENDING}`, { searchPath: process.env["PATH"] ?? "", home: os.homedir(), isExecutable });
+  if (uv === undefined) {
+    void vscode.window.showErrorMessage("kernel-lsp: uv was not found, neither on PATH nor in ~/.local/bin. Use pip, or install uv: https://docs.astral.sh/uv");
+    return undefined;
+  }
+  return [uv, "tool", "install", "--upgrade", DISTRIBUTION];
 }
 
 async function pipCommand(folder: vscode.Uri | undefined): Promise<string[] | undefined> {
@@ -53,12 +67,16 @@ async function runVisibly([program, ...args]: string[]): Promise<number> {
   const task = new vscode.Task(definition, vscode.TaskScope.Workspace, "install the server", "kernel-lsp", execution);
   const started = await vscode.tasks.executeTask(task);
   return new Promise((resolve) => {
-    const listening = vscode.tasks.onDidEndTaskProcess((event) => {
-      if (event.execution === started) {
-        listening.dispose();
-        resolve(event.exitCode ?? 1);
-      }
-    });
+    const listening: vscode.Disposable[] = [];
+    const end = (status: number) => {
+      listening.forEach((each) => each.dispose());
+      resolve(status);
+    };
+    listening.push(
+      vscode.tasks.onDidEndTaskProcess((event) => event.execution === started && end(event.exitCode ?? 1)),
+      // Without a process, when it could not be started. The end of a process is told first.
+      vscode.tasks.onDidEndTask((event) => event.execution === started && setTimeout(() => end(1), AFTER_PROCESS_MS)),
+    );
   });
 }
 

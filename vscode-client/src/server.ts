@@ -1,6 +1,5 @@
 // The server's life: found, started, checked, restarted. A restart that is asked for while one is under way is done
 // once, after it.
-import * as fs from "node:fs/promises";
 import * as os from "node:os";
 import * as vscode from "vscode";
 import type {
@@ -13,7 +12,7 @@ import type {
   State,
 } from "vscode-languageclient/node";
 import { languageModels } from "./editorModel";
-import { findServer, isNewEnough, type Found } from "./findServer";
+import { findServer, isExecutable, isNewEnough, type Found } from "./findServer";
 import { offerInstall, offerUpdate } from "./install";
 import type { JobStore } from "./jobs";
 import type { KeyStore } from "./keys";
@@ -153,14 +152,7 @@ export class Server implements vscode.Disposable {
       interpreter: vscode.workspace.isTrusted && !serverPath() ? await selectedInterpreter(folder) : undefined,
       searchPath: process.env["PATH"] ?? "",
       home: os.homedir(),
-      isExecutable: async (file) => {
-        try {
-          await fs.access(file, fs.constants.X_OK);
-          return (await fs.stat(file)).isFile();
-        } catch {
-          return false;
-        }
-      },
+      isExecutable,
     });
     if (found.kind === "found") return found;
     this.problem = `looked for ${found.looked.join(", ")}`;

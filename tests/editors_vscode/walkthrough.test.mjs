@@ -1,0 +1,105 @@
+// Someone who has nothing but the extension: the walkthrough's four steps, from no server to a kernel, with no key and
+// no GPU. The server is installed with consent, by a stand-in for uv that notes how it was called.
+import assert from "node:assert/strict";
+import { existsSync, mkdirSync, readFileSync, writeFileSync } from "node:fs";
+import { delimiter, join } from "node:path";
+import { after, before } from "node:test";
+import { stepsOf } from "./steps.mjs";
+import { ROOT, Workbench } from "./workbench.mjs";
+
+const RUN_MS = 180_000;
+let workbench;
+let page;
+const step = stepsOf(() => workbench);
+
+before(async () => {
+  workbench = await Workbench.open({ name: "walkthrough", files: {}, settings: { "kernelLsp.serverPath": "" }, prepare: withoutServer });
+  page = workbench.page;
+});
+
+after(() => workbench?.close());
+
+step("the walkthrough has four steps", async () => {
+  await openWalkthrough();
+  await workbench.until("four steps", async () => (await page.locator("button.getting-started-step").count()) === 4);
+  await workbench.shot("01-steps");
+});
+
+step("a missing server is offered to be installed, and nothing is before the user says so", async () => {
+  await press("server", "Install it");
+  const offer = workbench.notification(/language server was not found/);
+  await offer.waitFor();
+  await workbench.shot("02-offer");
+  assert.ok(!existsSync(called()));
+  await offer.getByRole("button", { name: "Use uv" }).click();
+  await isDone("server");
+  assert.deepEqual(readFileSync(called(), "utf8").trim().split("\n"), ["tool install --upgrade kernel_lsp"]);
+  await workbench.shot("03-installed");
+});
+
+step("the doctor runs where it can be seen", async () => {
+  await press("doctor", "Run the doctor");
+  await page.locator(".terminal-wrapper.active, .integrated-terminal").first().waitFor();
+  await isDone("doctor");
+  await workbench.shot("04-doctor");
+  await workbench.run("View: Toggle Panel Visibility");
+});
+
+step("the example opens, with what can be done above its target", async () => {
+  await press("open", "Open an example");
+  await workbench.lens("Optimize to CUDA").first().waitFor();
+  await workbench.shot("05-example");
+  await openWalkthrough();
+  await isDone("open");
+});
+
+step("its optimization ends with a kernel that is checked, estimated and applied", async () => {
+  await press("optimize", "Optimize to CUDA");
+  await workbench.until("the panel with Apply", () => workbench.panel().getByRole("button", { name: "Apply" }).isVisible().catch(() => false), RUN_MS);
+  assert.match(await workbench.panel().locator("main").innerText(), /right in \d+ cases, reached on the PTX executor/);
+  await isDone("optimize");
+  await workbench.shot("06-all-done");
+  await workbench.panel().getByRole("button", { name: "Apply" }).click();
+  const kernels = join(workbench.workspace, "kernels");
+  await workbench.until("a kernel and its operator", () => ["cu", "py"].every((ending) => existsSync(join(kernels, `rms_norm.${ending}`))));
+});
+
+// --- below
+
+async function openWalkthrough() {
+  await workbench.run("Welcome: Open Walkthrough...");
+  const input = page.locator(".quick-input-widget input.input");
+  await input.fill("PyTorch to CUDA");
+  await page.locator(".quick-input-list .monaco-list-row", { hasText: "PyTorch to CUDA" }).first().click();
+  await page.locator("button.getting-started-step").first().waitFor();
+}
+
+function stepButton(id) {
+  return page.locator(`button.getting-started-step[data-step-id$="#${id}"]`);
+}
+
+/** Opens the step, and presses the button in it. */
+async function press(id, name) {
+  const button = stepButton(id);
+  if (!(await button.getAttribute("class")).includes("expanded")) await button.click();
+  await button.locator(".monaco-button", { hasText: name }).first().click();
+}
+
+async function isDone(id) {
+  await stepButton(id).locator(".codicon-getting-started-step-checked").first().waitFor({ state: "attached" });
+}
+
+function called() {
+  return join(workbench.folder, "home", "called");
+}
+
+/** A home and a PATH without the server, and with a `uv` where its installer puts the real one. */
+function withoutServer(folder) {
+  const home = join(folder, "home");
+  const programs = join(home, ".local", "bin");
+  mkdirSync(programs, { recursive: true });
+  const lines = ["#!/bin/sh", `echo "$@" >>"${home}/called"`, `ln -sf "${ROOT}/.venv/bin/kernel-lsp" "${programs}/kernel-lsp"`];
+  writeFileSync(join(programs, "uv"), `${lines.join("\n")}\n`, { mode: 0o755 });
+  const others = process.env.PATH.split(delimiter).filter((each) => !["kernel-lsp", "uv"].some((name) => existsSync(join(each, name))));
+  return { HOME: home, XDG_CACHE_HOME: process.env.XDG_CACHE_HOME ?? join(process.env.HOME, ".cache"), PATH: others.join(delimiter) };
+}
