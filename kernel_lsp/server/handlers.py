@@ -156,6 +156,7 @@ def _notebook_closed(ls: KernelLanguageServer, params: types.DidCloseNotebookDoc
 
 
 async def _configuration_changed(ls: KernelLanguageServer, params: types.DidChangeConfigurationParams) -> None:
+    ls.knowledge.forget_estimates()  # they may be for another GPU
     if ls.client.gives_configuration:
         await ls.read_configuration()
         return

@@ -87,6 +87,11 @@ class Knowledge:
     def estimate(self, uri: str, symbol: str) -> KnownEstimate | None:
         return self._estimates.get((uri, symbol))
 
+    def forget_estimates(self) -> None:
+        """The settings have changed that they were made with. They are made anew when they are asked for."""
+        self._estimates.clear()
+        self._no_estimates.clear()
+
     def learn_no_estimate(self, uri: str, symbol: str, why: NoEstimate) -> None:
         self._no_estimates[uri, symbol] = why
 
