@@ -1,9 +1,9 @@
 """Everything that must be shown on a GPU, in one go: each benchmark under its own time limit, one table at the end.
 
-    python3 benchmarks/gpu_all.py first|second|STEP... [--out FOLDER] [--budget-s 570] [--device cuda] [--quick]
+    python3 benchmarks/gpu_all.py first|second|third|STEP... [--out FOLDER] [--budget-s 570] [--device cuda] [--quick]
     python3 benchmarks/gpu_all.py --list
 
-``first`` and ``second`` are halves that each fit into ten minutes; a step is run by its name, e.g. ``verdict foreign``.
+``first``, ``second`` and ``third`` each fit into ten minutes; a step is run by its name, e.g. ``verdict foreign``.
 A step that fails, hangs or is cut short leaves the others their time: it ends with its limit, whatever it started with
 it, and what it had written by then counts. The results are the steps' own JSON files in FOLDER (by default
 ``benchmarks/results``), and ``gpu_all.json`` with the end of what each step printed, written anew after each. All runs
@@ -32,7 +32,7 @@ from kernel_lsp.process.tree import kill_tree
 
 RESULTS = ROOT / "benchmarks" / "results"
 BUDGET_S = 570.0
-"""Of one call: the machine is lent for ten minutes at a time."""
+"""Of one call: each third fits into ten minutes."""
 TAIL_CHARACTERS = 6000
 TAIL_LINES_SHOWN = 6
 WARM_S, COLD_S, VERDICTS_PER_MINUTE, FOREIGN_S = 3.0, 8.0, 30.0, 12.0
@@ -240,6 +240,16 @@ def _baselines(report: dict[str, Any]) -> Iterator[Figure]:
         yield Figure(f"{each['task']}: ways timed", f"{len(timed)} of {len(each['baselines'])}", "", bool(timed))
 
 
+def _recorded(report: dict[str, Any]) -> Iterator[Figure]:
+    verified = [
+        name for name, task in report["tasks"].items() if task.get("summary", {}).get("evolve", {}).get("times")
+    ]
+    n, n_all = len(verified), len(report["tasks"])
+    yield Figure("tasks with a verified kernel of a model", f"{n} of {n_all}", ">= 90%", n >= 0.9 * n_all > 0)
+    for mean in report["geomeans"]:
+        yield Figure(f"{mean['of']}, {mean['direction']}, {mean['n']} tasks", f"{mean['speedup']:.2f}x")
+
+
 def _server(report: dict[str, Any]) -> Iterator[Figure]:
     is_measured = "vs eager" in report["lens"]
     yield Figure("the lens has a measured time", "yes" if is_measured else "no", "yes", is_measured)
@@ -281,6 +291,13 @@ STEPS = {
     ),
     "server": Step(("benchmarks/server_on_gpu.py", "{out}/server_on_gpu.json"), 70, "server_on_gpu.json", _server),
     "package": Step(("benchmarks/gpu_package.py", "--out", "{out}"), 150, "gpu_package-*.json", _package),
+    "recorded": Step(
+        ("benchmarks/recorded_runs.py", "measure", "--out", "{out}", "--device", "{device}"),
+        420,
+        "recorded_runs-*.json",
+        _recorded,
+        ("--only", "swiglu"),
+    ),
     "baselines": Step(
         (
             *("benchmarks/gpu_baselines.py", "--out", "{out}", "--wait-s", "60"),
@@ -294,7 +311,7 @@ STEPS = {
 PARTS = {
     "first": ("verdict", "corpora", "server"),
     "second": ("faults", "repeatability", "foreign", "package"),
-    "rest": ("baselines",),
+    "third": ("recorded", "baselines"),
 }
 """By importance, as far as ten minutes each allow. On one H200 (2026-11-21) repeatability took 55 s, package 100 s and
 faults, at the depth of a search, 222 s."""

@@ -42,11 +42,19 @@ from kernel_lsp.source.pytorch import read_target
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "benchmarks" / "recorded_runs"
 STRATEGIES = ("evolve", "best-of-n")
+GROUPS = ("generator", "best-of-n", "evolve")
 GENERATIONS, PROPOSALS = 2, 2
 """Of each recording: four proposals, repairs beside them."""
 N_SEEDS = 4
 REPLAY_DEADLINE_S = 900
-VERDICT_DEADLINE_S = 60.0
+VERDICT_DEADLINE_S = 180.0
+BASELINE_WAIT_S = 90.0
+"""For torch.compile's modes, at a task's first verdict; they compile while other tasks are measured."""
+N_TASKS_AT_ONCE = 4
+"""Whose compilers share the CPU's cores. The GPU is held by one timing at a time."""
+PRICES = (3, 15)
+"""Of prompts and replies: an assumption, like the next."""
+CHARACTERS_PER_TOKEN = 4
 PAPER_GEOMEAN = {"forward": 2.13, "backward": 1.12}
 """Of the robust-kbench paper's best kernels against the better of eager and torch.compile."""
 
@@ -91,11 +99,27 @@ def _replay_all(tasks: Sequence[RecordedTask]) -> int:
     n_tasks, n_verified = _n_verified(rows)
     n_replies = sum(len(kernels) for _, _, kernels in rows)
     n_right = sum(kernel["outcome"] == "correct" for _, _, kernels in rows for kernel in kernels)
-    print(
-        f"{n_verified} of {n_tasks} tasks have a right kernel from a reply; {n_right} of {n_replies} replies are right"
-    )
+    print(f"{n_verified} of {n_tasks} tasks have a right kernel from a reply")
+    print(f"{n_right} of {n_replies} replies are right; two strategies share those to the same prompts")
+    _print_cost([task.recording(strategy) for task, strategy, _ in rows], n_right)
     print("times are estimates for the GPU that the recordings name; `measure` measures")
     return 0
+
+
+def _print_cost(recordings: Sequence[Path], n_right: int) -> None:
+    """What the same prompts and replies would cost. Nobody counted tokens: a person's chat does not say them, nor what
+    a model thought before it replied."""
+    lines = [json.loads(line) for path in recordings for line in path.read_text().splitlines()]
+    asked = {line["key"]: line for line in lines if "request" in line}
+    n_prompt = sum(len(message["content"]) for line in asked.values() for message in line["request"]["messages"])
+    n_reply = sum(len(line["outcome"].get("text", "")) for line in asked.values())
+    prompt_usd, reply_usd = (price / 1e6 / CHARACTERS_PER_TOKEN for price in PRICES)
+    cost = n_prompt * prompt_usd + n_reply * reply_usd
+    print(f"{len(asked)} different replies: {n_prompt} characters of prompts, {n_reply} of replies")
+    print(
+        f"at {PRICES[0]}:{PRICES[1]} US dollars a million tokens, {CHARACTERS_PER_TOKEN} characters each, thinking not"
+    )
+    print(f"counted: ${cost:.2f}, ${cost / max(n_right, 1):.3f} for each right kernel")
 
 
 def _n_verified(rows: Sequence[tuple[RecordedTask, str, list[dict[str, Any]]]]) -> tuple[int, int]:
@@ -113,14 +137,17 @@ def _recorded(tasks: Sequence[RecordedTask]) -> Iterator[tuple[RecordedTask, str
 
 def _replay(task: RecordedTask, strategy: str) -> list[dict[str, Any]]:
     """The kernels of the replies with their outcomes; they are kept beside the recording."""
-    with tempfile.TemporaryDirectory() as folder:
-        target = _copy_target(task, Path(folder))
+    with tempfile.TemporaryDirectory() as parent:
+        # Prompts quote the seeds, and these name their task's folder as seen from where the kernel will lie.
+        folder, out = Path(parent) / task.name, Path(parent) / f"out_{task.name}"
+        folder.mkdir()
+        target = _copy_target(task, folder)
         search = ["--generations", str(GENERATIONS), "--proposals", str(PROPOSALS), "--strategy", strategy]
-        replay = ["--model", "manual", "--replay", task.recording(strategy), "--device", "cpu", "--out", "kernels"]
+        replay = ["--model", "manual", "--replay", task.recording(strategy), "--device", "cpu", "--out", out]
         backward = ["--backward"] if task.backward else []
-        _kernel_lsp(["optimize", target, *search, *replay, *backward], Path(folder))
-        _kernel_lsp(["export", "last", "--format", "jsonl", "--out", "rows.jsonl"], Path(folder))
-        rows = [json.loads(line) for line in (Path(folder) / "rows.jsonl").read_text().splitlines()]
+        _kernel_lsp(["optimize", target, *search, *replay, *backward], folder)
+        _kernel_lsp(["export", "last", "--format", "jsonl", "--out", "rows.jsonl"], folder)
+        rows = [json.loads(line) for line in (folder / "rows.jsonl").read_text().splitlines()]
     kept = ("slot", "round", "operator", "name", "outcome", "time_us", "best_before_us", "feedback", "kernel")
     kernels = [{name: row[name] for name in kept} for row in rows]
     task.kernels(strategy).write_text(json.dumps(kernels, indent=1) + "\n")
@@ -154,19 +181,25 @@ def _kernel_lsp(arguments: Sequence[str | Path], directory: Path) -> None:
 async def _measure_all(tasks: Sequence[RecordedTask], device: str, out: Path) -> int:
     report: dict[str, Any] = {"date": datetime.date.today().isoformat(), "device": device, "tasks": {}}
     out.mkdir(parents=True, exist_ok=True)
-    for task in tasks:
-        try:
-            report["tasks"][task.name] = await _measure(task, device)
-        except Exception as error:  # one task's failure must not lose the others' measurements
-            report["tasks"][task.name] = {"error": f"{type(error).__name__}: {error}"}
+    side_by_side = asyncio.Semaphore(N_TASKS_AT_ONCE)
+
+    async def one(task: RecordedTask) -> None:
+        async with side_by_side:
+            try:
+                report["tasks"][task.name] = await _measure(task, device)
+            except Exception as error:  # one task's failure must not lose the others' measurements
+                report["tasks"][task.name] = {"error": f"{type(error).__name__}: {error}"}
         print(json.dumps({task.name: report["tasks"][task.name].get("summary", "error")}), flush=True)
+        report["geomeans"] = _geomeans(report)
         (out / f"recorded_runs-{report['date']}.json").write_text(json.dumps(report, indent=1) + "\n")
+
+    await asyncio.gather(*(one(task) for task in tasks))
     _print_summary(report)
     return 0
 
 
 async def _measure(task: RecordedTask, device: str) -> dict[str, Any]:
-    settings = load_settings(ROOT, {"device": device})
+    settings = load_settings(ROOT, {"device": device, "baseline_wait_s": BASELINE_WAIT_S})
     async with Session(settings) as session:
         captured = await session.capture(read_target(task.target, ROOT), with_backward=task.backward)
         evaluator = await session.evaluator(captured)
@@ -224,20 +257,31 @@ def _times(comparison: Comparison) -> dict[str, Any]:
 
 
 def _print_summary(report: dict[str, Any]) -> None:
-    print(f"\n{'task':<22}{'direction':<11}{'seeds':>8}{'best-of-n':>11}{'evolve':>8}   against the fastest in PyTorch")
-    gains: dict[tuple[str, str], list[float]] = {}
+    print(f"\n{'task':<22}{'direction':<11}{'seeds':>9}{'best-of-n':>11}{'evolve':>9}  against the fastest in PyTorch")
     for name, task in report["tasks"].items():
         for direction, found in _by_direction(task.get("summary", {})).items():
-            cells = [found.get(group) for group in ("generator", "best-of-n", "evolve")]
-            print(f"{name:<22}{direction:<11}" + "".join(f"{cell:>9.2f}" if cell else f"{'-':>9}" for cell in cells))
-            for group, gain in found.items():
-                gains.setdefault((group, direction), []).append(gain)
-    for (group, direction), found_gains in sorted(gains.items()):
-        mean = math.exp(sum(map(math.log, found_gains)) / len(found_gains))
-        paper = PAPER_GEOMEAN[direction]
-        print(
-            f"geomean {group:<10} {direction:<9} {mean:.2f} over {len(found_gains)} tasks (the paper's best: {paper})"
-        )
+            cells = [found.get(group) for group in GROUPS]
+            print(f"{name:<22}{direction:<11}" + "".join(f"{cell:>10.2f}" if cell else f"{'-':>10}" for cell in cells))
+    for mean in _geomeans(report):
+        paper = f"(the paper's best: {PAPER_GEOMEAN[mean['direction']]})"
+        print(f"geomean {mean['of']:<28} {mean['direction']:<9} {mean['speedup']:.2f} over {mean['n']} tasks {paper}")
+
+
+def _geomeans(report: dict[str, Any]) -> list[dict[str, Any]]:
+    """Of each group over all its tasks; and of search and best-of-n over the tasks that have both, at equal budget."""
+    found = [_by_direction(task.get("summary", {})) for task in report["tasks"].values()]
+    means = []
+    for direction in PAPER_GEOMEAN:
+        rows = [each[direction] for each in found if direction in each]
+        both = [row for row in rows if all(strategy in row for strategy in STRATEGIES)]
+        means += [_geomean(group, direction, [row[group] for row in rows if group in row]) for group in GROUPS]
+        means += [_geomean(f"{name}, tasks with both", direction, [row[name] for row in both]) for name in STRATEGIES]
+    return [mean for mean in means if mean["n"]]
+
+
+def _geomean(of: str, direction: str, speedups: Sequence[float]) -> dict[str, Any]:
+    mean = math.exp(sum(map(math.log, speedups)) / len(speedups)) if speedups else math.nan
+    return {"of": of, "direction": direction, "speedup": mean, "n": len(speedups)}
 
 
 def _by_direction(summary: dict[str, Any]) -> dict[str, dict[str, float]]:
