@@ -19,6 +19,7 @@ import json
 import math
 import os
 import shutil
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -90,23 +91,29 @@ def main() -> int:
 def _replay_all(tasks: Sequence[RecordedTask]) -> int:
     rows = [(task, strategy, _replay(task, strategy)) for task, strategy in _recorded(tasks)]
     print(f"{'task':<22}{'strategy':<12}{'replies':>8}{'right':>7}{'verified':>10}{'best us':>9}{'seeds us':>9}")
+    shares = []
     for task, strategy, kernels in rows:
         right = [kernel for kernel in kernels if kernel["outcome"] == "correct"]
         best = min((kernel["time_us"] for kernel in right if kernel["time_us"]), default=math.nan)
         seeds = next((kernel["best_before_us"] for kernel in kernels if kernel["best_before_us"]), math.nan)
         verified = "yes" if right else "no"
         print(f"{task.name:<22}{strategy:<12}{len(kernels):>8}{len(right):>7}{verified:>10}{best:>9.2f}{seeds:>9.2f}")
+        shares += [best / seeds] if strategy == "evolve" else []
+    if shares:
+        spread = f"{statistics.median(shares):.2f}x ({min(shares):.2f}x to {max(shares):.2f}x)"
+        print(f"estimated time of the best reply of a search against the best seed: median {spread}")
     n_tasks, n_verified = _n_verified(rows)
     n_replies = sum(len(kernels) for _, _, kernels in rows)
     n_right = sum(kernel["outcome"] == "correct" for _, _, kernels in rows for kernel in kernels)
     print(f"{n_verified} of {n_tasks} tasks have a right kernel from a reply")
     print(f"{n_right} of {n_replies} replies are right; two strategies share those to the same prompts")
-    _print_cost([task.recording(strategy) for task, strategy, _ in rows], n_right)
+    accepted = {kernel["kernel"] for _, _, kernels in rows for kernel in kernels if kernel["outcome"] == "correct"}
+    _print_cost([task.recording(strategy) for task, strategy, _ in rows], len(accepted))
     print("times are estimates for the GPU that the recordings name; `measure` measures")
     return 0
 
 
-def _print_cost(recordings: Sequence[Path], n_right: int) -> None:
+def _print_cost(recordings: Sequence[Path], n_accepted: int) -> None:
     """What the same prompts and replies would cost. Nobody counted tokens: a person's chat does not say them, nor what
     a model thought before it replied."""
     lines = [json.loads(line) for path in recordings for line in path.read_text().splitlines()]
@@ -119,7 +126,7 @@ def _print_cost(recordings: Sequence[Path], n_right: int) -> None:
     print(
         f"at {PRICES[0]}:{PRICES[1]} US dollars a million tokens, {CHARACTERS_PER_TOKEN} characters each, thinking not"
     )
-    print(f"counted: ${cost:.2f}, ${cost / max(n_right, 1):.3f} for each right kernel")
+    print(f"counted: ${cost:.2f}, ${cost / max(n_accepted, 1):.3f} for each accepted kernel")
 
 
 def _n_verified(rows: Sequence[tuple[RecordedTask, str, list[dict[str, Any]]]]) -> tuple[int, int]:
