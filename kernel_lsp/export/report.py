@@ -1,7 +1,8 @@
 """What a run found, as one offline HTML page: `kernel-lsp report RUN --html`, and the run panel of an editor.
 
 The page holds its data as JSON, its style and its script, and nothing of it is loaded from anywhere: its content
-security policy names the hashes of its own two parts and forbids everything else.
+security policy names the hashes of its own two parts and forbids everything else. The data stands in it twice: a small
+summary before the script, which is all that the first paint needs, and the whole report after it.
 """
 
 from __future__ import annotations
@@ -9,14 +10,16 @@ from __future__ import annotations
 import base64
 import hashlib
 import html
+import json
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from kernel_lsp.core.event import Event
 from kernel_lsp.core.measurement import Comparison
 from kernel_lsp.core.model import SCHEMA_VERSION, Noun
-from kernel_lsp.core.verdict import Verdict
+from kernel_lsp.core.verdict import BuildFailed, Correct, Verdict
 
 PARTS = Path(__file__).parent / "report_page"
 SCRIPTS = ("words.js", "parts.js", "chart.js", "lineage.js", "code.js", "page.js")
@@ -85,13 +88,56 @@ def render_report(report: RunReport) -> str:
         "{{policy}}": html.escape(policy, quote=True),
         "{{title}}": html.escape(f"{report.target}, run {report.run_id}"),
         "{{style}}": style,
-        "{{data}}": _embedded(report.model_dump_json()),
+        "{{summary}}": _embedded(json.dumps(_summary(report))),
         "{{script}}": script,
+        "{{data}}": _embedded(report.model_dump_json()),
     }
     return _filled(_part("page.html"), pieces)
 
 
 # --- below
+
+
+_SUMMARIZED_NUMBER: Any = {"time_us", "kind"}
+_SUMMARIZED_VERDICT: Any = {
+    "depth": True,
+    "device": True,
+    "outcome": {"kind", "message"},
+    "estimate": _SUMMARIZED_NUMBER,
+    "measurement": _SUMMARIZED_NUMBER,
+}
+_LEFT_OUT = {"text", "verdicts", "schedule"}
+
+
+def _summary(report: RunReport) -> dict[str, Any]:
+    """The JSON of what the page shows first: of each candidate what its row says, and one verdict's reference times.
+    Its size does not depend on texts, cases or findings, which come with the whole report."""
+    summary = report.model_dump(mode="json", exclude={"candidates", "events", "files"})
+    summary["candidates"] = [
+        candidate.model_dump(mode="json", exclude=_LEFT_OUT)
+        | {"verdicts": [_summarized(verdict) for verdict in candidate.verdicts]}
+        for candidate in report.candidates
+    ]
+    summary["times"] = _reference_times(report)
+    return summary
+
+
+def _summarized(verdict: Verdict) -> dict[str, Any]:
+    """The outcome keeps what is said of it in a line: a number of cases, and the first finding of a failed build."""
+    summary = verdict.model_dump(mode="json", include=_SUMMARIZED_VERDICT)
+    outcome = summary["outcome"]
+    if isinstance(verdict.outcome, Correct):
+        outcome["n_cases"] = len(verdict.outcome.cases)
+    elif isinstance(verdict.outcome, BuildFailed) and verdict.outcome.findings:
+        outcome["message"] = verdict.outcome.findings[0].message
+    return summary
+
+
+def _reference_times(report: RunReport) -> dict[str, Any]:
+    """Of the first verdict that has any: those of a run that has not ended are nowhere else."""
+    verdicts = (verdict for candidate in report.candidates for verdict in candidate.verdicts if verdict.times)
+    first = next(verdicts, None)
+    return first.model_dump(mode="json", include={"times"})["times"] if first is not None else {}
 
 
 @cache

@@ -8,6 +8,7 @@ import { after, before, test } from "node:test";
 import { ROOT, launchChromium, shotOf } from "./workbench.mjs";
 
 const SHOWN_MS = 300;
+const N_LOADS = 10;
 const EVENTS_PER_S = 20;
 const FOLLOWED_S = 3;
 const SLACK = 3; // other work on the machine may slow it down; the figures themselves are printed
@@ -41,14 +42,19 @@ async function opened(options = {}) {
 }
 
 test("a run of 10 generations with 8 candidates shows at once", async () => {
-  const page = await opened();
-  await page.locator("tbody tr[tabindex]").nth(79).waitFor({ state: "attached" });
-  const [shown, whole] = await page.evaluate(() => ["first-contentful-paint", "whole"].map((name) => performance.getEntriesByName(name)[0].startTime));
-  console.log(`panel of 10 x 8: first contentful paint after ${shown.toFixed(0)} ms, all of it there after ${whole.toFixed(0)} ms`);
-  assert.ok(whole <= SHOWN_MS * SLACK, `${whole} ms`);
-  assert.equal(await page.locator("tbody tr[tabindex]").count(), 80);
-  assert.ok(shown <= SHOWN_MS * SLACK, `${shown} ms`);
-  await page.close();
+  const loads = [];
+  for (let load = 0; load < N_LOADS; load++) {
+    const page = await opened();
+    await page.locator("tbody tr[tabindex]").nth(79).waitFor({ state: "attached" });
+    assert.equal(await page.locator("tbody tr[tabindex]").count(), 80);
+    loads.push(await page.evaluate(() => ["first-contentful-paint", "whole"].map((name) => performance.getEntriesByName(name)[0].startTime)));
+    await page.close();
+  }
+  const [shown, whole] = [0, 1].map((which) => loads.map((load) => load[which]).sort((a, b) => a - b));
+  const [median, last] = [N_LOADS >> 1, N_LOADS - 1];
+  console.log(`panel of 10 x 8, ${N_LOADS} loads: first contentful paint after ${shown[median].toFixed(0)} ms (at most ${shown[last].toFixed(0)}), all of it there after ${whole[median].toFixed(0)} ms (at most ${whole[last].toFixed(0)})`);
+  assert.ok(shown[median] <= SHOWN_MS, `${shown} ms`);
+  assert.ok(whole[last] <= SHOWN_MS * SLACK, `${whole} ms`);
 });
 
 test("it follows 20 events a second without holding up the frames", async () => {

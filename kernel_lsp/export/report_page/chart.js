@@ -21,7 +21,8 @@ function bestByGeneration(candidates) {
 /** The lines to beat: eager, compile and whatever else was timed, then the floor: [{name, us, kind}]. */
 function references(report) {
   const found = new Map();
-  const sources = [Object.values(report.comparisons), ...report.candidates.flatMap((candidate) => candidate.verdicts.map((verdict) => Object.values(verdict.times)))];
+  const ofVerdicts = report.times ? [report.times] : report.candidates.flatMap((candidate) => candidate.verdicts.map((verdict) => verdict.times));
+  const sources = [report.comparisons, ...ofVerdicts].map(Object.values);
   for (const comparisons of sources) {
     for (const comparison of comparisons.slice(0, 1)) {
       put(found, comparison.baseline_name, comparison.baseline);

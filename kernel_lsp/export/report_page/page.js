@@ -10,9 +10,9 @@ const COLUMNS = [
   ["proposer", (candidate) => candidate.proposer],
   ["description", (candidate) => candidate.description],
 ];
-const state = { report: JSON.parse(document.getElementById("data").textContent), chosenId: null, tab: "code", sort: 3, descending: false, review: null, frame: 0, serial: 0, isFirst: true };
+const state = { report: JSON.parse(document.getElementById("summary").textContent), isWhole: false, chosenId: null, tab: "code", sort: 3, descending: false, review: null, frame: 0, serial: 0, isFirst: true };
 const rows = new Keyed(candidateRow);
-const FIRST_ROWS = 30; // more than a screen shows
+const FIRST_ROWS = 20; // as many as a screen shows under the chart
 
 function draw() {
   state.frame = 0;
@@ -30,12 +30,26 @@ function draw() {
     // What is above comes first: a frame with it is worth more than everything one frame later. The timer starts in
     // the frame that shows it, and so ends after it.
     state.isFirst = false;
-    requestAnimationFrame(() => setTimeout(draw));
-  } else {
+    requestAnimationFrame(() => setTimeout(whenParsed, 0, becomeWhole));
+  } else if (state.isWhole) {
     drawBelow(report);
     if (!performance.getEntriesByName("whole").length) performance.mark("whole");
   }
   restoreFocus(kept);
+}
+
+/** The whole report stands after the script: its texts hold up no paint. */
+function whenParsed(then) {
+  if (document.readyState === "loading") document.addEventListener("DOMContentLoaded", then, { once: true });
+  else then();
+}
+
+/** From the summary to the report, which can be followed only then: an editor keeps its messages until we are ready. */
+function becomeWhole() {
+  Object.assign(state, { report: JSON.parse(document.getElementById("data").textContent), isWhole: true });
+  draw();
+  window.addEventListener("message", receive);
+  if (editor) editor.postMessage({ type: "ready" });
 }
 
 function drawBelow(report) {
@@ -102,8 +116,7 @@ function fact(value, label) {
 }
 
 function evidence(report, winner) {
-  const verdict = [...winner.verdicts].reverse().find((each) => each.depth === "full") || lastVerdict(winner);
-  const cases = verdict.outcome.cases || [];
+  const verdict = deepest(winner);
   const rows = Object.entries(report.comparisons).flatMap(([name, comparison]) => [
     row([name, numberText(comparison.ours), shapesText(comparison.ours.shapes)]),
     row([`${name}: ${comparison.baseline_name}`, numberText(comparison.baseline), intervalText(comparison.ratio)]),
@@ -113,12 +126,22 @@ function evidence(report, winner) {
     element("h2", {}, "Evidence"),
     element("p", {}, `${outcomeText(verdict.outcome)}, reached on the ${verdict.device}.`),
     rows.length ? element("div", { class: "scroll" }, element("table", {}, head(["", "time with its interval", ""]), element("tbody", {}, rows))) : "",
-    element("details", { "data-key": "cases" }, element("summary", { "data-key": "cases-summary" }, `Error against budget in ${cases.length} cases`), lazily(() => caseTable(cases))),
+    element("details", { "data-key": "cases" }, element("summary", { "data-key": "cases-summary" }, `Error against budget in ${nCases(verdict.outcome)} cases`), lazily(() => caseTable(casesOf(winner.candidate_id)))),
   ];
 }
 
 function intervalText(ratio) {
   return ratio ? `ours is ${significant(ratio.value)}× as fast [${significant(ratio.low)}, ${significant(ratio.high)}]: ${ratio.claim}` : "";
+}
+
+function deepest(candidate) {
+  return [...candidate.verdicts].reverse().find((each) => each.depth === "full") || lastVerdict(candidate);
+}
+
+/** Of the report as it is by now: what was drawn of its summary knows no cases. */
+function casesOf(id) {
+  const candidate = state.report.candidates.find((each) => each.candidate_id === id);
+  return (candidate && deepest(candidate).outcome.cases) || [];
 }
 
 function caseTable(cases) {
@@ -270,14 +293,13 @@ function brief(event) {
   return { depth: event.depth, device: state.report.device, outcome: { kind: event.outcome, message: event.message }, findings: [], kernels: [], times: {}, notes: [], estimate: null, measurement: null, [event.score_kind === "measured" ? "measurement" : "estimate"]: number };
 }
 
-window.addEventListener("message", ({ data }) => {
+function receive({ data }) {
   if (data.type === "report") Object.assign(state, { report: data.report, serial: state.serial + 1 });
   else if (data.type === "event") hear(data.event);
   else if (data.type === "review") state.review = data.review;
   else if (data.type === "choose") state.chosenId = data.candidate;
   else return;
   drawSoon();
-});
+}
 
 draw();
-if (editor) editor.postMessage({ type: "ready" });

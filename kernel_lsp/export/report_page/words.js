@@ -58,10 +58,15 @@ function isRight(candidate) {
 }
 
 function outcomeText(outcome) {
-  if (outcome.kind === "correct") return outcome.cases ? `right in ${outcome.cases.length} cases` : "right";
-  if (outcome.kind === "build_failed") return outcome.findings && outcome.findings.length ? outcome.findings[0].message : "does not compile";
+  if (outcome.kind === "correct") return nCases(outcome) ? `right in ${nCases(outcome)} cases` : "right";
+  if (outcome.kind === "build_failed") return outcome.findings && outcome.findings.length ? outcome.findings[0].message : outcome.message || "does not compile";
   if (outcome.kind === "unsupported") return `could not be checked: ${outcome.message}`;
   return outcome.message || outcome.kind.replaceAll("_", " ");
+}
+
+/** A summary has their number alone. */
+function nCases(outcome) {
+  return outcome.cases ? outcome.cases.length : outcome.n_cases || 0;
 }
 
 function speedupOf(comparison) {
