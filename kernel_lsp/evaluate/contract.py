@@ -38,7 +38,7 @@ def _check_operation(operation: Operation, graph: Graph, task: Task) -> list[Fin
     types = dict(zip(graph.inputs, graph.input_types, strict=True))
     scalars = {argument.name for argument in task.arguments if isinstance(argument, TaskScalar)}
     findings = [
-        _finding(f"{operation.name}: '{parameter.name}' is no input of the task: {_names(types, scalars)}", line)
+        _finding(f"{operation.name}: {_not_an_input(parameter.name, types, scalars)}", line)
         for parameter in operation.parameters
         for line in [parameter.span.line]
         if parameter.name not in types and parameter.name not in scalars
@@ -75,8 +75,11 @@ def _check_type(operation: Operation, parameter: TensorParameter, type_: TensorT
     return []
 
 
-def _names(types: dict[str, TensorType], scalars: set[str]) -> str:
-    return ", ".join([*types, *sorted(scalars)])
+def _not_an_input(name: str, types: dict[str, TensorType], scalars: set[str]) -> str:
+    inputs = [*types, *sorted(scalars)]
+    # Capture appends an underscore to names that CUDA, C++ or plans have taken.
+    meant = f"; '{name}' has a meaning in kernels, so write '{name}_'" if f"{name}_" in inputs else ""
+    return f"'{name}' is no input of the task: {', '.join(inputs)}{meant}"
 
 
 def _finding(message: str, line: int) -> Finding:
