@@ -41,6 +41,11 @@ N_HIDDEN = 4
 N_HIDDEN_TRIES = 64
 MAX_HIDDEN_ELEMENTS = 1 << 22
 """Of all inputs and outputs, or as many as the captured sizes have where nothing smaller is inside the contract."""
+WIDE_PATTERNS = ((70_001,), (37, 4099, 17, 3), (16_411, 7, 3, 2), (9, 2053, 7, 2))
+"""The first is for tasks with one symbol, the others for those with more. Past 65,536 elements a 16-bit index wraps and
+a fixed grid is too small; past 4,096 a row is longer than what is usually tried. Several sizes are each below 65,536,
+which is a grid's limit along y."""
+MAX_WIDE_CASES = 2
 FAMILIES = (
     "small_integers",
     "special_nan",
@@ -174,6 +179,28 @@ def hidden_cases(operation: OperationKind, hidden: Iterable[Sizes], captured: Si
     return [
         _case(operation, sizes, captured, "normal", seed + 40 + position, "forward")
         for position, sizes in enumerate(hidden)
+    ]
+
+
+def wide_sizes(task: Task, operation: OperationKind, holds: Callable[[Sizes], bool]) -> list[Sizes]:
+    """Sizes inside the contract with long rows, and with many. Empty for a task without symbols, and where all of them
+    have too many elements."""
+    found: list[Sizes] = []
+    for pattern in WIDE_PATTERNS if task.symbols else ():
+        if (len(pattern) == 1) != (len(task.symbols) == 1):
+            continue
+        aligned = (_assign(task.symbols, pattern, alignment) for alignment in ALIGNMENTS)
+        sizes = next((s for s in aligned if _is_usable(task, operation, s, or_as_captured=False) and holds(s)), None)
+        if sizes is not None and sizes not in found:
+            found.append(sizes)
+    return found[:MAX_WIDE_CASES]
+
+
+def wide_cases(operation: OperationKind, wide: Iterable[Sizes], captured: Sizes, seed: int) -> list[Case]:
+    """One case for each of them."""
+    return [
+        _case(operation, sizes, captured, "normal", seed + 60 + position, "random")
+        for position, sizes in enumerate(wide)
     ]
 
 

@@ -44,6 +44,8 @@ from kernel_lsp.evaluate.cases import (
     hidden_sizes,
     reduced_sizes,
     screen_cases,
+    wide_cases,
+    wide_sizes,
 )
 from kernel_lsp.evaluate.cpu import CpuDevice, Profile, Skipped
 from kernel_lsp.evaluate.executor_checks import FULL_LIMITS, ExecutorChecks
@@ -70,6 +72,8 @@ COMPILED_AS = "kernel.cu"
 FRESH_SEED_BITS = 31
 N_BEFORE_FRESH = 2
 """The captured sizes and the first small ones come before it, and what the time allows after it."""
+N_BEFORE_WIDE = 4
+"""The large sizes come before the families, so that a slow kernel does not run out of the time for them."""
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -268,6 +272,8 @@ class Evaluator:
                 self._task, direction, lambda sizes: prepared.holds(direction, sizes), reduced, self._fresh_seed
             )
             chosen.insert(N_BEFORE_FRESH, fresh)
+            wide = wide_sizes(self._task, direction, lambda sizes: prepared.holds(direction, sizes))
+            chosen[N_BEFORE_WIDE:N_BEFORE_WIDE] = wide_cases(direction, wide, captured, self._seed)
             if self._gpu_device is not None:
                 hidden = hidden_sizes(self._task, direction, lambda sizes: prepared.holds(direction, sizes), self._seed)
                 chosen += hidden_cases(direction, hidden, captured, self._seed)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.task import Configuration, Graph, GraphOutput, Symbol, Task, TaskTensor, TensorType
 from kernel_lsp.evaluate.cases import (
@@ -12,6 +14,7 @@ from kernel_lsp.evaluate.cases import (
     full_cases,
     reduced_sizes,
     screen_cases,
+    wide_sizes,
 )
 
 
@@ -92,3 +95,26 @@ def test_configurations_of_the_task_are_checked_at_their_own_sizes() -> None:
     assert configured_sizes(task) == [{"B": 3, "D": 96}]
     cases = full_cases("forward", [], captured_sizes(task), seed=0, configured=configured_sizes(task))
     assert (("B", 3), ("D", 96)) in [case.sizes for case in cases]
+
+
+def test_wide_sizes_have_more_elements_than_16_bits_count() -> None:
+    for dims, n_fixed in ((("N",), 1), (("B", "D"), 1), (("B", "T", "8"), 8)):
+        found = wide_sizes(_task(*dims), "forward", lambda _: True)
+        assert found
+        assert all(n_fixed * math.prod(sizes.values()) > 1 << 16 for sizes in found)
+
+
+def test_wide_sizes_have_long_rows_and_many_rows() -> None:
+    found = wide_sizes(_task("B", "D"), "forward", lambda _: True)
+    assert max(sizes["D"] for sizes in found) > 4096
+    assert max(sizes["B"] for sizes in found) > 16384
+
+
+def test_wide_sizes_stay_inside_the_contract_and_below_the_limit_of_a_grid() -> None:
+    found = wide_sizes(_task("B", "D"), "forward", lambda sizes: sizes["D"] % 4 == 0 and sizes["D"] <= 2100)
+    assert found
+    assert all(sizes["D"] % 4 == 0 and sizes["D"] <= 2100 and sizes["B"] < 65536 for sizes in found)
+
+
+def test_a_task_with_large_fixed_dims_has_no_wide_sizes() -> None:
+    assert wide_sizes(_task("B", "65536"), "forward", lambda _: True) == []
