@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from kernel_lsp.core.finding import Finding, Severity
 from kernel_lsp.core.verdict import Built
+from kernel_lsp.toolchain.build_dependence import build_dependences
 from kernel_lsp.toolchain.device_state import written_variables
 from kernel_lsp.toolchain.masking import kernel_at_line, mask_comments, mask_literals
 from kernel_lsp.toolchain.ptx_text import Place, PtxText, Statement, mentioned, read_ptx
@@ -51,10 +52,15 @@ _OPERAND = re.compile(r'^[ \t\v\f]*(?:<(?P<angle>[^>"\n]+)>|"(?P<quoted>[^"\n]+)
 
 
 def source_findings(text: str, file_name: str = "kernel.cu") -> tuple[Finding, ...]:
-    """What the text would make the compiler read: anything but the toolkit's own headers is an error."""
+    """What the text would make the compiler read, and what makes it another program elsewhere: anything but the
+    toolkit's own headers is an error."""
     found: dict[tuple[int | None, str], Finding] = {}
     for reading in _readings(text):
         for finding in _include_findings(mask_comments(reading), text, file_name):
+            found.setdefault((finding.line, finding.message), finding)
+        for found_here in build_dependences(reading, is_allowed_header):
+            finding = _error(found_here.code, found_here.message, Place(found_here.line, None))
+            finding = finding.model_copy(update={"file": file_name, "kernel": kernel_at_line(text, found_here.line)})
             found.setdefault((finding.line, finding.message), finding)
     return tuple(found.values())
 

@@ -1,0 +1,80 @@
+"""Text that is another program on another machine or at another time: what asks for the hour of the build, looks for
+files of the machine, or is assembly of the host, which only some compilers see at all."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from kernel_lsp.toolchain.masking import mask_comments, mask_literals
+
+_BUILD_TIME = re.compile(r"\b__(?:TIME|DATE|TIMESTAMP)__\b")
+_HAS_FILE = re.compile(r"\b__has_(?:include_next|include|embed)\b")
+_FILE_OPERAND = re.compile(r'\s*\(?\s*(?:<(?P<angle>[^>"\n]+)>|"(?P<quoted>[^"\n]+)")')
+_QUESTION = re.compile(r"^[ \t]*(?:#|%:|\?\?=)[ \t]*(?:ifdef|ifndef)\b|\bdefined\s*\(?\s*$", re.MULTILINE)
+"""`#ifdef __has_include` asks for the feature, not for a file."""
+_SCOPE_OR_ASSEMBLY = re.compile(r"[{}]|\b(?:asm|__asm__|__asm)\b")
+_NAMED_SCOPE = re.compile(r"(?:\bnamespace(?:\s+[\w:]+)?|\bextern)\s*$")
+"""What opens a brace that is no body: names in it are still at file scope. The `"C"` of `extern "C"` is masked."""
+_MAX_HEAD_CHARACTERS = 200
+
+
+@dataclass(frozen=True)
+class Dependence:
+    """What is wrong at a 1-based line."""
+
+    code: str
+    message: str
+    line: int
+
+
+def build_dependences(reading: str, is_allowed_header: Callable[[str], bool]) -> Iterator[Dependence]:
+    """All of them in a text whose line splices are resolved."""
+    code = mask_literals(reading)
+    for match in _BUILD_TIME.finditer(code):
+        message = f"'{match[0]}' makes another program of every build"
+        yield Dependence("depends-on-build-time", message, _line(code, match.start()))
+    yield from _file_questions(reading, code, is_allowed_header)
+    for start in _assembly_of_the_host(code):
+        message = "assembly outside of a function is the host's, and is no part of a kernel"
+        yield Dependence("host-assembly", message, _line(code, start))
+
+
+# --- below: one rule each
+
+
+def _file_questions(reading: str, code: str, is_allowed_header: Callable[[str], bool]) -> Iterator[Dependence]:
+    with_strings = mask_comments(reading)
+    for match in _HAS_FILE.finditer(code):
+        before = code[code.rfind("\n", 0, match.start()) + 1 : match.start()]
+        if _QUESTION.search(before):
+            continue
+        operand = _FILE_OPERAND.match(with_strings, match.end())
+        name = (operand["angle"] or operand["quoted"]) if operand else ""
+        if not name or not is_allowed_header(name):
+            asked = f"'{name}' is" if name else "what it asks for here is"
+            message = f"{match[0]} may ask for headers of the CUDA toolkit, by name, and {asked} not one of them"
+            yield Dependence("asks-for-a-file", message, _line(code, match.start()))
+
+
+def _assembly_of_the_host(code: str) -> Iterator[int]:
+    """Where assembly stands outside of every function and class."""
+    is_named: list[bool] = []
+    for match in _SCOPE_OR_ASSEMBLY.finditer(code):
+        if match[0] == "{":
+            head = code[max(0, match.start() - _MAX_HEAD_CHARACTERS) : match.start()]
+            is_named.append(_NAMED_SCOPE.search(head) is not None)
+        elif match[0] == "}":
+            del is_named[-1:]
+        elif all(is_named) and not _is_in_a_directive(code, match.start()):
+            yield match.start()
+
+
+def _is_in_a_directive(code: str, position: int) -> bool:
+    """Whether it stands in the text of a macro, which may be used inside a function."""
+    return code[code.rfind("\n", 0, position) + 1 : position].lstrip().startswith(("#", "%:", "??="))
+
+
+def _line(code: str, position: int) -> int:
+    return code.count("\n", 0, position) + 1
