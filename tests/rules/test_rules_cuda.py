@@ -10,6 +10,7 @@ import pytest
 
 from kernel_lsp.core.finding import Severity
 from kernel_lsp.rules import cuda
+from kernel_lsp.rules.cuda.checking import MAX_FINDINGS
 from kernel_lsp.rules.finding import apply_fix
 from kernel_lsp.rules.registry import rules_of
 
@@ -326,6 +327,62 @@ def test_what_is_kept_of_a_function_depends_on_the_constants_of_the_file() -> No
     body = "    int i = threadIdx.x * STEP;\n    if (i < n) out[i] = x[i];\n"
     assert codes("#define STEP 2\n" + KERNEL.format(body=body)) == []
     assert codes("#define STEP 8\n" + KERNEL.format(body=body)) == ["KL210", "KL210"]
+
+
+NUMBERED = "__global__ void {name}(float* __restrict__ x, int n) {{\n    x[n] = x[n] * 0.5;\n}}\n"
+
+
+def test_functions_that_differ_in_the_number_of_their_name_have_findings_of_their_own() -> None:
+    text = "".join(NUMBERED.format(name=f"halve{index}") for index in range(12))
+    found = cuda.check(text)
+    assert [(finding.code, finding.range.start_line) for finding in found] == [("KL220", 3 * i + 1) for i in range(12)]
+    alone = cuda.check(NUMBERED.format(name="halve0"))[0].range
+    assert {(finding.range.start_column, finding.range.end_column) for finding in found} == {
+        (alone.start_column, alone.end_column)
+    }
+
+
+def test_each_of_two_alike_kernels_is_found_by_its_own_name() -> None:
+    launches = "void run(float* x, int n) {\n    halve2<<<n, 1024>>>(x, n);\n    check(cudaGetLastError());\n}\n"
+    text = NUMBERED.format(name="halve1") + NUMBERED.format(name="halve2") + launches
+    assert [f.range.start_line for f in cuda.check(text) if f.code == "KL234"] == [3]
+
+
+def test_a_kernel_that_is_declared_has_no_fix_though_one_alike_has() -> None:
+    kernel = "__global__ void {name}(float* __restrict__ x, float* __restrict__ out) {{\n    out[0] = x[0];\n}}\n"
+    text = "__global__ void copy2(float*, float*);\n" + kernel.format(name="copy1") + kernel.format(name="copy2")
+    assert [bool(f.fixes) for f in cuda.check(text) if f.code == "KL241"] == [True, False]
+
+
+def test_a_function_that_calls_itself_shares_nothing() -> None:
+    function = "__device__ float {name}(float x) {{\n    return x < 1.0f ? __expf(x) : {called}(x * 0.5f);\n}}\n"
+    text = function.format(name="half1", called="half1") + function.format(name="half2", called="half1")
+    assert codes(text) == ["KL224", "KL224"]
+
+
+def test_the_first_findings_are_shown_of_a_file_with_too_many() -> None:
+    text = "".join(NUMBERED.format(name=f"halve{'x' * (index % 7)}{index}") for index in range(MAX_FINDINGS + 100))
+    found = cuda.check(text)
+    assert [finding.range.start_line for finding in found] == [3 * index + 1 for index in range(MAX_FINDINGS)]
+
+
+def test_findings_that_are_silenced_leave_room_for_those_behind_them() -> None:
+    silenced = NUMBERED.format(name="silent").replace("0.5;", "0.5;  // NOLINT")
+    text = silenced * MAX_FINDINGS + NUMBERED.format(name="halve")
+    assert [finding.range.start_line for finding in cuda.check(text)] == [3 * MAX_FINDINGS + 1]
+
+
+def test_a_function_that_was_behind_the_last_finding_is_checked_when_it_is_not() -> None:
+    many = "".join(NUMBERED.format(name=f"halve{index}") for index in range(MAX_FINDINGS))
+    last = NUMBERED.format(name="last").replace("0.5", "0.25")
+    assert len(cuda.check(many + last)) == MAX_FINDINGS
+    assert len(cuda.check(many.replace("0.5;", "0.5f;") + last)) == 1
+
+
+def test_host_code_is_read_behind_the_last_finding() -> None:
+    many = "".join(NUMBERED.format(name=f"halve{index}") for index in range(MAX_FINDINGS - 1))
+    launches = "void run(float* x, int n) {\n    halve0<<<n, 2048>>>(x, n);\n    check(cudaGetLastError());\n}\n"
+    assert codes(many + launches)[-1] == "KL230"
 
 
 # --- below: what the tests share

@@ -15,6 +15,7 @@ from kernel_lsp.rules.rule import Hit
 from kernel_lsp.rules.words import words
 
 _DOUBLE_LITERAL = re.compile(r"(?:\d[\d']*\.[\d']*|\.\d[\d']*|\d[\d']*(?=[eE]))(?:[eE][+-]?\d+)?")
+_DOUBLE_IN_CODE = re.compile(rb"(?<![\w.'])" + _DOUBLE_LITERAL.pattern.encode() + rb"(?![a-zA-Z0-9.'])")
 _MAYBE_DOUBLE = re.compile(r"(?<![\w.])(?=[\d.])[\d']*\.?[\d']*(?:[eE][+-]?\d+)?(?<=[\d.'])(?![\w.'])")
 """A number without a suffix, integers among them: a text without any has no double literal."""
 _SINGLE_LITERAL = re.compile(r"((?:\d[\d']*\.[\d']*|\.\d[\d']*|\d[\d']*(?=[eE]))(?:[eE][+-]?\d+)?)[fF]")
@@ -65,7 +66,7 @@ def double_literal(function: Function) -> Iterator[Hit]:
     if not _is_float_code(function):
         return
     file = function.file
-    for number in function.numbers:
+    for number in function.numbers_like(_DOUBLE_IN_CODE):
         text = function.source(number)
         if _DOUBLE_LITERAL.fullmatch(text) and _promotes(function, number):
             fixes = (rewrite(file, number, f"{text}f"),) if _fits_float(text) else ()
@@ -176,7 +177,7 @@ def power_by_constant(function: Function) -> Iterator[Hit]:
 )
 def division_by_constant(function: Function) -> Iterator[Hit]:
     file = function.file
-    for node in function.binaries_with("/"):
+    for node in function.divisions:
         right = node.child_by_field_id(fields.RIGHT)
         left = node.child_by_field_id(fields.LEFT)
         if right is None or left is None or left.type == "number_literal":
@@ -244,7 +245,7 @@ def fast_math(function: Function) -> Iterator[Hit]:
 )
 def division_in_loop(function: Function) -> Iterator[Hit]:
     file = function.file
-    for node in function.binaries_with("/", "%"):
+    for node in (*function.divisions, *function.remainders):
         operator = function.operator(node)
         divisor = function.variable(node.child_by_field_id(fields.RIGHT))
         dividend = function.variable(node.child_by_field_id(fields.LEFT))

@@ -12,8 +12,6 @@ from kernel_lsp.rules.cuda import fields
 from kernel_lsp.rules.cuda.declare import ERROR, WARNING, declare, hit, is_barrier
 from kernel_lsp.rules.cuda.model import CONDITIONAL_COMPILATION, LOOPS, Function, Variable, within
 from kernel_lsp.rules.cuda.threads import (
-    BLOCK_SOURCES,
-    THREAD_SOURCES,
     WARP,
     block_names,
     depends_on_thread,
@@ -413,8 +411,7 @@ def _is_global_access(kernel: Function, subscript: Node) -> bool:
     if array is None or array not in kernel.parameters or not array.is_pointer:
         return False
     index = kernel.names_in(subscript.child_by_field_id(fields.INDICES))
-    has_thread = not index.isdisjoint(thread_names(kernel) | THREAD_SOURCES)
-    return has_thread and not index.isdisjoint(block_names(kernel) | BLOCK_SOURCES)
+    return not index.isdisjoint(thread_names(kernel)) and not index.isdisjoint(block_names(kernel))
 
 
 def _has_any_check(kernel: Function) -> bool:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import re
 from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import lru_cache
+
+from tree_sitter import Node
 
 from kernel_lsp.rules.cuda import access, arithmetic, barriers, host, launches, signature
 from kernel_lsp.rules.cuda.facts import FileFacts, FunctionFacts, function_facts, has_launch_bounds, read_plan
-from kernel_lsp.rules.cuda.model import CudaFile, Definition, read_function, read_outline
+from kernel_lsp.rules.cuda.model import CudaFile, Definition, plain_name, read_function, read_outline
 from kernel_lsp.rules.cuda.parsing import ParsedCuda, parse
 from kernel_lsp.rules.finding import RuleFinding, in_order
 from kernel_lsp.rules.pausing import uncollected
@@ -27,8 +31,8 @@ _NEEDED_WORDS = tuple(
 RULES = tuple(sorted((check.rule for check in (*FUNCTION_CHECKS, *FILE_CHECKS)), key=lambda rule: rule.code))
 MAX_FINDINGS = 500
 """Of one file: an editor shows no more of use."""
-MAX_KEPT_FUNCTIONS = 4096
-"""Of all files together; some hundred bytes each."""
+MAX_KEPT_FUNCTIONS = 16384
+"""Of all files together, some files of 5,000 lines at a function each; a kilobyte or so each."""
 
 
 @uncollected
@@ -41,7 +45,7 @@ def check(text: str, *, tree: ParsedCuda | None = None) -> tuple[RuleFinding, ..
     """
     parsed = tree if tree is not None and tree.text == text else parse(text)
     outline = read_outline(parsed)
-    functions = tuple(facts for d in outline.definitions for facts in _facts(d, outline))
+    functions = tuple(_all_facts(outline))
     file = FileFacts(functions, read_plan(outline), "cudaFuncSetAttribute" in text)
     found = [finding for function in functions for finding in function.findings]
     found += [finding for check in FILE_CHECKS for finding in check.findings(file)]
@@ -53,25 +57,75 @@ def check(text: str, *, tree: ParsedCuda | None = None) -> tuple[RuleFinding, ..
 
 # --- below: functions that were seen before
 
-_kept: OrderedDict[tuple, tuple[int, tuple[FunctionFacts, ...]]] = OrderedDict()
-"""The first line and the facts there, by all that the rules about one function look at."""
+Facts = tuple[FunctionFacts, ...]
+"""Those of one definition, none when it has no readable body."""
+Placed = tuple[int, Facts]
+"""Facts with the first line of their definition."""
+_kept: OrderedDict[tuple, Placed] = OrderedDict()
+"""By all that the rules about one function look at, and how it was read."""
 
 
-def _facts(definition: Definition, file: CudaFile) -> tuple[FunctionFacts, ...]:
-    """The facts of a definition, none when it has no readable body."""
+def _all_facts(file: CudaFile) -> Iterator[FunctionFacts]:
+    """The facts of every function. Functions behind the one that has the last finding to be shown are not checked:
+    what is found in them stands behind it."""
+    n_open, read = MAX_FINDINGS, _checked
+    may_be_silenced = b"NOLINT" in file.parsed.data
+    alike: dict[tuple, Placed] = {}
+    for definition in file.definitions:
+        for facts in _facts(definition, file, read, alike):
+            n_open -= len(facts.findings)
+            yield facts
+        if n_open <= 0 and not may_be_silenced:
+            read = _unchecked
+
+
+def _facts(definition: Definition, file: CudaFile, read: Read, alike: dict[tuple, Placed]) -> Facts:
+    """The facts of a definition. `alike` has those of this file by all but the function's own name."""
     first_line = file.parsed.position(definition.outer.start_byte)[0]
-    key = _key(definition, file)
+    key = (read, *_key(definition, file))
     kept = _kept.get(key)
     if kept is not None and kept[0] == first_line:
         return kept[1]
-    if kept is not None:
-        facts = tuple(facts.shifted(first_line - kept[0]) for facts in kept[1])
-    else:
-        facts = _fresh_facts(definition, file)
+    facts = _moved(kept, first_line) if kept is not None else _first_facts(definition, file, read, key, alike)
     _kept[key] = first_line, facts
     if len(_kept) > MAX_KEPT_FUNCTIONS:
         _kept.popitem(last=False)
     return facts
+
+
+def _moved(placed: Placed, first_line: int) -> Facts:
+    return tuple(facts.shifted(first_line - placed[0]) for facts in placed[1])
+
+
+def _first_facts(definition: Definition, file: CudaFile, read: Read, key: tuple, alike: dict[tuple, Placed]) -> Facts:
+    """The facts of a function that was never seen: those of another with as long a name, if only the names differ."""
+    name = plain_name(definition)
+    if name is None:
+        return read(definition, file)
+    shared = _key_but_name(definition, file, name, key)
+    if shared is None:
+        return read(definition, file)
+    first_line = file.parsed.position(definition.outer.start_byte)[0]
+    if shared not in alike:
+        facts = read(definition, file)
+        alike[shared] = first_line, facts
+        return facts
+    return tuple(replace(facts, name=file.source(name)) for facts in _moved(alike[shared], first_line))
+
+
+_DIGITS = re.compile(rb"\d")
+
+
+def _key_but_name(definition: Definition, file: CudaFile, name: Node, key: tuple) -> tuple | None:
+    """The key without the digits in the function's name. None where the name is mentioned again: what rules say may
+    then have to do with it. Words that rules look for in the text are in both names or in none."""
+    read, code, *others = key
+    start, end = name.start_byte - definition.outer.start_byte, name.end_byte - definition.outer.start_byte
+    text = code[start:end]
+    if code.count(text) > 1:
+        return None
+    is_declared = file.source(name) in file.declared
+    return read, code[:start], _DIGITS.sub(b"0", text), code[end:], is_declared, *others
 
 
 def _key(definition: Definition, file: CudaFile) -> tuple:
@@ -93,14 +147,25 @@ def _interned(context: tuple) -> tuple:
     return context
 
 
-def _fresh_facts(definition: Definition, file: CudaFile) -> tuple[FunctionFacts, ...]:
+def _checked(definition: Definition, file: CudaFile) -> Facts:
+    """The facts with all that the rules find."""
     function = read_function(definition, file)
     if function is None:
         return ()
     kind = "kernel" if function.is_kernel else "device" if function.is_device else "host"
     checks = _checks_for(kind, _words_in(function.text, file))
-    findings = tuple([finding for check in checks for finding in check.findings(function)])
-    return (function_facts(function, findings),)
+    found = [finding for check in checks for finding in check.findings(function)]
+    return (function_facts(function, tuple(in_order(found) if len(found) > 1 else found)),)
+
+
+def _unchecked(definition: Definition, file: CudaFile) -> Facts:
+    """The facts without what the rules find."""
+    function = read_function(definition, file)
+    return () if function is None else (function_facts(function, ()),)
+
+
+Read = Callable[[Definition, CudaFile], Facts]
+"""How a function that was never seen is read."""
 
 
 def _words_in(text: str, file: CudaFile) -> int:

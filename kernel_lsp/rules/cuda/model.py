@@ -134,7 +134,7 @@ class _NodesOf:
     """The nodes of some types in a function's body, in the order of the text; put in order when first asked for."""
 
     def __init__(self, *types: str) -> None:
-        self.types, self.name = types, ""
+        self.patterns, self.name = tuple(f"({node_type})" for node_type in types), ""
 
     def __set_name__(self, owner: type, name: str) -> None:
         self.name = name
@@ -142,6 +142,14 @@ class _NodesOf:
     def __get__(self, function: Function, owner: type) -> list[Node]:
         nodes = function.__dict__[self.name] = _in_order(function.captured.get(self.name, []))
         return nodes
+
+
+class _BinariesWith(_NodesOf):
+    """The binary expressions with any of some operators: those with others, the most nodes of all, are never made."""
+
+    def __init__(self, *operators: str) -> None:
+        super().__init__()
+        self.patterns = tuple(f'(binary_expression operator: "{operator}")' for operator in operators)
 
 
 @dataclass(eq=False)
@@ -165,12 +173,13 @@ class Function:
     subscripts = _NodesOf("subscript_expression")
     assignments = _NodesOf("assignment_expression")
     updates = _NodesOf("update_expression")
-    binaries = _NodesOf("binary_expression")
+    divisions = _BinariesWith("/")
+    remainders = _BinariesWith("%")
+    connections = _BinariesWith("&&", "||")
     conditionals = _NodesOf("conditional_expression")
     loops = _NodesOf(*LOOPS)
     branches = _NodesOf("if_statement", "switch_statement")
     returns = _NodesOf("return_statement")
-    numbers = _NodesOf("number_literal")
     allocations = _NodesOf("new_expression", "delete_expression")
     sizeofs = _NodesOf("sizeof_expression")
     lambdas = _NodesOf("lambda_expression")
@@ -238,18 +247,12 @@ class Function:
         """The calls of any of the names."""
         return [call for name, calls in self.calls_by_name.items() if name in names for call in calls]
 
-    @once
-    def binaries_by_operator(self) -> dict[str, list[Node]]:
-        """The binary expressions by their operator."""
-        found: dict[str, list[Node]] = {}
-        for node in self.binaries:
-            found.setdefault(self.operator(node), []).append(node)
-        return found
-
-    def binaries_with(self, *operators: str) -> Iterator[Node]:
-        """The binary expressions with any of the operators."""
-        for operator in operators:
-            yield from self.binaries_by_operator.get(operator, ())
+    def numbers_like(self, pattern: re.Pattern[bytes]) -> Iterator[Node]:
+        """The numbers in the body whose text the pattern matches. A search of the text, since numbers are many."""
+        for match in pattern.finditer(self.file.parsed.data, self.body.start_byte, self.body.end_byte):
+            node = self.body.descendant_for_byte_range(match.start(), match.end())
+            if node is not None and node.type == "number_literal":
+                yield node
 
     def callee(self, call: Node) -> str:
         """The name that a call names, without template arguments."""
@@ -330,7 +333,7 @@ class Function:
             condition = node.child_by_field_id(fields.CONDITION)
             if condition is not None:
                 yield condition
-        yield from self.binaries_with("&&", "||")
+        yield from self.connections
 
     def operator(self, node: Node) -> str:
         operator = node.child_by_field_id(fields.OPERATOR)
@@ -486,6 +489,13 @@ def read_function(definition: Definition, file: CudaFile) -> Function | None:
     )
 
 
+def plain_name(definition: Definition) -> Node | None:
+    """The name of a function if it is one word of no namespace."""
+    declarator = _function_declarator(definition.node)
+    name = None if declarator is None else declarator.child_by_field_id(fields.DECLARATOR)
+    return name if name is not None and name.type == "identifier" else None
+
+
 # --- below: what stands outside of functions
 
 _NOT_ENTERED = words(
@@ -555,7 +565,7 @@ def _apply(operator: str, left: int, right: int) -> int | None:
 @lru_cache(maxsize=1)
 def _cursor() -> QueryCursor:
     lists = [found for found in vars(Function).values() if isinstance(found, _NodesOf)]
-    patterns = [f"({node_type}) @{found.name}" for found in lists for node_type in found.types]
+    patterns = [f"{pattern} @{found.name}" for found in lists for pattern in found.patterns]
     return QueryCursor(Query(language(), "\n".join(patterns)))
 
 

@@ -35,23 +35,23 @@ Growth = int | Stride
 
 
 def thread_names(function: Function) -> frozenset[str]:
-    """The variables whose value differs between the threads of a block, for sure."""
+    """The thread's own index, and the variables whose value differs between the threads of a block, for sure."""
     return _dependent_names(function, "thread names", THREAD_SOURCES)
 
 
 def block_names(function: Function) -> frozenset[str]:
-    """The variables that depend on the block, for sure."""
+    """The block's own index, and the variables that depend on it, for sure."""
     return _dependent_names(function, "block names", BLOCK_SOURCES)
 
 
 def depends_on_thread(function: Function, node: Node | None) -> bool:
     """Whether the value differs between threads for sure: what a call gives is not known, and counts as uniform."""
-    return _mentions(function, node, thread_names(function) | THREAD_SOURCES)
+    return _mentions(function, node, thread_names(function))
 
 
 def may_depend_on_thread(function: Function, node: Node | None) -> bool:
     """Whether the value could differ between threads: everything that is reached from the thread index by any way."""
-    return not function.names_in(node).isdisjoint(_possible_names(function) | THREAD_SOURCES)
+    return not function.names_in(node).isdisjoint(_possible_names(function))
 
 
 def growth(function: Function, node: Node | None, depth: int = 0) -> Growth:
@@ -85,13 +85,13 @@ def _dependent_names(function: Function, key: str, sources: frozenset[str]) -> f
 
 def _find_dependent(function: Function, sources: frozenset[str]) -> frozenset[str]:
     if not _mentions_any(function, sources):
-        return frozenset()
+        return sources
     reached = set(sources)
     for _ in range(2):  # a loop may carry a value to a line above
         for name, variables in _values(function).items():
             if name not in reached and all(_is_made_of(values, reached) for values in variables):
                 reached.add(name)
-    return frozenset(reached - sources)
+    return frozenset(reached)
 
 
 def _mentions_any(function: Function, sources: frozenset[str]) -> bool:
@@ -110,13 +110,13 @@ def _possible_names(function: Function) -> frozenset[str]:
 
 def _find_possible(function: Function) -> frozenset[str]:
     if not _mentions_any(function, THREAD_SOURCES):
-        return frozenset()
+        return THREAD_SOURCES
     reached = set(THREAD_SOURCES)
     for _ in range(3):
         for name, variables in _values(function).items():
             if name not in reached and any(not v.names.isdisjoint(reached) for values in variables for v in values):
                 reached.add(name)
-    return frozenset(reached - THREAD_SOURCES)
+    return frozenset(reached)
 
 
 def _values(function: Function) -> dict[str, list[list[_Value]]]:
