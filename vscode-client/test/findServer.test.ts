@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { findServer, isNewEnough, type Places } from "../src/findServer";
+import { findProgram, findServer, isNewEnough, type Places } from "../src/findServer";
 
 function places(there: string[], given: Partial<Places> = {}): Places {
   const isExecutable = (file: string) => Promise.resolve(there.includes(file));
@@ -16,6 +16,24 @@ test("the environment comes before PATH", async () => {
   const there = ["/env/bin/kernel-lsp", "/usr/bin/kernel-lsp"];
   assert.equal(await program(there, { interpreter: "/env/bin/python" }), "environment /env/bin/kernel-lsp");
   assert.equal(await program(there), "path /usr/bin/kernel-lsp");
+});
+
+test("the setting comes before the environment and PATH", async () => {
+  const there = ["/set/kernel-lsp", "/env/bin/kernel-lsp", "/usr/bin/kernel-lsp"];
+  assert.equal(await program(there, { setting: "/set/kernel-lsp", interpreter: "/env/bin/python" }), "setting /set/kernel-lsp");
+});
+
+test("every place that was looked at is told, in order", async () => {
+  const found = await findServer(places([], { interpreter: "/env/bin/python" }));
+  const looked = ["/env/bin/kernel-lsp", "/usr/bin/kernel-lsp", "/home/me/.local/bin/kernel-lsp"];
+  assert.deepEqual(found, { kind: "not-found", looked });
+});
+
+test("a program is the first of its name on PATH, then where a desktop's PATH lacks it", async () => {
+  const both = ["/usr/bin/uv", "/home/me/.local/bin/uv"];
+  assert.equal(await findProgram("uv", places(both)), "/usr/bin/uv");
+  assert.equal(await findProgram("uv", places(both.slice(1))), "/home/me/.local/bin/uv");
+  assert.equal(await findProgram("uv", places(["bin/uv"])), undefined);
 });
 
 test("an environment without the server is passed over", async () => {
