@@ -44,6 +44,8 @@ class ClientFeatures:
     shows_documents: bool
     gives_configuration: bool
     registers_configuration: bool
+    watches_files: bool
+    """Whether it can be asked to tell of files that change on disk."""
     refreshes_lenses: bool
     refreshes_hints: bool
     shows_hints: bool
@@ -76,6 +78,7 @@ def client_features(capabilities: Mapping[str, Any]) -> ClientFeatures:
         shows_documents=has("window.showDocument.support"),
         gives_configuration=has("workspace.configuration"),
         registers_configuration=has("workspace.didChangeConfiguration.dynamicRegistration"),
+        watches_files=has("workspace.didChangeWatchedFiles.dynamicRegistration"),
         refreshes_lenses=has("workspace.codeLens.refreshSupport"),
         refreshes_hints=has("workspace.inlayHint.refreshSupport"),
         shows_hints=_is_object(capabilities, "textDocument.inlayHint"),

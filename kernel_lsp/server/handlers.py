@@ -50,11 +50,16 @@ def _exit(ls: KernelLanguageServer, params: Any) -> None:
 
 async def _initialized(ls: KernelLanguageServer, params: Any) -> None:
     if ls.client.registers_configuration:
-        options = {"section": SECTION}
-        method = types.WORKSPACE_DID_CHANGE_CONFIGURATION
-        registration = types.Registration(id=f"{SECTION}.configuration", method=method, register_options=options)
-        ls.client_register_capability(types.RegistrationParams(registrations=[registration]))
+        _register(ls, "configuration", types.WORKSPACE_DID_CHANGE_CONFIGURATION, {"section": SECTION})
+    if ls.client.watches_files:
+        watchers = [{"globPattern": "**/pyproject.toml"}]
+        _register(ls, "pyproject", types.WORKSPACE_DID_CHANGE_WATCHED_FILES, {"watchers": watchers})
     await ls.read_configuration()
+
+
+def _register(ls: KernelLanguageServer, name: str, method: str, options: dict[str, Any]) -> None:
+    registration = types.Registration(id=f"{SECTION}.{name}", method=method, register_options=options)
+    ls.client_register_capability(types.RegistrationParams(registrations=[registration]))
 
 
 def _set_trace(ls: KernelLanguageServer, params: types.SetTraceParams) -> None:
@@ -166,6 +171,19 @@ async def _configuration_changed(ls: KernelLanguageServer, params: types.DidChan
     ls.everything_changed()
 
 
+def _files_changed(ls: KernelLanguageServer, params: types.DidChangeWatchedFilesParams) -> None:
+    """A pyproject.toml, which may say another GPU: estimates that were for the one before are made anew."""
+    before = ls.knowledge.estimated()
+    ls.everything_changed()
+    for uri, symbol in before:
+        document = ls.documents.get(uri)
+        if document is None or not ls.settings_for(document.file).estimate_on_hover:
+            continue
+        # Asking for the settings may have forgotten it.
+        if ls.knowledge.estimate(uri, symbol) is None and ls.trust.allows_background_work:
+            start_estimate(ls, document, symbol, is_quiet=True)
+
+
 async def _folders_changed(ls: KernelLanguageServer, params: types.DidChangeWorkspaceFoldersParams) -> None:
     removed = {path_of(folder.uri) for folder in params.event.removed}
     added = [path for folder in params.event.added if (path := path_of(folder.uri)) is not None]
@@ -201,9 +219,9 @@ async def _hover(ls: KernelLanguageServer, params: types.HoverParams) -> types.H
         return None
     analysis = await _analysis(ls, document)
     line = params.position.line
+    settings = ls.settings_for(document.file)  # first: estimates from before a changed pyproject.toml are forgotten
     if document.language == "cuda":
-        gpu = ls.settings_for(document.file).target_gpu
-        text = cuda_hover(document, analysis, ls.knowledge, line, gpu)
+        text = cuda_hover(document, analysis, ls.knowledge, line, settings.target_gpu)
     else:
         text = python_hover(document, analysis, ls.knowledge, line, _pending(ls, document, analysis, line))
     if not text:
@@ -312,6 +330,7 @@ HANDLERS: dict[str, Callable[..., Any]] = {
     types.NOTEBOOK_DOCUMENT_DID_CHANGE: _notebook_changed,
     types.NOTEBOOK_DOCUMENT_DID_CLOSE: _notebook_closed,
     types.WORKSPACE_DID_CHANGE_CONFIGURATION: _configuration_changed,
+    types.WORKSPACE_DID_CHANGE_WATCHED_FILES: _files_changed,
     types.WORKSPACE_DID_CHANGE_WORKSPACE_FOLDERS: _folders_changed,
     types.WINDOW_WORK_DONE_PROGRESS_CANCEL: _progress_cancelled,
     types.TEXT_DOCUMENT_HOVER: _hover,

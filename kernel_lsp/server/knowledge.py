@@ -87,6 +87,10 @@ class Knowledge:
     def estimate(self, uri: str, symbol: str) -> KnownEstimate | None:
         return self._estimates.get((uri, symbol))
 
+    def estimated(self) -> tuple[tuple[str, str], ...]:
+        """The document and the symbol of each estimate."""
+        return tuple(self._estimates)
+
     def forget_estimates(self) -> None:
         """The settings have changed that they were made with. They are made anew when they are asked for."""
         self._estimates.clear()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +17,11 @@ _OVERRIDE_ORIGIN = "the command line"
 
 
 class EditorSettings:
-    """The client's values, and the settings of any folder with them."""
+    """The client's values, and the settings of any folder with them. `pyproject_changed` is called when a file that was
+    read before says something else by now, which is found out when settings are asked for."""
 
-    def __init__(self, initial: Mapping[str, Any]) -> None:
+    def __init__(self, initial: Mapping[str, Any], pyproject_changed: Callable[[], None] = lambda: None) -> None:
+        self._pyproject_changed = pyproject_changed
         self._everywhere = overrides_of(initial)
         self._of_folder: dict[Path, dict[str, Any]] = {}
         self._known: dict[Path, tuple[float, Settings]] = {}
@@ -48,10 +50,13 @@ class EditorSettings:
         """The settings for files in `directory`. Raises SettingError. A changed pyproject.toml counts at once."""
         changed = _pyproject_changed(directory)
         known = self._known.get(directory)
-        if known is None or known[0] != changed:
-            known = (changed, _load(directory, self.overrides(directory)))
-            self._known[directory] = known
-        return known[1]
+        if known is not None and known[0] == changed:
+            return known[1]
+        settings = _load(directory, self.overrides(directory))
+        self._known[directory] = (changed, settings)
+        if known is not None and known[1] != settings:
+            self._pyproject_changed()
+        return settings
 
 
 def overrides_of(values: Mapping[str, Any]) -> dict[str, Any]:

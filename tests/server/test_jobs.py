@@ -362,6 +362,39 @@ async def test_a_kernel_s_lines_can_be_profiled(scale: Path) -> None:
         assert "estimated for H200" in editor.said("window/showMessage")[-1]["message"]
 
 
+async def until_hover(editor: Client, uri: str, wanted: str) -> None:
+    async with asyncio.timeout(RUN_S):
+        while wanted not in str(await editor.at("hover", uri, SCALE_LINE, 4)):
+            await asyncio.sleep(0.5)
+
+
+def n_finished(editor: Client) -> int:
+    return [news["state"] for news in editor.said("kernelLsp/jobChanged")].count("finished")
+
+
+async def test_another_gpu_in_pyproject_gives_another_estimate_to_who_hovers_again(scale: Path) -> None:
+    async with initialized(scale.parent, NEOVIM, answers({}), trusted=True) as editor:
+        uri = editor.open(scale)
+        await editor.command("estimate", uri=uri, symbol="scale")
+        await until_hover(editor, uri, "estimated on H200")
+        (scale.parent / "pyproject.toml").write_text("[tool.kernel-lsp]\ntarget-gpu = 'L4'\n")
+        assert "H200" not in str(await editor.at("hover", uri, SCALE_LINE, 4))
+        await until_hover(editor, uri, "estimated on L4")
+
+
+async def test_another_gpu_in_a_watched_pyproject_gives_another_estimate_by_itself(scale: Path) -> None:
+    async with initialized(scale.parent, VSCODE, answers({}), trusted=True) as editor:
+        uri = editor.open(scale)
+        await editor.command("estimate", uri=uri, symbol="scale")
+        await until_hover(editor, uri, "estimated on H200")
+        await editor.until(lambda: "pyproject.toml" in str(editor.asked("client/registerCapability")))
+        pyproject = scale.parent / "pyproject.toml"
+        pyproject.write_text("[tool.kernel-lsp]\ntarget-gpu = 'L4'\n")
+        editor.tell("workspace/didChangeWatchedFiles", {"changes": [{"uri": pyproject.as_uri(), "type": 1}]})
+        await editor.until(lambda: n_finished(editor) == 2, RUN_S)
+        assert "estimated on L4" in str(await editor.at("hover", uri, SCALE_LINE, 4))
+
+
 async def test_a_notebook_s_function_is_estimated_and_optimized_with_what_the_cells_above_define(
     scale: Path,
 ) -> None:

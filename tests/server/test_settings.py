@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,30 @@ def test_new_values_hold_at_once(tmp_path: Path) -> None:
     assert settings.of(tmp_path).generations == 1
     settings.set_everywhere({"generations": 5})
     assert settings.of(tmp_path).generations == 5
+
+
+def test_a_pyproject_that_says_something_else_is_told(tmp_path: Path) -> None:
+    told: list[str] = []
+    path = tmp_path / "pyproject.toml"
+    path.write_text("[tool.kernel-lsp]\ntarget-gpu = 'L4'\n")
+    settings = EditorSettings({}, lambda: told.append("changed"))
+    assert settings.of(tmp_path).target_gpu == "L4"
+    assert not told
+    path.write_text("[tool.kernel-lsp]\ntarget-gpu = 'A100'\n")
+    os.utime(path, (1, 1))
+    assert settings.of(tmp_path).target_gpu == "A100"
+    assert told == ["changed"]
+
+
+def test_a_pyproject_that_is_only_written_again_is_not(tmp_path: Path) -> None:
+    told: list[str] = []
+    path = tmp_path / "pyproject.toml"
+    path.write_text("[tool.kernel-lsp]\ntarget-gpu = 'L4'\n")
+    settings = EditorSettings({}, lambda: told.append("changed"))
+    settings.of(tmp_path)
+    os.utime(path, (1, 1))
+    settings.of(tmp_path)
+    assert not told
 
 
 def test_a_wrong_value_names_the_editor(tmp_path: Path) -> None:
