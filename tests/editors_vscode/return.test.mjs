@@ -1,6 +1,6 @@
 // Someone who comes back: a run whose window was closed is resumed; estimates for another GPU; a notebook's cells.
 import assert from "node:assert/strict";
-import { readFileSync, writeFileSync } from "node:fs";
+import { existsSync, readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { after, before } from "node:test";
 import { stepsOf } from "./steps.mjs";
@@ -55,11 +55,19 @@ step("a run whose window is closed is there when it is opened again, and is resu
   await workbench.shot("03-resumed");
 });
 
-step("a notebook's cell has its lens", async () => {
+step("a notebook's cell has its lens, and its function becomes a kernel beside the notebook", async () => {
   await workbench.run("View: Close All Editors");
   await workbench.openFile("cells.ipynb");
   await workbench.lens("Optimize to CUDA").first().waitFor();
   await workbench.shot("04-notebook");
+  const before = readFileSync(join(workbench.workspace, "cells.ipynb"), "utf8");
+  await workbench.lens("Optimize to CUDA").first().click();
+  await workbench.until("the panel with Apply", () => workbench.panel().getByRole("button", { name: "Apply" }).isVisible().catch(() => false), RUN_MS);
+  assert.match(await workbench.panel().locator("h1").innerText(), /doubled/);
+  await workbench.panel().getByRole("button", { name: "Apply" }).click();
+  await workbench.until("both files", () => ["doubled.cu", "doubled.py"].every((name) => existsSync(join(workbench.workspace, "kernels", name))));
+  assert.equal(readFileSync(join(workbench.workspace, "cells.ipynb"), "utf8"), before);
+  await workbench.shot("05-notebook-applied");
 });
 
 // --- below

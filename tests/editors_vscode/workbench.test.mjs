@@ -4,11 +4,16 @@ import { spawnSync } from "node:child_process";
 import { existsSync, readFileSync } from "node:fs";
 import { join } from "node:path";
 import { after, before, test } from "node:test";
+import { framesSeen, sendEvents, watchFrames } from "./frames.mjs";
 import { ROOT, Workbench } from "./workbench.mjs";
 
 const RUN_MS = 180_000;
 const ACTIVATION_MS = 150;
 const A_MOMENT_MS = 2000;
+const EVENTS_PER_S = 20;
+const FOLLOWED_S = 10;
+const BETWEEN_KEYS_MS = 120;
+const NOTICED_MS = 250; // a frame that comes later than this is a stutter
 const SLACK = 3; // other work on the machine may slow it down; the figure itself is printed
 let workbench;
 let page;
@@ -121,6 +126,8 @@ step("the chart of the run panel is the archive's", async () => {
   assert.deepEqual(drawn, bestByGeneration(report));
   const eager = await workbench.panel().locator("line.rule.eager").first().getAttribute("data-us");
   assert.equal(Number(eager), Object.values(report.comparisons)[0].baseline.time_us);
+  const painted = await workbench.panel().locator("main").evaluate(() => ["first-contentful-paint", "whole"].map((name) => performance.getEntriesByName(name)[0]?.startTime.toFixed(0)));
+  console.log(`run panel in the workbench: first contentful paint ${painted[0]} ms after its document began, all of it there after ${painted[1]} ms`);
   await workbench.shot("11-panel");
 });
 
@@ -140,6 +147,25 @@ step("the panel can be used with the keyboard alone", async () => {
   assert.equal(await panel.locator("tr[aria-selected='true']").getAttribute("data-key"), id);
   assert.equal(await panel.locator(":focus").getAttribute("data-key"), id, "the focus stays where it was");
   await workbench.shot("12-keyboard");
+});
+
+step("20 events a second in the open panel hold up neither the workbench's frames nor what is typed", async () => {
+  await workbench.run("View: Focus First Editor Group");
+  await page.keyboard.press("Control+End");
+  const before = await workbench.panel().locator("tbody tr[tabindex]").count();
+  await watchFrames(page);
+  const sent = sendEvents(workbench.panel().locator("main"), { perSecond: EVENTS_PER_S, seconds: FOLLOWED_S });
+  await page.keyboard.type(`\n# ${"typed beside ".repeat(5)}`, { delay: BETWEEN_KEYS_MS });
+  await sent;
+  const { gaps, keys } = await framesSeen(page);
+  const text = (values) => `median ${values[values.length >> 1].toFixed(0)} ms, at most ${values.at(-1).toFixed(0)} ms`;
+  console.log(`workbench at ${EVENTS_PER_S} events/s for ${FOLLOWED_S} s: ${gaps.length} frames, gaps ${text(gaps)}; ${keys.length} keys shown after ${text(keys)}`);
+  await page.locator(".view-line", { hasText: "typed beside" }).first().waitFor();
+  await workbench.until("the candidates of the events", async () => (await workbench.panel().locator("tbody tr[tabindex]").count()) === before + (EVENTS_PER_S * FOLLOWED_S) / 2);
+  await workbench.shot("12b-following");
+  await workbench.run("File: Revert File");
+  assert.ok(keys.length > 50, `${keys.length} keys`);
+  assert.ok(gaps.at(-1) <= NOTICED_MS && keys.at(-1) <= NOTICED_MS * SLACK, `${text(gaps)}; ${text(keys)}`);
 });
 
 step("a killed server comes back by itself", async () => {
@@ -163,7 +189,7 @@ step("the extension activates quickly", async () => {
 // --- below
 
 /** Steps that no later step builds on. */
-const ASIDE = /^(what was applied can be undone|the hover)/;
+const ASIDE = /^(what was applied can be undone|the hover|20 events)/;
 
 /** One step; after one that failed the others would fail for its reason. */
 function step(name, body) {
