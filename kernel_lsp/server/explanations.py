@@ -65,6 +65,15 @@ EXPLANATIONS = {
     "include-outside-toolkit": """
         A kernel may include headers of the CUDA toolkit only, so that one file is all there is to read, and no other
         file of yours gets compiled in.""",
+    "asks-for-a-file": """
+        `__has_include` may ask for headers of the CUDA toolkit, by name. What asks for another file is one program on
+        the machine that checks it, and maybe another on the machine that runs it.""",
+    "depends-on-build-time": """
+        `__TIME__`, `__DATE__` and `__TIMESTAMP__` make each build another program, so that what was checked is not what
+        will run. Leave them out.""",
+    "host-assembly": """
+        Assembly outside of every function belongs to the host's part, which a kernel file does not have. NVRTC drops
+        it, nvcc takes it in. Write PTX inside a `__device__` or `__global__` function.""",
     "no-own-kernel": """
         A file with code of its own was checked, and none of that code computed the result: PyTorch's own operators did,
         for example in an `except:` branch. Its time is PyTorch's.""",

@@ -15,6 +15,7 @@ from kernel_lsp.core.finding import Finding, Severity
 from kernel_lsp.core.verdict import Built
 from kernel_lsp.toolchain.build_dependence import build_dependences
 from kernel_lsp.toolchain.device_state import written_variables
+from kernel_lsp.toolchain.grid_workspace import WORKSPACE_REGISTERS, functions_with_only_a_grid_barrier
 from kernel_lsp.toolchain.masking import kernel_at_line, mask_comments, mask_literals
 from kernel_lsp.toolchain.ptx_text import Place, PtxText, Statement, mentioned, read_ptx
 
@@ -195,8 +196,11 @@ def _first_call(ptx: PtxText, name: str) -> Place:
 
 
 def _instruction_findings(ptx: PtxText) -> Iterator[Finding]:
+    with_barrier = functions_with_only_a_grid_barrier(ptx)
     for statement in ptx.statements:
         names = set(mentioned(statement.text))
+        if statement.function in with_barrier:
+            names -= WORKSPACE_REGISTERS
         if clocks := sorted(name for name in names if name.startswith(CLOCK_REGISTERS)):
             yield _error("reads-a-clock", f"it reads {clocks[0]}: a result may not depend on time", statement.place)
         elif launches := sorted(name for name in names if name.startswith(LAUNCH_REGISTERS)):

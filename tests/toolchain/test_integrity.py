@@ -74,6 +74,10 @@ HONEST = {
         "#include <cooperative_groups.h>\nnamespace cg = cooperative_groups;\n"
         "__global__ void k(float* x) { auto g = cg::this_thread_block(); g.sync(); x[0] = g.size(); }"
     ),
+    "the barrier of a grid": (
+        "#include <cooperative_groups.h>\nnamespace cg = cooperative_groups;\n"
+        "__global__ void k(float* x) { x[blockIdx.x + 1] = 1; cg::this_grid().sync(); x[0] = x[gridDim.x]; }"
+    ),
     "cub": (
         "#include <cub/block/block_reduce.cuh>\n__global__ void k(float* x) { using R = cub::BlockReduce<float, 128>;\n"
         "__shared__ typename R::TempStorage s; float v = R(s).Sum(x[threadIdx.x]); if (threadIdx.x == 0) x[0] = v; }"
@@ -185,6 +189,16 @@ async def test_telling_launches_apart_is_refused(compiler: Compiler, register: s
     text = f'__global__ void k({name}* x) {{\n  asm volatile("mov.{bits} %0, %%{register};" : "={kind}"(x[0])); }}'
     (finding,) = audit(text, await compiled(compiler, text))
     assert (finding.severity, finding.line) == (Severity.ERROR, 2)
+
+
+async def test_a_look_into_the_workspace_of_a_grid_is_refused(compiler: Compiler) -> None:
+    text = (
+        "#include <cooperative_groups.h>\nnamespace cg = cooperative_groups;\n"
+        "__global__ void k(unsigned* x) { auto g = cg::this_grid(); g.sync();\n"
+        "  unsigned* word = *reinterpret_cast<unsigned**>(&g); x[0] = word[2]++; }"
+    )
+    codes = {finding.code for finding in audit(text, await compiled(compiler, text))}
+    assert "tells-launches-apart" in codes
 
 
 async def test_where_a_block_runs_is_warned_of(compiler: Compiler) -> None:
