@@ -65,12 +65,17 @@ step("a notebook's cell has its lens, and its function becomes a kernel beside t
   await workbench.until("the panel with Apply", () => workbench.panel().getByRole("button", { name: "Apply" }).isVisible().catch(() => false), RUN_MS);
   assert.match(await workbench.panel().locator("h1").innerText(), /doubled/);
   await workbench.panel().getByRole("button", { name: "Apply" }).click();
-  await workbench.until("both files", () => ["doubled.cu", "doubled.py"].every((name) => existsSync(join(workbench.workspace, "kernels", name))));
+  await workbench.until("both files", () => ["doubled.cu", "doubled.py"].every((name) => isWritten(join(workbench.workspace, "kernels", name))));
   assert.equal(readFileSync(join(workbench.workspace, "cells.ipynb"), "utf8"), before);
   await workbench.shot("05-notebook-applied");
 });
 
 // --- below
+
+/** Applying makes the file, then saves what is in it. */
+function isWritten(path) {
+  return existsSync(path) && readFileSync(path).length > 0;
+}
 
 /** The times in the hover over the target, once it says this. */
 async function estimates(wanted) {

@@ -126,8 +126,8 @@ step("the chart of the run panel is the archive's", async () => {
   assert.deepEqual(drawn, bestByGeneration(report));
   const eager = await workbench.panel().locator("line.rule.eager").first().getAttribute("data-us");
   assert.equal(Number(eager), Object.values(report.comparisons)[0].baseline.time_us);
-  const painted = await workbench.panel().locator("main").evaluate(() => ["first-contentful-paint", "whole"].map((name) => performance.getEntriesByName(name)[0]?.startTime.toFixed(0)));
-  console.log(`run panel in the workbench: first contentful paint ${painted[0]} ms after its document began, all of it there after ${painted[1]} ms`);
+  const [began, painted, whole] = await workbench.panel().locator("main").evaluate(() => ["began", "first-contentful-paint", "whole"].map((name) => performance.getEntriesByName(name)[0].startTime));
+  console.log(`run panel in the workbench: its script begins ${began.toFixed(0)} ms after the editor made the frame; first contentful paint ${(painted - began).toFixed(0)} ms later, all of it there ${(whole - began).toFixed(0)} ms later`);
   await workbench.shot("11-panel");
 });
 

@@ -1,4 +1,5 @@
 "use strict";
+performance.mark("began"); // in an editor the page's document is older than what is in it
 // Numbers in words, and elements from words. Text goes into text nodes alone, so nothing in a run can become markup.
 
 function element(name, attributes, ...children) {
