@@ -24,6 +24,7 @@ from kernel_lsp.export.package_cases import empty_cases, small_cases
 from kernel_lsp.export.package_cpp import cpp_texts
 from kernel_lsp.export.package_python import package_module
 from kernel_lsp.source.cuda import host_function_lines, kernel_signatures
+from kernel_lsp.toolchain.conditionals import foreign_conditions
 
 SOURCES = Path(__file__).parent / "package_source"
 COPIED = ("plan_arithmetic.h", "operator_support.h")
@@ -151,6 +152,14 @@ def _check(parts: PackageParts) -> None:
             file=f"{parts.task.name}.cu",
             line=unmarked[0],
             next_step="write `__device__` before it, and check the kernel again",
+        )
+    if foreign := foreign_conditions(parts.cu_text):
+        raise TargetError(
+            f"'{foreign[0].name}' decides here what is compiled, and nvcc, which compiles a package, may answer "
+            "otherwise than NVRTC, which compiled what was checked",
+            file=f"{parts.task.name}.cu",
+            line=foreign[0].line,
+            next_step="decide by a macro that the file defines before, or by `launch[condition]:` in the plan",
         )
 
 

@@ -155,6 +155,14 @@ def test_a_function_without_a_space_is_refused() -> None:
         package_texts(replace(parts, cu_text=text, plan=plan_of(text)))
 
 
+def test_what_another_compiler_would_see_and_nobody_checked_is_refused() -> None:
+    parts = parts_of(TOTAL)
+    text = parts.cu_text + "\n#ifndef __CUDA_ARCH__\nstatic int started = start();\n#endif\n"
+    with pytest.raises(TargetError, match="'__CUDA_ARCH__' decides here") as caught:
+        package_texts(replace(parts, cu_text=text, plan=plan_of(text)))
+    assert caught.value.line == text.count("\n", 0, text.index("#ifndef")) + 1
+
+
 @pytest.mark.parametrize("name", ["torch", "rms_norm", "Upper", "a-b", ""])
 def test_a_name_that_cannot_be_imported_is_refused(name: str) -> None:
     with pytest.raises(TargetError, match="cannot be the name"):
