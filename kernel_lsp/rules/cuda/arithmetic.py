@@ -15,9 +15,6 @@ from kernel_lsp.rules.rule import Hit
 from kernel_lsp.rules.words import words
 
 _DOUBLE_LITERAL = re.compile(r"(?:\d[\d']*\.[\d']*|\.\d[\d']*|\d[\d']*(?=[eE]))(?:[eE][+-]?\d+)?")
-_DOUBLE_IN_CODE = re.compile(rb"(?<![\w.'])" + _DOUBLE_LITERAL.pattern.encode() + rb"(?![a-zA-Z0-9.'])")
-_MAYBE_DOUBLE = re.compile(r"(?<![\w.])(?=[\d.])[\d']*\.?[\d']*(?:[eE][+-]?\d+)?(?<=[\d.'])(?![\w.'])")
-"""A number without a suffix, integers among them: a text without any has no double literal."""
 _SINGLE_LITERAL = re.compile(r"((?:\d[\d']*\.[\d']*|\.\d[\d']*|\d[\d']*(?=[eE]))(?:[eE][+-]?\d+)?)[fF]")
 MAX_FLOAT = 3.4028235e38
 MIN_NORMAL_FLOAT = 1.1754944e-38
@@ -66,7 +63,7 @@ def double_literal(function: Function) -> Iterator[Hit]:
     if not _is_float_code(function):
         return
     file = function.file
-    for number in function.numbers_like(_DOUBLE_IN_CODE):
+    for number in function.doubles:
         text = function.source(number)
         if _DOUBLE_LITERAL.fullmatch(text) and _promotes(function, number):
             fixes = (rewrite(file, number, f"{text}f"),) if _fits_float(text) else ()
@@ -311,9 +308,9 @@ def _is_float_code(function: Function) -> bool:
 
 
 def _speaks_of_floats(function: Function) -> bool:
-    text = function.text
-    if not function.is_on_device or function.is_template_of_types or not _MAYBE_DOUBLE.search(text):
+    if not function.is_on_device or function.is_template_of_types or not function.doubles:
         return False
+    text = function.text
     is_double = "double" in text and _DOUBLE_WORDS.search(text) is not None
     return not is_double and _FLOAT_WORDS.search(text) is not None
 

@@ -22,6 +22,11 @@ _IDENTIFIER = re.compile(r"(?<![\w.])(?<!->)[A-Za-z_]\w*|(?<=\.)(?:thread_rank|t
 _IN_NAMES = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_")
 _BEFORE_NO_NAME = _IN_NAMES | frozenset(b".")
 _INTEGER = re.compile(r"(?:0[xX][0-9a-fA-F']+|[0-9][0-9']*)[uUlL]*")
+_DOUBLE = re.compile(
+    rb"[\d.](?<![\w.'][\d.])(?:(?<=\d)[\d']*\.[\d']*|(?<=\.)\d[\d']*|(?<=\d)[\d']*(?=[eE]))"
+    rb"(?:[eE][+-]?\d+)?(?![a-zA-Z0-9.'])"
+)
+"""``0.5``, ``.5`` or ``1e3`` without a suffix. It begins with a character, which is what a search is fast for."""
 _LAUNCH_BOUNDS = re.compile(rb"launch_bounds", re.IGNORECASE)
 MAX_CONSTANT = 1 << 63
 CONDITIONAL_COMPILATION = ("preproc_if", "preproc_el")
@@ -207,10 +212,10 @@ class Function:
     def text(self) -> str:
         return self.source(self.node)
 
-    @once
-    def words(self) -> frozenset[str]:
-        """Every identifier in the body."""
-        return frozenset(_IDENTIFIER.findall(self.source(self.body)))
+    @property
+    def is_empty(self) -> bool:
+        """Whether no name stands in the body."""
+        return _IDENTIFIER.search(self.source(self.body)) is None
 
     def mentions(self, name: str) -> Iterator[int]:
         """Where the name stands in the body, other than as a field. A search for the text, since a pattern for each
@@ -247,12 +252,14 @@ class Function:
         """The calls of any of the names."""
         return [call for name, calls in self.calls_by_name.items() if name in names for call in calls]
 
-    def numbers_like(self, pattern: re.Pattern[bytes]) -> Iterator[Node]:
-        """The numbers in the body whose text the pattern matches. A search of the text, since numbers are many."""
-        for match in pattern.finditer(self.file.parsed.data, self.body.start_byte, self.body.end_byte):
-            node = self.body.descendant_for_byte_range(match.start(), match.end())
-            if node is not None and node.type == "number_literal":
-                yield node
+    @once
+    def doubles(self) -> list[Node]:
+        """The literals of doubles in the body, in the order of the text. They are found by their text, since there are
+        few of them among many numbers."""
+        places, body = self.file.doubles_at, self.body
+        inside = places[bisect_left(places, body.start_byte) : bisect_left(places, body.end_byte)]
+        nodes = [body.descendant_for_byte_range(start, start + 1) for start in inside]
+        return [node for node in nodes if node is not None and node.type == "number_literal"]
 
     def callee(self, call: Node) -> str:
         """The name that a call names, without template arguments."""
@@ -376,6 +383,11 @@ class CudaFile:
     def launch_bounds_at(self) -> list[int]:
         """Where launch bounds are mentioned, or a macro with them."""
         return [match.start() for match in _LAUNCH_BOUNDS.finditer(self.parsed.data)]
+
+    @once
+    def doubles_at(self) -> list[int]:
+        """Where a literal of a double may stand, in comments too."""
+        return [match.start() for match in _DOUBLE.finditer(self.parsed.data)]
 
     def words_among(self, words: tuple[tuple[str, int], ...]) -> list[tuple[str, int]]:
         """Those that the file has anywhere. Which `words` they are taken from is always the same."""

@@ -111,11 +111,11 @@ def missing_const(kernel: Function) -> Iterator[Hit]:
 )
 def unused_parameter(kernel: Function) -> Iterator[Hit]:
     file = kernel.file
-    used = kernel.words
-    if kernel.node.has_error or not used:
+    if kernel.node.has_error or kernel.is_empty:
         return
     for parameter in kernel.parameters:
-        if parameter.name not in used and "maybe_unused" not in parameter.type_text:
+        is_used = next(kernel.mentions(parameter.name), None) is not None
+        if not is_used and "maybe_unused" not in parameter.type_text:
             yield hit(file, parameter.name_node, f"`{parameter.name}` is not used")
 
 

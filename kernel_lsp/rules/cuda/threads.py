@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 
 from tree_sitter import Node
@@ -68,14 +67,6 @@ def growth(function: Function, node: Node | None, depth: int = 0) -> Growth:
 # --- below: names
 
 
-@dataclass(frozen=True, slots=True)
-class _Value:
-    """What a variable starts with or is set to: its names, and whether a call in it may give all threads the same."""
-
-    names: frozenset[str]
-    hides: bool
-
-
 def _dependent_names(function: Function, key: str, sources: frozenset[str]) -> frozenset[str]:
     """A name that several variables share counts when all of them depend on the sources."""
     if key not in function.caches:
@@ -89,7 +80,7 @@ def _find_dependent(function: Function, sources: frozenset[str]) -> frozenset[st
     reached = set(sources)
     for _ in range(2):  # a loop may carry a value to a line above
         for name, variables in _values(function).items():
-            if name not in reached and all(_is_made_of(values, reached) for values in variables):
+            if name not in reached and all(_is_made_of(function, nodes, reached) for nodes in variables):
                 reached.add(name)
     return frozenset(reached)
 
@@ -98,8 +89,9 @@ def _mentions_any(function: Function, sources: frozenset[str]) -> bool:
     return any(source in function.text for source in sources)
 
 
-def _is_made_of(values: list[_Value], names: set[str]) -> bool:
-    return any(not value.hides and not value.names.isdisjoint(names) for value in values)
+def _is_made_of(function: Function, values: list[Node], names: set[str]) -> bool:
+    """Whether a value mentions one of the names, and no call in it may give all threads the same."""
+    return any(_mentions(function, value, names) for value in values)
 
 
 def _possible_names(function: Function) -> frozenset[str]:
@@ -114,26 +106,29 @@ def _find_possible(function: Function) -> frozenset[str]:
     reached = set(THREAD_SOURCES)
     for _ in range(3):
         for name, variables in _values(function).items():
-            if name not in reached and any(not v.names.isdisjoint(reached) for values in variables for v in values):
-                reached.add(name)
+            if name not in reached:
+                names = [function.names_in(value) for values in variables for value in values]
+                if not all(map(reached.isdisjoint, names)):
+                    reached.add(name)
     return frozenset(reached)
 
 
-def _values(function: Function) -> dict[str, list[list[_Value]]]:
-    """For each name its variables, and for each of those its values; names that are never given one are left out."""
+def _values(function: Function) -> dict[str, list[list[Node]]]:
+    """For each name its variables, and for each of those what it starts with and is set to; names that are never given
+    a value are left out."""
     if "values" not in function.caches:
         given = {
             name: variables
             for name, variables in function.variables.items()
             if any(variable.value is not None or variable.writes for variable in variables)
         }
-        function.caches["values"] = {name: [_values_of(function, v) for v in given[name]] for name in given}
+        function.caches["values"] = {name: [_values_of(v) for v in given[name]] for name in given}
     return function.caches["values"]
 
 
-def _values_of(function: Function, variable: Variable) -> list[_Value]:
-    nodes = [variable.value, *(write.child_by_field_id(fields.RIGHT) for write in variable.writes)]
-    return [_Value(function.names_in(node), _has_hiding_call(function, node)) for node in nodes if node is not None]
+def _values_of(variable: Variable) -> list[Node]:
+    nodes = [variable.value, *[write.child_by_field_id(fields.RIGHT) for write in variable.writes]]
+    return [node for node in nodes if node is not None]
 
 
 def _mentions(function: Function, node: Node | None, names: frozenset[str] | set[str]) -> bool:
