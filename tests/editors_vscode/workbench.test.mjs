@@ -10,6 +10,7 @@ import { ROOT, Workbench } from "./workbench.mjs";
 const RUN_MS = 180_000;
 const ACTIVATION_MS = 150;
 const A_MOMENT_MS = 2000;
+const PANEL_MS = 10_000;
 const EVENTS_PER_S = 20;
 const FOLLOWED_S = 10;
 const BETWEEN_KEYS_MS = 120;
@@ -118,9 +119,13 @@ step("another run is cancelled from the command palette, with all its processes"
 });
 
 step("the chart of the run panel is the archive's", async () => {
-  await page.locator(".monaco-list-row", { hasText: /^rms_norm\.py::RMSNorm/ }).first().click();
   const path = workbench.panel().locator("path.best");
-  await path.waitFor({ state: "attached" }); // a level line has no height, and so counts as hidden
+  // A check that ends meanwhile moves the rows, and the tree then takes a click for none.
+  await workbench.until("the run's panel", async () => {
+    await page.locator(".monaco-list-row", { hasText: /^rms_norm\.py::RMSNorm/ }).first().click();
+    // A level line has no height, and so counts as hidden.
+    return path.waitFor({ state: "attached", timeout: PANEL_MS }).then(() => true, () => false);
+  });
   const drawn = JSON.parse(await path.getAttribute("data-best"));
   const report = archived(await runId());
   assert.deepEqual(drawn, bestByGeneration(report));
