@@ -120,9 +120,7 @@ def _check(candidate: Candidate, request: dict[str, Any]) -> dict[str, Any]:
     second = other.output_fingerprints()
     differing = [name for name in first if first[name] != second[name]]
     if not differing:
-        session.cases[request["case"]] = _Remembered(
-            request["operation"], request["inputs"], first, offset_bytes
-        )
+        session.cases[request["case"]] = _Remembered(request["operation"], request["inputs"], first, offset_bytes)
     overrun, changed = [*overrun, *other.overrun()], [*changed, *other.changed_inputs(fingerprints)]
     clock.lap("second run")
     return {
