@@ -72,7 +72,11 @@ def _patterns(monkeypatch: pytest.MonkeyPatch) -> None:
 def _initialised(monkeypatch: pytest.MonkeyPatch) -> None:
     """What nobody wrote may be read."""
     buffers = cpu._Run.buffers
-    monkeypatch.setattr(cpu._Run, "buffers", lambda run, initialised: buffers(run, {t.name for t in run.bound.tensors}))
+
+    def all_initialised(run: Any, initialised: Any, **options: Any) -> Any:
+        return buffers(run, {tensor.name for tensor in run.bound.tensors}, **options)
+
+    monkeypatch.setattr(cpu._Run, "buffers", all_initialised)
 
 
 def _nonfinite(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -82,6 +82,6 @@ def test_lint_of_the_kernels_own_lines_is_read_and_nothing_else() -> None:
 
 
 def test_lint_reads_the_file_as_device_code() -> None:
-    command = [str(part) for part in tidy_command(Path("clang-tidy"), Path("k.cu"), "sm_90", None)]
+    command = [str(part) for part in tidy_command(Path("clang-tidy"), Path("k.cu"), [Path("/cuda/include")])]
     assert "--cuda-device-only" in command
-    assert "--cuda-gpu-arch=sm_90" in command
+    assert "-I/cuda/include" in command
