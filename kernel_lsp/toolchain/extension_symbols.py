@@ -22,7 +22,8 @@ _ALLOWED = (
     # What compilers ask for.
     r"__dynamic_cast|__libc_single_threaded|__cxa_\w+|__gxx_\w+|_Unwind_\w+|__stack_chk_fail|__gmon_start__|_ITM_\w+",
     r"__dso_handle|__tls_get_addr|_GLOBAL_OFFSET_TABLE_|_edata|_end|__bss_start|_fini|_init|__assert_fail|abort",
-    r"__errno_location|__(u?div|u?mod|mul|fix|float|extend|trunc|pop|clz|ctz|add|sub|gcc_personality)\w+",
+    # nvcc's own registration asks for `atexit`; destructors of static objects run at the end of the process as well.
+    r"atexit|__errno_location|__(u?div|u?mod|mul|fix|float|extend|trunc|pop|clz|ctz|add|sub|gcc_personality)\w+",
     r"__atomic_\w+|__aarch64_\w+",
     r"pthread_(mutex|once|rwlock|cond|spin|key|getspecific|setspecific|self|equal)\w*|sched_yield|__pthread_key_create",
     # Memory, text and numbers of the C library.

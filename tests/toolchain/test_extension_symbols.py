@@ -22,6 +22,7 @@ ALLOWED = (
     "cublasSgemm_v2",
     "memcpy",
     "expf",
+    "atexit",
     "pthread_mutex_lock",
     "GOMP_parallel",
     # CUB and thrust, as nvcc compiles them.
