@@ -11,16 +11,15 @@ import numpy as np
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.plan import BoundTensor
 from kernel_lsp.core.verdict import CaseResult, Mismatch, TensorError
-from kernel_lsp.evaluate.arrays import map_array, poisoned_elements
+from kernel_lsp.evaluate.arrays import map_array
 from kernel_lsp.evaluate.cases import OperationKind
 from kernel_lsp.evaluate.compare import (
     BACKWARD_FACTOR,
     FORWARD_FACTOR,
     Expectation,
-    any_in_chunks,
     compare,
+    compare_stored,
     is_within_budget,
-    unwritten_error,
 )
 
 SAME_NUMBERS = "constant_rows"
@@ -86,9 +85,8 @@ def _judge_output(
     tensor: BoundTensor, path: Path, expectation: Expectation, factor: float, mask: np.ndarray | None, drift: float
 ) -> TensorError:
     found = map_array(path, tensor.dtype, tensor.shape)
-    is_whole = mask is None and tensor.dtype.is_floating
-    if is_whole and any_in_chunks(found, lambda part: poisoned_elements(part, tensor.dtype)):
-        return unwritten_error(expectation, ~poisoned_elements(found, tensor.dtype))
+    if mask is None and tensor.dtype.is_floating:
+        return compare_stored(found, expectation, factor=factor, drift=drift)
     return compare(found, expectation, factor=factor, written=mask, drift=drift)
 
 

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from kernel_lsp.core.dtype import DType
-from kernel_lsp.evaluate.compare import CHUNK_ELEMENTS, Expectation, compare, is_within_budget
+from kernel_lsp.evaluate.compare import Expectation, compare, is_within_budget
+from kernel_lsp.evaluate.compare_chunks import CHUNK_ELEMENTS
 from kernel_lsp.process.worker_client import Rounding
 
 RNG = np.random.default_rng(0)
