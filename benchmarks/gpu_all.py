@@ -187,6 +187,7 @@ def _verdict(report: dict[str, Any]) -> Iterator[Figure]:
     for target, found in report["targets"].items():
         name = target.rpartition("::")[2] if "large" not in target else f"{target.rpartition('::')[2]}, 64 M"
         throughput, warm, cold = found["throughput"], found["warm"], found["cold"]
+        yield Figure(f"{name}: first ever on a machine", f"{found['first_ever']['wall_s']:.4g} s")
         yield _at_most(f"{name}: cold", cold["wall_s"], COLD_S, "s")
         yield _all_of(f"{name}: cold is correct", int(cold["outcome"] == "correct"), 1)
         yield _at_most(f"{name}: warm, median of {warm['n']}", warm["median_s"], WARM_S, "s")
@@ -210,7 +211,10 @@ def _corpora(report: dict[str, Any]) -> Iterator[Figure]:
 
 def _foreign(report: dict[str, Any]) -> Iterator[Figure]:
     for each in report["verdicts"]:
-        yield _at_most(each["name"], each["wall_s"], FOREIGN_S, "s")
+        if "first ever" in each["name"]:
+            yield Figure(each["name"], f"{each['wall_s']:.4g} s")
+        else:
+            yield _at_most(each["name"], each["wall_s"], FOREIGN_S, "s")
     n_right = sum(each["is_as_it_should_be"] for each in report["verdicts"])
     yield _all_of("verdicts as they should be", n_right, len(report["verdicts"]))
 
@@ -270,7 +274,7 @@ STEPS = {
     ),
     "corpora": Step(
         (
-            *("scripts/run_corpora.py", "--device", "{device}", "--sessions", "4"),
+            *("scripts/run_corpora.py", "--device", "{device}", "--sessions", "8"),
             *("--json", "{out}/corpora-gpu.json"),
         ),
         300,
