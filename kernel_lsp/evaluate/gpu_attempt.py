@@ -122,7 +122,7 @@ class Attempt:
             failure = failure or await self._judged(at_most_waiting=MAX_WAITING_JUDGEMENTS)
             if failure is not None:
                 return failure
-        return await self._judged(at_most_waiting=0)
+        return None
 
     async def _run_case(self, case: GpuCase, folder: Path) -> Crashed | Lost | None:
         outputs = [tensor.name for tensor in case.bound.tensors if tensor.role == "output"]
@@ -150,18 +150,11 @@ class Attempt:
         return None
 
     async def _judge(self, case: GpuCase, copies: Sequence[Mapping[str, Path]], folder: Path) -> CaseResult | Mismatch:
-        judged: CaseResult | Mismatch | None = None
         started = time.monotonic()
         try:
-            for paths in copies:
-                judged = await asyncio.to_thread(_judge_copies, case, paths, self._slot.facts.name)
-                if isinstance(judged, Mismatch):
-                    break
+            return await asyncio.to_thread(_judge_and_remove, case, copies, folder, self._slot.facts.name)
         finally:
-            shutil.rmtree(folder, ignore_errors=True)
             self._stages.add_stage("judging, beside cases", time.monotonic() - started)
-        assert judged is not None
-        return judged
 
     async def _judged(self, *, at_most_waiting: int) -> Mismatch | None:
         """Take in what has been judged; wait until no more than so many are not."""
@@ -172,9 +165,12 @@ class Attempt:
             self._found.results.append(result)
         return None
 
-    async def _recheck(self) -> Crashed | Lost | None:
-        if not self._job.rechecks:
-            return None
+    async def _recheck(self) -> GpuFailure | Lost | None:
+        """What was judged meanwhile comes first. Nothing is judged any more when timing begins."""
+        failure = await self._run_again() if self._job.rechecks else None
+        return await self._judged(at_most_waiting=0) or failure
+
+    async def _run_again(self) -> Crashed | Lost | None:
         again = await self._ask("recheck", {"seed": _seed_of(self._job)}, RECHECK_DEADLINE_S)
         if not isinstance(again, dict):
             return again
@@ -265,6 +261,21 @@ def _memory_note(case: GpuCase, scratch_bytes: int) -> str:
 
 def _mib(n_bytes: int) -> str:
     return f"{n_bytes / 2**20:.4g} MiB"
+
+
+def _judge_and_remove(
+    case: GpuCase, copies: Sequence[Mapping[str, Path]], folder: Path, gpu: str
+) -> CaseResult | Mismatch:
+    """Each of the `copies`, up to the first that is wrong, and no file of theirs is left. In a thread, whole: freeing
+    the pages of large files takes a while, too."""
+    try:
+        for paths in copies[:-1]:
+            judged = _judge_copies(case, paths, gpu)
+            if isinstance(judged, Mismatch):
+                return judged
+        return _judge_copies(case, copies[-1], gpu)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _judge_copies(case: GpuCase, paths: Mapping[str, Path], gpu: str) -> CaseResult | Mismatch:

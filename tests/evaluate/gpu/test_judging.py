@@ -1,0 +1,118 @@
+"""Judging runs beside the device, and never beside timing: what it finds comes first, and it leaves nothing behind."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from kernel_lsp.core.verdict import CaseResult, Crashed, Mismatch
+from kernel_lsp.evaluate import gpu_attempt
+from kernel_lsp.evaluate.cuda import GpuDevice
+from kernel_lsp.evaluate.gpu_job import GpuCase, GpuFailure, GpuJob, GpuReport
+from kernel_lsp.evaluate.timing import Asker
+from kernel_lsp.evaluate.timing_outcome import NotTimed, TimedOperation
+
+from .harness import LARGE, SMALL, NoClock, NoStages, built, case, gpu, run
+
+SLOW_S = 0.3
+"""Of one judgement: longer than all the fake device has to do."""
+
+
+class Log(NoClock):
+    """What was done, in order."""
+
+    def __init__(self) -> None:
+        self.entries: list[str] = []
+
+    async def time_operation(self, worker: Asker, operation: TimedOperation) -> NotTimed:
+        self.entries.append("timed")
+        return await super().time_operation(worker, operation)
+
+    def judged(self) -> None:
+        self.entries.append("judged")
+
+
+async def evaluated(device: GpuDevice, folder: Path, name: str, clock: Log) -> GpuReport | GpuFailure:
+    cases = [case(folder, name, n) for n in (SMALL, LARGE)]
+    job = GpuJob(
+        candidate_id=name,
+        built=built(name),
+        cases=cases,
+        timed=cases[1:],
+        timer=clock,
+        may_vary=False,
+        rechecks=True,
+        seed=0,
+    )
+    return await device.evaluate(job, NoStages())
+
+
+@pytest.fixture
+def log(monkeypatch: pytest.MonkeyPatch) -> Log:
+    """Every judgement takes a while, and is kept in it."""
+    clock, judge = Log(), gpu_attempt._judge_copies
+
+    def slowly(case: GpuCase, paths: Mapping[str, Path], device: str) -> CaseResult | Mismatch:
+        time.sleep(SLOW_S)
+        clock.judged()
+        return judge(case, paths, device)
+
+    monkeypatch.setattr(gpu_attempt, "_judge_copies", slowly)
+    return clock
+
+
+async def test_timing_begins_when_everything_is_judged(tmp_path: Path, log: Log) -> None:
+    async with gpu(tmp_path) as device:
+        assert isinstance(await evaluated(device, tmp_path, "affine", log), GpuReport)
+    assert log.entries == ["judged", "judged", "timed"]
+
+
+async def test_what_is_wrong_is_never_timed_however_late_that_is_known(tmp_path: Path, log: Log) -> None:
+    async with gpu(tmp_path) as device:
+        assert isinstance(await evaluated(device, tmp_path, "wrong_value", log), Mismatch)
+    assert "timed" not in log.entries
+
+
+async def test_a_wrong_value_is_told_before_what_a_second_run_did(
+    tmp_path: Path, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def differs(_: gpu_attempt.Attempt) -> Crashed:
+        return Crashed(message="run again it gave other results")
+
+    monkeypatch.setattr(gpu_attempt.Attempt, "_run_again", differs)
+    async with gpu(tmp_path) as device:
+        assert isinstance(await evaluated(device, tmp_path, "wrong_value", log), Mismatch)
+        assert isinstance(await evaluated(device, tmp_path, "affine", log), Crashed)
+
+
+async def test_a_cancelled_judgement_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, let_go, judge = threading.Event(), threading.Event(), gpu_attempt._judge_copies
+
+    def waits(case: GpuCase, paths: Mapping[str, Path], device: str) -> CaseResult | Mismatch:
+        begun.set()
+        let_go.wait(20)
+        return judge(case, paths, device)
+
+    monkeypatch.setattr(gpu_attempt, "_judge_copies", waits)
+    async with gpu(tmp_path) as device:
+        running = asyncio.create_task(run(device, tmp_path, "affine"))
+        assert await asyncio.to_thread(begun.wait, 20)
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        let_go.set()
+        monkeypatch.undo()
+        assert isinstance(await run(device, tmp_path, "affine"), GpuReport)
+    assert not list((tmp_path / "gpu").rglob("out*.bin"))
+
+
+async def test_no_copy_is_left_of_what_was_judged(tmp_path: Path) -> None:
+    async with gpu(tmp_path) as device:
+        await run(device, tmp_path, "affine")
+        await run(device, tmp_path, "varying", may_vary=True)
+        assert not [path for path in (tmp_path / "gpu").rglob("*") if path.is_file()]
