@@ -43,6 +43,8 @@ from kernel_lsp.source.pytorch import read_target
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "benchmarks" / "recorded_runs"
 STRATEGIES = ("evolve", "best-of-n")
+REFINED = "refine"
+"""The search that goes on from the others' kernels (`recorded_refine.py`)."""
 GROUPS = ("generator", "best-of-n", "evolve")
 GENERATIONS, PROPOSALS = 2, 2
 """Of each recording: four proposals, repairs beside them."""
@@ -79,7 +81,7 @@ class RecordedTask:
 
 def main() -> int:
     options = _options()
-    tasks = [task for task in _tasks() if not options.only or task.name in options.only]
+    tasks = [task for task in read_tasks() if not options.only or task.name in options.only]
     if options.command == "replay":
         return _replay_all(tasks)
     return asyncio.run(_measure_all(tasks, options.device, Path(options.out)))
@@ -148,20 +150,25 @@ def _replay(task: RecordedTask, strategy: str) -> list[dict[str, Any]]:
         # Prompts quote the seeds, and these name their task's folder as seen from where the kernel will lie.
         folder, out = Path(parent) / task.name, Path(parent) / f"out_{task.name}"
         folder.mkdir()
-        target = _copy_target(task, folder)
+        target = copy_target(task, folder)
         search = ["--generations", str(GENERATIONS), "--proposals", str(PROPOSALS), "--strategy", strategy]
         replay = ["--model", "manual", "--replay", task.recording(strategy), "--device", "cpu", "--out", out]
         backward = ["--backward"] if task.backward else []
-        _kernel_lsp(["optimize", target, *search, *replay, *backward], folder)
-        _kernel_lsp(["export", "last", "--format", "jsonl", "--out", "rows.jsonl"], folder)
-        rows = [json.loads(line) for line in (folder / "rows.jsonl").read_text().splitlines()]
+        kernel_lsp(["optimize", target, *search, *replay, *backward], folder)
+        return keep_kernels(task, strategy, folder)
+
+
+def keep_kernels(task: RecordedTask, strategy: str, folder: Path) -> list[dict[str, Any]]:
+    """The kernels of the last run in `folder`, with their outcomes; they are kept beside the recording."""
+    kernel_lsp(["export", "last", "--format", "jsonl", "--out", "rows.jsonl"], folder)
+    rows = [json.loads(line) for line in (folder / "rows.jsonl").read_text().splitlines()]
     kept = ("slot", "round", "operator", "name", "outcome", "time_us", "best_before_us", "feedback", "kernel")
     kernels = [{name: row[name] for name in kept} for row in rows]
     task.kernels(strategy).write_text(json.dumps(kernels, indent=1) + "\n")
     return kernels
 
 
-def _copy_target(task: RecordedTask, folder: Path) -> str:
+def copy_target(task: RecordedTask, folder: Path) -> str:
     """The target's name inside of `folder`, as it was when it was recorded."""
     file, colons, symbol = task.target.partition("::")
     source = ROOT / file
@@ -172,7 +179,7 @@ def _copy_target(task: RecordedTask, folder: Path) -> str:
     return f"{source.name}{colons}{symbol}"
 
 
-def _kernel_lsp(arguments: Sequence[str | Path], directory: Path) -> None:
+def kernel_lsp(arguments: Sequence[str | Path], directory: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-m", "kernel_lsp", *map(str, arguments)]
     done = subprocess.run(
@@ -300,7 +307,8 @@ def _by_direction(summary: dict[str, Any]) -> dict[str, dict[str, float]]:
     return found
 
 
-def _tasks() -> list[RecordedTask]:
+def read_tasks() -> list[RecordedTask]:
+    """Those of `tasks.toml`."""
     return [RecordedTask(**row) for row in tomllib.loads((FOLDER / "tasks.toml").read_text())["task"]]
 
 

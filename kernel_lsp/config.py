@@ -95,6 +95,12 @@ class Settings(Noun):
     )
     model_deadline_s: Deadline = _setting(600.0, "Seconds that one reply of a model may take.")
     model_idle_deadline_s: Deadline = _setting(120.0, "Seconds that a model may say nothing while it replies.")
+    manual_wait_s: float = _setting(
+        86_400.0,
+        "Seconds that a run waits for a person's reply (model `manual`); then it stops, and can be resumed.",
+        ge=0,
+        le=31_536_000,
+    )
     model_max_tokens: int = _setting(16_384, "Tokens that one reply may have.", ge=256, le=1_000_000)
     model_concurrency: int = _setting(8, "Requests to one model at a time.", ge=1, le=256)
     model_requests_per_minute: float | None = _setting(None, "Requests to one model per minute.", gt=0, le=1e6)

@@ -4,7 +4,8 @@
     ├── UserError                  the input is at fault
     │   ├── TargetError            the target cannot be found, read, imported or captured
     │   ├── PlanError              the launch plan does not parse, bind or fit its kernels
-    │   └── SettingError           a setting or option has no such value
+    │   ├── SettingError           a setting or option has no such value
+    │   └── RepliesAwaited         nothing is left to do until a person replies; the run can be resumed
     ├── EnvironmentProblem         the machine is at fault: no compiler, no torch, disk full, no permission
     │   ├── WorkspaceBusyError     another run holds this workspace
     │   └── ScratchFullError       there is no space left for test data
@@ -48,6 +49,10 @@ class PlanError(UserError):
 
 class SettingError(UserError):
     """A setting or option has no such value."""
+
+
+class RepliesAwaited(UserError):
+    """Nothing is left to do until a person replies; the run can be resumed."""
 
 
 class EnvironmentProblem(KernelLspError):

@@ -58,7 +58,8 @@ def optimize(
         Path | None, typer.Option(help="Where the two files go. Default: kernels/ beside the source.")
     ] = None,
     seed_kernel: Annotated[
-        Path | None, typer.Option("--seed-kernel", metavar="KERNEL.cu", help="A kernel to begin from, and to beat.")
+        list[Path] | None,
+        typer.Option("--seed-kernel", metavar="KERNEL.cu", help="A kernel to begin from, and to beat; repeatable."),
     ] = None,
     resume: Annotated[str | None, typer.Option(metavar="RUN", help="Continue a run; `last` is the newest.")] = None,
     gpu: TargetGpu = None,
@@ -85,7 +86,7 @@ def optimize(
         "python": python,
     }
     recordings = command.Recordings(record, replay)
-    raise typer.Exit(command.main(target, resume, backward, overrides, as_json, recordings, seed_kernel))
+    raise typer.Exit(command.main(target, resume, backward, overrides, as_json, recordings, seed_kernel or ()))
 
 
 @app.command()

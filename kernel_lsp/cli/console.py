@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import BaseModel
 from rich.console import Console
 
-from kernel_lsp.errors import KernelLspError
+from kernel_lsp.errors import KernelLspError, RepliesAwaited
 
 EXIT_OK, EXIT_NO, EXIT_COULD_NOT, EXIT_INTERRUPTED = 0, 1, 2, 130
 
@@ -35,7 +35,8 @@ def print_error(error: KernelLspError) -> None:
 
 
 def run_to_exit_status(main: Coroutine[Any, Any, int]) -> int:
-    """Run a command. Our own errors become a message and status 2, an interrupt 130, a closed pipe a quiet end."""
+    """Run a command. Our own errors become a message and status 2 (130 where a
+    run waits for replies), an interrupt 130, a closed pipe a quiet end."""
     try:
         with asyncio.Runner() as runner:
             loop = runner.get_loop()
@@ -43,6 +44,9 @@ def run_to_exit_status(main: Coroutine[Any, Any, int]) -> int:
             with suppress(NotImplementedError):
                 loop.add_signal_handler(signal.SIGTERM, task.cancel)
             return runner.run(_await(task))
+    except RepliesAwaited as error:
+        print_error(error)
+        return EXIT_INTERRUPTED
     except KernelLspError as error:
         print_error(error)
         return EXIT_COULD_NOT

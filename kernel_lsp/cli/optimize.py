@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -49,10 +49,10 @@ def main(
     overrides: Mapping[str, Any],
     as_json: bool,
     recordings: Recordings,
-    seed_kernel: Path | None = None,
+    seed_kernels: Sequence[Path] = (),
 ) -> int:
     """Run the command; returns the exit status."""
-    handle = partial(_handle, target, resume, backward, overrides, recordings.replay, seed_kernel)
+    handle = partial(_handle, target, resume, backward, overrides, recordings.replay, seed_kernels)
     return console.run_to_exit_status(_optimize(handle, as_json, recordings.record))
 
 
@@ -86,7 +86,7 @@ def _handle(
     backward: bool,
     overrides: Mapping[str, Any],
     replay: Path | None,
-    seed_kernel: Path | None,
+    seed_kernels: Sequence[Path],
 ) -> RunHandle:
     if resume is not None:
         if target is not None:
@@ -94,8 +94,8 @@ def _handle(
         return resume_request(Path.cwd(), resume)
     if target is None:
         raise UserError("no target", next_step="kernel-lsp optimize model.py::MyModule")
-    given = read_seed_kernel(seed_kernel) if seed_kernel is not None else None
-    handle = start_request(Path.cwd(), target, backward, overrides, replay=replay, seed_kernel=given)
+    given = [read_seed_kernel(kernel) for kernel in seed_kernels]
+    handle = start_request(Path.cwd(), target, backward, overrides, replay=replay, seed_kernels=given)
     handle.callbacks = {"paste": paste}
     return handle
 

@@ -97,10 +97,10 @@ def _news_of(prompt: ManualPrompt) -> PromptWaits | PromptOver:
 
 def _of_target(request: Optimize) -> RunHandle:
     """With a kernel to begin from, a run of what that has: with its backward when it has one."""
-    given = None if request.kernel is None else _given_kernel(request.kernel, request.kernel_text)
-    plan = None if given is None else parse(given.text).plan
+    given = () if request.kernel is None else (_given_kernel(request.kernel, request.kernel_text),)
+    plan = parse(given[0].text).plan if given else None
     backward = request.backward or (plan is not None and plan.backward is not None)
-    return start_request(request.directory, request.target, backward, request.settings, seed_kernel=given)
+    return start_request(request.directory, request.target, backward, request.settings, seed_kernels=given)
 
 
 def _given_kernel(kernel: Path, text: str | None) -> SeedKernel:

@@ -14,6 +14,7 @@ from kernel_lsp.evaluate.cases import Case
 from kernel_lsp.evaluate.cuda import GpuDevice
 from kernel_lsp.evaluate.gpu_job import GpuCase, GpuJob, GpuReport, Timer
 from kernel_lsp.evaluate.progress import Plan, Progress
+from kernel_lsp.evaluate.timing_outcome import TimedOperation
 from kernel_lsp.toolchain.ptx_text import read_ptx
 
 ATOMICS = ("atom.", "red.", "multimem.red.")
@@ -50,11 +51,16 @@ class GpuChecks:
         if not chosen:
             return Unsupported(message="PyTorch itself gives no finite reference for any case")
         bounds = [case.bound for case in chosen]
+        timed = [case for case in chosen if case.case.is_captured and case.case.family == "given"]
+        with progress.stage("baselines"):
+            for case in timed:
+                operation = TimedOperation(progress.candidate_id, case.bound, case.case.operation, case.files)
+                await self._timer.wait_for_baselines(operation)
         job = GpuJob(
             candidate_id=progress.candidate_id,
             built=built,
             cases=chosen,
-            timed=[case for case in chosen if case.case.is_captured and case.case.family == "given"],
+            timed=timed,
             timer=self._timer,
             may_vary=_may_vary(built, bounds),
             rechecks=rechecks,

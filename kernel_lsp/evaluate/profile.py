@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 
 from kernel_lsp.config import Settings
@@ -165,7 +166,9 @@ class _Profiled:
     async def _ncu(self, tool: Tool, run: ReadyRun, files: CaseFiles, index: int) -> NcuPages:
         folder = self._session.new_folder(f"ncu-{run.bound.name}")
         program = launch_program(self._session.worker.python, run, files, index, folder)
-        return await run_ncu(tool, program, folder, self._confinement(folder, needs_counters=True))
+        device = await self._session.gpu_device()
+        turn = nullcontext if device is None else device.turn
+        return await run_ncu(tool, program, folder, self._confinement(folder, needs_counters=True), turn)
 
     async def _sanitize(self, tool: Tool, index: int) -> tuple[list[ToolRun], list[Finding]]:
         """At small sizes, whose edges are where faults are: the tools are ten to a hundred times slower."""

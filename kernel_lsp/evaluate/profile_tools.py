@@ -11,7 +11,8 @@ import asyncio
 import base64
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,9 @@ PRINT_DEADLINE_S = 60.0
 SANITIZE_DEADLINE_S = 120.0
 TIDY_DEADLINE_S = 60.0
 MAX_PAGE_BYTES = 64 << 20
+
+Turn = Callable[[], AbstractAsyncContextManager[None]]
+"""The GPU alone, for as long as it is entered."""
 
 
 @dataclass(frozen=True)
@@ -66,15 +70,18 @@ def launch_program(python: Path, ready: ReadyRun, files: CaseFiles, device: int,
     return [python, WORKER_PROGRAM, PROGRAM, request]
 
 
-async def run_ncu(tool: Tool, program: Sequence[str | Path], folder: Path, confinement: Confinement) -> NcuPages:
-    """Profile every launch of the program."""
+async def run_ncu(
+    tool: Tool, program: Sequence[str | Path], folder: Path, confinement: Confinement, turn: Turn = nullcontext
+) -> NcuPages:
+    """Profile every launch of the program. `turn` is held meanwhile: the GPU's counters are one tool's at a time."""
     absent = _absent(tool)
     if absent is not None:
         return NcuPages(absent)
     assert tool.path is not None
     started, report = time.monotonic(), folder / "report.ncu-rep"
     command = nsight.collect_command(tool.path, report, program)
-    collected, held = await _run_until(command, COLLECT_DEADLINE_S, folder, confinement, report)
+    async with turn():
+        collected, held = await _run_until(command, COLLECT_DEADLINE_S, folder, confinement, report)
     if not report.is_file():
         return NcuPages(_failed(tool, collected, started))
     raw, source = await asyncio.gather(

@@ -7,6 +7,7 @@ async with OperationTimer(task, make_worker, device=0, cache_directory=folder) a
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import count
@@ -72,6 +73,7 @@ class OperationTimer:
         self._baselines = Baselines(make_worker, BaselineCache(cache_directory), device=device, names=baselines)
         self._noise = TimingNoise(device, seed)
         self._patience_s, self._numbers = patience_s, count()
+        self._waited_until: dict[str, float] = {}
         self._turn, self._offering = asyncio.Lock(), asyncio.Lock()
         self._offers: set[asyncio.Task[None]] = set()
 
@@ -89,6 +91,18 @@ class OperationTimer:
         """Have PyTorch's own run ready, e.g. while the candidate is checked. What goes wrong is told with the time."""
         await self._offered(self._job(operation))
 
+    async def wait_for_baselines(self, operation: TimedOperation) -> None:
+        """Until all ways to run it in PyTorch are ready, at most the timer's patience from the first time it is asked.
+
+        For who does not hold the GPU yet: others use it while PyTorch compiles. `time_operation` waits no more then.
+        """
+        if self._patience_s <= 0:
+            return
+        job = self._job(operation)
+        deadline = self._waited_until.setdefault(job.job_id, time.monotonic() + self._patience_s)
+        await self._offered(job)
+        await self._baselines.wait(job, deadline - time.monotonic())
+
     async def time_operation(
         self, worker: Asker, operation: TimedOperation, *, patience_s: float | None = None
     ) -> TimingOutcome:
@@ -98,7 +112,8 @@ class OperationTimer:
         async with self._turn:
             job = self._job(operation)
             await self._offered(job)
-            await self._baselines.wait(job, self._patience_s if patience_s is None else patience_s)
+            patience = 0.0 if job.job_id in self._waited_until else self._patience_s
+            await self._baselines.wait(job, patience if patience_s is None else patience_s)
             async with self._baselines.held():
                 return await self._time(worker, operation, job)
 

@@ -13,7 +13,7 @@ from kernel_lsp.core.candidate import Candidate
 from kernel_lsp.core.verdict import Verdict
 from kernel_lsp.evolve.evaluations import score_us
 from kernel_lsp.evolve.explanations import explain
-from kernel_lsp.evolve.feedback import describe_failure, describe_profile
+from kernel_lsp.evolve.feedback import describe_failure, describe_profile, describe_times
 from kernel_lsp.evolve.model_records import Round
 from kernel_lsp.evolve.population import Member
 from kernel_lsp.evolve.proposal import Ended, Outcome, Proposal
@@ -98,7 +98,8 @@ class AgentProposal(Proposal):
             return describe_failure(verdict, candidate.text)
         time_us = score_us(verdict)
         time = "It has no time." if time_us is None else f"It takes {time_us:.4g} us."
-        return f"It is right. {time}\n{describe_profile(verdict, self._shop.questions.floor_us)}"
+        known = (describe_times(verdict), describe_profile(verdict, self._shop.questions.floor_us))
+        return "\n".join((f"It is right. {time}", *filter(None, known)))
 
     async def _use(self, call: ToolCall, best: Member | None) -> str:
         if call.name == "explain":

@@ -91,7 +91,8 @@ async def calibrate(
     workspace = find_workspace(directory)
     choices = ModelChoices.of(settings)
     recording = read_recording(replay) if replay is not None else None
-    models = open_models(choices, directory, workspace, callbacks or {}, recording).of("judge")
+    wait_s = settings.manual_wait_s
+    models = open_models(choices, directory, workspace, callbacks or {}, recording, manual_wait_s=wait_s).of("judge")
     if not models:
         raise SettingError("no model judges", next_step="name one: --model openai/... or --model judge=...")
     ledger = Ledger(choices.budget_usd)

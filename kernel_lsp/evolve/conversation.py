@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from kernel_lsp.core.event import Event, ModelCalled
+from kernel_lsp.errors import RepliesAwaited
 from kernel_lsp.evolve.model_records import ModelRecords
 from kernel_lsp.llm.budget import Ledger, Spending
 from kernel_lsp.llm.patience import Pace, PatientModel
@@ -13,8 +14,8 @@ from kernel_lsp.llm.recording import RecordedReply
 from kernel_lsp.llm.request import Model, ModelFailed, ModelRequest, Purpose, Replied
 from kernel_lsp.llm.specs import Roster
 
-NOT_RECORDED = ("budget", "no_recording")
-"""Ends of the run rather than replies: a resumed run with more money asks again."""
+NOT_RECORDED = ("budget", "no_recording", "awaited")
+"""Ends of the run rather than replies: a resumed run with more money, or with a reply, asks again."""
 
 SPENDING = "spending"
 
@@ -43,7 +44,9 @@ class Conversation:
         return tuple(model.name for model in self._roster.of(purpose))
 
     async def ask(self, request: ModelRequest, model_index: int, slot: int) -> Replied | ModelFailed:
-        """The outcome from the archive, or from the model; `model_index` wraps around the models of the purpose."""
+        """The outcome from the archive, or from the model; `model_index` wraps around the models of the purpose.
+
+        Raises RepliesAwaited where a person has not replied yet."""
         known = self._records.reply(request.key)
         if known is not None:
             self._say(request, known, slot, from_archive=True)
@@ -54,6 +57,8 @@ class Conversation:
         if isinstance(outcome, Replied) or outcome.cause not in NOT_RECORDED:
             self._records.save_reply(RecordedReply(key=request.key, model=model.name, request=request, outcome=outcome))
         self._say(request, outcome, slot, from_archive=False)
+        if isinstance(outcome, ModelFailed) and outcome.cause == "awaited":
+            raise RepliesAwaited(outcome.message, next_step="reply to it, then resume the run")
         return outcome
 
     # --- below

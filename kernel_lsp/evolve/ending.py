@@ -38,8 +38,8 @@ class SearchResult:
 
 
 class Ending:
-    """Verifies `finalists`, best first; `screened` are all verdicts of the search. `given_id` is the
-    candidate that the search began from, if it was given one."""
+    """Verifies `finalists`, best first; `screened` are all verdicts of the search. `given_ids` are the
+    candidates that the search was given to begin from."""
 
     def __init__(
         self,
@@ -48,10 +48,10 @@ class Ending:
         n_proposed: int,
         evaluations: Evaluations,
         stopped: str = "",
-        given_id: str = "",
+        given_ids: frozenset[str] = frozenset(),
     ) -> None:
         self._finalists, self._screened, self._n_proposed = finalists, screened, n_proposed
-        self._evaluations, self._stopped, self._given_id = evaluations, stopped, given_id
+        self._evaluations, self._stopped, self._given_ids = evaluations, stopped, given_ids
         self.result: SearchResult | None = None
 
     async def run(self) -> AsyncIterator[Event]:
@@ -83,17 +83,18 @@ class Ending:
         return text + self._beside_given(winner)
 
     def _beside_given(self, winner: Finalist) -> str:
-        """Whether anything beat the kernel that the search began from."""
-        if not self._given_id:
+        """Whether anything beat the kernels that the search began from, the best of which comes first."""
+        if not self._given_ids:
             return ""
-        if winner.candidate.id == self._given_id:
-            return "; nothing beat the given kernel"
-        given = next((f for f in self._finalists if f.candidate.id == self._given_id), None)
+        words = "the given kernel" if len(self._given_ids) == 1 else "the best given kernel"
+        if winner.candidate.id in self._given_ids:
+            return f"; nothing beat {words}"
+        given = next((f for f in self._finalists if f.candidate.id in self._given_ids), None)
         if given is not None:
-            return f"; {given.time_us / winner.time_us:.3g}x as fast as the given kernel ({given.time_us:.3g} us)"
-        verdict = next((v for v in self._screened if v.candidate_id == self._given_id), None)
+            return f"; {given.time_us / winner.time_us:.3g}x as fast as {words} ({given.time_us:.3g} us)"
+        verdict = next((v for v in self._screened if v.candidate_id in self._given_ids), None)
         why = "has no time" if verdict is None or verdict.is_correct else f"failed: {outcome_message(verdict)}"
-        return f"; the given kernel {why}"
+        return f"; {words} {why}"
 
     def _why_none(self, refused: Sequence[str]) -> str:
         messages = [*refused] or [outcome_message(v) for v in self._screened if not v.is_correct]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from kernel_lsp.core.finding import Finding, Severity
-from kernel_lsp.core.measurement import Estimate
+from kernel_lsp.core.measurement import Comparison, Estimate, Measurement
 from kernel_lsp.core.verdict import CaseResult, TensorError, Verdict
 
 N_FINDINGS = 8
@@ -50,7 +50,22 @@ def describe_profile(verdict: Verdict, floor_us: float) -> str:
     return "\n".join(lines)
 
 
+def describe_times(verdict: Verdict) -> str:
+    """What was measured on a GPU beside PyTorch, one line for each operation; empty where nothing was."""
+    lines = [_measured(name, comparison) for name, comparison in verdict.times.items()]
+    return "\n".join(line for line in lines if line)
+
+
 # --- below
+
+
+def _measured(name: str, comparison: Comparison) -> str:
+    ours = comparison.ours
+    if not isinstance(ours, Measurement):
+        return ""
+    text = f"{name}: {ours.time_us:.4g} us measured on {ours.gpu} with a cold L2"
+    text += f"; the fastest of PyTorch ({comparison.baseline_name}) takes {comparison.baseline.time_us:.4g} us"
+    return f"{text}; the floor is {comparison.floor.time_us:.3g} us" if comparison.floor is not None else text
 
 
 def _case(case: CaseResult) -> str:

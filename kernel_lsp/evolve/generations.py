@@ -27,8 +27,8 @@ class SearchSettings:
     n_generations: int
     n_proposals: int
     seed: int
-    given: Candidate | None = None
-    """A kernel to begin from, evaluated with the first generation."""
+    given: tuple[Candidate, ...] = ()
+    """Kernels to begin from, evaluated with the first generation."""
 
 
 class Search:
@@ -60,8 +60,8 @@ class Search:
                 async for event in self._evaluate_generation(batch, generation):
                     yield event
             verdicts = tuple(self._screened.values())
-            given_id = self._settings.given.id if self._settings.given is not None else ""
-            ending = Ending(self._finalists(), verdicts, len(self._candidates), self._evaluations, given_id=given_id)
+            given = frozenset(candidate.id for candidate in self._settings.given)
+            ending = Ending(self._finalists(), verdicts, len(self._candidates), self._evaluations, given_ids=given)
             async for event in ending.run():
                 yield event
             self.result = ending.result
@@ -86,12 +86,10 @@ class Search:
         return self._with_given(batch) if generation == 0 else batch
 
     def _with_given(self, batch: Sequence[Candidate]) -> list[Candidate]:
-        """The given kernel first; the generator's own copy of it, if there is one, is the same candidate."""
-        given = self._settings.given
-        if given is None:
-            return list(batch)
-        self._candidates[given.id] = given
-        return [given, *(candidate for candidate in batch if candidate.id != given.id)]
+        """The given kernels first; the generator's own copy of one, if there is one, is the same candidate."""
+        given = {candidate.id: candidate for candidate in self._settings.given}
+        self._candidates.update(given)
+        return [*given.values(), *(candidate for candidate in batch if candidate.id not in given)]
 
     async def _evaluate_generation(self, batch: Sequence[Candidate], generation: int) -> AsyncIterator[Event]:
         finalists = self._finalists()

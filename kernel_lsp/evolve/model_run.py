@@ -26,7 +26,7 @@ from kernel_lsp.gpu.floor import graph_bytes
 from kernel_lsp.gpu.specs import GpuSpec
 from kernel_lsp.llm.callback import Ask
 from kernel_lsp.llm.litellm_model import Endpoint
-from kernel_lsp.llm.manual import OnPrompt, ignore_prompt
+from kernel_lsp.llm.manual import WAIT_S, OnPrompt, ignore_prompt
 from kernel_lsp.llm.patience import Pace
 from kernel_lsp.llm.prompts import Prompts
 from kernel_lsp.llm.recording import Recording, read_recording
@@ -50,11 +50,15 @@ class ModelTools:
 
 
 def open_tools(
-    request: OptimizeRequest, workspace: Path, callbacks: Mapping[str, Ask], on_prompt: OnPrompt = ignore_prompt
+    request: OptimizeRequest,
+    workspace: Path,
+    callbacks: Mapping[str, Ask],
+    on_prompt: OnPrompt = ignore_prompt,
+    manual_wait_s: float = WAIT_S,
 ) -> ModelTools:
     """The models and prompts of a request. Raises SettingError, UserError."""
     recording = read_recording(request.replay) if request.replay is not None else None
-    roster = open_models(request.choices, request.directory, workspace, callbacks, recording, on_prompt)
+    roster = open_models(request.choices, request.directory, workspace, callbacks, recording, on_prompt, manual_wait_s)
     return ModelTools(roster, Prompts(workspace / FOLDER_NAME), recording)
 
 
@@ -65,8 +69,10 @@ def open_models(
     callbacks: Mapping[str, Ask],
     recording: Recording | None = None,
     on_prompt: OnPrompt = ignore_prompt,
+    manual_wait_s: float = WAIT_S,
 ) -> Roster:
-    """The models that `choices` name. Raises SettingError, UserError."""
+    """The models that `choices` name; `manual_wait_s` is how long to wait for a person's reply. Raises SettingError,
+    UserError."""
     endpoint = Endpoint(
         base_url=choices.model_base_url,
         prices=parse_prices(choices.model_prices),
@@ -79,6 +85,7 @@ def open_models(
         endpoint=endpoint,
         callbacks=callbacks,
         replay=recording,
+        manual_wait_s=manual_wait_s,
         on_prompt=on_prompt,
     )
     roster = open_roster(choices.models, surroundings)
@@ -117,7 +124,7 @@ class ModelRun:
             floor_us=task_floor_us(self.task, self.gpu),
             floor_bytes=sum(graph_bytes(graph, sizes) for graph in graphs),
             deadline_s=self.deadline_s,
-            given=request.seed_kernel.candidate(self.target) if request.seed_kernel is not None else None,
+            given=request.given(self.target),
         )
         return ModelSearch(lambda tell: self._workshop(records, tell), records, self.program, settings)
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from kernel_lsp.core.candidate import Candidate, Origin
 from kernel_lsp.core.event import CandidateProposed, Event, GenerationStarted, NewBest
 from kernel_lsp.core.verdict import Verdict
+from kernel_lsp.errors import RepliesAwaited
 from kernel_lsp.evolve.agent_proposal import AgentProposal
 from kernel_lsp.evolve.ending import Ending, Finalist, SearchResult
 from kernel_lsp.evolve.evaluations import score_kind, score_us
@@ -52,8 +53,8 @@ class ModelSearchSettings:
     floor_us: float
     floor_bytes: int
     deadline_s: float
-    given: Candidate | None = None
-    """A kernel to begin from, beside the generator's."""
+    given: tuple[Candidate, ...] = ()
+    """Kernels to begin from. They take the places of the generator's schedules, the default of which stays."""
 
 
 class ModelSearch:
@@ -114,8 +115,7 @@ class ModelSearch:
                 self._say_generation(slot // settings.n_proposals)
             self._draws.append(await self._draw(slot))
             self._tasks.append(asyncio.create_task(self._live(self._draws[slot])))
-        outcomes = await asyncio.gather(*self._tasks)
-        await self._end(outcomes)
+        await self._end(await self._outcomes())
 
     async def _live(self, draw: Draw) -> Outcome:
         kind = AgentProposal if draw.plan.operator == "agent" else Proposal
@@ -126,8 +126,21 @@ class ModelSearch:
         return outcome
 
     async def _settled(self, slot: int) -> None:
-        """Wait for all that proposal `slot` may know. A proposal that broke the run raises here, at once."""
-        wanted = self._tasks[: self._n_known(slot)]
+        """Wait for all that proposal `slot` may know. A proposal that broke the run raises here, at once; one that
+        waits for a person does when the others can do nothing more either."""
+        await self._done(self._tasks[: self._n_known(slot)])
+        if any(_is_awaited(task) for task in self._tasks[: self._n_known(slot)]):
+            await self._outcomes()
+
+    async def _outcomes(self) -> list[Outcome]:
+        """Of all proposals. Raises RepliesAwaited when some wait for a person, and no other is left."""
+        await self._done(self._tasks)
+        n_awaited = sum(map(_is_awaited, self._tasks))
+        if n_awaited:
+            raise RepliesAwaited(f"replies to {n_awaited} prompts are awaited", next_step="reply, then resume the run")
+        return [task.result() for task in self._tasks]
+
+    async def _done(self, wanted: Sequence[asyncio.Task[Outcome]]) -> None:
         while not all(task.done() for task in wanted):
             pending = [task for task in self._tasks if not task.done()]
             await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
@@ -136,7 +149,7 @@ class ModelSearch:
 
     def _raise_failures(self) -> None:
         for task in self._tasks:
-            if task.done():
+            if task.done() and not _is_awaited(task):
                 task.result()
 
     def _n_known(self, slot: int) -> int:
@@ -182,7 +195,8 @@ class ModelSearch:
         return settled + [Pull(draw.arms) for draw in self._draws[len(known) : slot]]
 
     def _why_stop(self, slot: int) -> str:
-        spent = next((t.result().record for t in self._tasks if t.done() and t.result().record.cause == "budget"), None)
+        settled = (task.result().record for task in self._tasks if task.done() and not _is_awaited(task))
+        spent = next((record for record in settled if record.cause == "budget"), None)
         if spent is not None:
             return f"the budget is spent: {spent.message}"
         if time.monotonic() - self._started_s > self._settings.deadline_s:
@@ -207,28 +221,26 @@ class ModelSearch:
     # --- below: seeds, events, the end
 
     async def _evaluate_seeds(self) -> None:
-        """The generator's schedules and the given kernel, as members of every island."""
-        if self._program is None or self._settings.choices.strategy == "best-of-n":
-            n_seeds = 0 if self._program is None else 1
-        else:
-            n_seeds = N_SEEDS
-        proposals = (
-            [] if self._program is None else Proposer(self._program, self._settings.seed).propose(n_seeds, 0, [])
-        )
-        candidates = [
+        """The given kernels and the generator's schedules, as members of every island."""
+        given = {candidate.id: candidate for candidate in self._settings.given}
+        candidates = [*given.values(), *(seed for seed in self._generated(len(given)) if seed.id not in given)]
+        await asyncio.gather(*(self._evaluate_seed(candidate) for candidate in candidates))
+        self._seeds.sort(key=lambda member: (member.time_us, member.candidate.id))
+
+    def _generated(self, n_given: int) -> list[Candidate]:
+        """The generator's seeds."""
+        if self._program is None:
+            return []
+        n_seeds = 1 if self._settings.choices.strategy == "best-of-n" else max(1, N_SEEDS - n_given)
+        return [
             Candidate(
                 text=proposal.text,
                 origin=Origin(
                     proposer="generator", description=proposal.description, schedule=dict(proposal.realized.schedule)
                 ),
             )
-            for proposal in proposals
+            for proposal in Proposer(self._program, self._settings.seed).propose(n_seeds, 0, [])
         ]
-        given = self._settings.given
-        if given is not None:
-            candidates = [given, *(candidate for candidate in candidates if candidate.id != given.id)]
-        await asyncio.gather(*(self._evaluate_seed(candidate) for candidate in candidates))
-        self._seeds.sort(key=lambda member: (member.time_us, member.candidate.id))
 
     async def _evaluate_seed(self, candidate: Candidate) -> None:
         shop = self._shop
@@ -261,11 +273,16 @@ class ModelSearch:
         finalists = [Finalist(member.candidate, member.verdict, member.time_us) for member in members]
         verdicts = [*self._seed_verdicts, *(verdict for outcome in outcomes for verdict in outcome.verdicts)]
         n_proposed = len(self._seed_verdicts) + sum(outcome.n_candidates for outcome in outcomes)
-        given_id = self._settings.given.id if self._settings.given is not None else ""
-        ending = Ending(finalists, verdicts, n_proposed, self._shop.evaluations, self._stopped, given_id)
+        given = frozenset(candidate.id for candidate in self._settings.given)
+        ending = Ending(finalists, verdicts, n_proposed, self._shop.evaluations, self._stopped, given)
         async for event in ending.run():
             self._shop.tell(event)
         self.result = ending.result
+
+
+def _is_awaited(task: asyncio.Task[Outcome]) -> bool:
+    """Whether a proposal stopped because a person has not replied yet."""
+    return task.done() and not task.cancelled() and isinstance(task.exception(), RepliesAwaited)
 
 
 def _failures(known: Sequence[Outcome]) -> tuple[int, str]:

@@ -110,7 +110,7 @@ class RunHandle:
         archive.finish_run(run_id, "finished")
 
     def _tools(self) -> ModelTools:
-        return open_tools(self.request, self.workspace, self.callbacks, self.on_prompt)
+        return open_tools(self.request, self.workspace, self.callbacks, self.on_prompt, self.settings.manual_wait_s)
 
     def _begin(self, archive: Archive) -> tuple[str, bool]:
         if self.run_id is not None:
@@ -147,7 +147,7 @@ class RunHandle:
         request = self.request
         if prepared.tools is None:
             assert prepared.program is not None, "without models there is a program, or the run has not begun"
-            given = request.seed_kernel.candidate(prepared.task_line) if request.seed_kernel is not None else None
+            given = request.given(prepared.task_line)
             limits = SearchSettings(request.generations, request.proposals, request.seed, given)
             return Search(run_id, prepared.program, evaluator, archive, limits)
         session, task = prepared.session, prepared.task
@@ -199,10 +199,10 @@ def start_request(
     overrides: Mapping[str, Any],
     *,
     replay: Path | None = None,
-    seed_kernel: SeedKernel | None = None,
+    seed_kernels: Sequence[SeedKernel] = (),
 ) -> RunHandle:
     """A new run of `target` as the settings of `directory` and the overrides say; `replay` is a recording that answers
-    in place of the models, and `seed_kernel` a kernel to begin from. Raises SettingError."""
+    in place of the models, and `seed_kernels` are kernels to begin from. Raises SettingError."""
     settings = load_settings(directory, overrides)
     request = OptimizeRequest(
         target=target,
@@ -217,7 +217,7 @@ def start_request(
         python=settings.python,
         choices=ModelChoices.of(settings),
         replay=replay.absolute() if replay is not None else None,
-        seed_kernel=seed_kernel,
+        seed_kernels=tuple(seed_kernels),
     )
     return RunHandle(request, settings, find_workspace(directory))
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from kernel_lsp.evolve.feedback import describe_profile
+from kernel_lsp.evolve.feedback import describe_profile, describe_times
 from kernel_lsp.evolve.population import KernelText, Member, show, shown
 from kernel_lsp.evolve.strategies import Plan
 from kernel_lsp.evolve.task_text import TaskText
@@ -40,9 +40,10 @@ class Questions:
     max_tokens: int
 
     def first(self, plan: Plan, hint: str, profile: str, slot: int, temperature: float) -> Question:
-        """How a proposal begins. `profile` is the parent's; without one its verdict is summarized."""
+        """How a proposal begins. What was measured of the parent goes with it, and its
+        `profile`; without one its verdict is summarized."""
         make = {"translate": self._translate, "improve": self._improve, "edit": self._edit, "crossover": self._improve}
-        feedback = profile or self._summary(plan.parent)
+        feedback = "\n".join(filter(None, (self._times(plan.parent), profile or self._summary(plan.parent))))
         inputs, edited = make[plan.operator](plan, hint, feedback)
         purpose: Purpose = "translate" if plan.operator == "translate" else "propose"
         return self._question(plan.operator, purpose, inputs, slot, temperature, edited)
@@ -89,6 +90,9 @@ class Questions:
             "feedback": feedback,
         }
         return inputs, base.code + "\n"
+
+    def _times(self, member: Member | None) -> str:
+        return "" if member is None else describe_times(member.verdict)
 
     def _summary(self, member: Member | None) -> str:
         return "" if member is None else describe_profile(member.verdict, self.floor_us)

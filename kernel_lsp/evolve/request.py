@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Literal
 
+from pydantic import model_validator
+
 from kernel_lsp.config import Settings
 from kernel_lsp.core.candidate import Candidate, Origin
 from kernel_lsp.core.model import Noun
@@ -79,10 +81,24 @@ class OptimizeRequest(Noun):
     out: Path | None = None
     python: Path | None = None
     choices: ModelChoices = ModelChoices()
-    seed_kernel: SeedKernel | None = None
-    """The first candidate, which the search starts from and is compared with."""
+    seed_kernels: tuple[SeedKernel, ...] = ()
+    """The first candidates, which the search starts from and is compared with."""
     replay: Path | None = None
     """A recording that answers in place of every model."""
+
+    def given(self, target: str) -> tuple[Candidate, ...]:
+        """The candidates to begin from, with `target` on their `task:` line; each once."""
+        candidates = [kernel.candidate(target) for kernel in self.seed_kernels]
+        return tuple({candidate.id: candidate for candidate in candidates}.values())
+
+    @model_validator(mode="before")
+    @classmethod
+    def _one_seed_kernel(cls, value: Any) -> Any:
+        """Runs that were archived when there could be one only."""
+        if not isinstance(value, dict) or "seed_kernel" not in value:
+            return value
+        others = {name: field for name, field in value.items() if name != "seed_kernel"}
+        return others | {"seed_kernels": [value["seed_kernel"]] if value["seed_kernel"] is not None else []}
 
 
 def find_workspace(directory: Path) -> Path:

@@ -54,10 +54,12 @@ def plan_proposal(
 
 
 def _evolve(slot: int, n_per_generation: int, members: Sequence[Member], n_islands: int, draw: random.Random) -> Plan:
-    """Least to most from the own island; the first proposal of each island translates anew, beside the seeds."""
+    """Least to most from the own island; the first proposal of each island translates anew, beside the seeds. Not where
+    the user gave kernels: then the search is to improve those."""
     island, generation = slot % n_islands, slot // n_per_generation
     local = island_of(members, island, has_visitors=generation % MIGRATION_EVERY == MIGRATION_EVERY - 1)
-    if slot < n_islands or not local:
+    is_given = any(member.candidate.origin.proposer == "user" for member in members)
+    if (slot < n_islands and not is_given) or not local:
         return Plan("translate", island, tuple(ranked(members)[:1]))
     operators = [operator for operator in OPERATOR_WEIGHTS if operator != "crossover" or len(local) > 1]
     operator = draw.choices(operators, weights=[OPERATOR_WEIGHTS[name] for name in operators])[0]

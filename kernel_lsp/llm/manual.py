@@ -12,7 +12,7 @@ from kernel_lsp.errors import EnvironmentProblem
 from kernel_lsp.llm.request import ModelFailed, ModelRequest, OnText, Replied, ignore_text
 
 POLL_S = 0.5
-DEADLINE_S = 24 * 3600.0
+WAIT_S = 24 * 3600.0
 MARK = "<!-- kernel-lsp: "
 """Begins a first line of a reply's file that is ours, and no part of the reply."""
 
@@ -34,18 +34,18 @@ def ignore_prompt(_: ManualPrompt) -> None:
 
 
 class ManualModel:
-    """Writes ``<key>.prompt.md`` into `folder` and waits for ``<key>.reply.md``. A reply that is there already counts,
-    so a run that was interrupted goes on with what was answered meanwhile. `on_prompt` hears of each prompt that has no
-    reply yet, and again when it waits no longer."""
+    """Writes ``<key>.prompt.md`` into `folder` and waits for ``<key>.reply.md``, at most `wait_s`. A reply that is
+    there already counts, so a run that was interrupted goes on with what was answered meanwhile. `on_prompt` hears of
+    each prompt that has no reply yet, and again when it waits no longer."""
 
     def __init__(
         self,
         folder: Path,
-        deadline_s: float = DEADLINE_S,
+        wait_s: float = WAIT_S,
         poll_s: float = POLL_S,
         on_prompt: OnPrompt = ignore_prompt,
     ) -> None:
-        self.folder, self._deadline_s, self._poll_s, self._on_prompt = folder, deadline_s, poll_s, on_prompt
+        self.folder, self._wait_s, self._poll_s, self._on_prompt = folder, wait_s, poll_s, on_prompt
 
     @property
     def name(self) -> str:
@@ -71,15 +71,14 @@ class ManualModel:
         if text:
             on_text(text)
             return Replied(model=self.name, text=text)
-        message = f"no reply in {answer} within {self._deadline_s:.0f} s"
-        return ModelFailed(model=self.name, cause="unavailable", message=message)
+        message = f"no reply in {answer} within {self._wait_s:.0f} s"
+        return ModelFailed(model=self.name, cause="awaited", message=message)
 
     async def _wait_for(self, answer: Path) -> str:
-        """The reply; empty when there was none in time."""
-        give_up_s = time.monotonic() + self._deadline_s
+        """The reply; empty when there was none in time. One that is there is read to its end, without any time, too."""
+        give_up_s = time.monotonic() + self._wait_s
         seen = ""
-        while time.monotonic() < give_up_s:
-            text = read_reply(answer)
+        while (text := read_reply(answer)) or time.monotonic() < give_up_s:
             if text and text == seen:  # the same twice: whoever writes it has finished
                 return text
             seen = text

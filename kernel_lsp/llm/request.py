@@ -70,9 +70,11 @@ Cause = Literal[
     "unavailable",
     "no_recording",
     "budget",
+    "awaited",
 ]
 RETRIED: frozenset[Cause] = frozenset(("rate_limited", "server", "connection", "timeout"))
-"""The provider's faults, which pass. What is wrong with the request or the key stays wrong."""
+"""The provider's faults, which pass. What is wrong with the request or the key stays wrong; ``awaited`` is a person's
+reply that may come later."""
 
 
 class ModelFailed(Noun):

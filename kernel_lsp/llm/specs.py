@@ -20,7 +20,7 @@ from kernel_lsp.errors import SettingError
 from kernel_lsp.llm.callback import Ask, CallbackModel
 from kernel_lsp.llm.command import CommandModel
 from kernel_lsp.llm.litellm_model import Endpoint, LitellmModel, Prices
-from kernel_lsp.llm.manual import ManualModel, OnPrompt, ignore_prompt
+from kernel_lsp.llm.manual import WAIT_S, ManualModel, OnPrompt, ignore_prompt
 from kernel_lsp.llm.recording import Recording, ReplayModel, read_recording
 from kernel_lsp.llm.request import Message, Model, ModelRequest, Purpose
 
@@ -46,7 +46,8 @@ class Surroundings:
     endpoint: Endpoint = field(default_factory=Endpoint)
     callbacks: Mapping[str, Ask] = field(default_factory=dict)
     replay: Recording | None = None
-    manual_deadline_s: float = 24 * 3600.0
+    manual_wait_s: float = WAIT_S
+    """For a person's reply to a prompt."""
     on_prompt: OnPrompt = ignore_prompt
     """Hears of prompts that wait for a person."""
 
@@ -133,7 +134,7 @@ def _open(name: str, around: Surroundings) -> Model:
         return CallbackModel(name, ask, around.endpoint.deadline_s)
     if kind == "manual":
         folder = around.directory / rest if rest else around.manual_folder
-        return ManualModel(folder, around.manual_deadline_s, on_prompt=around.on_prompt)
+        return ManualModel(folder, around.manual_wait_s, on_prompt=around.on_prompt)
     if kind == "command":
         return CommandModel(_argv(name, rest), around.endpoint.deadline_s)
     if kind == "replay":

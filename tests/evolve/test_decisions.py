@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from kernel_lsp.core.candidate import Candidate, Origin
-from kernel_lsp.core.measurement import Measurement
+from kernel_lsp.core.measurement import Comparison, Measurement, TimeFloor
 from kernel_lsp.core.plan import LaunchPlan
 from kernel_lsp.core.verdict import Verdict
 from kernel_lsp.evolve.archive import Archive
 from kernel_lsp.evolve.assembly import assemble
 from kernel_lsp.evolve.facts import facts_of_kernel, facts_of_task
-from kernel_lsp.evolve.feedback import describe_failure, describe_profile
+from kernel_lsp.evolve.feedback import describe_failure, describe_profile, describe_times
 from kernel_lsp.evolve.hints import Hint, applicable, catalogue, kinds
 from kernel_lsp.evolve.innovations import Innovation, keep_innovation, related, similarity
 from kernel_lsp.evolve.population import Member, island_of, ranked, shown
@@ -245,6 +245,26 @@ def test_a_profile_ends_in_at_most_three_recommendations() -> None:
     assert "2 times the floor" in text
     assert "1. Registers are spilled" in text
     assert "4." not in text.replace("134", "")
+
+
+def test_what_was_measured_is_told_beside_pytorchs_fastest_and_the_floor() -> None:
+    ours, theirs = (
+        Measurement.model_construct(time_us=time_us, gpu="NVIDIA H200", cache="cold") for time_us in (2.972, 4.98)
+    )
+    floor = TimeFloor(time_us=0.244, impossible_below_us=0.1, basis="bytes")
+    found = Comparison.model_construct(baseline_name="compile", baseline=theirs, ours=ours, floor=floor)
+    text = describe_times(member(5).verdict.model_copy(update={"times": {"scale": found}}))
+    assert text == (
+        "scale: 2.972 us measured on NVIDIA H200 with a cold L2; the fastest of PyTorch (compile) takes 4.98 us;"
+        " the floor is 0.244 us"
+    )
+
+
+def test_of_estimates_nothing_is_told_as_measured() -> None:
+    estimate = member(5).verdict.estimate
+    assert estimate is not None
+    found = Comparison.model_construct(baseline_name="eager", baseline=estimate, ours=estimate, floor=None)
+    assert describe_times(member(5).verdict.model_copy(update={"times": {"scale": found}})) == ""
 
 
 def test_a_failure_says_where_with_the_line() -> None:

@@ -48,7 +48,7 @@ async def searched(folder: Path, given: str) -> tuple[SearchResult, list[str]]:
     seed = SeedKernel(name="scale.cu", text=given).candidate(TARGET)
     with Archive(folder) as archive:
         run_id = archive.start_run("model.py::scale", {})
-        search = Search(run_id, Program(), FakeDevice(), archive, SearchSettings(2, 4, 0, seed))
+        search = Search(run_id, Program(), FakeDevice(), archive, SearchSettings(2, 4, 0, (seed,)))
         events = [event async for event in search.run()]
     assert search.result is not None
     return search.result, [event.candidate_id for event in events if isinstance(event, CandidateProposed)]
@@ -57,7 +57,7 @@ async def searched(folder: Path, given: str) -> tuple[SearchResult, list[str]]:
 async def searched_with_models(folder: Path, given: str, time_us: float) -> Ran:
     """The same with a model whose kernels take `time_us`."""
     choices = ModelChoices(early_stop="off", repair_rounds=0)
-    world = World(folder, choices=choices, seed_kernel=SeedKernel(name="scale.cu", text=given))
+    world = World(folder, choices=choices, seed_kernels=(SeedKernel(name="scale.cu", text=given),))
     world.program = None
     return await world.search(ScriptedModel(lambda request: reply(time_us + request.sample)))
 
@@ -112,12 +112,41 @@ def test_a_given_kernel_says_which_task_it_is_of_as_seen_from_where_results_go()
 def test_a_resumed_run_has_the_kernel_as_it_was(tmp_path: Path) -> None:
     seed = SeedKernel(name="a.cu", text=kernel(1.0))
     request = OptimizeRequest(
-        target="m.py::f", directory=tmp_path, target_gpu="H200", generations=1, proposals=1, seed=0, seed_kernel=seed
+        target="m.py::f",
+        directory=tmp_path,
+        target_gpu="H200",
+        generations=1,
+        proposals=1,
+        seed=0,
+        seed_kernels=(seed,),
     )
-    assert OptimizeRequest.model_validate_json(request.model_dump_json()).seed_kernel == seed
+    assert OptimizeRequest.model_validate_json(request.model_dump_json()).seed_kernels == (seed,)
 
 
 def test_a_kernel_that_is_not_there_is_an_error_that_names_it(tmp_path: Path) -> None:
     with pytest.raises(TargetError, match="cannot be read") as raised:
         read_seed_kernel(tmp_path / "gone.cu")
     assert raised.value.file == str(tmp_path / "gone.cu")
+
+
+async def test_a_search_of_models_that_is_given_a_kernel_improves_it_and_translates_nothing(tmp_path: Path) -> None:
+    ran = await searched_with_models(tmp_path, kernel(100.0), time_us=40.0)
+    assert "translate" not in {record.operator for record in ran.proposals}
+
+
+async def test_several_given_kernels_take_the_places_of_the_generators_schedules(tmp_path: Path) -> None:
+    seeds = tuple(SeedKernel(name=f"{time_us}.cu", text=kernel(time_us)) for time_us in (41.0, 42.0, 43.0))
+    world = World(tmp_path, choices=ModelChoices(early_stop="off", repair_rounds=0), seed_kernels=seeds)
+    world.program = Program()
+    ran = await world.search(ScriptedModel(lambda request: reply(20.0 + request.sample)))
+    first = [event.candidate_id for event in ran.of("candidate_proposed")][:4]
+    assert first[:3] == [seed.candidate(TARGET).id for seed in seeds]
+    assert "as fast as the best given kernel (41 us)" in ran.result.reason
+
+
+def test_a_run_from_when_there_could_be_one_given_kernel_only_has_it_still(tmp_path: Path) -> None:
+    seed = SeedKernel(name="a.cu", text=kernel(1.0))
+    old = {"target": "m.py::f", "directory": str(tmp_path), "target_gpu": "H200", "generations": 1, "proposals": 1}
+    request = OptimizeRequest.model_validate(old | {"seed": 0, "seed_kernel": seed.model_dump()})
+    assert request.seed_kernels == (seed,)
+    assert OptimizeRequest.model_validate(old | {"seed": 0, "seed_kernel": None}).seed_kernels == ()

@@ -199,7 +199,7 @@ class World:
     seed: int = 0
     run_id: str | None = None
     recording: Recording | None = None
-    seed_kernel: SeedKernel | None = None
+    seed_kernels: tuple[SeedKernel, ...] = ()
 
     async def search(
         self, models: Mapping[str, Sequence[Model]] | Model, listen: Callable[[Event], None] | None = None
@@ -215,7 +215,7 @@ class World:
                 proposals=self.n_proposals,
                 seed=self.seed,
                 choices=self.choices,
-                seed_kernel=self.seed_kernel,
+                seed_kernels=self.seed_kernels,
             )
             if self.run_id is None:
                 self.run_id = archive.start_run(request.target, request.model_dump(mode="json"))

@@ -44,7 +44,7 @@ def test_temperature_and_limit_are_not_in_the_key() -> None:
 
 
 async def test_manual_writes_the_prompt_and_reads_the_reply(tmp_path: Path) -> None:
-    model = ManualModel(tmp_path, deadline_s=20.0, poll_s=0.01)
+    model = ManualModel(tmp_path, wait_s=20.0, poll_s=0.01)
     asking = asyncio.create_task(model.reply(REQUEST))
     prompt = tmp_path / f"{REQUEST.key}.prompt.md"
     async with asyncio.timeout(10):
@@ -57,19 +57,31 @@ async def test_manual_writes_the_prompt_and_reads_the_reply(tmp_path: Path) -> N
 
 async def test_manual_takes_a_reply_that_is_there_already(tmp_path: Path) -> None:
     (tmp_path / f"{REQUEST.key}.reply.md").write_text("hi")
-    outcome = await ManualModel(tmp_path, deadline_s=20.0, poll_s=0.01).reply(REQUEST)
+    outcome = await ManualModel(tmp_path, wait_s=20.0, poll_s=0.01).reply(REQUEST)
     assert isinstance(outcome, Replied)
 
 
-async def test_manual_gives_up_at_its_deadline(tmp_path: Path) -> None:
-    outcome = await ManualModel(tmp_path, deadline_s=0.05, poll_s=0.01).reply(REQUEST)
+async def test_manual_waits_no_longer_than_it_was_told_to(tmp_path: Path) -> None:
+    outcome = await ManualModel(tmp_path, wait_s=0.05, poll_s=0.01).reply(REQUEST)
     assert isinstance(outcome, ModelFailed)
-    assert outcome.cause == "unavailable"
+    assert outcome.cause == "awaited"
+
+
+async def test_manual_without_any_time_takes_a_reply_that_is_there(tmp_path: Path) -> None:
+    (tmp_path / f"{REQUEST.key}.reply.md").write_text("hi")
+    outcome = await ManualModel(tmp_path, wait_s=0.0, poll_s=0.01).reply(REQUEST)
+    assert outcome == Replied(model="manual", text="hi")
+
+
+async def test_manual_without_any_time_writes_the_prompt_and_waits_for_nobody(tmp_path: Path) -> None:
+    outcome = await ManualModel(tmp_path, wait_s=0.0, poll_s=3600.0).reply(REQUEST)
+    assert isinstance(outcome, ModelFailed)
+    assert (tmp_path / f"{REQUEST.key}.prompt.md").read_text() == "hello\n"
 
 
 async def test_manual_tells_of_a_prompt_that_waits_and_of_its_end(tmp_path: Path) -> None:
     told: list[ManualPrompt] = []
-    await ManualModel(tmp_path, deadline_s=0.05, poll_s=0.01, on_prompt=told.append).reply(REQUEST)
+    await ManualModel(tmp_path, wait_s=0.05, poll_s=0.01, on_prompt=told.append).reply(REQUEST)
     assert [each.is_waiting for each in told] == [True, False]
     assert told[0].prompt.read_text() == "hello\n"
 
@@ -77,7 +89,7 @@ async def test_manual_tells_of_a_prompt_that_waits_and_of_its_end(tmp_path: Path
 async def test_manual_does_not_tell_of_a_prompt_that_has_its_reply(tmp_path: Path) -> None:
     (tmp_path / f"{REQUEST.key}.reply.md").write_text("hi")
     told: list[ManualPrompt] = []
-    await ManualModel(tmp_path, deadline_s=20.0, poll_s=0.01, on_prompt=told.append).reply(REQUEST)
+    await ManualModel(tmp_path, wait_s=20.0, poll_s=0.01, on_prompt=told.append).reply(REQUEST)
     assert [each.is_waiting for each in told] == [False]
 
 

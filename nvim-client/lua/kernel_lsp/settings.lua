@@ -22,6 +22,7 @@
 ---@field budgetUsd? number US dollars that a run may spend on models; it never spends more.
 ---@field modelDeadlineS? number Seconds that one reply of a model may take.
 ---@field modelIdleDeadlineS? number Seconds that a model may say nothing while it replies.
+---@field manualWaitS? number Seconds that a run waits for a person's reply (model `manual`); then it stops, and can be resumed.
 ---@field modelMaxTokens? integer Tokens that one reply may have.
 ---@field modelConcurrency? integer Requests to one model at a time.
 ---@field modelRequestsPerMinute? number Requests to one model per minute.
@@ -44,6 +45,6 @@
 ---@field measureOnSave? boolean In an editor: when you save a kernel, also run and time it on the GPU, in a trusted workspace.
 
 return {
-  names = { "device", "targetGpu", "python", "cudaDirectory", "generations", "proposals", "seed", "captureDeadlineS", "compileDeadlineS", "caseDeadlineS", "baselineWaitS", "runDeadlineS", "memoryLimitBytes", "maxCaseInstructions", "cacheDirectory", "models", "modelBaseUrl", "modelPrices", "budgetUsd", "modelDeadlineS", "modelIdleDeadlineS", "modelMaxTokens", "modelConcurrency", "modelRequestsPerMinute", "temperatures", "strategy", "ensemble", "repairRounds", "islands", "earlyStop", "judges", "judgeThreshold", "outDirectory", "logLevel", "sandbox", "diagnostics", "codeLens", "inlayHints", "estimateOnHover", "checkOnSave", "measureOnSave" },
+  names = { "device", "targetGpu", "python", "cudaDirectory", "generations", "proposals", "seed", "captureDeadlineS", "compileDeadlineS", "caseDeadlineS", "baselineWaitS", "runDeadlineS", "memoryLimitBytes", "maxCaseInstructions", "cacheDirectory", "models", "modelBaseUrl", "modelPrices", "budgetUsd", "modelDeadlineS", "modelIdleDeadlineS", "manualWaitS", "modelMaxTokens", "modelConcurrency", "modelRequestsPerMinute", "temperatures", "strategy", "ensemble", "repairRounds", "islands", "earlyStop", "judges", "judgeThreshold", "outDirectory", "logLevel", "sandbox", "diagnostics", "codeLens", "inlayHints", "estimateOnHover", "checkOnSave", "measureOnSave" },
   gpus = { "H200", "H100 SXM", "H100 PCIe", "A100 40GB", "A100 80GB", "A100 80GB PCIe", "A10", "L4", "L40S", "V100", "T4", "RTX 3090", "RTX 4090", "RTX 5090", "RTX 6000 Ada", "B200" },
 }

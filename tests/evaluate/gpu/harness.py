@@ -45,6 +45,9 @@ class StubCompiler:
 class NoClock:
     """Times nothing."""
 
+    async def wait_for_baselines(self, operation: TimedOperation) -> None:
+        """Nothing to wait for."""
+
     async def offer(self, operation: TimedOperation) -> None:
         pass
 

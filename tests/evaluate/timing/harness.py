@@ -89,6 +89,7 @@ async def bench(
     candidate: Mapping[str, Any] | None = None,
     baselines: Sequence[str] = ("eager", "compile"),
     plan: TimingPlan | None = None,
+    patience_s: float = 0.0,
     **behaviour: Any,
 ) -> AsyncIterator[Bench]:
     """`behaviour` is of the baselines' processes, `candidate` what the candidate's has instead."""
@@ -100,7 +101,13 @@ async def bench(
         return made[-1]
 
     timer = OperationTimer(
-        task(), make_worker, device=0, cache_directory=folder / "cache", baselines=baselines, plan=plan
+        task(),
+        make_worker,
+        device=0,
+        cache_directory=folder / "cache",
+        baselines=baselines,
+        plan=plan,
+        patience_s=patience_s,
     )
     async with FakeWorker({**common, **(candidate or {})}) as worker, timer:
         yield Bench(folder, timer, worker, made)

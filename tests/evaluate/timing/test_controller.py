@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from pathlib import Path
 
 import pytest
@@ -194,6 +195,22 @@ async def test_the_first_verdict_need_not_wait_for_compilation(tmp_path: Path) -
     assert first.baseline_name == "eager"
     assert isinstance(second.baselines[1], TimedBaseline)
     assert second.baseline_name == "compile"
+
+
+async def test_who_waited_for_the_baselines_before_has_them_and_waits_no_more(tmp_path: Path) -> None:
+    async with bench(tmp_path, slow_modes={"default": 0.5}, patience_s=60.0) as it:
+        await it.timer.wait_for_baselines(operation("a", N_ELEMENTS))
+        comparison = await it.comparison(patience_s=0)
+    assert isinstance(comparison.baselines[1], TimedBaseline)
+
+
+async def test_the_wait_for_baselines_ends_with_its_patience_for_all_candidates_together(tmp_path: Path) -> None:
+    async with bench(tmp_path, slow_modes={"default": 3600.0}, patience_s=0.2) as it:
+        started = time.monotonic()
+        for candidate_id in ("a", "b", "c"):
+            await it.timer.wait_for_baselines(operation(candidate_id, N_ELEMENTS))
+        await it.timer.time_operation(it.worker, operation("a", N_ELEMENTS))
+        assert time.monotonic() - started < GENEROUS_S / 2
 
 
 async def test_what_is_being_compiled_stands_still_while_something_is_timed(tmp_path: Path) -> None:

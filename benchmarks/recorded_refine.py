@@ -1,0 +1,211 @@
+"""A further search from the recorded kernels, on a GPU, whose prompts quote what was measured; replies by hand.
+
+    python benchmarks/recorded_refine.py run STATE [--only NAME]... [--device cuda]   # begin, or go on with replies
+    python benchmarks/recorded_refine.py prompts STATE                               # which prompts have no reply
+    python benchmarks/recorded_refine.py keep STATE                                  # into recorded_runs/
+
+`run` starts ``kernel-lsp optimize --model manual`` for each task, from the fastest kernels that its recordings hold (as
+MEASURED), and ends when every search is over or waits for replies: prompts are ``STATE/prompts/KEY.prompt.md``, and a
+reply goes into ``KEY.reply.md`` beside it. STATE may move between machines as long as its path is the same there.
+`keep` writes a recording and its kernels for each task, whether its search is over or not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from recorded_runs import REFINED, ROOT, STRATEGIES, RecordedTask, copy_target, keep_kernels, read_tasks
+
+from kernel_lsp.core.candidate import Candidate, Origin
+from kernel_lsp.evolve.archive import FOLDER_NAME, Archive
+from kernel_lsp.evolve.record import record_run
+
+MEASURED = ROOT / "benchmarks" / "results" / "recorded_runs-nvidia_h200-2026-11-21.json"
+TASKS = (
+    "cross_entropy",
+    "layernorm",
+    "softmax_temperature",
+    "group_norm_silu",
+    "gelu_mlp",
+    "rms_norm",
+    "add_rms_norm",
+    "swiglu",
+    "sgd_momentum",
+)
+"""Those whose best kernel leaves room above the floor, or is slower than PyTorch's best."""
+GENERATIONS, PROPOSALS = 2, 3
+N_GIVEN = 3
+"""Kernels that a search begins from."""
+N_TASKS_AT_ONCE = 5
+"""Each has several processes that compile, and three or more that hold a CUDA context."""
+SEARCH = {"KERNEL_LSP_MANUAL_WAIT_S": "0", "KERNEL_LSP_BASELINE_WAIT_S": "60", "KERNEL_LSP_ISLANDS": "1"}
+"""Nobody replies while it runs; torch.compile's modes are worth waiting for; six proposals are too few to divide."""
+OVER, WAITING = "over", "waits for replies"
+EXIT_INTERRUPTED = 130
+"""Of `kernel-lsp optimize`, where it waits for replies, too."""
+END_S = 20.0
+TAIL_CHARACTERS = 1500
+
+
+def main() -> int:
+    options = _options()
+    state = options.state.absolute()
+    tasks = [task for task in read_tasks() if task.name in (options.only or TASKS)]
+    if options.command == "run":
+        return asyncio.run(_run_all(tasks, state, options.device, options.deadline_s))
+    if options.command == "prompts":
+        print("\n".join(path.name for path in _unanswered(state)))
+        return 0
+    for task in tasks:
+        _keep(task, state / task.name)
+    return 0
+
+
+# --- below: running
+
+
+async def _run_all(tasks: Sequence[RecordedTask], state: Path, device: str, deadline_s: float) -> int:
+    side_by_side, ending = asyncio.Semaphore(N_TASKS_AT_ONCE), time.monotonic() + deadline_s
+
+    async def one(task: RecordedTask) -> str:
+        async with side_by_side:
+            end, said = await _run(task, state / task.name, device, ending - time.monotonic())
+        print(f"{task.name}: {end}" + ("" if end in (OVER, WAITING) else f"\n{said}"), flush=True)
+        return end
+
+    ends = await asyncio.gather(*(one(task) for task in tasks))
+    print(f"{ends.count(OVER)} searches are over, {ends.count(WAITING)} wait for {len(_unanswered(state))} replies")
+    return 0 if all(end in (OVER, WAITING) for end in ends) else 1
+
+
+async def _run(task: RecordedTask, folder: Path, device: str, deadline_s: float) -> tuple[str, str]:
+    """How it ended, and what it said last. A search that is cut short goes on in the next call."""
+    before = _status(folder)
+    if before == "finished" or deadline_s <= 0:
+        return OVER if before == "finished" else "not begun in time", ""
+    arguments = ["optimize", "--resume", "last"] if before else _begin(task, folder, device)
+    log = folder / "log.txt"
+    with log.open("ab") as out:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "kernel_lsp",
+            *arguments,
+            cwd=folder,
+            env=_environment(folder.parent),
+            stdout=out,
+            stderr=out,
+        )
+        try:
+            status = await asyncio.wait_for(process.wait(), deadline_s)
+        except TimeoutError:
+            await _end(process)
+            return "cut short", ""
+    end = WAITING if status == EXIT_INTERRUPTED else f"failed with status {status}"
+    return OVER if _status(folder) == "finished" else end, log.read_text(errors="replace")[-TAIL_CHARACTERS:]
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    """In order, so that the run can go on where it was; or else at once."""
+    process.terminate()
+    try:
+        await asyncio.wait_for(process.wait(), END_S)
+    except TimeoutError:
+        process.kill()
+        await process.wait()
+
+
+def _begin(task: RecordedTask, folder: Path, device: str) -> list[str]:
+    """The command line of a new search, in a workspace of its own."""
+    (folder / FOLDER_NAME).mkdir(parents=True, exist_ok=True)
+    target = copy_target(task, folder)
+    given = folder / "given"
+    given.mkdir(exist_ok=True)
+    seeds = []
+    for name, text in _fastest(task):
+        (given / f"{name}.cu").write_text(text)
+        seeds += ["--seed-kernel", f"given/{name}.cu"]
+    search = ["--generations", str(GENERATIONS), "--proposals", str(PROPOSALS), "--device", device]
+    out = ["--model", "manual:../prompts", "--out", str(folder.parent / f"out_{task.name}")]
+    return ["optimize", target, *seeds, *search, *out, *(["--backward"] if task.backward else [])]
+
+
+def _fastest(task: RecordedTask) -> list[tuple[str, str]]:
+    """Names and texts of the fastest recorded kernels, one of each name."""
+    found = json.loads(MEASURED.read_text())["tasks"][task.name]["kernels"]
+    times = {each["candidate"]: _total_us(each) for strategy in STRATEGIES for each in found.get(strategy, ())}
+    ranked = sorted((times[id_], name, text) for id_, name, text in _recorded(task) if times.get(id_))
+    best: dict[str, str] = {}
+    for _, name, text in ranked:
+        best.setdefault(name, text)
+    return list(best.items())[:N_GIVEN]
+
+
+def _total_us(facts: dict[str, Any]) -> float:
+    """Of all operations together; 0 for a kernel that is not right."""
+    return sum(times["ours_us"] for times in facts["times"].values()) if facts["outcome"] == "correct" else 0.0
+
+
+def _recorded(task: RecordedTask) -> Iterator[tuple[str, str, str]]:
+    """Candidate id, name and text of each recorded kernel."""
+    for strategy in STRATEGIES:
+        if task.kernels(strategy).is_file():
+            for kernel in json.loads(task.kernels(strategy).read_text()):
+                if kernel["kernel"]:
+                    candidate = Candidate(text=kernel["kernel"], origin=Origin(proposer="user"))
+                    yield candidate.id, kernel["name"], kernel["kernel"]
+
+
+def _status(folder: Path) -> str:
+    """Of the folder's run; empty where none has begun."""
+    if not (folder / FOLDER_NAME / "archive.sqlite3").is_file():
+        return ""
+    with Archive(folder) as archive:
+        return next((run.status for run in archive.runs()), "")
+
+
+def _environment(state: Path) -> dict[str, str]:
+    """With a cache that goes where the state goes: times of PyTorch's modes hold for the same GPU."""
+    cache = {"KERNEL_LSP_CACHE_DIRECTORY": str(state / "cache")}
+    path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH", ""))))
+    return {**os.environ, **SEARCH, **cache, "PYTHONPATH": path}
+
+
+def _unanswered(state: Path) -> list[Path]:
+    """Prompts without a reply."""
+    prompts = sorted((state / "prompts").glob("*.prompt.md"))
+    return [path for path in prompts if not path.with_name(path.name.replace(".prompt.", ".reply.")).exists()]
+
+
+# --- below: keeping
+
+
+def _keep(task: RecordedTask, folder: Path) -> None:
+    if not _status(folder):
+        return
+    with Archive(folder) as archive:
+        record_run(archive, archive.run("last").run_id, task.recording(REFINED))
+    keep_kernels(task, REFINED, folder)
+    print(f"{task.name}: kept")
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("command", choices=("run", "prompts", "keep"))
+    parser.add_argument("state", type=Path)
+    parser.add_argument("--only", action="append", default=[])
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--deadline-s", type=float, default=540.0, help="searches that are not over then are cut short")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
