@@ -104,11 +104,12 @@ class Crashed(Noun):
 
 
 class TimedOut(Noun):
-    """No end within the deadline."""
+    """No end within the deadline. The findings say which thread found none, and where, if that is known."""
 
     kind: Literal["timed_out"] = "timed_out"
     message: str
     deadline_s: float
+    findings: tuple[Finding, ...] = ()
 
 
 class Unsupported(Noun):

@@ -34,6 +34,7 @@ from kernel_lsp.evaluate.judgement import judge_outputs
 from kernel_lsp.process.confinement import SandboxLevel
 from kernel_lsp.process.worker_client import CaseFiles, CaseTensor, Worker
 from kernel_lsp.ptx.executor import (
+    DEFAULT_MAX_INSTRUCTIONS,
     WRITTEN_BY_KERNEL,
     WRITTEN_SUFFIX,
     BlockSample,
@@ -89,6 +90,7 @@ class Limits:
     complete_instructions: int
     max_instructions: int
     deadline_s: float
+    max_thread_instructions: int = DEFAULT_MAX_INSTRUCTIONS
 
 
 class CpuDevice:
@@ -184,6 +186,7 @@ class CpuDevice:
                 seed=case.seed,
                 n_traced_blocks=0,
                 max_instructions=limits.max_instructions,
+                max_thread_instructions=limits.max_thread_instructions,
                 deadline_s=limits.deadline_s,
                 may_write_variables=False,
             )

@@ -11,18 +11,36 @@ from kernel_lsp.core.plan import BoundLaunch, BoundOperation
 from kernel_lsp.core.task import Task
 from kernel_lsp.core.verdict import Built, CheckOutcome, Crashed, TimedOut, Unsupported
 from kernel_lsp.evaluate.cases import Case, OperationKind, captured_sizes, graph_of
-from kernel_lsp.evaluate.cpu import CaseRun, CpuDevice, Limits, Profile, Skipped
+from kernel_lsp.evaluate.cpu import CaseOutcome, CaseRun, CpuDevice, Limits, Profile, Skipped
 from kernel_lsp.evaluate.prepare import Prepared
 from kernel_lsp.evaluate.progress import Plan, Progress
 from kernel_lsp.gpu.estimate import estimate_eager, estimate_operation
 from kernel_lsp.gpu.specs import GpuSpec
-from kernel_lsp.ptx.executor import BlockSample, PtxExecutor
+from kernel_lsp.ptx.executor import NO_END, BlockSample, PtxExecutor
 
 RANKING_LIMITS = Limits(complete_instructions=60_000_000, max_instructions=2_000_000_000, deadline_s=30.0)
-FULL_LIMITS = Limits(complete_instructions=400_000_000, max_instructions=20_000_000_000, deadline_s=90.0)
+FULL_LIMITS = Limits(
+    complete_instructions=400_000_000,
+    max_instructions=20_000_000_000,
+    deadline_s=90.0,
+    max_thread_instructions=4_000_000_000,
+)
 """At roughly 150 M instructions a second, a ranking costs under half a second and a complete case under three."""
-SCREEN_LIMITS = Limits(complete_instructions=15_000_000, max_instructions=30_000_000, deadline_s=10.0)
+SCREEN_LIMITS = Limits(
+    complete_instructions=15_000_000,
+    max_instructions=30_000_000,
+    deadline_s=10.0,
+    max_thread_instructions=10_000_000,
+)
 """Before a GPU: a tenth of a second a case. The deadline is for a busy machine; the instructions are the bound."""
+ENDLESS_LIMITS = Limits(
+    complete_instructions=15_000_000,
+    max_instructions=4_000_000_000,
+    deadline_s=12.0,
+    max_thread_instructions=500_000_000,
+)
+"""For a small case that the screen did not see end: so many instructions of one thread are at least 0.25 s on a GPU,
+which starts one of a thread's a cycle at best, and no kernel takes that long for a few thousand elements."""
 SCREEN_BUDGET_S = 0.4
 """Per operation."""
 N_SCREEN_CASES = 2
@@ -68,9 +86,11 @@ class ExecutorChecks:
         for case, bound in _small_cases(plan):
             if n_run and time.monotonic() - started > SCREEN_BUDGET_S:
                 break
-            outcome = await self._device.run_case(executor, built, bound, case, None, SCREEN_LIMITS)
+            outcome = await self._screened(executor, built, bound, case)
             if isinstance(outcome, Skipped):
                 continue
+            if isinstance(outcome, TimedOut) and _is_endless(outcome):
+                return outcome
             if isinstance(outcome, TimedOut | Unsupported):
                 progress.notes.append(f"{name}: not screened for races and stray accesses: {outcome.message}")
                 return None
@@ -84,7 +104,15 @@ class ExecutorChecks:
             await self._profile(executor, built, prepared, plan, SCREEN_LIMITS, progress)
         return None
 
-    # --- below: profiles and cases
+    # --- below: a case of the screen, profiles and cases
+
+    async def _screened(self, executor: PtxExecutor, built: Built, bound: BoundOperation, case: Case) -> CaseOutcome:
+        """Within the screen's limits; a case that they end may take longer if one thread alone took all that there was,
+        which says whether it finds an end at all."""
+        outcome = await self._device.run_case(executor, built, bound, case, None, SCREEN_LIMITS)
+        if isinstance(outcome, TimedOut) and _is_endless(outcome):
+            return await self._device.run_case(executor, built, bound, case, None, ENDLESS_LIMITS)
+        return outcome
 
     async def _profile(
         self,
@@ -153,6 +181,10 @@ class ExecutorChecks:
 
 
 # --- below: small decisions
+
+
+def _is_endless(outcome: TimedOut) -> bool:
+    return any(finding.code == NO_END for finding in outcome.findings)
 
 
 def _small_cases(plan: Plan) -> Sequence[tuple[Case, BoundOperation]]:

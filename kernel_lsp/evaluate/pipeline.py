@@ -239,6 +239,8 @@ class Evaluator:
         """All that the executor is asked; None when nothing failed."""
         async with self._executors.executor() as executor:
             loaded = await executor.load(built.ptx, f"{prepared.plan.forward.name}.cu")
+            if isinstance(loaded, Rejected):
+                return _with_names(loaded, built)
             if not isinstance(loaded, Loaded):
                 if self._gpu_checks is None or not isinstance(loaded, Unsupported | TimedOut):
                     return loaded
@@ -331,6 +333,16 @@ def _audit(text: str, built: Built, progress: Progress) -> Rejected | None:
         return Rejected(message=errors[0].message, findings=findings)
     progress.findings += findings
     return None
+
+
+def _with_names(refused: Rejected, built: Built) -> Rejected:
+    """Findings call kernels by the names that the plan gives them, not by symbols."""
+    names = {symbol: name for name, symbol in built.symbols.items()}
+    findings = [
+        finding.model_copy(update={"kernel": names.get(finding.kernel or "", finding.kernel)})
+        for finding in refused.findings
+    ]
+    return refused.model_copy(update={"findings": tuple(findings)})
 
 
 def _total_estimate(estimates: Sequence[Estimate]) -> Estimate | None:

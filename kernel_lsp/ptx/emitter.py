@@ -416,6 +416,7 @@ class Emitter:
             self.line(f"br label %{fine}")
         else:
             self.save_fuel()
+            self.store_thread_field(Thread.OPERATION, str(block.index))
             self.line(f"ret i64 {int(Status.OUT_OF_FUEL)}")
         self.begin(fine)
 

@@ -13,7 +13,7 @@ from typing import Any, Literal
 from kernel_lsp.core.counters import LaunchCounters
 from kernel_lsp.core.finding import Finding
 from kernel_lsp.core.plan import BoundLaunch, BoundStep
-from kernel_lsp.core.verdict import Crashed, TimedOut, Unsupported
+from kernel_lsp.core.verdict import Crashed, Rejected, TimedOut, Unsupported
 from kernel_lsp.errors import InternalError
 from kernel_lsp.process.confinement import SandboxLevel, sandbox_level
 from kernel_lsp.process.profiles import executor_confinement
@@ -24,7 +24,10 @@ PROGRAM = "kernel_lsp.ptx.program"
 DEFAULT_DEADLINE_S = 60.0
 DEFAULT_MAX_INSTRUCTIONS = 10_000_000_000
 """Per run: about a minute on one core."""
+NO_END = "no-end"
+"""The code of the finding that a thread has run as many instructions as one may."""
 __all__ = [
+    "NO_END",
     "WRITTEN_BY_KERNEL",
     "WRITTEN_SUFFIX",
     "BlockSample",
@@ -91,6 +94,8 @@ class RunOptions:
     seed: int = 0
     n_traced_blocks: int = 2
     max_instructions: int = DEFAULT_MAX_INSTRUCTIONS
+    max_thread_instructions: int = DEFAULT_MAX_INSTRUCTIONS
+    """Of one thread: past it the run ends, with a finding `NO_END`. Not counted where threads may wait for others."""
     max_findings: int = 20
     deadline_s: float = DEFAULT_DEADLINE_S
     may_write_variables: bool = True
@@ -111,7 +116,7 @@ class ExecutionReport:
     n_blocks_run: tuple[int, ...]
 
 
-LoadOutcome = Loaded | Unsupported | TimedOut | Crashed
+LoadOutcome = Loaded | Rejected | Unsupported | TimedOut | Crashed
 RunOutcome = ExecutionReport | Unsupported | TimedOut | Crashed
 
 
@@ -145,7 +150,8 @@ class PtxExecutor:
             self._conversation = None
 
     async def load(self, ptx: str, file_name: str, *, deadline_s: float = DEFAULT_DEADLINE_S) -> LoadOutcome:
-        """Compile a PTX text. `file_name` is the `.cu` file's name, as findings should call it."""
+        """Compile a PTX text. `file_name` is the `.cu` file's name, as findings should call it. Rejected when one of
+        its loops cannot end."""
         if self._conversation is None or not self._conversation.is_alive:
             await self._start()
         answer = await self._ask({"command": "load", "ptx": ptx, "file_name": file_name}, deadline_s)
@@ -153,6 +159,9 @@ class PtxExecutor:
             return answer
         if "unsupported" in answer:
             return Unsupported(**answer["unsupported"])
+        if "endless" in answer:
+            findings = tuple(Finding(**finding) for finding in answer["endless"])
+            return Rejected(message=findings[0].message, findings=findings)
         return Loaded(tuple(KernelFactsOfPtx(**kernel) for kernel in answer["kernels"]))
 
     async def run(
@@ -171,7 +180,7 @@ class PtxExecutor:
         if "unsupported" in answer:
             return Unsupported(**answer["unsupported"])
         if "timed_out" in answer:
-            return TimedOut(message=answer["timed_out"], deadline_s=options.deadline_s)
+            return _timed_out(answer["timed_out"], answer["report"]["findings"], options.deadline_s)
         report = answer["report"]
         return ExecutionReport(
             findings=tuple(Finding(**finding) for finding in report["findings"]),
@@ -217,6 +226,14 @@ def written_ranges(buffer: Path) -> Iterator[tuple[int, int]]:
 # --- below
 
 
+def _timed_out(message: str, findings: Sequence[dict[str, Any]], deadline_s: float) -> TimedOut:
+    found = tuple(Finding(**finding) for finding in findings)
+    endless = next((finding for finding in found if finding.code == NO_END), None)
+    if endless is not None:
+        message = f"{endless.kernel}: {endless.message}" + (f", at line {endless.line}" if endless.line else "")
+    return TimedOut(message=message, deadline_s=deadline_s, findings=found)
+
+
 def _run_request(
     buffers: Sequence[BufferFile], steps: Sequence[BoundStep], symbols: Mapping[str, str], options: RunOptions
 ) -> dict[str, Any]:
@@ -241,6 +258,7 @@ def _run_request(
         "seed": options.seed,
         "n_traced_blocks": options.n_traced_blocks,
         "max_instructions": options.max_instructions,
+        "max_thread_instructions": options.max_thread_instructions,
         "max_findings": options.max_findings,
         "may_write_variables": options.may_write_variables,
     }

@@ -39,11 +39,11 @@ class Fault:
 
 @dataclass(frozen=True)
 class Place:
-    """Who did it."""
+    """Who did it; no block and no thread for what holds of all."""
 
     kernel: str
-    block: Position
-    thread: Position
+    block: Position | None
+    thread: Position | None
 
 
 @dataclass(frozen=True)

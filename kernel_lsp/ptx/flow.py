@@ -69,6 +69,15 @@ def live_after(block: Block) -> list[frozenset[str]]:
     return result[::-1]
 
 
+def live_in(block: Block) -> frozenset[str]:
+    """The registers that the block, or something after it, may read before they are written again."""
+    live = set(block.live_out) | _terminator_uses(block)
+    for instruction in reversed(block.instructions):
+        live -= set(defined(instruction))
+        live |= set(used(instruction))
+    return frozenset(live)
+
+
 def defined(instruction: Instruction) -> Iterator[str]:
     """Names of the registers that the instruction writes."""
     if instruction.operands and instruction.opcode not in _WITHOUT_RESULT:

@@ -14,6 +14,7 @@ import llvmlite.binding as llvm
 
 from kernel_lsp.ptx import cluster_scheduler, clusters, conversion, cooperation, floating, integer, memory, scheduler
 from kernel_lsp.ptx.emitter import EmittedKernel, emit_kernel
+from kernel_lsp.ptx.endless import EndlessLoop, endless_among
 from kernel_lsp.ptx.inline import inline_calls
 from kernel_lsp.ptx.layout import FIRST_BUFFER_WINDOW, window_base
 from kernel_lsp.ptx.native import translate
@@ -72,6 +73,7 @@ class LoadedModule:
     kernels: dict[str, CompiledKernel]
     windows: dict[str, int]
     engine: llvm.ExecutionEngine
+    endless: tuple[EndlessLoop, ...]
 
 
 class Compiler:
@@ -108,7 +110,8 @@ class Compiler:
             # llvmlite's way to say that the IR is not valid: the PTX used something in a way that we did not foresee.
             raise UnsupportedPtxError(f"how to translate this PTX: LLVM refuses the result ({error})") from None
         kernels = {one.name: CompiledKernel(one, engine.get_function_address(one.name)) for one in emitted}
-        return LoadedModule(module, kernels, windows, engine)
+        endless = tuple(loop for one in emitted for loop in endless_among(one.name, one.blocks))
+        return LoadedModule(module, kernels, windows, engine, endless)
 
     def _compile(self, text: str, passes: Sequence[str]) -> llvm.ExecutionEngine:
         target = llvm.Target.from_default_triple()

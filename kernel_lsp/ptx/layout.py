@@ -84,6 +84,7 @@ class Thread(IntEnum):
     INDEX = 56
     LOCAL_HOST = 64
     OPERATION = 72
+    """What it asks of its warp; of a thread that may not wait and is out of fuel, the basic block it is in."""
     MASK = 80
     A = 88
     B = 96

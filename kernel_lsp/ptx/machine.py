@@ -15,6 +15,7 @@ from kernel_lsp.ptx.census import Census, LineCensus, census_of
 from kernel_lsp.ptx.cluster_shape import cluster_shape, invalid_cluster
 from kernel_lsp.ptx.clusters import mapped_registers
 from kernel_lsp.ptx.findings import ERROR, WARNING, Fault, FindingLog, MemoryMap, Place, Position, describe
+from kernel_lsp.ptx.flow import Block
 from kernel_lsp.ptx.jit import CompiledKernel, Compiler, LoadedModule
 from kernel_lsp.ptx.layout import (
     FIRST_BUFFER_WINDOW,
@@ -37,7 +38,7 @@ from kernel_lsp.ptx.layout import (
 )
 from kernel_lsp.ptx.native import load64, store64
 from kernel_lsp.ptx.scheduler import BLOCK_ID_MASK, TRACE_BLOCK
-from kernel_lsp.ptx.syntax import Instruction, UnsupportedPtxError
+from kernel_lsp.ptx.syntax import Instruction, Location, UnsupportedPtxError
 
 ThreadOrder = Literal["forward", "reverse", "random"]
 MAX_THREADS_PER_BLOCK = 1024  # every GPU since Fermi
@@ -63,6 +64,7 @@ class RunRequest:
     seed: int = 0
     n_traced_blocks: int = 2
     max_instructions: int = 10**10
+    max_thread_instructions: int = 10**10
     max_findings: int = 20
     may_write_variables: bool = True
 
@@ -311,7 +313,7 @@ class _Launch:
             Context.FAST_TABLE: run.table.fast_address,
             Context.TRACED_TABLE: run.table.traced_address,
             Context.TABLE: run.table.fast_address,
-            Context.SLICE: SPINNING_SLICE if self.emitted.can_spin else run.request.max_instructions,
+            Context.SLICE: SPINNING_SLICE if self.emitted.can_spin else run.request.max_thread_instructions,
             Context.LOCAL_BYTES: self.emitted.n_local_bytes,
             Context.CAN_SPIN: int(self.emitted.can_spin),
             Context.MAY_PARK: int(self.n_blocks > 1),
@@ -390,6 +392,7 @@ class _Launch:
             status = run_queue(lead)
             self._leave(group)
             if status == BlockStatus.OUT_OF_BUDGET:
+                self._note_endless(group)
                 return True
             cursor = load64(lead + Context.CURSOR) + (status != BlockStatus.DONE)
             if status == BlockStatus.PARKED:
@@ -445,14 +448,27 @@ class _Launch:
         place = self._place(load64(context + Context.BLOCK), load64(context + Context.FAULT_THREAD))
         self.run_state.log.add(code, message, site.instruction.location, place)
 
+    def _note_endless(self, group: tuple[_Arena, ...]) -> None:
+        """The thread that has run as much as one may, if that is why the launch was stopped."""
+        allowed = self.run_state.request.max_thread_instructions
+        for arena in () if self.emitted.can_spin else group:
+            for thread in self._threads(arena):
+                # One that came late, when little was left for the launch, was given less.
+                if _status(thread) == Status.OUT_OF_FUEL and load64(thread + Thread.FUEL_GIVEN) == allowed:
+                    location = _last_location(self.emitted.blocks[load64(thread + Thread.OPERATION)])
+                    place = self._place(load64(arena.context + Context.BLOCK), thread)
+                    message = f"one thread has run {allowed} instructions and finds no end"
+                    self.run_state.log.add("no-end", message, location, place)
+                    return
+
+    def _threads(self, arena: _Arena) -> range:
+        """The addresses of their records."""
+        stride = self.emitted.n_frame_bytes
+        return range(arena.threads, arena.threads + stride * self.n_threads, stride)
+
     def _note_deadlock(self, arenas: tuple[_Arena, ...]) -> None:
         """No thread of these blocks can go on. The place is that of one at the barrier of the cluster, if any is."""
-        stride = self.emitted.n_frame_bytes
-        threads = [
-            (arena, arena.threads + index * stride, Status(load64(arena.threads + index * stride + Thread.STATUS)))
-            for arena in arenas
-            for index in range(self.n_threads)
-        ]
+        threads = [(arena, thread, _status(thread)) for arena in arenas for thread in self._threads(arena)]
         waiting = [one for one in threads if one[2] in (Status.CLUSTER, Status.BARRIER, Status.WARP)]
         arena, first, _ = next((one for one in waiting if one[2] == Status.CLUSTER), waiting[0])
         instruction = self.emitted.yields[load64(first + Thread.RESUME) - 1]
@@ -539,6 +555,15 @@ def _native(address: int) -> Any:
 
 
 _TRACE_COUNTERS = (Context.N_REQUESTS, Context.N_SECTORS, Context.N_TRACED, Context.N_UNTRACED)
+
+
+def _status(thread: int) -> Status:
+    return Status(load64(thread + Thread.STATUS))
+
+
+def _last_location(block: Block) -> Location | None:
+    instructions = (*block.instructions, block.terminator)[::-1]
+    return next((one.location for one in instructions if one is not None and one.location is not None), None)
 
 
 def _describe_deadlock(statuses: Sequence[Status], n_blocks: int) -> str:

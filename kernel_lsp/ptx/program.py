@@ -10,15 +10,19 @@ import errno
 import json
 import os
 import sys
+from collections.abc import Sequence
 from typing import Any, TextIO
 
 from kernel_lsp.ptx.buffers import BufferRequest
 from kernel_lsp.ptx.clusters import is_mapped_access, mapped_registers
-from kernel_lsp.ptx.findings import FindingLog
+from kernel_lsp.ptx.endless import EndlessLoop, endless_loops
+from kernel_lsp.ptx.findings import FindingLog, Place
 from kernel_lsp.ptx.jit import CompiledKernel, Compiler, LoadedModule
 from kernel_lsp.ptx.machine import InvalidRequestError, RunRequest, run_steps
 from kernel_lsp.ptx.syntax import Instruction, Module, UnsupportedPtxError
 
+MAX_ENDLESS_LOOPS = 20
+"""As many findings as a run has."""
 OUT_OF_SPACE = (errno.ENOMEM, errno.ENOSPC, errno.EFBIG)
 
 
@@ -59,7 +63,15 @@ class Session:
 
     def _load(self, request: dict[str, Any]) -> dict[str, Any]:
         self._loaded, self._file_name = None, request["file_name"]
-        self._loaded = self._compiler.load(request["ptx"])
+        try:
+            self._loaded = self._compiler.load(request["ptx"])
+        except UnsupportedPtxError as error:
+            # What cannot be run can still be read.
+            if error.module is None or not (endless := tuple(endless_loops(error.module))):
+                raise
+            return {"endless": self._endless(endless, error.module)}
+        if self._loaded.endless:
+            return {"endless": self._endless(self._loaded.endless, self._loaded.module)}
         return {"ok": True, "kernels": [_kernel_facts(kernel) for kernel in self._loaded.kernels.values()]}
 
     def _run(self, request: dict[str, Any]) -> dict[str, Any]:
@@ -72,6 +84,13 @@ class Session:
             "n_blocks_run": [launch.n_blocks_run for launch in result.launches],
         }
         return {"timed_out": result.timed_out, "report": report} if result.timed_out else {"report": report}
+
+    def _endless(self, loops: Sequence[EndlessLoop], module: Module) -> list[dict[str, object]]:
+        """As findings, one a line."""
+        log = FindingLog(module, self._file_name, MAX_ENDLESS_LOOPS)
+        for loop in loops:
+            log.add(loop.code, loop.message, loop.location, Place(loop.kernel, None, None))
+        return log.as_json()
 
     def _unsupported(self, error: UnsupportedPtxError) -> dict[str, Any]:
         instruction = error.instruction
@@ -124,6 +143,7 @@ def _run_request(request: dict[str, Any]) -> RunRequest:
         seed=request.get("seed", 0),
         n_traced_blocks=request.get("n_traced_blocks", 2),
         max_instructions=request.get("max_instructions", 10**10),
+        max_thread_instructions=request.get("max_thread_instructions", 10**10),
         max_findings=request.get("max_findings", 20),
         may_write_variables=request.get("may_write_variables", True),
     )

@@ -134,6 +134,7 @@ def run_block(context: int) -> int:
     order = load64(context + Context.WARP_ORDER)
     stride = load64(context + Context.THREAD_STRIDE)
     threads = load64(context + Context.THREADS)
+    can_wait = load64(context + Context.CAN_SPIN)
     while True:
         n_out_of_fuel = 0
         for position in range(n_warps):
@@ -145,6 +146,8 @@ def run_block(context: int) -> int:
             if ran < 0:
                 return BlockStatus.FAULT
             n_out_of_fuel += ran
+            if n_out_of_fuel > 0 and can_wait == 0:
+                return BlockStatus.OUT_OF_BUDGET
         n_released = release_barriers(context)
         if load64(context + Context.N_LIVE) == 0:
             return finish_block(context)
@@ -152,7 +155,7 @@ def run_block(context: int) -> int:
             if n_released == 0:
                 return BlockStatus.CLUSTER_WAIT if waits_for_cluster(context) else BlockStatus.DEADLOCK
         else:
-            if load64(context + Context.CAN_SPIN) == 0 or refuel(context) == 0:
+            if refuel(context) == 0:
                 return BlockStatus.OUT_OF_BUDGET
             if n_released == 0 and has_stalled(context):
                 return BlockStatus.PARKED
@@ -214,13 +217,15 @@ def finish_block(context: int) -> int:
 
 
 def run_warp(context: int, first: int, n_lanes: int) -> int:
-    """Run the lanes until none can go on. Returns how many ran out of fuel, or -1 after a fault."""
+    """Run the lanes until none can go on. Returns how many ran out of fuel, or -1 after a fault. The first that does is
+    the last to run where no thread waits for another: the others would each take as long."""
     function = load64(context + Context.FUNCTION)
     counts = load64(context + Context.COUNTS)
     table = load64(context + Context.TABLE)
     launch = load64(context + Context.LAUNCH)
     stride = load64(context + Context.THREAD_STRIDE)
     order = load64(context + Context.LANE_ORDER)
+    can_wait = load64(context + Context.CAN_SPIN)
     local_host = table + LOCAL_WINDOW * ENTRY_BYTES + Entry.HOST
     while True:
         n_waiting = 0
@@ -241,6 +246,8 @@ def run_warp(context: int, first: int, n_lanes: int) -> int:
                 n_waiting += 1
             if status == Status.OUT_OF_FUEL:
                 n_out_of_fuel += 1
+                if can_wait == 0:
+                    return n_out_of_fuel
         if n_waiting == 0:
             return n_out_of_fuel
         if resolve_warp(context, first, n_lanes) == 0:

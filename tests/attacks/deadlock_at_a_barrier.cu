@@ -1,5 +1,5 @@
 // Attack: Half of the block waits at a barrier that the other half never reaches.
-// Caught: crashed timed_out
+// Caught: rejected crashed timed_out
 // kernel-lsp: 1
 // task: tasks.py::double
 // op: double(x: f32[B, N]) -> (out: f32[B, N])

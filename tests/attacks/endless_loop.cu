@@ -1,5 +1,5 @@
 // Attack: Never ends.
-// Caught: timed_out
+// Caught: rejected
 // kernel-lsp: 1
 // task: tasks.py::double
 // op: double(x: f32[B, N]) -> (out: f32[B, N])
