@@ -10,10 +10,11 @@ import asyncio
 import itertools
 import shutil
 from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 
 from kernel_lsp.core.verdict import Crashed, TimedOut, Unsupported
+from kernel_lsp.errors import KernelLspError
 from kernel_lsp.evaluate.gpu_attempt import Attempt
 from kernel_lsp.evaluate.gpu_job import GpuFailure, GpuJob, GpuReport, Stages
 from kernel_lsp.evaluate.gpu_lock import GpuLock
@@ -44,14 +45,19 @@ class GpuDevice:
         self.current_candidate = ""
         """The id of the one whose turn it is; empty between turns."""
         self._turns = asyncio.Lock()
+        self._warming: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> GpuDevice:
         """Raises EnvironmentProblem when torch does not see the GPU."""
         await self._slot.__aenter__()
         self._lock = GpuLock(self._slot.facts.uuid, directory=self._lock_directory)
+        self._warming = asyncio.create_task(self._warm_up())
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        if self._warming is not None:
+            self._warming.cancel()
+            await asyncio.gather(self._warming, return_exceptions=True)  # nobody needs it any more
         await self._slot.__aexit__(None, None, None)
 
     @property
@@ -92,6 +98,12 @@ class GpuDevice:
                 if not (isinstance(outcome, Lost) and outcome.was_killed):
                     break
             return _as_outcome(outcome) if isinstance(outcome, Lost) else outcome
+
+    async def _warm_up(self) -> None:
+        """Beside what comes before the first candidate, in a turn: another session may be timing one."""
+        with suppress(KernelLspError):  # who needs the GPU next is told what is wrong with it
+            async with self.turn():
+                await self._slot.warm_up()
 
     @asynccontextmanager
     async def _running(self, candidate_id: str) -> AsyncIterator[None]:

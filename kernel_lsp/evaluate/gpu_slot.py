@@ -19,6 +19,7 @@ from kernel_lsp.core.plan import BoundOperation
 from kernel_lsp.core.verdict import Built
 from kernel_lsp.errors import EnvironmentProblem
 from kernel_lsp.evaluate.canary import Canary, build_canary
+from kernel_lsp.evaluate.timing import GRAPH, Subject, end, prepare
 from kernel_lsp.process.supervisor import Answered, Died, Overran
 from kernel_lsp.process.worker_client import Worker, as_error
 from kernel_lsp.toolchain.compile import Compiler
@@ -26,9 +27,11 @@ from kernel_lsp.toolchain.compile import Compiler
 OPEN_DEADLINE_S = 120.0
 """Importing torch and making a context, on a cold disk."""
 CANARY_DEADLINE_S = 60.0
+WARM_UP_DEADLINE_S = 60.0
 N_CANARY_FAILURES = 3
 """In a row, each in a new worker, before the GPU is given up."""
 CANARY = "canary"
+WARM_UP = "warm-up"
 
 
 @dataclass(frozen=True)
@@ -125,6 +128,17 @@ class GpuSlot:
         if self._canary is None:
             self._canary = await build_canary(self._compiler, self.facts.architecture, self._directory)
         return self._canary
+
+    async def warm_up(self) -> None:
+        """Do once what every candidate has done, so that the first does not pay for first uses. Whatever goes wrong
+        here goes wrong again where it has a name."""
+        await self.ask("warm_up", {"path": str(self._directory / "warm-up.bin")}, deadline_s=WARM_UP_DEADLINE_S)
+        request = {"device": self.index, "method": GRAPH}
+        probe = await prepare(WARM_UP, WARM_UP, self, "prepare_probe", request, WARM_UP_DEADLINE_S)
+        if isinstance(probe, Subject):
+            block = {"subject": WARM_UP, "n_samples": 1, "n_warm_samples": 1, "n_operator_calls": 1}
+            await self.ask("time_block", block, deadline_s=WARM_UP_DEADLINE_S)
+            await end(probe)
 
     async def ask(self, command: str, arguments: Mapping[str, Any], *, deadline_s: float) -> dict[str, Any] | Lost:
         """One request. After `Lost` the next `ready` replaces the worker."""

@@ -11,6 +11,7 @@ from typing import Any
 from .gpu_check import forget, handle_check, handle_recheck
 from .gpu_device import open_device
 from .gpu_load import LOADED, handle_load, unload
+from .gpu_warm import warm_up
 
 __all__ = ["COMMANDS", "LOADED"]
 
@@ -23,6 +24,7 @@ def handle_unload(request: dict[str, Any]) -> dict[str, Any]:
 
 COMMANDS = {
     "open_device": open_device,
+    "warm_up": warm_up,
     "load": handle_load,
     "unload": handle_unload,
     "check": handle_check,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -80,6 +81,7 @@ def unload_module(module: Any) -> None:
     driver().cuModuleUnload(module)
 
 
+@functools.lru_cache(maxsize=1)
 def driver_version() -> str:
     """Of the kernel module, e.g. ``580.159.04``; ``unknown`` where nothing tells."""
     try:
