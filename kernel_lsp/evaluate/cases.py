@@ -57,6 +57,7 @@ FAMILIES = (
     "large",
     "uniform",
     "special_inf",
+    "negative_zeros",
 )
 """Beside `normal` and `given`; ordered by what they have been seen to catch."""
 

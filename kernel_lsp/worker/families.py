@@ -10,6 +10,7 @@ SCALE_UP, SCALE_DOWN = 3.0, 0.01
 LARGE = 1e4
 INTEGER_BOUND = 3
 """Small integers are within [-3, 3]: sums of thousands of their products are exact in f32."""
+NEGATIVE_ZEROS_ONE_IN = 4
 PARAMETER_NOISE = 0.1
 """Relative to a parameter's own size, or absolute where it is all zeros: weights of ones and biases of zeros would hide
 a kernel that forgets them."""
@@ -44,6 +45,13 @@ def _small_integers(shape: tuple[int, ...], generator: torch.Generator) -> torch
     return torch.randint(-INTEGER_BOUND, INTEGER_BOUND + 1, shape, generator=generator).float()
 
 
+def _negative_zeros(shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
+    """Normal numbers, but for one in four that is -0.0. No zero is positive: which of two zeros is the larger, nobody
+    needs to agree on."""
+    is_zero = torch.randint(0, NEGATIVE_ZEROS_ONE_IN, shape, generator=generator) == 0
+    return torch.where(is_zero, torch.tensor(-0.0), _normal(shape, generator))
+
+
 def _large(shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
     """Either sign, magnitudes from half of `LARGE` up to it."""
     magnitude = LARGE * (0.5 + 0.5 * torch.rand(shape, generator=generator))
@@ -63,6 +71,7 @@ FAMILIES: dict[str, Make] = {
     "large": _large,
     "special_nan": _normal,
     "special_inf": _normal,
+    "negative_zeros": _negative_zeros,
 }
 """Family -> how its floating inputs are made. `given` is made by the user's own `get_inputs`."""
 ROW_FAMILIES = ("constant_rows", "one_hot")

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from kernel_lsp.core.verdict import TensorError
-from kernel_lsp.evaluate import arrays, compare, cpu, judgement, pipeline
+from kernel_lsp.evaluate import arrays, cases, compare, cpu, judgement, pipeline
 from kernel_lsp.evaluate.cases import Case
 from kernel_lsp.ptx.executor import RunOptions
 
@@ -53,6 +53,12 @@ def _sizes(monkeypatch: pytest.MonkeyPatch) -> None:
 def _families(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only inputs as the task makes them."""
     monkeypatch.setattr(pipeline, "full_cases", lambda *_: [])
+
+
+def _zeros(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No input holds a negative zero."""
+    families = tuple(family for family in cases.FAMILIES if family != "negative_zeros")
+    monkeypatch.setattr(cases, "FAMILIES", families)
 
 
 def _poison(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,6 +111,7 @@ SWITCHES: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
     "orders": _orders,
     "sizes": _sizes,
     "families": _families,
+    "zeros": _zeros,
     "poison": _poison,
     "patterns": _patterns,
     "initialised": _initialised,

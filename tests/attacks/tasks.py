@@ -62,3 +62,13 @@ def cumulative(x: torch.Tensor) -> torch.Tensor:
 # kernel-lsp: x=f32[40, 72]
 def transpose(x: torch.Tensor) -> torch.Tensor:
     return x.t().contiguous()
+
+
+# kernel-lsp: x=f32[64, 256]
+def reciprocal(x: torch.Tensor) -> torch.Tensor:
+    return 1.0 / x
+
+
+# kernel-lsp: x=f32[64, 256]
+def sign_bit_of(x: torch.Tensor) -> torch.Tensor:
+    return torch.copysign(torch.ones_like(x), x)

@@ -122,3 +122,13 @@ def large_linear(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
 # kernel-lsp: x=f32[64, 256]
 def first_and_rest(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return x.amax(dim=-1), x.sum(dim=0)
+
+
+# kernel-lsp: x=f32[64, 256]
+def reciprocal(x: torch.Tensor) -> torch.Tensor:
+    return 1.0 / x
+
+
+# kernel-lsp: x=f32[64, 256], y=f32[64, 256]
+def angle_of(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return torch.atan2(y, x) + torch.copysign(x, y)

@@ -92,6 +92,11 @@ class TestFamilies:
         np.testing.assert_array_equal(x, np.round(x))
         assert set(np.unique(x)) == {-3, -2, -1, 0, 1, 2, 3}
 
+    def test_a_quarter_is_negative_zero_and_no_zero_is_positive(self, tmp_path: Path) -> None:
+        x = self.x("negative_zeros", tmp_path)
+        assert 0.1 < (x == 0).mean() < 0.4
+        assert np.signbit(x[x == 0]).all()
+
     def test_special_values_are_placed_once(self, tmp_path: Path) -> None:
         assert np.isnan(self.x("special_nan", tmp_path)).sum() == 1
         case = self.case("special_inf", tmp_path)
