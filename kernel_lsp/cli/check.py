@@ -10,7 +10,7 @@ from kernel_lsp.cli import console
 from kernel_lsp.config import load_settings
 from kernel_lsp.core.finding import Finding, Severity
 from kernel_lsp.core.verdict import BuildFailed, Unsupported, Verdict
-from kernel_lsp.evaluate.check import check_kernel
+from kernel_lsp.evaluate.session_start import SessionStart
 from kernel_lsp.evaluate.timing_words import detail_lines, one_line
 
 STYLES = {
@@ -29,7 +29,10 @@ def main(kernel: Path, task: str | None, overrides: Mapping[str, Any], as_json: 
 async def _check(kernel: Path, task: str | None, overrides: Mapping[str, Any], as_json: bool) -> int:
     settings = load_settings(Path.cwd(), overrides)
     with console.stderr.status(f"checking {kernel}"):
-        verdict = await check_kernel(kernel, task, Path.cwd(), settings)
+        async with SessionStart(settings) as start:
+            from kernel_lsp.evaluate.check import check_kernel  # takes half a second, and the worker has begun
+
+            verdict = await check_kernel(kernel, task, Path.cwd(), settings, start)
     if as_json:
         console.print_json(verdict)
     else:

@@ -15,6 +15,7 @@ from kernel_lsp.evaluate.foreign import check_foreign
 from kernel_lsp.evaluate.pipeline import DEVICE_NAME
 from kernel_lsp.evaluate.progress import StageTimes
 from kernel_lsp.evaluate.session import Session
+from kernel_lsp.evaluate.session_start import SessionStart
 from kernel_lsp.plan.parser import parse
 from kernel_lsp.source.foreign import foreign_source
 from kernel_lsp.source.pytorch import read_target
@@ -22,17 +23,19 @@ from kernel_lsp.source.pytorch import read_target
 MAX_KERNEL_BYTES = 4 << 20
 
 
-async def check_kernel(kernel: Path, target: str | None, directory: Path, settings: Settings) -> Verdict:
+async def check_kernel(
+    kernel: Path, target: str | None, directory: Path, settings: Settings, start: SessionStart | None = None
+) -> Verdict:
     """The full verdict on a `.cu` file, or on a file with host code of its own (`foreign`).
 
-    The task is `target`, or what the file's `task:` line says.
+    The task is `target`, or what the file's `task:` line says. `start` is what a session begins with, where it has.
 
     Raises UserError for a file that cannot be read or has no task, TargetError when the task cannot be captured.
     """
     text = read_kernel(kernel)
     foreign = foreign_source(kernel.name, text)
     if foreign is not None:
-        return await check_foreign(kernel, text, foreign, find_task(kernel, None, target, directory), settings)
+        return await check_foreign(kernel, text, foreign, find_task(kernel, None, target, directory), settings, start)
     parsed = parse(text)
     candidate = Candidate(text=text, origin=Origin(proposer="user", description=str(kernel)))
     if parsed.plan is None:
@@ -41,8 +44,9 @@ async def check_kernel(kernel: Path, target: str | None, directory: Path, settin
     times = StageTimes()
     async with AsyncExitStack() as stack:
         with times.stage("session"):
-            session = await stack.enter_async_context(Session(settings))
+            session = await stack.enter_async_context(Session(settings, start))
             await session.gpu_index()
+        session.begin(text, parsed.plan)
         with times.stage("capture"):
             task = await session.capture(source, with_backward=parsed.plan.backward is not None)
         with times.stage("evaluator"):

@@ -50,6 +50,8 @@ MIN_COVERAGE = 0.7
 N_PROFILED_BLOCKS = 6
 """Blocks per launch that are run to count instructions: first, last and random ones."""
 MIN_SAMPLED_BLOCKS = 8
+GIVEN, RUNS = "given", "runs"
+"""Folders of inputs and of outputs."""
 
 
 @dataclass(frozen=True)
@@ -93,6 +95,13 @@ class Limits:
     max_thread_instructions: int = DEFAULT_MAX_INSTRUCTIONS
 
 
+def new_executor(directory: Path, sandbox: SandboxLevel | None) -> PtxExecutor:
+    """An executor that may read and write what the runs of the device in this folder need, and nothing else. `sandbox`
+    is how it is confined; None takes the strongest level that this machine has."""
+    (directory / GIVEN).mkdir(parents=True, exist_ok=True)
+    return PtxExecutor(directory / RUNS, directory / GIVEN, sandbox=sandbox)
+
+
 class CpuDevice:
     """One task's cases on the executor. Holds no state of a candidate: several evaluations may use it at once.
 
@@ -100,17 +109,10 @@ class CpuDevice:
     be lies in neither.
     """
 
-    def __init__(
-        self, store: CaseStore, worker: Worker, directory: Path, *, sandbox: SandboxLevel | None = None
-    ) -> None:
-        self._store, self._worker, self._sandbox = store, worker, sandbox
-        self._given, self._runs = directory / "given", directory / "runs"
+    def __init__(self, store: CaseStore, worker: Worker, directory: Path) -> None:
+        self._store, self._worker = store, worker
+        self._given, self._runs = directory / GIVEN, directory / RUNS
         self._n_runs = 0
-
-    def new_executor(self) -> PtxExecutor:
-        """An executor that may read and write what the runs of this device need, and nothing else."""
-        self._given.mkdir(parents=True, exist_ok=True)
-        return PtxExecutor(self._runs, self._given, sandbox=self._sandbox)
 
     async def profile(
         self, executor: PtxExecutor, built: Built, bound: BoundOperation, case: Case, limits: Limits

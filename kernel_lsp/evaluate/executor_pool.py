@@ -3,10 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
 
-from kernel_lsp.ptx.executor import PtxExecutor
+from kernel_lsp.errors import KernelLspError
+from kernel_lsp.evaluate.building import Module
+from kernel_lsp.ptx.executor import Loaded, LoadOutcome, PtxExecutor
+
+
+@dataclass(frozen=True)
+class _LoadedAhead:
+    """What an executor has loaded and not run yet."""
+
+    executor: PtxExecutor
+    module: Module
+    outcome: Loaded
 
 
 class ExecutorPool:
@@ -18,10 +30,17 @@ class ExecutorPool:
         self._idle: list[PtxExecutor] = []
         self._starting: asyncio.Task[PtxExecutor] | None = None
         self._slots = asyncio.Semaphore(n_slots)
+        self._ahead: _LoadedAhead | None = None
 
     def start(self) -> None:
-        """Begin to start the first."""
-        self._starting = asyncio.create_task(self._new())
+        """Begin to start the first, unless that has begun."""
+        if self._starting is None:
+            self._starting = asyncio.create_task(self._new())
+
+    def start_with(self, module: Awaitable[Module | None]) -> None:
+        """Begin to start the first, and have it load a module as soon as there is one. What cannot be loaded is found
+        out again by who loads it with `load`."""
+        self._starting = asyncio.create_task(self._new_with(module))
 
     async def close(self) -> None:
         """End those that nobody uses; what is in use ends with its use."""
@@ -46,6 +65,13 @@ class ExecutorPool:
                 raise
             self._idle.append(executor)
 
+    async def load(self, executor: PtxExecutor, module: Module) -> LoadOutcome:
+        """What `executor.load` says: known at once of a module that it loaded ahead."""
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None and ahead.executor is executor and ahead.module == module and executor.is_alive:
+            return ahead.outcome
+        return await executor.load(module.ptx, module.file_name)
+
     async def _first_or_new(self) -> PtxExecutor:
         starting, self._starting = self._starting, None
         return await (starting or self._new())
@@ -57,3 +83,18 @@ class ExecutorPool:
         except BaseException:
             await executor.close()
             raise
+
+    async def _new_with(self, module: Awaitable[Module | None]) -> PtxExecutor:
+        executor = await self._new()
+        given = loaded = None
+        try:
+            with suppress(KernelLspError):  # raised again where the module is needed
+                given = await module
+            if given is not None:
+                loaded = await executor.load(given.ptx, given.file_name)
+        except BaseException:
+            await executor.close()
+            raise
+        if given is not None and isinstance(loaded, Loaded):
+            self._ahead = _LoadedAhead(executor, given, loaded)
+        return executor

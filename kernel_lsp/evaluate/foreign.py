@@ -37,6 +37,7 @@ from kernel_lsp.evaluate.foreign_timing import time_given
 from kernel_lsp.evaluate.gpu_slot import Lost
 from kernel_lsp.evaluate.progress import Progress
 from kernel_lsp.evaluate.session import Session
+from kernel_lsp.evaluate.session_start import SessionStart
 from kernel_lsp.evaluate.timing_operation import OperationTimer
 from kernel_lsp.process.confinement import SandboxLevel
 from kernel_lsp.source.foreign import ForeignSource, python_findings
@@ -65,12 +66,19 @@ NOT_HIDDEN = (
 
 
 async def check_foreign(
-    file: Path, text: str, source: ForeignSource, target: TargetSource, settings: Settings
+    file: Path,
+    text: str,
+    source: ForeignSource,
+    target: TargetSource,
+    settings: Settings,
+    start: SessionStart | None = None,
 ) -> Verdict:
-    """The full verdict. Raises TargetError when the task cannot be captured, EnvironmentProblem without a compiler."""
+    """The full verdict. `start` is what a session begins with, where it has.
+
+    Raises TargetError when the task cannot be captured, EnvironmentProblem without a compiler."""
     candidate = Candidate(text=text, origin=Origin(proposer="user", description=str(file)))
     async with AsyncExitStack() as stack:
-        session = await stack.enter_async_context(Session(settings))
+        session = await stack.enter_async_context(Session(settings, start))
         check = _Check(session, stack, file, text, source, target, Progress(candidate.id))
         return await check.verdict()
 

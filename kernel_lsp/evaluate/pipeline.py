@@ -32,6 +32,7 @@ from kernel_lsp.core.verdict import (
     Verdict,
 )
 from kernel_lsp.errors import PlanError, ScratchFullError
+from kernel_lsp.evaluate.building import COMPILED_AS, Module, module_of, request_of
 from kernel_lsp.evaluate.case_store import CaseStore, NoCase
 from kernel_lsp.evaluate.cases import (
     Case,
@@ -47,7 +48,7 @@ from kernel_lsp.evaluate.cases import (
     wide_cases,
     wide_sizes,
 )
-from kernel_lsp.evaluate.cpu import CpuDevice, Profile, Skipped
+from kernel_lsp.evaluate.cpu import CpuDevice, Profile, Skipped, new_executor
 from kernel_lsp.evaluate.executor_checks import FULL_LIMITS, ExecutorChecks
 from kernel_lsp.evaluate.executor_pool import ExecutorPool
 from kernel_lsp.evaluate.gpu_checks import GpuChecks, MeasuringGpu
@@ -57,7 +58,7 @@ from kernel_lsp.gpu.specs import GpuSpec
 from kernel_lsp.process.confinement import SandboxLevel
 from kernel_lsp.process.worker_client import CaseFiles, Worker
 from kernel_lsp.ptx.executor import Loaded
-from kernel_lsp.toolchain.compile import BuildRequest, Compiler
+from kernel_lsp.toolchain.compile import Compiler
 from kernel_lsp.toolchain.integrity import audit
 from kernel_lsp.toolchain.ptx_identity import program_hash
 
@@ -67,8 +68,6 @@ MIN_SLOTS, MAX_SLOTS = 2, 8
 N_SLOTS = max(MIN_SLOTS, min(MAX_SLOTS, (os.cpu_count() or 1) // 2))
 """Candidates under way at once: a compiler and an executor are one core each, and the GPU takes one at a time."""
 DEVICE_NAME = "PTX executor (CPU)"
-COMPILED_AS = "kernel.cu"
-"""What a candidate's text is called while it is compiled (`BuildRequest.file_name`), and so in the PTX."""
 FRESH_SEED_BITS = 31
 N_BEFORE_FRESH = 2
 """The captured sizes and the first small ones come before it, and what the time allows after it."""
@@ -107,17 +106,19 @@ class Evaluator:
         seed: int,
         measured_on: MeasuringGpu | None = None,
         sandbox: SandboxLevel | None = None,
+        executors: ExecutorPool | None = None,
     ) -> None:
         """`measured_on` is where candidates are run and timed beside the executor; None for the executor alone.
-        `sandbox` is how executors are confined; None takes the strongest level that this machine has."""
+        `sandbox` is how executors are confined; None takes the strongest level that this machine has. `executors` are
+        of the same folder, where some have begun already."""
         self._task, self._compiler, self._gpu, self._seed = task, compiler, gpu, seed
         self._gpu_device = None if measured_on is None else measured_on.device
         self._store = CaseStore(task, worker, directory, self._gpu_device)
-        self._device = CpuDevice(self._store, worker, directory, sandbox=sandbox)
+        self._device = CpuDevice(self._store, worker, directory)
         self._executor_checks = ExecutorChecks(task, self._device, gpu)
         self._gpu_checks = None if measured_on is None else GpuChecks(self._store, measured_on, seed)
         self._fresh_seed = secrets.randbits(FRESH_SEED_BITS)
-        self._executors = ExecutorPool(self._device.new_executor, N_SLOTS)
+        self._executors = executors or ExecutorPool(lambda: new_executor(directory, sandbox), N_SLOTS)
         self._under_way: set[asyncio.Task[Verdict]] = set()
 
     async def __aenter__(self) -> Evaluator:
@@ -197,7 +198,7 @@ class Evaluator:
     ) -> tuple[Profile, ...] | CheckOutcome:
         profiles = []
         async with self._executors.executor() as executor:
-            loaded = await executor.load(built.ptx, COMPILED_AS)
+            loaded = await self._executors.load(executor, Module(built.ptx, COMPILED_AS))
             if not isinstance(loaded, Loaded):
                 return loaded
             for case, bound in plans:
@@ -238,7 +239,7 @@ class Evaluator:
     ) -> CheckOutcome | None:
         """All that the executor is asked; None when nothing failed."""
         async with self._executors.executor() as executor:
-            loaded = await executor.load(built.ptx, f"{prepared.plan.forward.name}.cu")
+            loaded = await self._executors.load(executor, module_of(built, prepared.plan))
             if isinstance(loaded, Rejected):
                 return _with_names(loaded, built)
             if not isinstance(loaded, Loaded):
@@ -287,14 +288,7 @@ class Evaluator:
         self, candidate: Candidate, operations: Sequence[BoundOperation], file_name: str = COMPILED_AS
     ) -> Built | BuildFailed | TimedOut:
         names: set[str] = set().union(*(kernel_names(operation) for operation in operations))
-        gpu = self._gpu_device
-        request = BuildRequest(
-            text=candidate.text,
-            file_name=file_name,
-            name_expressions=tuple(sorted(names)),
-            architecture=self._gpu.architecture.name if gpu is None else gpu.facts.architecture,
-        )
-        return await self._compiler.compile(request)
+        return await self._compiler.compile(request_of(candidate.text, names, self._gpu, self._gpu_device, file_name))
 
     def _verdict(
         self,

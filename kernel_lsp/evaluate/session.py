@@ -5,49 +5,63 @@ from __future__ import annotations
 
 import itertools
 from contextlib import AsyncExitStack
+from dataclasses import dataclass
 from pathlib import Path
 
 from kernel_lsp.config import Settings
+from kernel_lsp.core.plan import LaunchPlan
 from kernel_lsp.core.target import TargetSource
 from kernel_lsp.core.task import Task
 from kernel_lsp.errors import EnvironmentProblem, SettingError
+from kernel_lsp.evaluate.building import Module, build_ahead
+from kernel_lsp.evaluate.cpu import new_executor
 from kernel_lsp.evaluate.cuda import GpuDevice
+from kernel_lsp.evaluate.executor_pool import ExecutorPool
 from kernel_lsp.evaluate.gpu_checks import MeasuringGpu
 from kernel_lsp.evaluate.pipeline import N_SLOTS, Evaluator
-from kernel_lsp.evaluate.scratch import scratch_folder
 from kernel_lsp.evaluate.session_gpu import SessionGpu
+from kernel_lsp.evaluate.session_start import SessionStart
 from kernel_lsp.evaluate.timing_operation import OperationTimer
 from kernel_lsp.gpu.presence import has_gpu
 from kernel_lsp.gpu.specs import GpuSpec, find_gpu
-from kernel_lsp.process.confinement import SandboxLevel, sandbox_level
-from kernel_lsp.process.interpreter import find_python
+from kernel_lsp.process.confinement import SandboxLevel
 from kernel_lsp.process.worker_client import Worker
 from kernel_lsp.toolchain.cache import BuildCache
 from kernel_lsp.toolchain.compile import Compiler
 from kernel_lsp.toolchain.discovery import find_toolchain
 
 
+@dataclass(frozen=True)
+class _Ahead:
+    """Executors that began before there was an evaluator, and the folder that they may use."""
+
+    directory: Path
+    executors: ExecutorPool
+
+
 class Session:
     """Use as ``async with``. Raises EnvironmentProblem or SettingError when something is missing."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, start: SessionStart | None = None) -> None:
+        """`start` is one that was entered already."""
         self.settings = settings
         self._stack = AsyncExitStack()
-        self._sandbox = sandbox_level(settings.sandbox)
+        self._start = start
         self.gpu: GpuSpec
-        self.worker: Worker
         self._compiler: Compiler
-        self._scratch: Path
         self._session_gpu: SessionGpu | None = None
         self._n_evaluators = itertools.count()
-        self._workers: list[Worker] = []
+        self._ahead: _Ahead | None = None
 
     async def __aenter__(self) -> Session:
         async with AsyncExitStack() as stack:
             self.gpu = find_gpu(self.settings.target_gpu)
-            python = await find_python(self.settings.python)
-            toolchain = find_toolchain(self.settings.cuda_directory, user_site_packages=site_packages(python))
-            self._scratch = stack.enter_context(scratch_folder())
+            if self._start is None:
+                self._start = await stack.enter_async_context(SessionStart(self.settings))
+            self._start.check()
+            toolchain = find_toolchain(
+                self.settings.cuda_directory, user_site_packages=site_packages(self.worker.python)
+            )
             cache = BuildCache(self.settings.cache_directory)
             self._compiler = await stack.enter_async_context(
                 Compiler(
@@ -55,10 +69,9 @@ class Session:
                     cache=cache,
                     n_processes=N_SLOTS,
                     deadline_s=self.settings.compile_deadline_s,
-                    sandbox=self._sandbox,
+                    sandbox=self.sandbox,
                 )
             )
-            self.worker = await stack.enter_async_context(self.new_worker(python))
             stack.push_async_callback(self._close_gpu)
             if self.settings.device != "cpu" and has_gpu():
                 self._start_gpu()
@@ -66,14 +79,23 @@ class Session:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        for worker in self._workers:
-            worker.kill()
+        self._started.kill()
         await self._stack.aclose()
+
+    @property
+    def _started(self) -> SessionStart:
+        assert self._start is not None, "the session was not entered"
+        return self._start
+
+    @property
+    def worker(self) -> Worker:
+        """The one that captures."""
+        return self._started.worker
 
     @property
     def scratch(self) -> Path:
         """The session's folder, which its workers may write to."""
-        return self._scratch
+        return self._started.scratch
 
     @property
     def include_directories(self) -> tuple[Path, ...]:
@@ -83,23 +105,15 @@ class Session:
     @property
     def sandbox(self) -> SandboxLevel:
         """How processes of this session are confined."""
-        return self._sandbox
+        return self._started.sandbox
 
     def new_worker(self, python: Path) -> Worker:
         """A worker, not started, with the deadline, the folders and the confinement of this session."""
-        worker = Worker(
-            python,
-            capture_deadline_s=self.settings.capture_deadline_s,
-            scratch=self._scratch,
-            cache=self.settings.cache_directory,
-            sandbox=self._sandbox,
-        )
-        self._workers.append(worker)
-        return worker
+        return self._started.new_worker(python)
 
     def new_folder(self, name: str) -> Path:
         """An empty folder that ends with the session."""
-        folder = self._scratch / f"{name}-{next(self._n_evaluators)}"
+        folder = self.scratch / f"{name}-{next(self._n_evaluators)}"
         folder.mkdir(parents=True)
         return folder
 
@@ -119,6 +133,15 @@ class Session:
         """The target as a task. Raises TargetError, EnvironmentProblem."""
         return await self.worker.capture(source, with_backward=with_backward)
 
+    def begin(self, text: str, plan: LaunchPlan) -> None:
+        """Begin to build a kernel, and have an executor load it, while its task is captured. The next `evaluator` has
+        both."""
+        directory = self._evaluator_folder()
+        pool = ExecutorPool(lambda: new_executor(directory, self.sandbox), N_SLOTS)
+        pool.start_with(self._build_ahead(text, plan))
+        self._stack.push_async_callback(pool.close)
+        self._ahead = _Ahead(directory, pool)
+
     async def executor(self, task: Task) -> Evaluator:
         """An evaluator that uses no GPU, for what is checked before one is; it ends with the session."""
         evaluator = Evaluator(
@@ -126,25 +149,27 @@ class Session:
             self.worker,
             self._compiler,
             self.gpu,
-            self._scratch / f"evaluate-{next(self._n_evaluators)}",
+            self._evaluator_folder(),
             seed=self.settings.seed,
-            sandbox=self._sandbox,
+            sandbox=self.sandbox,
         )
         return await self._stack.enter_async_context(evaluator)
 
     async def evaluator(self, task: Task) -> Evaluator:
         """An evaluator of this task's candidates; it ends with the session."""
         await self.gpu_index()
-        device = await self.gpu_device()
+        device, ahead = await self.gpu_device(), self._ahead
+        self._ahead = None
         evaluator = Evaluator(
             task,
             self.worker,
             self._compiler,
             self.gpu,
-            self._scratch / f"evaluate-{next(self._n_evaluators)}",
+            self._evaluator_folder() if ahead is None else ahead.directory,
             seed=self.settings.seed,
             measured_on=None if device is None else await self._measuring_gpu(task, device),
-            sandbox=self._sandbox,
+            sandbox=self.sandbox,
+            executors=None if ahead is None else ahead.executors,
         )
         return await self._stack.enter_async_context(evaluator)
 
@@ -174,6 +199,12 @@ class Session:
         )
         return await self._stack.enter_async_context(timer)
 
+    def _evaluator_folder(self) -> Path:
+        return self.scratch / f"evaluate-{next(self._n_evaluators)}"
+
+    async def _build_ahead(self, text: str, plan: LaunchPlan) -> Module | None:
+        return await build_ahead(self._compiler, text, plan, self.gpu, await self.gpu_device())
+
     async def _measuring_gpu(self, task: Task, device: GpuDevice) -> MeasuringGpu:
         return MeasuringGpu(device, await self.timer(task, device))
 
@@ -188,7 +219,7 @@ class Session:
     def _start_gpu(self) -> None:
         index = int(self.settings.device.partition(":")[2] or 0)  # of auto, cuda or cuda:N
         self._session_gpu = SessionGpu(
-            index, lambda: self.new_worker(self.worker.python), self._compiler, self._scratch / "gpu"
+            index, lambda: self.new_worker(self.worker.python), self._compiler, self.scratch / "gpu"
         )
 
     async def _close_gpu(self) -> None:

@@ -19,16 +19,20 @@ async def find_python(option: Path | None) -> Path:
 
     Raises EnvironmentProblem when the named one, or none at all, can be used.
     """
-    if option is not None:
-        return await _checked(option, f"--python {option}")
-    for variable in ("VIRTUAL_ENV", "CONDA_PREFIX"):
-        if os.environ.get(variable):
-            return await _checked(Path(os.environ[variable]) / "bin" / "python", f"${variable}")
+    named = _named(option)
+    if named is not None:
+        return await _checked(*named)
     on_path = shutil.which("python3")
     for python in dict.fromkeys([on_path or sys.executable, sys.executable]):
         if await _probe(Path(python)) == "":
             return Path(python)
     return await _checked(Path(sys.executable), "this interpreter")
+
+
+def named_python(option: Path | None) -> Path | None:
+    """What `find_python` will find if it has torch, for who starts it meanwhile; None where it has to look."""
+    named = _named(option)
+    return None if named is None else _absolute(named[0])
 
 
 # --- below: looking at one
@@ -40,9 +44,24 @@ _PROBE = (
 """The confined worker may not write beside its files, so its bytecode is made here."""
 
 
+def _named(option: Path | None) -> tuple[Path, str] | None:
+    """The interpreter that the settings or the active environment name, and what names it."""
+    if option is not None:
+        return option, f"--python {option}"
+    for variable in ("VIRTUAL_ENV", "CONDA_PREFIX"):
+        if os.environ.get(variable):
+            return Path(os.environ[variable]) / "bin" / "python", f"${variable}"
+    return None
+
+
+def _absolute(python: Path) -> Path:
+    """Symbolic links stay: they are how environments work."""
+    return Path(os.path.abspath(python.expanduser()))
+
+
 async def _checked(python: Path, what: str) -> Path:
-    """`python`, once it is known to be a Python with torch. Symbolic links stay: they are how environments work."""
-    python = Path(os.path.abspath(python.expanduser()))
+    """`python`, once it is known to be a Python with torch."""
+    python = _absolute(python)
     problem = await _probe(python)
     if not problem:
         return python

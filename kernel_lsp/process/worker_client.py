@@ -160,6 +160,11 @@ class Worker:
             devices=tuple(reply["devices"]),
         )
 
+    async def prepare_capture(self) -> None:
+        """Have it import what a capture needs, which takes seconds. What is wrong there is told by whoever asks next;
+        what is asked meanwhile waits its turn."""
+        await self.converse("prepare_capture", {}, deadline_s=self._capture_deadline_s)
+
     async def capture(self, source: TargetSource, *, with_backward: bool, configuration: int = 0) -> Task:
         """Import the user's file, run what it names on inputs without values, and return its graph.
 

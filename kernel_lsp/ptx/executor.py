@@ -143,6 +143,10 @@ class PtxExecutor:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
+    @property
+    def is_alive(self) -> bool:
+        return self._conversation is not None and self._conversation.is_alive
+
     async def close(self) -> None:
         """End the process."""
         if self._conversation is not None:
@@ -152,7 +156,7 @@ class PtxExecutor:
     async def load(self, ptx: str, file_name: str, *, deadline_s: float = DEFAULT_DEADLINE_S) -> LoadOutcome:
         """Compile a PTX text. `file_name` is the `.cu` file's name, as findings should call it. Rejected when one of
         its loops cannot end."""
-        if self._conversation is None or not self._conversation.is_alive:
+        if not self.is_alive:
             await self._start()
         answer = await self._ask({"command": "load", "ptx": ptx, "file_name": file_name}, deadline_s)
         if not isinstance(answer, dict):

@@ -13,10 +13,12 @@ import traceback
 from typing import Any, Callable, TextIO
 
 from .failure import EnvironmentFailure, Failure
+from .imports import start_driver, without_collections
 
 OLDEST_TORCH = (2, 6)
 COMMANDS = {
     "describe": ("describe", "describe"),
+    "prepare_capture": ("prepared", "prepare_capture"),
     "capture": ("capture", "capture"),
     "make_cases": ("cases", "make_cases"),
     "run_library": ("library", "run_library"),
@@ -45,6 +47,7 @@ def serve() -> None:
     """Answer requests until stdin ends."""
     requests, answers = _private_streams()
     sys.dont_write_bytecode = sys.pycache_prefix is None  # nothing may be written beside the user's file
+    start_driver()
     for line in requests:
         answers.write(json.dumps(answer(json.loads(line))) + "\n")
         answers.flush()
@@ -64,6 +67,11 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def _find(command: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    with without_collections():
+        return _import(command)
+
+
+def _import(command: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
     _need_torch()
     if command in COMMANDS:
         module, function = COMMANDS[command]

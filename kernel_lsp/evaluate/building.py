@@ -1,0 +1,66 @@
+"""How a candidate is compiled, and what of it may begin before its task is known: a build needs the text, its plan's
+kernels and the GPU, and the executor needs the build."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kernel_lsp.core.expression import ExpressionError
+from kernel_lsp.core.finding import Severity
+from kernel_lsp.core.plan import Launch, LaunchPlan
+from kernel_lsp.core.verdict import Built
+from kernel_lsp.evaluate.cuda import GpuDevice
+from kernel_lsp.gpu.specs import GpuSpec
+from kernel_lsp.plan.binding import kernel_name
+from kernel_lsp.toolchain.compile import BuildRequest, Compiler
+from kernel_lsp.toolchain.integrity import audit
+
+COMPILED_AS = "kernel.cu"
+"""What a candidate's text is called while it is compiled (`BuildRequest.file_name`), and so in the PTX."""
+
+
+@dataclass(frozen=True)
+class Module:
+    """A PTX text, and what its file is called."""
+
+    ptx: str
+    file_name: str
+
+
+def request_of(
+    text: str, names: set[str], gpu: GpuSpec, device: GpuDevice | None, file_name: str = COMPILED_AS
+) -> BuildRequest:
+    """The build for the GPU that measures, else for the one that estimates are for."""
+    return BuildRequest(
+        text=text,
+        file_name=file_name,
+        name_expressions=tuple(sorted(names)),
+        architecture=gpu.architecture.name if device is None else device.facts.architecture,
+    )
+
+
+def module_of(built: Built, plan: LaunchPlan) -> Module:
+    """What executors load."""
+    return Module(built.ptx, f"{plan.forward.name}.cu")
+
+
+async def build_ahead(
+    compiler: Compiler, text: str, plan: LaunchPlan, gpu: GpuSpec, device: GpuDevice | None
+) -> Module | None:
+    """Build a text as its evaluation will, which then finds the build in the compiler's cache. None when the names of
+    kernels depend on sizes, and for what an evaluation refuses: it finds that out again, and says so."""
+    names = _names_without_sizes(plan)
+    if names is None:
+        return None
+    built = await compiler.compile(request_of(text, names, gpu, device))
+    if not isinstance(built, Built) or any(found.severity is Severity.ERROR for found in audit(text, built)):
+        return None
+    return module_of(built, plan)
+
+
+def _names_without_sizes(plan: LaunchPlan) -> set[str] | None:
+    launches = [step for operation in plan.operations for step in operation.steps if isinstance(step, Launch)]
+    try:
+        return {kernel_name(launch, {}) for launch in launches}
+    except ExpressionError:
+        return None

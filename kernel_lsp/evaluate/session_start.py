@@ -1,0 +1,90 @@
+"""What a session begins with: the user's interpreter, the scratch folder, and the worker that captures.
+
+The worker takes seconds to import torch. So this imports little itself, and a command may start it before it imports
+the rest of what it needs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+from kernel_lsp.config import Settings
+from kernel_lsp.errors import KernelLspError
+from kernel_lsp.evaluate.scratch import scratch_folder
+from kernel_lsp.process.confinement import SandboxLevel, sandbox_level
+from kernel_lsp.process.interpreter import find_python, named_python
+from kernel_lsp.process.worker_client import Worker
+
+
+class SessionStart:
+    """Use as ``async with``. What is wrong with the machine is raised by `check` alone: whoever entered may meanwhile
+    find something wrong with what the user gave, which is to be said first."""
+
+    sandbox: SandboxLevel
+    scratch: Path
+    worker: Worker
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self._stack = AsyncExitStack()
+        self._workers: list[Worker] = []
+        self._preparing: asyncio.Task[None] | None = None
+        self._problem: KernelLspError | None = None
+
+    async def __aenter__(self) -> SessionStart:
+        async with AsyncExitStack() as stack:
+            try:
+                await self._start(stack)
+            except KernelLspError as problem:
+                self._problem = problem
+            self._stack = stack.pop_all()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.kill()
+        if self._preparing is not None:
+            self._preparing.cancel()
+            await asyncio.wait([self._preparing])
+        await self._stack.aclose()
+
+    def check(self) -> None:
+        """Raises EnvironmentProblem or SettingError when something is missing."""
+        if self._problem is not None:
+            raise self._problem
+
+    def new_worker(self, python: Path) -> Worker:
+        """A worker, not started, with the deadline, the folders and the confinement of this session."""
+        worker = Worker(
+            python,
+            capture_deadline_s=self.settings.capture_deadline_s,
+            scratch=self.scratch,
+            cache=self.settings.cache_directory,
+            sandbox=self.sandbox,
+        )
+        self._workers.append(worker)
+        return worker
+
+    def kill(self) -> None:
+        """Begin to end all workers at once: memory of a GPU takes a moment to be given back."""
+        for worker in self._workers:
+            worker.kill()
+
+    async def _start(self, stack: AsyncExitStack) -> None:
+        self.sandbox = sandbox_level(self.settings.sandbox)
+        self.scratch = stack.enter_context(scratch_folder())
+        named = named_python(self.settings.python)
+        if named is None:
+            await self._start_worker(stack, await find_python(None))
+            return
+        # Whether the interpreter has torch is found out while it imports it, and says best what is wrong.
+        finding, starting = find_python(self.settings.python), self._start_worker(stack, named)
+        for found in await asyncio.gather(finding, starting, return_exceptions=True):
+            if isinstance(found, BaseException):
+                raise found
+
+    async def _start_worker(self, stack: AsyncExitStack, python: Path) -> None:
+        self.worker = await stack.enter_async_context(self.new_worker(python))
+        self._preparing = asyncio.create_task(self.worker.prepare_capture())
+        await asyncio.sleep(0)  # the request is on its way, whatever keeps this loop busy from now on
