@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from types import ModuleType
 from typing import Generic, Literal, TypeVar
 
@@ -49,17 +51,19 @@ class Hit:
 
 @dataclass(frozen=True, slots=True)
 class Check(Generic[Subject]):
-    """A rule and the generator of its hits. `on` says what kind of subject it is for, where there are several; `needs`
-    are texts of which a subject has at least one, or the rule finds nothing in it."""
+    """A rule and the generator of its hits, in the order of the text. `on` says what kind of subject it is for, where
+    there are several. A subject has one of the words of each text in `needs`, and a place that `pattern` matches, or
+    the rule finds nothing in it: most subjects need then not be read at all."""
 
     rule: Rule
     hits: Callable[[Subject], Iterator[Hit]]
     on: SubjectKind = "any"
     needs: tuple[str, ...] = ()
+    pattern: re.Pattern[str] | None = None
 
-    def findings(self, subject: Subject) -> list[RuleFinding]:
-        """The hits with what they have of the rule."""
-        return [self._finding(hit) for hit in self.hits(subject)]
+    def findings(self, subject: Subject, at_most: int | None = None) -> list[RuleFinding]:
+        """The first hits, with what they have of the rule."""
+        return [self._finding(hit) for hit in islice(self.hits(subject), at_most)]
 
     def _finding(self, hit: Hit) -> RuleFinding:
         rule = self.rule
@@ -85,10 +89,12 @@ class Declare:
         good: str,
         on: SubjectKind = "any",
         needs: tuple[str, ...] = (),
+        pattern: str = "",
     ) -> Callable[[Callable[[Subject], Iterator[Hit]]], Check[Subject]]:
         texts = (inspect.cleandoc(why), inspect.cleandoc(bad) + "\n", inspect.cleandoc(good) + "\n")
         rule = Rule(code, name, self.language, severity, summary, *texts)
-        return lambda hits: Check(rule, hits, on, needs)
+        searched = re.compile(pattern, re.DOTALL) if pattern else None
+        return lambda hits: Check(rule, hits, on, needs, searched)
 
 
 def checks_in(*modules: ModuleType) -> tuple[Check, ...]:

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from tree_sitter import Node
 
 from kernel_lsp.rules.cuda import fields
-from kernel_lsp.rules.cuda.declare import INFORMATION, WARNING, declare, hit, rewrite
+from kernel_lsp.rules.cuda.declare import INFORMATION, LOOP_WORDS, WARNING, declare, hit, rewrite
 from kernel_lsp.rules.cuda.model import CudaFile as File
-from kernel_lsp.rules.cuda.model import Function, Variable, type_bytes
+from kernel_lsp.rules.cuda.model import Function, Meaning, Variable, type_bytes
 from kernel_lsp.rules.cuda.threads import (
     BLOCK_SOURCES,
     THREAD_SOURCES,
@@ -42,7 +42,7 @@ _INDEX_SOURCES = ("blockIdx", "gridDim")
     "strided-access",
     WARNING,
     on="kernel",
-    needs=("threadIdx",),
+    needs=("threadIdx", "["),
     summary="Neighbouring threads access elements that are far apart",
     why="""
     A warp reads memory in sectors of 32 bytes. When the index grows by more than a few elements from thread to thread,
@@ -66,15 +66,15 @@ _INDEX_SOURCES = ("blockIdx", "gridDim")
 def strided_access(function: Function) -> Iterator[Hit]:
     file = function.file
     reported: set[str] = set()
+    far: dict[Meaning, bool] = {}
     for subscript in function.subscripts:
-        array = _global_array(function, subscript)
-        indices = subscript.child_by_field_id(fields.INDICES)
-        if array is None or indices is None or indices.named_child_count != 1:
+        meaning = function.meaning(subscript)
+        if meaning not in far:
+            far[meaning] = _is_far(function, subscript)
+        if not far[meaning] or (text := function.source(subscript)) in reported:
             continue
-        step = growth(function, indices.named_children[0])
-        is_far = step is Stride.VARIABLE or (isinstance(step, int) and abs(step) > MAX_NEIGHBOUR_STRIDE)
-        is_new = is_far and (text := function.source(subscript)) not in reported
-        if is_new and not _is_wrapped(function, subscript) and not _uses_all_between(function, array, step):
+        array, step = _global_array(function, subscript), growth(function, _index(subscript))
+        if array is not None and not _is_wrapped(function, subscript) and not _uses_all_between(function, array, step):
             reported.add(text)
             distance = "a variable stride" if isinstance(step, Stride) else f"{abs(step)} elements"
             yield hit(file, subscript, f"neighbouring threads are {distance} apart: up to 32 sectors per warp")
@@ -174,7 +174,8 @@ def dynamic_local_array(function: Function) -> Iterator[Hit]:
     "accumulate-in-memory",
     WARNING,
     on="kernel",
-    needs=("+=", "-=", "*="),
+    needs=("+= -= *=", LOOP_WORDS),
+    pattern=r"\]\s*[-+*]=",
     summary="A loop accumulates into an element of global memory",
     why="""
     The element is read and written in every round: the compiler may not keep it in a register when another pointer
@@ -256,7 +257,7 @@ def same_address_atomic(function: Function) -> Iterator[Hit]:
     "index-overflow",
     WARNING,
     on="device",
-    needs=("blockIdx", "gridDim"),
+    needs=("blockIdx gridDim", "size_t int64_t ptrdiff_t long", "*"),
     summary="A product is computed in 32 bits and then stored in 64",
     why="""
     `blockIdx.x * blockDim.x` is an unsigned 32-bit product: from 2³² on it wraps, before it is widened. Widen one
@@ -296,7 +297,7 @@ def index_overflow(function: Function) -> Iterator[Hit]:
     "narrow-loop-index",
     WARNING,
     on="device",
-    needs=("size_t", "int64_t", "ptrdiff_t", "long"),
+    needs=("size_t int64_t ptrdiff_t long", "for"),
     summary="An `int` counts up to a 64-bit size",
     why="For sizes from 2³¹ on the counter overflows, which is undefined. Count in the type of the size.",
     bad="""
@@ -341,6 +342,14 @@ def _global_array(function: Function, subscript: Node) -> Variable | None:
         return None
     array = function.variable(subscript.child_by_field_id(fields.ARGUMENT))
     return array if array is not None and array.is_pointer and array in function.parameters else None
+
+
+def _is_far(function: Function, subscript: Node) -> bool:
+    """Whether it is about global memory, and neighbouring threads access elements far apart."""
+    if _global_array(function, subscript) is None:
+        return False
+    step = growth(function, _index(subscript))
+    return step is Stride.VARIABLE or (isinstance(step, int) and abs(step) > MAX_NEIGHBOUR_STRIDE)
 
 
 def _is_wrapped(function: Function, subscript: Node) -> bool:
@@ -418,13 +427,7 @@ def _changed_in(function: Function, loop: Node) -> frozenset[str]:
     """The names that change within the loop, and the ones declared there."""
     cache = function.caches.setdefault("changed", {})
     if loop.id not in cache:
-        start, end = loop.start_byte, loop.end_byte
-        cache[loop.id] = frozenset(
-            variable.name
-            for variable in function.all_variables()
-            if start <= variable.declaration.start_byte < end
-            or any(start <= write.start_byte < end for write in variable.writes)
-        )
+        cache[loop.id] = function.written_in(loop) | function.declared_in(loop)
     return cache[loop.id]
 
 

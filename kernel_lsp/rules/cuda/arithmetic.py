@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from tree_sitter import Node
 
 from kernel_lsp.rules.cuda import fields
-from kernel_lsp.rules.cuda.declare import HINT, INFORMATION, WARNING, declare, hit, rewrite
+from kernel_lsp.rules.cuda.declare import HINT, INFORMATION, LOOP_WORDS, WARNING, declare, hit, rewrite
 from kernel_lsp.rules.cuda.model import Function
 from kernel_lsp.rules.finding import QuickFix
 from kernel_lsp.rules.rule import Hit
@@ -40,7 +40,7 @@ _HALF_TYPES = frozenset(("half", "__half", "__nv_bfloat16", "nv_bfloat16"))
     "double-literal",
     WARNING,
     on="device",
-    needs=("float", "half", "bfloat16"),
+    needs=("float half bfloat16",),
     summary="A double literal makes float arithmetic double",
     why="""
     `x * 0.5` converts x to double, multiplies in double precision at 1/2 to 1/64 of the speed, and converts back.
@@ -75,7 +75,7 @@ def double_literal(function: Function) -> Iterator[Hit]:
     "double-function",
     WARNING,
     on="device",
-    needs=("float", "half", "bfloat16"),
+    needs=("float half bfloat16",),
     summary="A function of floats is called with a double literal",
     why="""
     With one double argument the overload for doubles is chosen: `pow(x, 2.0)` or `max(x, 0.0)` run in double precision,
@@ -151,7 +151,8 @@ def power_by_constant(function: Function) -> Iterator[Hit]:
     "division-by-constant",
     HINT,
     on="device",
-    needs=("/",),
+    needs=("/", LOOP_WORDS),
+    pattern=r"/\s*(?:[\d.]|/\*)",
     summary="A float is divided by a constant in a loop",
     why="""
     An exact division takes 8 or more instructions, a product one. The compiler replaces it only when the reciprocal is
@@ -191,7 +192,7 @@ def division_by_constant(function: Function) -> Iterator[Hit]:
     "fast-math",
     HINT,
     on="device",
-    needs=("__",),
+    needs=("__exp __log __sin __cos __tan __pow __fdividef",),
     summary="A fast intrinsic with a limited range or accuracy",
     why="""
     `__expf(x)` has an error of 2 + ⌊|1.173 x|⌋ ulp, `__sinf` one of 2^-21 only within ±π, and `__fdividef` gives 0 for
@@ -211,10 +212,10 @@ def division_by_constant(function: Function) -> Iterator[Hit]:
 )
 def fast_math(function: Function) -> Iterator[Hit]:
     file = function.file
-    for name in function.calls_by_name.keys() & _FAST_FUNCTIONS.keys():
+    for call in function.calls_named(_FAST_FUNCTIONS):
+        name = function.callee(call)
         exact = _FAST_FUNCTIONS[name]
-        for call in function.calls_by_name[name]:
-            yield hit(file, call, f"`{name}` is less exact than {exact if ' ' in exact else f'`{exact}`'}")
+        yield hit(file, call, f"`{name}` is less exact than {exact if ' ' in exact else f'`{exact}`'}")
 
 
 @declare(
@@ -222,7 +223,8 @@ def fast_math(function: Function) -> Iterator[Hit]:
     "division-in-loop",
     INFORMATION,
     on="device",
-    needs=("/", "%"),
+    needs=("/ %", LOOP_WORDS),
+    pattern=r"[/%](?<!//)(?<!\*/)\s*(?:[A-Za-z_]|/\*)",
     summary="An integer division or remainder by a variable in a loop",
     why="""
     GPUs have no integer division: by a variable it takes 20 instructions and more. Divide once before the loop, count
@@ -242,7 +244,7 @@ def fast_math(function: Function) -> Iterator[Hit]:
 )
 def division_in_loop(function: Function) -> Iterator[Hit]:
     file = function.file
-    for node in (*function.divisions, *function.remainders):
+    for node in function.quotients:
         operator = function.operator(node)
         divisor = function.variable(node.child_by_field_id(fields.RIGHT))
         dividend = function.variable(node.child_by_field_id(fields.LEFT))
@@ -258,7 +260,7 @@ def division_in_loop(function: Function) -> Iterator[Hit]:
     "half-accumulator",
     WARNING,
     on="device",
-    needs=("half", "bfloat16"),
+    needs=("half bfloat16", LOOP_WORDS, "+ __hadd hfma"),
     summary="A sum is accumulated in half precision",
     why="""
     A half has 11 bits, a bfloat16 8: from 2048 (256) on, adding 1 changes nothing. Accumulate in float and convert the

@@ -9,7 +9,16 @@ from itertools import pairwise
 from tree_sitter import Node
 
 from kernel_lsp.rules.cuda import fields
-from kernel_lsp.rules.cuda.declare import ERROR, WARNING, declare, hit, is_barrier
+from kernel_lsp.rules.cuda.declare import (
+    BLOCK_WORDS,
+    ERROR,
+    LOOP_WORDS,
+    THREAD_WORDS,
+    WARNING,
+    declare,
+    hit,
+    is_barrier,
+)
 from kernel_lsp.rules.cuda.model import CONDITIONAL_COMPILATION, LOOPS, Function, Variable, within
 from kernel_lsp.rules.cuda.threads import (
     WARP,
@@ -25,6 +34,9 @@ from kernel_lsp.rules.words import words
 _ROUNDING = re.compile(r"blockDim|[Rr]ound|[Cc]eil|\bBLOCK")
 _FULL_MASK = 0xFFFFFFFF
 _LEGACY = ("__shfl", "__shfl_up", "__shfl_down", "__shfl_xor", "__any", "__all", "__ballot")
+_BARRIER_WORDS = "__syncthreads cg::sync __barrier_sync .sync"
+_BRANCH = r"(?:\b(?:if|for|while|switch|do)\b|\?)"
+"""What a branch or loop begins with."""
 _SHUFFLES = ("__shfl_sync", "__shfl_up_sync", "__shfl_down_sync", "__shfl_xor_sync")
 _VOTES = ("__any_sync", "__all_sync", "__ballot_sync")
 _PLAIN_STATEMENTS = ("expression_statement", "declaration", "return_statement")
@@ -47,7 +59,7 @@ _HARMLESS_CALLS = words(
     "missing-bound-check",
     WARNING,
     on="kernel",
-    needs=("blockIdx", "block_rank", "group_index"),
+    needs=(BLOCK_WORDS, THREAD_WORDS, "[", "* ["),
     summary="A global index is used without any check against the size",
     why="""
     The grid is rounded up to whole blocks: when the size is no multiple of the block, the last threads access memory
@@ -84,7 +96,8 @@ def missing_bound_check(kernel: Function) -> Iterator[Hit]:
     "divergent-barrier",
     ERROR,
     on="device",
-    needs=("sync",),
+    needs=(_BARRIER_WORDS, THREAD_WORDS),
+    pattern=rf"{_BRANCH}.*sync",
     summary="A barrier in a branch that not all threads of the block take",
     why="""
     `__syncthreads()` waits for every thread of the block. When some of them do not come, the kernel hangs or its
@@ -128,7 +141,8 @@ def divergent_barrier(function: Function) -> Iterator[Hit]:
     "barrier-after-return",
     WARNING,
     on="kernel",
-    needs=("sync",),
+    needs=(_BARRIER_WORDS, THREAD_WORDS, "return"),
+    pattern=rf"{_BRANCH}.*\breturn\b.*sync",
     summary="A barrier behind a `return` that some threads take",
     why="""
     Threads that have returned do not reach the barrier. Hardware lets a warp that ended count as arrived, but within a
@@ -170,7 +184,8 @@ def barrier_after_return(kernel: Function) -> Iterator[Hit]:
     "legacy-shuffle",
     ERROR,
     on="device",
-    needs=("__shfl", "__any", "__all", "__ballot"),
+    needs=("__shfl __any __all __ballot",),
+    pattern=r"__(?:shfl(?:_up|_down|_xor)?|any|all|ballot)\b",
     summary="A warp function without `_sync`",
     why="""
     `__shfl`, `__any`, `__all` and `__ballot` are gone since CUDA 9 for GPUs since Volta: threads of a warp no longer
@@ -211,6 +226,7 @@ def legacy_shuffle(function: Function) -> Iterator[Hit]:
     WARNING,
     on="device",
     needs=("_sync",),
+    pattern=r"_sync\b(?!\s*\(\s*0[xX][fF]{8}[uUlL]*\s*,)",
     summary="A warp function with a mask that is not the full warp",
     why="""
     Every lane named by the mask must reach the call, and no other may. `__activemask()` only says which lanes happen to
@@ -231,7 +247,7 @@ def legacy_shuffle(function: Function) -> Iterator[Hit]:
 )
 def partial_mask(function: Function) -> Iterator[Hit]:
     file = function.file
-    for call in (*function.calls_named(_SHUFFLES), *function.calls_named(_VOTES)):
+    for call in function.calls_named(_SHUFFLES + _VOTES):
         arguments = function.arguments(call)
         if not arguments:
             continue
@@ -248,7 +264,8 @@ def partial_mask(function: Function) -> Iterator[Hit]:
     "divergent-shuffle",
     ERROR,
     on="device",
-    needs=("_sync",),
+    needs=("__shfl", "threadIdx"),
+    pattern=rf"{_BRANCH}.*__shfl\w*_sync",
     summary="A shuffle over the full warp in a branch that only some of its lanes take",
     why="""
     The mask says that all 32 lanes take part, and those that did not take the branch never come: the value is
@@ -286,7 +303,7 @@ def divergent_shuffle(function: Function) -> Iterator[Hit]:
     "missing-barrier",
     ERROR,
     on="kernel",
-    needs=("__shared__",),
+    needs=("__shared__", THREAD_WORDS),
     summary="Shared memory is read where another thread may not have written it yet",
     why="""
     A thread writes its own element and then reads the one of another thread, with no barrier in between. Put
@@ -325,7 +342,7 @@ def missing_barrier(function: Function) -> Iterator[Hit]:
     "missing-barrier-in-loop",
     WARNING,
     on="kernel",
-    needs=("__shared__",),
+    needs=("__shared__", THREAD_WORDS, _BARRIER_WORDS, LOOP_WORDS),
     summary="A loop writes shared memory again while other threads may still read it",
     why="""
     One barrier between writing a tile and reading it is not enough in a loop: a fast thread begins the next round, and
@@ -371,7 +388,7 @@ def missing_barrier_in_loop(function: Function) -> Iterator[Hit]:
     "warp-synchronous",
     ERROR,
     on="device",
-    needs=("volatile",),
+    needs=("volatile", "+="),
     summary="A reduction in shared memory that relies on warps running in step",
     why="""
     Since Volta the threads of a warp have their own program counters. `volatile` keeps the compiler from caching; it
@@ -576,9 +593,9 @@ def _unprotected_write(function: Function, loop: Node) -> Node | None:
     barriers = [c for c in within(function.calls, body) if not _is_harmless(function, c)]
     if len(barriers) != 1 or not is_barrier(function, barriers[0]) or function.loop_around(barriers[0]) != loop:
         return None
-    changing = {v.name for v in function.all_variables() if any(_is_inside(write, loop) for write in v.writes)}
-    for write in function.assignments:
-        array = _shared_target(function, write) if _is_inside(write, body) else None
+    changing = function.written_in(loop)
+    for write in within(function.assignments, body):
+        array = _shared_target(function, write)
         left = write.child_by_field_id(fields.LEFT)
         if array is None or left is None or write.start_byte > barriers[0].start_byte:
             continue

@@ -26,7 +26,10 @@ _CHECKS_ON = {
     "host": tuple(check for check in FUNCTION_CHECKS if check.on in ("any", "host")),
 }
 _NEEDED_WORDS = tuple(
-    (word, 1 << index) for index, word in enumerate(sorted({word for check in FUNCTION_CHECKS for word in check.needs}))
+    (word, 1 << index)
+    for index, word in enumerate(
+        sorted({word for check in FUNCTION_CHECKS for text in check.needs for word in text.split()})
+    )
 )
 RULES = tuple(sorted((check.rule for check in (*FUNCTION_CHECKS, *FILE_CHECKS)), key=lambda rule: rule.code))
 MAX_FINDINGS = 500
@@ -153,8 +156,9 @@ def _checked(definition: Definition, file: CudaFile) -> Facts:
     if function is None:
         return ()
     kind = "kernel" if function.is_kernel else "device" if function.is_device else "host"
-    checks = _checks_for(kind, _words_in(function.text, file))
-    found = [finding for check in checks for finding in check.findings(function)]
+    text = function.text
+    checks = [c for c in _checks_for(kind, _words_in(text, file)) if c.pattern is None or c.pattern.search(text)]
+    found = [finding for check in checks for finding in check.findings(function, MAX_FINDINGS)]
     return (function_facts(function, tuple(in_order(found) if len(found) > 1 else found)),)
 
 
@@ -181,7 +185,7 @@ def _words_in(text: str, file: CudaFile) -> int:
 def _checks_for(kind: str, found: int) -> tuple[Check, ...]:
     """Those for the kind of function that may find something in a text with these words."""
     words = {word for word, bit in _NEEDED_WORDS if found & bit}
-    return tuple(check for check in _CHECKS_ON[kind] if not check.needs or not words.isdisjoint(check.needs))
+    return tuple(c for c in _CHECKS_ON[kind] if not any(words.isdisjoint(needed.split()) for needed in c.needs))
 
 
 _NOLINT = re.compile(rb"//.*\bNOLINT\b(?:\((?P<codes>[^)]*)\))?")

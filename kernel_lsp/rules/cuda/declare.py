@@ -17,6 +17,12 @@ BARRIERS = frozenset(
 )
 
 
+THREAD_WORDS = "threadIdx thread_rank thread_index"
+BLOCK_WORDS = "blockIdx block_rank group_index"
+LOOP_WORDS = "for while"
+"""What rules need: a `do` has a `while`, too."""
+
+
 def is_launch(call: Node) -> bool:
     """Whether the call is a ``kernel<<<grid, block>>>(...)``."""
     return any(child.type == "kernel_call_syntax" for child in call.named_children)

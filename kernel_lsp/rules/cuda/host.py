@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from tree_sitter import Node
 
 from kernel_lsp.rules.cuda import fields
-from kernel_lsp.rules.cuda.declare import INFORMATION, declare, hit, is_launch
+from kernel_lsp.rules.cuda.declare import INFORMATION, LOOP_WORDS, declare, hit, is_launch
 from kernel_lsp.rules.cuda.model import Function
 from kernel_lsp.rules.rule import Hit
 
@@ -98,7 +98,7 @@ def unchecked_launch(function: Function) -> Iterator[Hit]:
     "sync-in-loop",
     INFORMATION,
     on="host",
-    needs=("Synchronize",),
+    needs=("Synchronize", LOOP_WORDS),
     summary="The host waits for the GPU in each round of a loop",
     why="""
     Launches are asynchronous, so that the host can prepare the next one. Waiting in each round adds its latency, 5 to
@@ -140,7 +140,7 @@ def sync_in_loop(function: Function) -> Iterator[Hit]:
     "allocation-in-loop",
     INFORMATION,
     on="host",
-    needs=("cudaMalloc", "cudaHostAlloc"),
+    needs=("cudaMalloc cudaHostAlloc", LOOP_WORDS),
     summary="Memory is allocated in a loop",
     why="""
     `cudaMalloc` may wait for the whole device and takes up to milliseconds. Allocate once before the

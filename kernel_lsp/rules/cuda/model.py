@@ -8,6 +8,7 @@ from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 from operator import attrgetter
+from typing import Any
 
 from tree_sitter import Node, Query, QueryCursor
 
@@ -54,6 +55,10 @@ INTEGER_TYPES = words(
     """
 )
 WIDE_INTEGERS = frozenset(("size_t", "int64_t", "uint64_t", "ptrdiff_t"))
+
+
+Meaning = str | tuple
+"""See `Function.meaning`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,13 +178,14 @@ class Function:
     is_conditionally_compiled: bool
     caches: dict[str, dict] = field(default_factory=dict)
     callees: dict[int, str] = field(default_factory=dict)
+    growths: dict[Meaning, Any] = field(default_factory=dict)
 
     calls = _NodesOf("call_expression")
     subscripts = _NodesOf("subscript_expression")
     assignments = _NodesOf("assignment_expression")
     updates = _NodesOf("update_expression")
     divisions = _BinariesWith("/")
-    remainders = _BinariesWith("%")
+    quotients = _BinariesWith("/", "%")
     connections = _BinariesWith("&&", "||")
     conditionals = _NodesOf("conditional_expression")
     loops = _NodesOf(*LOOPS)
@@ -250,7 +256,8 @@ class Function:
 
     def calls_named(self, names: Container[str]) -> list[Node]:
         """The calls of any of the names."""
-        return [call for name, calls in self.calls_by_name.items() if name in names for call in calls]
+        found = [calls for name, calls in self.calls_by_name.items() if name in names]
+        return found[0] if len(found) == 1 else sorted((call for calls in found for call in calls), key=_start)
 
     @once
     def doubles(self) -> list[Node]:
@@ -313,11 +320,28 @@ class Function:
         """Every identifier in the node's text, field names too."""
         if node is None:
             return frozenset()
-        cache = self.caches.setdefault("names", {})
-        names = cache.get(node.id)
+        cache, text = self.file.names, self.source(node)
+        names = cache.get(text)
         if names is None:
-            names = cache[node.id] = frozenset(_IDENTIFIER.findall(self.source(node)))
+            names = cache[text] = frozenset(_IDENTIFIER.findall(text))
         return names
+
+    def meaning(self, node: Node) -> Meaning:
+        """What is the same for expressions that say the same: their text, and which variables it is about if the
+        function has several of a name."""
+        text = self.source(node)
+        if not self.repeated:
+            return text
+        names = self.names_in(node)
+        if self.repeated.isdisjoint(names):
+            return text
+        place = node.start_byte
+        return (text, *(id(_visible_at(place, self.variables[name])) for name in names & self.repeated))
+
+    @once
+    def repeated(self) -> frozenset[str]:
+        """The names of which there are several variables."""
+        return frozenset(name for name, variables in self.variables.items() if len(variables) > 1)
 
     def variable(self, node: Node | None) -> Variable | None:
         """The variable that a name stands for where it is; None for other nodes and names from outside."""
@@ -333,6 +357,23 @@ class Function:
     def all_variables(self) -> Iterator[Variable]:
         for variables in self.variables.values():
             yield from variables
+
+    def declared_in(self, node: Node) -> frozenset[str]:
+        """The names of the variables that are declared within the node."""
+        return _names_between(self._declared_at, node)
+
+    def written_in(self, node: Node) -> frozenset[str]:
+        """The names of the variables that are written within the node, other than where they are declared."""
+        return _names_between(self._written_at, node)
+
+    @once
+    def _declared_at(self) -> list[tuple[int, str]]:
+        """Where each variable is declared, in the order of the text: a search per loop, not a walk over all of them."""
+        return sorted((variable.declaration.start_byte, variable.name) for variable in self.all_variables())
+
+    @once
+    def _written_at(self) -> list[tuple[int, str]]:
+        return sorted((write.start_byte, v.name) for v in self.all_variables() for write in v.writes)
 
     def conditions(self) -> Iterator[Node]:
         """What `if`, loops, `?:`, `&&` and `||` decide on."""
@@ -369,6 +410,8 @@ class CudaFile:
     constants: dict[str, int] = field(default_factory=dict)
     declared: set[str] = field(default_factory=set)
     """Functions that are declared without a body."""
+    names: dict[str, frozenset[str]] = field(default_factory=dict)
+    """Those in texts of expressions, which repeat."""
     _words: list[tuple[str, int]] | None = None
 
     def source(self, node: Node) -> str:
@@ -690,6 +733,11 @@ def _visible_at(place: int, known: list[Variable]) -> Variable | None:
         if place < known[index].scope[1]:
             return known[index]
     return None
+
+
+def _names_between(places: list[tuple[int, str]], node: Node) -> frozenset[str]:
+    first = bisect_left(places, (node.start_byte, ""))
+    return frozenset(name for _, name in places[first : bisect_left(places, (node.end_byte, ""), lo=first)])
 
 
 def _scope_start(variable: Variable) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from operator import attrgetter
 
 from tree_sitter import Node
 
@@ -60,7 +61,7 @@ def missing_restrict(kernel: Function) -> Iterator[Hit]:
     "missing-const",
     HINT,
     on="kernel",
-    needs=("*", "["),
+    needs=("* [",),
     summary="A pointer that is only read is not `const`",
     why="""
     `const` documents that it is an input, lets the compiler refuse a store, and together with `__restrict__` lets it
@@ -157,7 +158,8 @@ def printf_in_kernel(function: Function) -> Iterator[Hit]:
     "device-heap",
     WARNING,
     on="device",
-    needs=("new", "malloc"),
+    needs=("new malloc",),
+    pattern=r"\b(?:new|malloc)\b",
     summary="A kernel allocates memory",
     why="""
     `malloc` and `new` in a kernel take memory from a heap of 8 MiB for all threads, under a lock, and the memory is
@@ -182,7 +184,7 @@ def device_heap(function: Function) -> Iterator[Hit]:
     file = function.file
     news = [node for node in function.allocations if node.type == "new_expression" and not _is_placement(node)]
     mallocs = [call for call in function.calls if function.callee(call) in ("malloc", "std::malloc")]
-    for node in (*news, *mallocs):
+    for node in sorted((*news, *mallocs), key=attrgetter("start_byte")):
         yield hit(file, node, "each thread takes memory from one small heap: use shared memory or scratch")
 
 

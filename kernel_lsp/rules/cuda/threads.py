@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
 from enum import Enum
 
 from tree_sitter import Node
@@ -57,11 +59,12 @@ def growth(function: Function, node: Node | None, depth: int = 0) -> Growth:
     """By how much the value grows with `threadIdx.x`."""
     if node is None or depth > MAX_DEPTH:
         return Stride.UNKNOWN
-    cache = function.caches.setdefault("growth", {})
-    if node.id not in cache:
-        cache[node.id] = Stride.UNKNOWN  # for a name that is defined by itself
-        cache[node.id] = _growth(function, node, depth)
-    return cache[node.id]
+    cache, meaning = function.growths, function.meaning(node)
+    known = cache.get(meaning)
+    if known is None:
+        cache[meaning] = Stride.UNKNOWN  # for a name that is defined by itself
+        known = cache[meaning] = _growth(function, node, depth)
+    return known
 
 
 # --- below: names
@@ -78,9 +81,12 @@ def _find_dependent(function: Function, sources: frozenset[str]) -> frozenset[st
     if not _mentions_any(function, sources):
         return sources
     reached = set(sources)
+    waiting = _values(function)
     for _ in range(2):  # a loop may carry a value to a line above
-        for name, variables in _values(function).items():
-            if name not in reached and all(_is_made_of(function, nodes, reached) for nodes in variables):
+        for name, values in waiting.items():
+            if name in reached or reached.isdisjoint(values.names):
+                continue
+            if all(_is_made_of(function, nodes, reached) for nodes in values.of_each):
                 reached.add(name)
     return frozenset(reached)
 
@@ -105,30 +111,43 @@ def _find_possible(function: Function) -> frozenset[str]:
         return THREAD_SOURCES
     reached = set(THREAD_SOURCES)
     for _ in range(3):
-        for name, variables in _values(function).items():
-            if name not in reached:
-                names = [function.names_in(value) for values in variables for value in values]
-                if not all(map(reached.isdisjoint, names)):
-                    reached.add(name)
+        for name, values in _values(function).items():
+            if name not in reached and not reached.isdisjoint(values.names):
+                reached.add(name)
     return frozenset(reached)
 
 
-def _values(function: Function) -> dict[str, list[list[Node]]]:
-    """For each name its variables, and for each of those what it starts with and is set to; names that are never given
-    a value are left out."""
+@dataclass(slots=True)
+class _Values:
+    """What the variables of one name start with and are set to: the nodes for each variable, and all names in them."""
+
+    of_each: list[list[Node]]
+    names: set[str]
+
+
+def _values(function: Function) -> dict[str, _Values]:
+    """By name; names that are never given a value are left out."""
     if "values" not in function.caches:
-        given = {
-            name: variables
-            for name, variables in function.variables.items()
-            if any(variable.value is not None or variable.writes for variable in variables)
-        }
-        function.caches["values"] = {name: [_values_of(v) for v in given[name]] for name in given}
+        function.caches["values"] = dict(_given_values(function))
     return function.caches["values"]
 
 
+def _given_values(function: Function) -> Iterator[tuple[str, _Values]]:
+    names_in = function.names_in
+    for name, variables in function.variables.items():
+        of_each = [_values_of(variable) for variable in variables]
+        names: set[str] = set()
+        for nodes in of_each:
+            names.update(*map(names_in, nodes))
+        if names:
+            yield name, _Values(of_each, names)
+
+
 def _values_of(variable: Variable) -> list[Node]:
-    nodes = [variable.value, *[write.child_by_field_id(fields.RIGHT) for write in variable.writes]]
-    return [node for node in nodes if node is not None]
+    nodes = [] if variable.value is None else [variable.value]
+    if variable.writes:
+        nodes += filter(None, [write.child_by_field_id(fields.RIGHT) for write in variable.writes])
+    return nodes
 
 
 def _mentions(function: Function, node: Node | None, names: frozenset[str] | set[str]) -> bool:
@@ -138,7 +157,7 @@ def _mentions(function: Function, node: Node | None, names: frozenset[str] | set
 
 
 def _has_hiding_call(function: Function, node: Node) -> bool:
-    return any(_hides(function, call) for call in within(function.calls, node))
+    return "(" in function.source(node) and any(_hides(function, call) for call in within(function.calls, node))
 
 
 def _hides(function: Function, call: Node) -> bool:
@@ -204,8 +223,11 @@ def _keeps_growth(function: Function, write: Node) -> bool:
 
 def _binary_growth(function: Function, node: Node, depth: int) -> Growth:
     left_node, right_node = node.child_by_field_id(fields.LEFT), node.child_by_field_id(fields.RIGHT)
-    left, right = growth(function, left_node, depth + 1), growth(function, right_node, depth + 1)
     operator = function.operator(node)
+    left = growth(function, left_node, depth + 1)
+    if operator in ("+", "-") and right_node is not None and right_node.type == "number_literal":
+        return left
+    right = growth(function, right_node, depth + 1)
     if left == 0 and right == 0:
         return 0
     if Stride.UNKNOWN in (left, right):
