@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from kernel_lsp.toolchain.line_directives import PLACE_NAMES, asks_for_its_place, line_directives
 from kernel_lsp.toolchain.masking import mask_comments, mask_literals
 
 _BUILD_TIME = re.compile(r"\b__(?:TIME|DATE|TIMESTAMP)__\b")
@@ -14,6 +15,9 @@ _HAS_FILE = re.compile(r"\b__has_(?:include_next|include|embed)\b")
 _FILE_OPERAND = re.compile(r'\s*\(?\s*(?:<(?P<angle>[^>"\n]+)>|"(?P<quoted>[^"\n]+)")')
 _QUESTION = re.compile(r"^[ \t]*(?:#|%:|\?\?=)[ \t]*(?:ifdef|ifndef)\b|\bdefined\s*\(?\s*$", re.MULTILINE)
 """`#ifdef __has_include` asks for the feature, not for a file."""
+_PASTE = re.compile(r"##|%:%:|\?\?=\?\?=")
+_WORD = re.compile(r"\w+", re.ASCII)
+HIDDEN_NAMES = ("__TIME__", "__DATE__", "__TIMESTAMP__", "__has_include", "__has_include_next", "__has_embed")
 _SCOPE_OR_ASSEMBLY = re.compile(r"[{}]|\b(?:asm|__asm__|__asm)\b")
 _NAMED_SCOPE = re.compile(r"(?:\bnamespace(?:\s+[\w:]+)?|\bextern)\s*$")
 """What opens a brace that is no body: names in it are still at file scope. The `"C"` of `extern "C"` is masked."""
@@ -36,6 +40,8 @@ def build_dependences(reading: str, is_allowed_header: Callable[[str], bool]) ->
         message = f"'{match[0]}' makes another program of every build"
         yield Dependence("depends-on-build-time", message, _line(code, match.start()))
     yield from _file_questions(reading, code, is_allowed_header)
+    yield from _pasted_names(code)
+    yield from _false_lines(reading)
     for start in _assembly_of_the_host(code):
         message = "assembly outside of a function is the host's, and is no part of a kernel"
         yield Dependence("host-assembly", message, _line(code, start))
@@ -56,6 +62,35 @@ def _file_questions(reading: str, code: str, is_allowed_header: Callable[[str], 
             asked = f"'{name}' is" if name else "what it asks for here is"
             message = f"{match[0]} may ask for headers of the CUDA toolkit, by name, and {asked} not one of them"
             yield Dependence("asks-for-a-file", message, _line(code, match.start()))
+
+
+def _pasted_names(code: str) -> Iterator[Dependence]:
+    """Names that may be made by `##` out of words of the text, which no rule for the whole name sees."""
+    paste = _PASTE.search(code)
+    if paste is None:
+        return
+    words = set(_WORD.findall(code))
+    hidden = (*HIDDEN_NAMES, *(PLACE_NAMES if line_directives(code) else ()))
+    for name in hidden:
+        if name not in words and _is_made_of(name, words):
+            message = f"'{name}' can be pasted together from words of this text, and a kernel may not ask for it"
+            yield Dependence("pastes-a-name", message, _line(code, paste.start()))
+
+
+def _is_made_of(name: str, words: set[str]) -> bool:
+    """Whether words side by side spell the name."""
+    ends = {0}
+    for end in range(1, len(name) + 1):
+        if any(start in ends and name[start:end] in words for start in range(end)):
+            ends.add(end)
+    return len(name) in ends
+
+
+def _false_lines(reading: str) -> Iterator[Dependence]:
+    if asks_for_its_place(reading):
+        for line in line_directives(reading):
+            message = "a line directive in a text that asks for the numbers of its lines makes another program of it"
+            yield Dependence("false-lines", message, line)
 
 
 def _assembly_of_the_host(code: str) -> Iterator[int]:

@@ -27,6 +27,7 @@ from kernel_lsp.toolchain.cache import BuildCache, content_key
 from kernel_lsp.toolchain.diagnostics import assembler_findings, compiler_findings, kernel_facts
 from kernel_lsp.toolchain.discovery import Toolchain
 from kernel_lsp.toolchain.integrity import source_findings
+from kernel_lsp.toolchain.line_directives import without_line_directives
 from kernel_lsp.toolchain.standard_headers import STANDARD_HEADERS
 
 DEFAULT_ARCHITECTURE = "sm_90"
@@ -100,6 +101,7 @@ class Compiler:
         """
         if refused := _refuse(request):
             return BuildFailed(findings=refused)
+        request = request.model_copy(update={"text": without_line_directives(request.text)})
         key = self._key(request)
         if self._cache is not None and (kept := self._cache.get(key)) is not None:
             return kept

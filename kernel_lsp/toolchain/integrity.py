@@ -16,6 +16,7 @@ from kernel_lsp.core.verdict import Built
 from kernel_lsp.toolchain.build_dependence import build_dependences
 from kernel_lsp.toolchain.device_state import written_variables
 from kernel_lsp.toolchain.grid_workspace import WORKSPACE_REGISTERS, functions_with_only_a_grid_barrier
+from kernel_lsp.toolchain.line_directives import line_directives
 from kernel_lsp.toolchain.masking import kernel_at_line, mask_comments, mask_literals
 from kernel_lsp.toolchain.ptx_text import Place, PtxText, Statement, mentioned, read_ptx
 
@@ -39,6 +40,7 @@ LAUNCH_REGISTERS = ("%gridid", "%current_graph_exec", "%envreg")
 """They differ from launch to launch of one kernel, and so tell a check from a timed call."""
 PLACE_REGISTERS = ("%smid", "%nsmid", "%warpid", "%nwarpid")
 """Where a block happens to run."""
+LINE_DIRECTIVE = "a line directive is left out when this is compiled: findings name the lines of the file as it is"
 NOWHERE = Place(None, None)
 
 _EXTERN_FUNCTION = re.compile(r"\.extern\s+\.func\s*(?:\([^)]*\))?\s*(?P<name>[\w$]+)")
@@ -63,6 +65,11 @@ def source_findings(text: str, file_name: str = "kernel.cu") -> tuple[Finding, .
             finding = _error(found_here.code, found_here.message, Place(found_here.line, None))
             finding = finding.model_copy(update={"file": file_name, "kernel": kernel_at_line(text, found_here.line)})
             found.setdefault((finding.line, finding.message), finding)
+        for line in line_directives(reading):
+            finding = _warning("line-directive", LINE_DIRECTIVE, Place(line, None)).model_copy(
+                update={"file": file_name}
+            )
+            found.setdefault((line, LINE_DIRECTIVE), finding)
     return tuple(found.values())
 
 

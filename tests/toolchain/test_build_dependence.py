@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
+from kernel_lsp.core.finding import Severity
+from kernel_lsp.core.verdict import BuildFailed
+from kernel_lsp.toolchain.compile import compile_cuda
+from kernel_lsp.toolchain.discovery import Toolchain
 from kernel_lsp.toolchain.integrity import source_findings
 
 KERNEL = "__global__ void k(float* x) { x[0] = 1.0f; }\n"
@@ -61,3 +67,56 @@ def test_assembly_of_the_host_is_refused(before: str) -> None:
 )
 def test_assembly_of_the_device_is_no_matter(text: str) -> None:
     check(text)
+
+
+PASTE = "#define PASTE(a, b) a##b\n"
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        "#if PASTE(__has_, include)(</etc/hostname>)\n#endif\n",
+        "#define B PASTE(__has, _embed)\n",
+        "#define B PASTE(__TI, ME__)\n",
+        "#define B PASTE(PASTE(__, DATE), __)\n",
+    ],
+)
+def test_a_name_that_can_be_pasted_together_is_refused(use: str) -> None:
+    check(PASTE + use + KERNEL, ("pastes-a-name", 1))
+
+
+def test_pasting_other_names_is_no_matter() -> None:
+    check(PASTE + "#define B PASTE(k, 1) PASTE(has_, include) PASTE(TI, ME)\n" + KERNEL)
+
+
+def test_words_that_would_spell_a_name_are_no_matter_where_nothing_is_pasted() -> None:
+    check("int __has_, include;\n" + KERNEL)
+
+
+@pytest.mark.parametrize(
+    "directive", ["#line 40", '#line 40 "other.h"', "# 40", "%: line 40", "#/**/line 40", "??=line 4", "#li\\\nne 40"]
+)
+def test_a_line_directive_is_told(directive: str) -> None:
+    check(KERNEL + directive + "\n", ("line-directive", 2))
+
+
+@pytest.mark.parametrize("name", ["__LINE__", "__FILE__", "__builtin_LINE()"])
+def test_a_line_directive_in_a_text_that_asks_for_its_lines_is_refused(name: str) -> None:
+    text = f"#line 40\n__global__ void k(int* x) {{ x[0] = {name} != 0; }}\n"
+    check(text, ("false-lines", 1), ("line-directive", 1))
+
+
+def test_a_line_directive_in_a_text_that_pastes_the_question_is_refused() -> None:
+    found = {finding.code for finding in source_findings(PASTE + "#line 40\nint a = PASTE(__LI, NE__);\n")}
+    assert "pastes-a-name" in found
+
+
+def test_asking_for_lines_without_a_directive_is_no_matter() -> None:
+    check("__global__ void k(int* x) { x[0] = __LINE__; }\n")
+
+
+def test_findings_name_the_lines_of_the_file_and_not_those_of_a_directive(toolchain: Toolchain) -> None:
+    text = '#line 1 "honest.h"\n__global__ void k(float* x) {\n    x[0] = undeclared;\n}\n'
+    outcome = asyncio.run(compile_cuda(text, toolchain=toolchain, name_expressions=("k",)))
+    assert isinstance(outcome, BuildFailed)
+    assert [finding.line for finding in outcome.findings if finding.severity is Severity.ERROR] == [3]
