@@ -11,7 +11,8 @@ import torch
 
 from . import gpu_device
 from .files import read_tensor
-from .gpu_run import fingerprint, on
+from .fingerprints import fingerprints
+from .gpu_run import on
 
 SHARE_OF_DEVICE = 8
 """One part in so many of the device's memory may hold inputs."""
@@ -34,23 +35,38 @@ class DeviceInputs:
 
     def get(self, entries: Sequence[dict[str, Any]]) -> tuple[dict[str, torch.Tensor], dict[str, int]]:
         """The tensors of the entries by name, and their fingerprints."""
-        kept = {entry["name"]: self._one(entry) for entry in entries}
-        return {n: one.tensor for n, one in kept.items()}, {n: one.fingerprint for n, one in kept.items()}
+        self._forget_changed([entry["path"] for entry in entries])
+        self._read([entry for entry in entries if entry["path"] not in self._kept])
+        found = {entry["name"]: self._used(entry["path"]) for entry in entries}
+        self._let_go()
+        return {n: one.tensor for n, one in found.items()}, {n: one.fingerprint for n, one in found.items()}
 
     def clear(self) -> None:
         """Let all go."""
         self._kept.clear()
 
-    def _one(self, entry: dict[str, Any]) -> _Kept:
-        path = entry["path"]
-        kept = self._kept.pop(path, None)
-        if kept is None or fingerprint(kept.tensor) != kept.fingerprint:  # a kernel may have written anywhere
-            tensor = read_tensor(entry, on(self._device))
-            kept = _Kept(tensor, fingerprint(tensor), tensor.numel() * tensor.element_size())
-        self._kept[path] = kept
+    def _forget_changed(self, paths: Sequence[str]) -> None:
+        """A kernel may have written anywhere."""
+        kept = {path: self._kept[path] for path in paths if path in self._kept}
+        now = fingerprints({path: one.tensor for path, one in kept.items()})
+        for path, one in kept.items():
+            if now[path] != one.fingerprint:
+                del self._kept[path]
+
+    def _read(self, entries: Sequence[dict[str, Any]]) -> None:
+        tensors = {entry["path"]: read_tensor(entry, on(self._device)) for entry in entries}
+        for path, number in fingerprints(tensors).items():
+            n_bytes = tensors[path].numel() * tensors[path].element_size()
+            self._kept[path] = _Kept(tensors[path], number, n_bytes)
+
+    def _used(self, path: str) -> _Kept:
+        self._kept.move_to_end(path)
+        return self._kept[path]
+
+    def _let_go(self) -> None:
+        """Of those unused longest, as many as are too much."""
         while sum(one.n_bytes for one in self._kept.values()) > self._max_bytes and len(self._kept) > 1:
             self._kept.popitem(last=False)
-        return kept
 
 
 def inputs_on(device: int) -> DeviceInputs:

@@ -21,6 +21,7 @@ import torch
 from .cuda_runtime import POINTER, KernelLaunch, current_stream
 from .dtypes import torch_dtype
 from .failure import Failure
+from .fingerprints import as_bytes, broken_guards, fingerprints
 from .library import _argument, _function
 
 POISON_BYTE = 0xFF
@@ -30,10 +31,6 @@ OTHER_POISON_BYTE = 0xA5
 GUARD_BYTES = 4096
 """Poisoned before and after every tensor that a kernel may write, and looked at afterwards. A whole page, so that
 alignment stays as it is."""
-FINGERPRINT_WORDS = 1 << 24
-"""Mixed at a time, to bound the memory that it takes."""
-_MIX_INDEX, _MIX_VALUE = 0x1E3779B97F4A7C15, 0x3F58476D1CE4E5B9
-"""Odd constants of SplitMix64 (Steele, Lea and Flood 2014), without their top bit: torch's integers have a sign."""
 
 
 @dataclass
@@ -97,7 +94,7 @@ class BoundRun:
         for name, role in self._roles.items():
             self.tensors[name] = self._own[name]
             if role != "input":
-                _as_bytes(self._own[name]).fill_(byte)
+                as_bytes(self._own[name]).fill_(byte)
 
     def output_tensors(self) -> dict[str, torch.Tensor]:
         """The outputs themselves, on the device."""
@@ -109,15 +106,16 @@ class BoundRun:
 
     def output_fingerprints(self) -> dict[str, int]:
         """A number for the bytes of each output."""
-        return {name: fingerprint(tensor) for name, tensor in self.output_tensors().items()}
+        return fingerprints(self.output_tensors())
 
-    def changed_inputs(self, fingerprints: Mapping[str, int]) -> list[str]:
+    def changed_inputs(self, expected: Mapping[str, int]) -> list[str]:
         """Inputs whose bytes are not those of the fingerprints, taken before the run."""
-        return [name for name, expected in fingerprints.items() if fingerprint(self._own[name]) != expected]
+        found = fingerprints({name: self._own[name] for name in expected})
+        return [name for name in expected if found[name] != expected[name]]
 
     def overrun(self) -> list[str]:
         """Tensors whose guards are no longer as they were."""
-        return [name for name, buffer in self._buffers.items() if not _guards_hold(buffer)]
+        return broken_guards(self._buffers, GUARD_BYTES, POISON_BYTE)
 
     @property
     def input_bytes(self) -> int:
@@ -182,26 +180,9 @@ class BoundRun:
         return lambda: launch(current_stream(self.device), *(self.tensors[name].data_ptr() for name in names))
 
 
-def fingerprint(tensor: torch.Tensor) -> int:
-    """A number for the bytes of a tensor and their places: 64 bits, for finding changes, not for secrecy."""
-    raw = _as_bytes(tensor)
-    n_words = raw.numel() // 8
-    words = raw[: 8 * n_words].view(torch.int64)
-    total = int.from_bytes(bytes(raw[8 * n_words :].tolist()), "little") ^ raw.numel()
-    for start in range(0, n_words, FINGERPRINT_WORDS):
-        part = words[start : start + FINGERPRINT_WORDS]
-        places = torch.arange(start, start + part.numel(), dtype=torch.int64, device=part.device)
-        mixed = places.mul_(_MIX_INDEX).add_(part)
-        mixed ^= mixed >> 32
-        mixed *= _MIX_VALUE
-        mixed ^= mixed >> 29
-        total += int(mixed.sum().item())
-    return total % (1 << 64)
-
-
 def same_bytes(one: torch.Tensor, other: torch.Tensor) -> bool:
     """Bitwise, so that NaNs are equal to themselves and zeros have their sign."""
-    return torch.equal(_as_bytes(one), _as_bytes(other))
+    return torch.equal(as_bytes(one), as_bytes(other))
 
 
 def on(device: int) -> torch.device:
@@ -212,14 +193,5 @@ def on(device: int) -> torch.device:
 # --- below: bytes
 
 
-def _as_bytes(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.detach().contiguous().view(-1).view(torch.uint8)
-
-
 def _n_bytes(tensor: torch.Tensor) -> int:
     return tensor.numel() * tensor.element_size()
-
-
-def _guards_hold(buffer: torch.Tensor) -> bool:
-    before, after = buffer[:GUARD_BYTES], buffer[-GUARD_BYTES:]
-    return bool((before == POISON_BYTE).all()) and bool((after == POISON_BYTE).all())

@@ -10,9 +10,10 @@ import torch
 
 from .cuda_runtime import CudaError, on_device
 from .failure import short_message
+from .fingerprints import fingerprints
 from .gpu_inputs import inputs_on
 from .gpu_load import loaded_candidate
-from .gpu_run import POISON_BYTE, BoundRun, Candidate, fingerprint
+from .gpu_run import POISON_BYTE, BoundRun, Candidate
 from .timing import admit
 from .timing_subject import Subject, n_affordable_sets, refuse_zeros
 
@@ -80,7 +81,7 @@ class OutputWatch:
 
     def __init__(self, runs: list[BoundRun], inputs: Inputs, expected: Mapping[str, int]) -> None:
         self._runs, self._draw = runs, random.Random()
-        self._inputs = {name: fingerprint(tensor) for name, tensor in inputs.items()}
+        self._inputs = fingerprints(inputs)
         self._expected = dict(expected)
         self._poisoned = runs[0].output_fingerprints()
         self._captured: dict[int, dict[str, torch.Tensor]] = {}

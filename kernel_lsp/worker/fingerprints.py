@@ -1,0 +1,75 @@
+"""What is said of a device's memory in a few numbers: what lies in tensors, and whether guards around them hold.
+
+All of it is enqueued before anything is waited for: one answer of the device for any number of tensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+
+FINGERPRINT_WORDS = 1 << 24
+"""Mixed at a time, to bound the memory that it takes."""
+WORD_BYTES = 8
+_MIX_INDEX, _MIX_VALUE = 0x1E3779B97F4A7C15, 0x3F58476D1CE4E5B9
+"""Odd constants of SplitMix64 (Steele, Lea and Flood 2014), without their top bit: torch's integers have a sign."""
+
+
+def fingerprints(tensors: Mapping[str, torch.Tensor]) -> dict[str, int]:
+    """For each, a number for its bytes and their places: 64 bits, for finding changes, not for secrecy. All tensors are
+    on one device."""
+    raw = {name: as_bytes(tensor) for name, tensor in tensors.items()}
+    parts = {name: [*_tail(each), *_mixed_sums(each)] for name, each in raw.items()}
+    numbers = iter(_numbers([part for each in parts.values() for part in each]))
+    found = {}
+    for name, each in raw.items():
+        own = [next(numbers) for _ in parts[name]]
+        tail = own.pop(0) if each.numel() % WORD_BYTES else 0
+        found[name] = ((tail ^ each.numel()) + sum(own)) % (1 << 64)
+    return found
+
+
+def broken_guards(buffers: Mapping[str, torch.Tensor], n_bytes: int, byte: int) -> list[str]:
+    """The names of the buffers, of uint8 and on one device, whose first or last `n_bytes` do not all hold `byte`."""
+    hold = [(buffer[:n_bytes] == byte).all() & (buffer[-n_bytes:] == byte).all() for buffer in buffers.values()]
+    return [name for name, holds in zip(buffers, _numbers(hold)) if not holds]
+
+
+def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
+    """Its bytes in order, as a flat tensor of uint8: the same memory where that is contiguous."""
+    return tensor.detach().contiguous().view(-1).view(torch.uint8)
+
+
+# --- below: on the device
+
+
+def _tail(raw: torch.Tensor) -> list[torch.Tensor]:
+    """The bytes after the last whole word as one number, where there are any."""
+    n_bytes = raw.numel() % WORD_BYTES
+    if n_bytes == 0:
+        return []
+    shifts = torch.arange(n_bytes, dtype=torch.int64, device=raw.device) * 8
+    return [(raw[-n_bytes:].to(torch.int64) << shifts).sum()]
+
+
+def _mixed_sums(raw: torch.Tensor) -> list[torch.Tensor]:
+    """Of its whole words, each mixed with its place."""
+    n_words = raw.numel() // WORD_BYTES
+    words = raw[: WORD_BYTES * n_words].view(torch.int64)
+    return [_mixed_sum(words, start) for start in range(0, n_words, FINGERPRINT_WORDS)]
+
+
+def _mixed_sum(words: torch.Tensor, start: int) -> torch.Tensor:
+    part = words[start : start + FINGERPRINT_WORDS]
+    places = torch.arange(start, start + part.numel(), dtype=torch.int64, device=part.device)
+    mixed = places.mul_(_MIX_INDEX).add_(part)
+    mixed ^= mixed >> 32
+    mixed *= _MIX_VALUE
+    mixed ^= mixed >> 29
+    return mixed.sum()
+
+
+def _numbers(scalars: list[torch.Tensor]) -> list[int]:
+    """Their values, in one transfer."""
+    return torch.stack(scalars).tolist() if scalars else []
