@@ -49,6 +49,11 @@ class Known:
             self._carried = (document.serial, carried(document, self.analysis, self.serial))
         return self._carried[1]
 
+    @property
+    def is_any(self) -> bool:
+        """Whether there was an analysis, or an attempt; a part of one counts."""
+        return self.serial >= 0 or self.asked_serial >= 0
+
     def is_current(self, document: Document) -> bool:
         return self.serial == document.serial
 
@@ -78,7 +83,7 @@ class Analyses:
         return self._channel.pid if self._channel is not None and self._channel.is_alive else 0
 
     def start(self) -> None:
-        """Begin to work; the process starts with the first text."""
+        """Begin to work. The process starts at once, since it takes longer to start than most texts to analyse."""
         self._task = asyncio.create_task(self._work())
 
     async def close(self) -> None:
@@ -128,6 +133,8 @@ class Analyses:
         self._wake.set()
 
     async def _work(self) -> None:
+        with suppress(OSError):  # with the first text it is tried again, and what is wrong is said
+            await self._analyst()
         while True:
             document = await self._next()
             serial = document.serial
@@ -170,10 +177,15 @@ class Analyses:
                 await self._channel.close()
             return None
 
+    def _learn_a_part(self, document: Document, text: str, message: dict[str, Any]) -> None:
+        """Show what was found so far in a long text. Whoever waits for its analysis waits on."""
+        if self._documents.get(document.uri) is document and document.text == text:
+            known = self.latest(document)
+            known.analysis, known.serial = ANALYSIS.validate_python(message["analysis"], strict=False), document.serial
+            self._on_change(document)
+
     async def _ask(self, document: Document) -> dict[str, Any] | None:
-        if self._channel is None or not self._channel.is_alive:
-            self._channel = Channel(ANALYST, environment=dict(os.environ))
-            await self._channel.start()
+        channel = await self._analyst()
         path = document.path
         request = {
             "id": next(self._ids),
@@ -182,9 +194,18 @@ class Analyses:
             "text": document.text,
             "above": self._above(document),
         }
-        self._channel.send(request)
-        async for message in self._channel.messages():
+        channel.send(request)
+        async for message in channel.messages():
             if message.get("id") == request["id"]:
-                return message
-        await self._channel.close()
+                if not message.get("n_more"):
+                    return message
+                self._learn_a_part(document, request["text"], message)
+        await channel.close()
         return None
+
+    async def _analyst(self) -> Channel:
+        """The running analyst, started anew where it is gone."""
+        if self._channel is None or not self._channel.is_alive:
+            self._channel = Channel(ANALYST, environment=dict(os.environ))
+            await self._channel.start()
+        return self._channel

@@ -10,7 +10,7 @@ import ast
 import json
 import sys
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from math import prod
 from pathlib import Path
 
@@ -48,22 +48,32 @@ def main() -> None:
     """Answer until stdin ends."""
     stdout = claim_stdout()
     step_back(NICENESS)
+    _warm_up()
     for line in sys.stdin.buffer:
         request = json.loads(line)
-        analysis = analyse(request["language"], request["path"], request["text"], request.get("above", ()))
-        reply = json.dumps({"id": request["id"], "analysis": ANALYSIS.dump_python(analysis, mode="json")})
-        stdout.write(reply.encode() + b"\n")
+
+        def reply(analysis: Analysis, n_more: int, number: int = request["id"]) -> None:
+            message = {"id": number, "analysis": ANALYSIS.dump_python(analysis, mode="json"), "n_more": n_more}
+            stdout.write(json.dumps(message).encode() + b"\n")
+            stdout.flush()
+
+        above = request.get("above", ())
+        analysis = analyse(request["language"], request["path"], request["text"], above, lambda part: reply(part, 1))
+        reply(analysis, 0)
 
 
-def analyse(language: str, path: str, text: str, above: Sequence[str] = ()) -> Analysis:
+def analyse(
+    language: str, path: str, text: str, above: Sequence[str] = (), soon: Callable[[Analysis], None] = lambda _: None
+) -> Analysis:
     """The analysis of a text; an empty one for a language that is none of ours. `above` are the cells of a notebook
-    that stand above it: they belong to what it means, and nothing is said of them."""
+    that stand above it: they belong to what it means, and nothing is said of them. `soon` hears of what is known early
+    of a long text that was never seen."""
     if language == "python" and above:
         together = "\n".join(map(without_magics, (*above, text)))
         return below(_analyse_python(Path(path), together), sum(cell.count("\n") + 1 for cell in above))
     if language == "python":
         return _analyse_python(Path(path), without_magics(text) if path.startswith(CELL_SCHEMES) else text)
-    return _analyse_cuda(path, text) if language == "cuda" else EMPTY
+    return _analyse_cuda(path, text, soon) if language == "cuda" else EMPTY
 
 
 def targets_of(path: Path, text: str) -> tuple[Target, ...]:
@@ -77,15 +87,23 @@ def targets_of(path: Path, text: str) -> tuple[Target, ...]:
 # --- below: CUDA
 
 
-def _analyse_cuda(path: str, text: str) -> Analysis:
-    tree = cuda.parse(text, _trees.pop(path, None))
+def _warm_up() -> None:
+    """The grammars' tables and the rules' queries are made before the first text comes, not while someone waits."""
+    analyse("cuda", "", "__global__ void kernel(float* x, int n) { if (threadIdx.x < n) x[threadIdx.x] = 0.0f; }\n")
+    analyse("python", "", "import torch\n\ndef function(x: torch.Tensor):\n    return torch.relu(x)\n")
+    _trees.clear()
+
+
+def _analyse_cuda(path: str, text: str, soon: Callable[[Analysis], None]) -> Analysis:
+    previous = _trees.pop(path, None)
+    tree = cuda.parse(text, previous)
     _trees[path] = tree
     if len(_trees) > MAX_TREES_KEPT:
         _trees.popitem(last=False)
     plan = parse_plan(text).plan
     n_threads = _block_sizes(plan) if plan is not None else {}
     return Analysis(
-        findings=cuda.check(text, tree=tree),
+        findings=cuda.check(text, tree=tree, soon=None if previous is not None else lambda f: soon(Analysis(f))),
         kernels=tuple(
             Kernel(k.name, k.first_line - 1, k.last_line - 1, n_threads.get(k.name, 0))
             for k in kernel_line_ranges(text, ParsedSource(tree.data, tree.tree.root_node))

@@ -10,6 +10,7 @@ from typing import Any
 from lsprotocol import types
 from pygls.exceptions import JsonRpcInvalidParams
 
+from kernel_lsp.config import Settings
 from kernel_lsp.engine.messages import (
     Check,
     EstimateTarget,
@@ -66,7 +67,7 @@ def start_estimate(server: KernelLanguageServer, document: Document, symbol: str
     overrides = server.settings.overrides(path.parent)
     target, cells = f"{path.name}::{symbol}", cells_of(server, document)
     request = EstimateTarget(id=new_id(), directory=path.parent, target=target, cells=cells, settings=overrides)
-    about = _about(server, document, symbol)
+    about = {**_about(server, document, symbol), "settings": server.settings_for(path)}
     return _start(server, request, f"Estimate {symbol}", document.uri, path, **about, is_quiet=is_quiet)
 
 
@@ -244,6 +245,7 @@ def _start(
     symbol: str = "",
     digest: str = "",
     serial: int = 0,
+    settings: Settings | None = None,
 ) -> str:
     job = Job(
         request=request,
@@ -256,6 +258,7 @@ def _start(
         symbol=symbol,
         digest=digest,
         serial=serial,
+        settings=settings,
     )
     server.jobs.start(job)
     return job.id

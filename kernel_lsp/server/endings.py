@@ -45,6 +45,9 @@ logger = logging.getLogger(__name__)
 
 async def job_ended(server: KernelLanguageServer, job: Job, reply: Reply) -> None:
     """Take in what the engine replied to a job."""
+    if _is_outdated(server, job) and (reply.error is None or reply.error.kind != "cancelled"):
+        _estimate_again(server, job)
+        return
     if reply.error is not None:
         await _failed(server, job, reply.error)
         return
@@ -112,6 +115,21 @@ async def _show_diff(server: KernelLanguageServer, changed: DocumentEdits, folde
 
 
 # --- below: ends
+
+
+def _is_outdated(server: KernelLanguageServer, job: Job) -> bool:
+    """Whether the settings that its result is for, another GPU perhaps, hold no more."""
+    document = server.documents.get(job.uri)
+    return job.settings is not None and document is not None and server.settings_for(document.file) != job.settings
+
+
+def _estimate_again(server: KernelLanguageServer, job: Job) -> None:
+    """With the settings of now, where that may still be done."""
+    from kernel_lsp.server.commands import start_estimate
+
+    document = server.documents.get(job.uri)
+    if document is not None and server.trust.allows_commands:
+        start_estimate(server, document, job.symbol, is_quiet=job.is_quiet)
 
 
 def _checked(server: KernelLanguageServer, job: Job, result: CheckResult) -> None:

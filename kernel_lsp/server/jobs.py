@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from kernel_lsp.config import Settings
 from kernel_lsp.engine.client import EngineClient
 from kernel_lsp.engine.messages import Cancel, JobEvent, JobRequest, Problem, Reply
 from kernel_lsp.server.progress import WorkDoneProgress
@@ -37,6 +38,8 @@ class Job:
     digest: str = ""
     serial: int = 0
     """Which text it is about: the target's digest and the document's serial at the start."""
+    settings: Settings | None = None
+    """What held for its file at the start, for a job whose result is of no use under other settings."""
     n_restarts: int = 0
     """How often it went on after its engine had died."""
     tracker: Tracker = field(default_factory=Tracker)

@@ -191,7 +191,7 @@ class KernelLanguageServer(LanguageServer):
 
     def _publish(self, document: Document) -> None:
         """Nothing before the first analysis: an empty list would say that there is nothing to find."""
-        if not self.client.pulls_diagnostics and self.analyses.latest(document).asked_serial >= 0:
+        if not self.client.pulls_diagnostics and self.analyses.latest(document).is_any:
             self.text_document_publish_diagnostics(
                 types.PublishDiagnosticsParams(document.uri, self.diagnostics(document), document.version)
             )

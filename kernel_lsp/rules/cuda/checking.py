@@ -7,6 +7,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import lru_cache
+from time import monotonic
 
 from tree_sitter import Node
 
@@ -34,31 +35,51 @@ _NEEDED_WORDS = tuple(
 RULES = tuple(sorted((check.rule for check in (*FUNCTION_CHECKS, *FILE_CHECKS)), key=lambda rule: rule.code))
 MAX_FINDINGS = 500
 """Of one file: an editor shows no more of use."""
+SOON_S = 0.05
+"""After parsing: a third of the 150 ms that somebody who types should wait at most."""
 MAX_KEPT_FUNCTIONS = 16384
 """Of all files together: three files of 5,000 lines with a function on each. With its text as the key."""
 
 
 @uncollected
-def check(text: str, *, tree: ParsedCuda | None = None) -> tuple[RuleFinding, ...]:
+def check(text: str, *, tree: ParsedCuda | None = None, soon: Soon | None = None) -> tuple[RuleFinding, ...]:
     """What the rules find in a `.cu` or `.cuh` file, in the order of the text. Never raises.
 
     `tree` is a parse that the caller keeps (`parse(text, previous)` after each edit); it is used if it is of the same
     text. The launch plan's own findings are among the rules (KL235 to KL237): no one else need report them. A line that
     ends in ``// NOLINT`` or ``// NOLINT(KL205)`` is left out, all of it or that code.
+
+    Where a check takes longer than `SOON_S`, `soon` is called once with what was found in the functions so far.
     """
+    started_s = monotonic()
     parsed = tree if tree is not None and tree.text == text else parse(text)
     outline = read_outline(parsed)
-    functions = tuple(_all_facts(outline))
-    file = FileFacts(functions, read_plan(outline), "cudaFuncSetAttribute" in text)
+    functions: list[FunctionFacts] = []
+    for function in _all_facts(outline):
+        functions.append(function)
+        if soon is not None and monotonic() - started_s > SOON_S:
+            soon(_shown([finding for known in functions for finding in known.findings], parsed))
+            soon = None
+    file = FileFacts(tuple(functions), read_plan(outline), "cudaFuncSetAttribute" in text)
     found = [finding for function in functions for finding in function.findings]
     found += [finding for check in FILE_CHECKS for finding in check.findings(file)]
+    return _shown(found, parsed)
+
+
+Soon = Callable[[tuple[RuleFinding, ...]], None]
+"""Hears of findings before the check is done."""
+
+
+# --- below: functions that were seen before
+
+
+def _shown(found: list[RuleFinding], parsed: ParsedCuda) -> tuple[RuleFinding, ...]:
+    """In order, without the silenced ones, and no more than are of use."""
     ordered = in_order(found)
     if b"NOLINT" in parsed.data:
         ordered = [finding for finding in ordered if not _is_silenced(finding, parsed)]
     return tuple(ordered[:MAX_FINDINGS])
 
-
-# --- below: functions that were seen before
 
 Facts = tuple[FunctionFacts, ...]
 """Those of one definition, none when it has no readable body."""
@@ -101,9 +122,10 @@ def _moved(placed: Placed, first_line: int) -> Facts:
 
 
 def _first_facts(definition: Definition, file: CudaFile, read: Read, key: tuple, alike: dict[tuple, Placed]) -> Facts:
-    """The facts of a function that was never seen: those of another with as long a name, if only the names differ."""
+    """The facts of a function that was never seen: those of another with as long a name, if only the digits in the
+    names differ."""
     name = plain_name(definition)
-    if name is None:
+    if name is None or _DIGITS.search(file.parsed.data, name.start_byte, name.end_byte) is None:
         return read(definition, file)
     shared = _key_but_name(definition, file, name, key)
     if shared is None:
