@@ -5,10 +5,15 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
+from lsprotocol import types
+
+from kernel_lsp.server import protocol
+from kernel_lsp.server.handlers import HANDLERS
 
 from .client import VSCODE, Client, initialized, started
 from .samples import KERNEL, SCALE
@@ -184,6 +189,23 @@ async def test_a_bad_notification_or_response_does_no_harm(tmp_path: Path, messa
         assert editor.said("window/showMessage") == []
 
 
+async def test_nothing_that_the_server_hears_may_be_malformed_to_its_harm(tmp_path: Path) -> None:
+    async with initialized(tmp_path, trusted=False) as editor:
+        replies = []
+        for number, (method, params) in enumerate(product((*METHODS, *NOTIFICATIONS), ODD)):
+            message = {"jsonrpc": "2.0", "method": method, "params": params}
+            if method in METHODS:
+                message["id"] = f"n{number}"
+                replies.append(editor.expect(message["id"]))
+            editor.send(message)
+        await asyncio.wait_for(asyncio.gather(*replies), 60)
+        await check_alive(editor)
+
+
+def test_a_file_that_changed_outside_of_the_editor_is_among_the_messages() -> None:
+    assert types.WORKSPACE_DID_CHANGE_WATCHED_FILES in NOTIFICATIONS
+
+
 async def test_fuzzed_messages_leave_every_request_answered(tmp_path: Path) -> None:
     """Valid and malformed ones in random order; the seed is fixed. `KERNEL_LSP_TEST_MESSAGES=100000` sends more."""
     random_ = random.Random(SEED)
@@ -205,32 +227,21 @@ async def test_fuzzed_messages_leave_every_request_answered(tmp_path: Path) -> N
 
 # --- below: what is sent
 
-METHODS = (
-    "textDocument/hover",
-    "textDocument/codeLens",
-    "textDocument/codeAction",
-    "textDocument/inlayHint",
-    "textDocument/diagnostic",
-    "workspace/executeCommand",
-    "kernelLsp/status",
-    "textDocument/foldingRange",
-)
-NOTIFICATIONS = (
-    "textDocument/didOpen",
-    "textDocument/didChange",
-    "textDocument/didClose",
-    "textDocument/didSave",
-    "notebookDocument/didOpen",
-    "notebookDocument/didChange",
-    "notebookDocument/didClose",
-    "workspace/didChangeConfiguration",
-    "workspace/didChangeWorkspaceFolders",
-    "window/workDoneProgress/cancel",
-    "kernelLsp/didChangeTrust",
-    "$/setTrace",
-    "$/cancelRequest",
-    "made/up",
-)
+ENDS = (types.SHUTDOWN, types.EXIT)
+"""What ends a session, and so no fuzzing goes on after it; tests of their own send these."""
+_OURS = {method.name: method.result is not None for method in protocol.METHODS}
+
+
+def is_request(method: str) -> bool:
+    """Whether the protocol, or our own document, says that the method has an answer."""
+    return _OURS[method] if method in _OURS else types.METHOD_TO_TYPES[method][1] is not None
+
+
+HEARD = tuple(method for method in HANDLERS if method not in ENDS)
+METHODS = (*filter(is_request, HEARD), "textDocument/foldingRange")
+"""Every request that the server hears, and one that it does not."""
+NOTIFICATIONS = (*(method for method in HEARD if not is_request(method)), "$/cancelRequest", "made/up")
+"""Every notification that it hears, one that the transport hears, and one that nobody does."""
 ODD: tuple[Any, ...] = (None, True, -1, 1 << 70, 1.5, "", "\ud83d", "é😀", [], {}, [[]], {"uri": 3}, {"line": {}})
 
 
@@ -250,6 +261,7 @@ def valid_params(random_: random.Random, folder: Path) -> Any:
     end = {"line": start["line"] + random_.randrange(3), "character": random_.randrange(40)}
     text = random_.choice((SCALE, KERNEL, "x", "", "é😀\r\n\r"))
     language = "cuda" if uri.endswith("cu") else "python"
+    cell = {"kind": 2, "document": f"{uri}#0"}
     return {
         "textDocument": {"uri": uri, "version": random_.randrange(100), "languageId": language, "text": text},
         "position": start,
@@ -260,6 +272,12 @@ def valid_params(random_: random.Random, folder: Path) -> Any:
         "arguments": [{"uri": uri, "symbol": "scale"}],
         "settings": {"kernelLsp": {"codeLens": random_.random() < 0.5}},
         "event": {"added": [], "removed": []},
+        "changes": [{"uri": uri, "type": random_.randrange(1, 4)}],
+        "notebookDocument": {"uri": uri, "version": 1, "notebookType": "jupyter-notebook", "cells": [cell]},
+        "cellTextDocuments": [{"uri": f"{uri}#0", "version": 1, "languageId": language, "text": text}],
+        "change": {"cells": {"textContent": [{"document": {"uri": f"{uri}#0", "version": 2}, "changes": []}]}},
+        "uri": uri,
+        "run": "none",
         "token": "t",
         "trusted": False,
         "value": "off",
