@@ -30,7 +30,7 @@ class SessionStart:
         self.settings = settings
         self._stack = AsyncExitStack()
         self._workers: list[Worker] = []
-        self._preparing: asyncio.Task[None] | None = None
+        self._preparing: list[asyncio.Task[None]] = []
         self._problem: KernelLspError | None = None
 
     async def __aenter__(self) -> SessionStart:
@@ -44,9 +44,9 @@ class SessionStart:
 
     async def __aexit__(self, *_: object) -> None:
         self.kill()
-        if self._preparing is not None:
-            self._preparing.cancel()
-            await asyncio.wait([self._preparing])
+        for task in self._preparing:
+            task.cancel()
+        await asyncio.gather(*self._preparing, return_exceptions=True)
         await self._stack.aclose()
 
     def check(self) -> None:
@@ -85,6 +85,8 @@ class SessionStart:
                 raise found
 
     async def _start_worker(self, stack: AsyncExitStack, python: Path) -> None:
-        self.worker = await stack.enter_async_context(self.new_worker(python))
-        self._preparing = asyncio.create_task(self.worker.prepare_capture())
+        self.worker = self.new_worker(python)
+        self._preparing.append(asyncio.create_task(self.worker.compile_ahead()))
+        await stack.enter_async_context(self.worker)
+        self._preparing.append(asyncio.create_task(self.worker.prepare_capture()))
         await asyncio.sleep(0)  # the request is on its way, whatever keeps this loop busy from now on

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -19,13 +20,17 @@ from kernel_lsp.core.task import Task
 from kernel_lsp.errors import EnvironmentProblem, InternalError, KernelLspError, ScratchFullError, TargetError
 from kernel_lsp.process.confinement import SandboxLevel, sandbox_level
 from kernel_lsp.process.profiles import worker_confinement
-from kernel_lsp.process.supervisor import Answered, Conversation, Died, Overran, scrubbed_environment
+from kernel_lsp.process.supervisor import Answered, Conversation, Died, Overran, run, scrubbed_environment
 
 WORKER_PROGRAM = Path(__file__).resolve().parent.parent / "worker" / "__main__.py"
 CAPTURE_DEADLINE_S = 120.0
 CASE_DEADLINE_S = 300.0
 DESCRIBE_DEADLINE_S = 60.0
 STDERR_LINES = 3
+COMPILED_PARTS = ("torch", "torch/_dynamo", "torch/export", "sympy")
+"""What a capture imports; a plain `import torch` does not import it all."""
+COMPILED_MARKER = "complete"
+"""The file that the program `bytecode` makes in the folder of bytecode when it is done."""
 WORKER_CACHE = "worker"
 """The folder of torch's and Triton's caches, in the cache folder."""
 
@@ -112,8 +117,10 @@ class Worker:
         confinement = worker_confinement(
             sandbox_level("auto") if sandbox is None else sandbox, python, scratch=scratch, cache=folder
         )
+        self._program, self._confinement = program, confinement
+        self._bytecode = None if _is_compiled(python) else folder / "bytecode"
         self._conversation = Conversation(
-            [python, program], environment=_worker_environment(python, folder), confinement=confinement, how="run"
+            [python, program], environment=self._environment(), confinement=confinement, how="run"
         )
 
     async def __aenter__(self) -> Worker:
@@ -159,6 +166,21 @@ class Worker:
             has_cuda=reply["has_cuda"],
             devices=tuple(reply["devices"]),
         )
+
+    async def compile_ahead(self) -> None:
+        """Where nobody compiled torch's Python files, the first worker of a machine does: then on all cores at once,
+        which takes a second where one takes seven. A process that comes too late, or does not start, changes nothing
+        but that time."""
+        if self._bytecode is None or (marker := self._bytecode / COMPILED_MARKER).exists():
+            return
+        with suppress(OSError):
+            await run(
+                [self.python, self._program, "bytecode", marker],
+                deadline_s=self._capture_deadline_s,
+                environment=self._environment(),
+                confinement=self._confinement,
+                how="run",
+            )
 
     async def prepare_capture(self) -> None:
         """Have it import what a capture needs, which takes seconds. What is wrong there is told by whoever asks next;
@@ -259,6 +281,11 @@ class Worker:
 
     # --- below: asking
 
+    def _environment(self) -> dict[str, str]:
+        """Where nobody compiled torch's Python files, what Python compiles is kept in our folder: nothing is written
+        beside anybody's files."""
+        return scrubbed_environment({"PYTHONPYCACHEPREFIX": str(self._bytecode)} if self._bytecode else {})
+
     async def _ask(self, request: dict[str, Any], deadline_s: float) -> dict[str, Any]:
         answer = await self._conversation.ask(request, deadline_s=deadline_s)
         if isinstance(answer, Overran):
@@ -297,12 +324,12 @@ class Worker:
 # --- below: starting
 
 
-def _worker_environment(python: Path, folder: Path) -> dict[str, str]:
-    """Where nobody compiled torch's Python files (uv installs them so), each start would: 5 s instead of 2 (measured,
-    torch 2.11). Then what Python compiles is kept in our folder, and nothing is written beside anybody's files."""
-    packages = python.parent.parent.glob("lib*/python3*/site-packages/torch")
-    is_compiled = not any(not (package / "__pycache__").is_dir() for package in packages)
-    return scrubbed_environment({} if is_compiled else {"PYTHONPYCACHEPREFIX": str(folder / "bytecode")})
+def _is_compiled(python: Path) -> bool:
+    """Whether torch's Python files were compiled when they were installed. uv does not, and then each start would: 5 s
+    instead of 2 (measured, torch 2.11). Who imported torch once has compiled a part of it."""
+    folders = python.parent.parent.glob("lib*/python3*/site-packages")
+    parts = [folder / part for folder in folders if (folder / "torch").is_dir() for part in COMPILED_PARTS]
+    return all((part / "__pycache__").is_dir() for part in parts)
 
 
 def _cannot_start(python: Path, error: OSError) -> EnvironmentProblem:

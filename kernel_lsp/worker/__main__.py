@@ -7,7 +7,7 @@ import os
 import sys
 
 PACKAGE = "_kernel_lsp_worker"
-PROGRAMS = ("profile_launches",)
+PROGRAMS = ("bytecode", "profile_launches")
 """Modules here that run once and end, by their ``main(arguments)``. Without one, requests are served."""
 
 

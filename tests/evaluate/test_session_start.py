@@ -1,0 +1,138 @@
+"""What a session begins with, and what begins before its task is known."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from kernel_lsp.config import Settings, load_settings
+from kernel_lsp.errors import EnvironmentProblem
+from kernel_lsp.evaluate.building import Module
+from kernel_lsp.evaluate.executor_pool import ExecutorPool
+from kernel_lsp.evaluate.session import Session
+from kernel_lsp.evaluate.session_start import SessionStart
+from kernel_lsp.ptx.executor import Loaded, LoadOutcome, PtxExecutor
+
+MODULE = Module("the text", "f.cu")
+
+
+class Executor(PtxExecutor):
+    """Starts no process, and remembers what it loaded."""
+
+    def __init__(self) -> None:
+        self.loaded: list[str] = []
+        self.is_running = False
+
+    async def __aenter__(self) -> Executor:
+        self.is_running = True
+        return self
+
+    @property
+    def is_alive(self) -> bool:
+        return self.is_running
+
+    async def close(self) -> None:
+        self.is_running = False
+
+    async def load(self, ptx: str, file_name: str, *, deadline_s: float = 1.0) -> LoadOutcome:
+        self.loaded.append(f"{file_name}: {ptx}")
+        return Loaded(())
+
+
+async def loads(pool: ExecutorPool, *modules: Module) -> list[str]:
+    """What the first executor of a pool has loaded when it was asked for these, one after the other."""
+    async with pool.executor() as executor:
+        for module in modules:
+            assert isinstance(await pool.load(executor, module), Loaded)
+    await pool.close()
+    assert isinstance(executor, Executor)
+    return executor.loaded
+
+
+def pool_with(module: Module | None) -> ExecutorPool:
+    pool = ExecutorPool(Executor, 2)
+    pool.start_with(asyncio.sleep(0, module))
+    pool.start()  # as an evaluator does, which must not start another
+    return pool
+
+
+async def test_a_module_that_was_loaded_ahead_is_not_loaded_again() -> None:
+    assert await loads(pool_with(MODULE), MODULE) == ["f.cu: the text"]
+
+
+async def test_a_second_candidate_is_loaded_even_when_it_is_the_same() -> None:
+    assert await loads(pool_with(MODULE), MODULE, MODULE) == ["f.cu: the text"] * 2
+
+
+async def test_another_module_is_loaded_in_its_place_and_then_so_is_the_first() -> None:
+    other = Module("another text", "f.cu")
+    assert await loads(pool_with(MODULE), other, MODULE) == ["f.cu: the text", "f.cu: another text", "f.cu: the text"]
+
+
+async def test_without_a_build_the_first_executor_is_merely_warm() -> None:
+    assert await loads(pool_with(None), MODULE) == ["f.cu: the text"]
+
+
+async def test_a_build_that_fails_ahead_leaves_a_warm_executor() -> None:
+    async def fails() -> Module:
+        raise EnvironmentProblem("no compiler")
+
+    pool = ExecutorPool(Executor, 2)
+    pool.start_with(fails())
+    assert await loads(pool, MODULE) == ["f.cu: the text"]
+
+
+async def test_an_executor_that_died_meanwhile_loads_again() -> None:
+    pool = pool_with(MODULE)
+    async with pool.executor() as executor:
+        assert isinstance(executor, Executor)
+        executor.is_running = False
+        await pool.load(executor, MODULE)
+    assert len(executor.loaded) == 2
+
+
+async def test_a_pool_that_nobody_used_ends_its_first() -> None:
+    made: list[Executor] = []
+
+    def make() -> Executor:
+        made.append(Executor())
+        return made[-1]
+
+    pool = ExecutorPool(make, 2)
+    pool.start_with(asyncio.Event().wait())  # type: ignore[arg-type]  # it never comes to its value
+    await asyncio.sleep(0.01)
+    await pool.close()
+    assert [executor.is_running for executor in made] == [False]
+
+
+def settings(folder: Path, python: Path) -> Settings:
+    return load_settings(folder, {"device": "cpu", "python": python, "cache_directory": folder / "cache"})
+
+
+async def test_what_is_wrong_with_the_machine_is_said_when_it_is_needed(tmp_path: Path) -> None:
+    async with SessionStart(settings(tmp_path, tmp_path / "no_python")) as start:
+        with pytest.raises(EnvironmentProblem, match="does not exist"):
+            start.check()
+        with pytest.raises(EnvironmentProblem, match="does not exist"):
+            async with Session(start.settings, start):
+                pass
+
+
+async def test_a_program_that_is_no_interpreter_is_named_though_it_was_started(tmp_path: Path) -> None:
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\necho hello\n")
+    python.chmod(0o755)
+    async with SessionStart(settings(tmp_path, python)) as start:
+        with pytest.raises(EnvironmentProblem, match="is not a Python interpreter"):
+            start.check()
+
+
+async def test_it_ends_while_its_worker_still_imports(tmp_path: Path) -> None:
+    async with SessionStart(load_settings(tmp_path, {"device": "cpu"})) as start:
+        start.check()
+        assert start.worker.is_alive
+        scratch = start.scratch
+    assert not start.worker.is_alive
+    assert not scratch.exists()
