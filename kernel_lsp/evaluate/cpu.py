@@ -50,6 +50,10 @@ MIN_COVERAGE = 0.7
 N_PROFILED_BLOCKS = 6
 """Blocks per launch that are run to count instructions: first, last and random ones."""
 MIN_SAMPLED_BLOCKS = 8
+WATCHED_ORDER = "reverse"
+"""Cases with this order of threads are watched for races, when they are small: the first small one, and a third."""
+MAX_WATCHED_BYTES = 1 << 18
+"""Of outputs and scratch."""
 GIVEN, RUNS = "given", "runs"
 """Folders of inputs and of outputs."""
 
@@ -191,6 +195,7 @@ class CpuDevice:
                 max_thread_instructions=limits.max_thread_instructions,
                 deadline_s=limits.deadline_s,
                 may_write_variables=False,
+                watches_races=sample is None and case.thread_order == WATCHED_ORDER and run.is_small,
             )
             buffers = run.buffers(initialised=run.written, offset_bytes=case.offset_bytes)
             report = await executor.run(buffers, steps, built.symbols, options)
@@ -232,6 +237,11 @@ class _Run:
 
     def path(self, tensor: BoundTensor) -> Path:
         return self._inputs[tensor.name] if tensor.role == "input" else self._directory / f"{tensor.name}.bin"
+
+    @property
+    def is_small(self) -> bool:
+        """Whether who writes each byte of its own tensors can be noted."""
+        return sum(tensor.n_bytes for tensor in self._own()) <= MAX_WATCHED_BYTES
 
     def write_poison(self, seed: int) -> None:
         other = EXACT_POISON_BYTES[seed % len(EXACT_POISON_BYTES)]

@@ -73,6 +73,7 @@ class Buffer:
         self.data = _map_data(request)
         self.is_initialised = request.is_initialised or request.role == "input"
         self.shadow = _map_shadow(request, keep_written=keep_written)
+        self.writers = Region(0)
 
     @property
     def n_bytes(self) -> int:
@@ -99,9 +100,16 @@ class Buffer:
             self.is_initialised = self.n_bytes == 0 or self.shadow.memory.find(b"\0", 0, self.n_bytes) < 0
         return self.is_initialised
 
+    def clean_writers(self) -> int:
+        """The address of who wrote each byte, with nobody in it. Inputs have none."""
+        self.writers.close()
+        self.writers = Region(0 if self.is_read_only else 8 * self.n_bytes)
+        return self.writers.address
+
     def close(self) -> None:
         self.data.close()
         self.shadow.close()
+        self.writers.close()
 
 
 @contextlib.contextmanager
@@ -136,9 +144,13 @@ class AddressTable:
     def traced_address(self) -> int:
         return self._traced.address
 
-    def set_buffer(self, buffer: Buffer, *, is_initialised: bool) -> None:
-        flags = EntryFlag.READ_ONLY if buffer.is_read_only else 0
+    def set_buffer(self, buffer: Buffer, *, is_initialised: bool, watch: int = 0) -> None:
+        """Describe a buffer. `watch` are the flags of what kernels may write that is to be watched for races."""
+        flags = EntryFlag.READ_ONLY if buffer.is_read_only else watch
         flags |= 0 if is_initialised else EntryFlag.CHECK_INITIALISED
+        if watch:
+            for table in (self._fast, self._traced):
+                store64(table.address + buffer.window * ENTRY_BYTES + Entry.WRITERS, buffer.clean_writers())
         self.set(buffer.window, buffer.base, buffer.data.address, buffer.shadow.address, buffer.n_bytes, int(flags))
 
     def set(self, window: int, base: int, host: int, shadow: int, n_bytes: int, flags: int) -> None:
@@ -218,8 +230,8 @@ def _write_entry(table: int, window: int, described: tuple[int, int, int, int, i
     store64(entry + Entry.SHADOW, shadow)
     store64(entry + Entry.FLAGS, flags)
     store64(entry + Entry.N_BYTES, n_bytes)
-    can_read = is_fast and not flags & EntryFlag.CHECK_INITIALISED
-    can_write = is_fast and not flags & EntryFlag.READ_ONLY
+    can_read = is_fast and not flags & (EntryFlag.CHECK_INITIALISED | EntryFlag.WATCHED)
+    can_write = is_fast and not flags & (EntryFlag.READ_ONLY | EntryFlag.WATCHED)
     for log2 in range(N_ACCESS_SIZES):
         limit = max(0, n_bytes - (1 << log2) + 1)
         store64(entry + Entry.READ_LIMITS + 8 * log2, limit if can_read else 0)

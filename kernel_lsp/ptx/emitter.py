@@ -22,6 +22,7 @@ from kernel_lsp.ptx.layout import (
     Thread,
     window_base,
 )
+from kernel_lsp.ptx.races import STRONG_MODIFIERS
 from kernel_lsp.ptx.syntax import (
     WIDTH_BITS,
     Function,
@@ -37,7 +38,6 @@ from kernel_lsp.ptx.syntax import (
 
 FRAME_SLOT_BYTES = 8
 DYNAMIC_SHARED_ALIGN = 16
-SPINNING_MODIFIERS = ("volatile", "acquire", "relaxed", "acq_rel", "release", "seq_cst", "mmio")
 INTEGER_BITS = {"i1": 1, "i8": 8, "i16": 16, "i32": 32, "i64": 64, "i128": 128}
 FLOATING = {"float": "i32", "double": "i64"}
 
@@ -479,9 +479,9 @@ class Emitter:
         ]
 
 
-def access_info(site: int, n_bytes: int, *, reads: bool, writes: bool) -> int:
+def access_info(site: int, n_bytes: int, *, reads: bool, writes: bool, strong: bool = False) -> int:
     """How an access describes itself to the slow check."""
-    info = site | ((n_bytes.bit_length() - 1) << Info.LOG2_SHIFT)
+    info = site | ((n_bytes.bit_length() - 1) << Info.LOG2_SHIFT) | (int(Info.STRONG) if strong else 0)
     return info | (int(Info.READS) if reads else 0) | (int(Info.WRITES) if writes else 0)
 
 
@@ -540,7 +540,7 @@ def _can_spin(blocks: list[Block]) -> bool:
     """Whether a loop may wait for another thread: then it must give way."""
     has_loop = any(target <= block.index for block in blocks for target in block.targets)
     return has_loop and any(
-        instruction.opcode == "atom" or (instruction.opcode == "ld" and instruction.has(*SPINNING_MODIFIERS))
+        instruction.opcode == "atom" or (instruction.opcode == "ld" and instruction.has(*STRONG_MODIFIERS))
         for block in blocks
         for instruction in block.instructions
     )

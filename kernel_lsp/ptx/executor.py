@@ -100,6 +100,9 @@ class RunOptions:
     deadline_s: float = DEFAULT_DEADLINE_S
     may_write_variables: bool = True
     """Whether variables of the module may be written: they would keep state between launches."""
+    watches_races: bool = False
+    """Whether a read of what another thread wrote, in a launch in which nothing orders the two, is an error. Takes
+    eight times the memory of outputs and scratch."""
 
 
 @dataclass(frozen=True)
@@ -265,6 +268,7 @@ def _run_request(
         "max_thread_instructions": options.max_thread_instructions,
         "max_findings": options.max_findings,
         "may_write_variables": options.may_write_variables,
+        "watches_races": options.watches_races,
     }
 
 

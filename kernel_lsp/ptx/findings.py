@@ -133,6 +133,8 @@ def describe(fault: Fault, memory: MemoryMap) -> tuple[str, str]:
         return "assert-failed", "an assertion fails"
     if fault.kind == FaultKind.UNINITIALISED:
         return "uninitialized-read", _describe_uninitialised(fault, memory)
+    if fault.kind in (FaultKind.RACE_OF_BLOCKS, FaultKind.RACE_OF_THREADS):
+        return "race", _describe_race(fault, memory)
     if fault.kind == FaultKind.CLUSTER_STEP:
         return "cluster-barrier", _describe_step(fault.site)
     if fault.kind in (FaultKind.BLOCK_NOT_STARTED, FaultKind.BLOCK_ENDED):
@@ -211,6 +213,15 @@ def _describe_uninitialised(fault: Fault, memory: MemoryMap) -> str:
     name = target.name if target else "memory"
     offset = fault.address - target.start if target else fault.address
     return f"{_verb(fault.site)} at byte {offset} of {name}, which nothing has written"
+
+
+def _describe_race(fault: Fault, memory: MemoryMap) -> str:
+    other, ordered = "block", "fence"
+    if fault.kind == FaultKind.RACE_OF_THREADS:
+        other, ordered = "thread of the block", "barrier"
+    target = _find_target(fault, memory)
+    place = f"at byte {fault.address - target.start} of {target.name}" if target else "of memory"
+    return f"{_verb(fault.site)} {place}, which another {other} has written in this launch with no {ordered} between"
 
 
 def _find_target(fault: Fault, memory: MemoryMap) -> _Target | None:

@@ -12,7 +12,17 @@ from dataclasses import dataclass
 
 import llvmlite.binding as llvm
 
-from kernel_lsp.ptx import cluster_scheduler, clusters, conversion, cooperation, floating, integer, memory, scheduler
+from kernel_lsp.ptx import (
+    cluster_scheduler,
+    clusters,
+    conversion,
+    cooperation,
+    floating,
+    integer,
+    memory,
+    races,
+    scheduler,
+)
 from kernel_lsp.ptx.emitter import EmittedKernel, emit_kernel
 from kernel_lsp.ptx.endless import EndlessLoop, endless_among
 from kernel_lsp.ptx.inline import inline_calls
@@ -84,7 +94,7 @@ class Compiler:
         llvm.initialize_native_asmprinter()
         _add_library_symbols()
         self._scheduler = self._compile(
-            translate((*scheduler.FUNCTIONS, *cluster_scheduler.FUNCTIONS)), SCHEDULER_PASSES
+            translate((*scheduler.FUNCTIONS, *cluster_scheduler.FUNCTIONS, *races.FUNCTIONS)), SCHEDULER_PASSES
         )
         self.run_queue = self._scheduler.get_function_address("run_queue")
         self.run_cluster_queue = self._scheduler.get_function_address("run_cluster_queue")

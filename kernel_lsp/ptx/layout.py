@@ -59,6 +59,8 @@ class Entry(IntEnum):
     N_BYTES = 32
     READ_LIMITS = 40
     WRITE_LIMITS = 80
+    WRITERS = 120
+    """Of a watched buffer: 8 bytes per byte that say who wrote it (`kernel_lsp.ptx.races`)."""
 
 
 class EntryFlag(IntEnum):
@@ -69,6 +71,10 @@ class EntryFlag(IntEnum):
     """Of a block's shared memory, seen from its cluster: the block has not run yet."""
     ENDED = 16
     """The block has exited, and its shared memory went with it."""
+    WATCHED = 32
+    """Who wrote is noted, and looked at when another block reads."""
+    WATCHED_IN_BLOCK = 64
+    """Also when another thread of the block reads."""
 
 
 class Thread(IntEnum):
@@ -192,7 +198,9 @@ class Context(IntEnum):
     CLUSTER_N_STALLED = 872
     CLUSTER_STATE = 880
     """Of each block: `EntryFlag.NOT_STARTED`, 0 while it runs, `EntryFlag.ENDED`."""
-    N_BYTES = 888
+    EPOCH = 888
+    """How often threads of the block have waited for each other."""
+    N_BYTES = 896
 
 
 class SiteTrace(IntEnum):
@@ -239,6 +247,8 @@ class FaultKind(IntEnum):
     BLOCK_NOT_STARTED = 5
     BLOCK_ENDED = 6
     CLUSTER_STEP = 7
+    RACE_OF_BLOCKS = 8
+    RACE_OF_THREADS = 9
     """Arrives at the barrier of the cluster twice without a wait, or waits without having arrived."""
 
 
@@ -280,3 +290,5 @@ class Info(IntEnum):
     LOG2_SHIFT = 24
     READS = 1 << 28
     WRITES = 1 << 29
+    STRONG = 1 << 30
+    """An access by which threads may talk to each other."""

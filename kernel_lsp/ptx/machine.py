@@ -37,6 +37,7 @@ from kernel_lsp.ptx.layout import (
     window_base,
 )
 from kernel_lsp.ptx.native import load64, store64
+from kernel_lsp.ptx.races import watch_flags
 from kernel_lsp.ptx.scheduler import BLOCK_ID_MASK, TRACE_BLOCK
 from kernel_lsp.ptx.syntax import Instruction, Location, UnsupportedPtxError
 
@@ -67,6 +68,7 @@ class RunRequest:
     max_thread_instructions: int = 10**10
     max_findings: int = 20
     may_write_variables: bool = True
+    watches_races: bool = False
 
 
 @dataclass
@@ -153,10 +155,10 @@ class _Run:
             region.close()
         self.table.close()
 
-    def show_buffers(self) -> None:
-        """Bring the table up to date with what is initialised."""
+    def show_buffers(self, watch: int) -> None:
+        """Bring the table up to date with what is initialised. `watch` are the flags of what is watched for races."""
         for buffer in self.buffers.values():
-            self.table.set_buffer(buffer, is_initialised=buffer.look_whether_initialised())
+            self.table.set_buffer(buffer, is_initialised=buffer.look_whether_initialised(), watch=watch)
 
     def _place_variables(self) -> None:
         """Module variables start each run with their initial values."""
@@ -239,7 +241,8 @@ class _Launch:
 
     def _prepare(self) -> None:
         run = self.run_state
-        run.show_buffers()
+        is_watched = run.request.watches_races and not self.is_clustered
+        run.show_buffers(watch_flags(self.emitted.blocks) if is_watched else 0)
         size = self.cluster.n_blocks
         self.parameters = _pack_parameters(self.kernel, self.step, run.buffers)
         self.orders = _orders(run.request, self.n_threads)

@@ -20,6 +20,7 @@ from kernel_lsp.ptx.layout import (
     Thread,
     window_base,
 )
+from kernel_lsp.ptx.races import STRONG_MODIFIERS
 from kernel_lsp.ptx.syntax import (
     WIDTH_BITS,
     Address,
@@ -125,7 +126,7 @@ def locate(
         return _parameter_pointer(e, i, operand)
     address = _address(e, operand)
     site = e.site(Site(i, space, n_bytes, reads, writes))
-    info = access_info(site, n_bytes, reads=reads, writes=writes)
+    info = access_info(site, n_bytes, reads=reads, writes=writes, strong=i.has(*STRONG_MODIFIERS))
     if space == "shared":
         return _shared_pointer(e, address, info, n_bytes, reads=reads, writes=writes)
     if space == "local":

@@ -146,6 +146,7 @@ def _run_request(request: dict[str, Any]) -> RunRequest:
         max_thread_instructions=request.get("max_thread_instructions", 10**10),
         max_findings=request.get("max_findings", 20),
         may_write_variables=request.get("may_write_variables", True),
+        watches_races=request.get("watches_races", False),
     )
 
 

@@ -32,6 +32,7 @@ from kernel_lsp.ptx.layout import (
     Thread,
 )
 from kernel_lsp.ptx.native import call_thread, count_trailing_zeros, fill, load8, load64, shift_right, store64
+from kernel_lsp.ptx.races import is_race
 
 BLOCK_ID_MASK = (1 << 48) - 1
 TRACE_BLOCK = 1 << 48
@@ -149,6 +150,8 @@ def run_block(context: int) -> int:
             if n_out_of_fuel > 0 and can_wait == 0:
                 return BlockStatus.OUT_OF_BUDGET
         n_released = release_barriers(context)
+        if n_released > 0:
+            store64(context + Context.EPOCH, load64(context + Context.EPOCH) + 1)
         if load64(context + Context.N_LIVE) == 0:
             return finish_block(context)
         if n_out_of_fuel == 0:
@@ -252,6 +255,7 @@ def run_warp(context: int, first: int, n_lanes: int) -> int:
             return n_out_of_fuel
         if resolve_warp(context, first, n_lanes) == 0:
             return n_out_of_fuel
+        store64(context + Context.EPOCH, load64(context + Context.EPOCH) + 1)
     return 0
 
 
@@ -520,6 +524,10 @@ def check(context: int, thread: int, info: int, address: int) -> int:
                 if window >= FIRST_CLUSTER_WINDOW:
                     return warn(context, thread, info)
                 return fault(context, thread, info, address, FaultKind.UNINITIALISED)
+    if flags & EntryFlag.WATCHED:
+        race = is_race(context, thread, info, entry, offset, n_bytes)
+        if race != 0:
+            return fault(context, thread, info, address, race)
     if flags & EntryFlag.TRACED:
         trace(context, thread, info, address, n_bytes)
     return 0

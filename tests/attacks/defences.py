@@ -55,6 +55,11 @@ def _families(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pipeline, "full_cases", lambda *_: [])
 
 
+def _races(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody notes who wrote what."""
+    monkeypatch.setattr(cpu, "MAX_WATCHED_BYTES", -1)
+
+
 def _zeros(monkeypatch: pytest.MonkeyPatch) -> None:
     """No input holds a negative zero."""
     families = tuple(family for family in cases.FAMILIES if family != "negative_zeros")
@@ -112,6 +117,7 @@ SWITCHES: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
     "sizes": _sizes,
     "families": _families,
     "zeros": _zeros,
+    "races": _races,
     "poison": _poison,
     "patterns": _patterns,
     "initialised": _initialised,

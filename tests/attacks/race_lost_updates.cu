@@ -1,6 +1,6 @@
 // Attack: Adds to the output without an atomic operation.
 // Caught: mismatch crashed
-// Needs: cuda
+// Without: races
 // kernel-lsp: 1
 // task: tasks.py::row_sum
 // op: row_sum(x: f32[B, N]) -> (out: f32[B])
