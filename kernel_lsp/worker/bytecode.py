@@ -89,6 +89,7 @@ def _compile_all(requests: BinaryIO, answers: BinaryIO) -> None:
 def _compiled(name: str, path: str) -> Iterator[str]:
     """Compile a module unless it is, keep its bytecode where Python looks for it, and list what it may import."""
     code = importlib.machinery.SourceFileLoader(name, path).get_code(name)
+    assert code is not None, "only loaders of other kinds have none"
     package = name if path.endswith("__init__.py") else name.rpartition(".")[0]
     yield name.rpartition(".")[0]
     before, start = [(0, 0), (0, 0)], ""
