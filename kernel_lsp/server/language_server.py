@@ -71,6 +71,7 @@ class KernelLanguageServer(LanguageServer):
         self.analyses = Analyses(self.documents, self.analysis_changed, self.notebooks.above)
         self.engines = Engines(self._engine_died)
         self.jobs = Jobs(self._job_changed, self._job_told, self._job_ended)
+        self.scanning = asyncio.Lock()
         self.stopped = asyncio.Event()
         self.exit_status = 1
         self._listed: set[Path] = set()

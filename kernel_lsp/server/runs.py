@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sys
 from collections.abc import Callable
@@ -21,6 +22,8 @@ from kernel_lsp.server.language_server import KernelLanguageServer
 from kernel_lsp.server.words import result_text
 
 SCAN = (sys.executable, "-m", "kernel_lsp.server.target_scan")
+SCAN_S = 60.0
+"""For one folder: a file system that does not answer is not waited for."""
 
 
 async def _runs(ls: KernelLanguageServer, params: protocol.FolderParams) -> protocol.RunsResult:
@@ -32,17 +35,15 @@ async def _runs(ls: KernelLanguageServer, params: protocol.FolderParams) -> prot
 
 
 async def _targets(ls: KernelLanguageServer, params: protocol.FolderParams) -> protocol.TargetsResult:
-    """In a process of its own: parsing many files would hold up every other answer."""
-    channel = Channel(SCAN, environment=dict(os.environ))
-    await channel.start()
-    try:
-        channel.send({"folder": str(_path(params.uri))})
-        async for message in channel.messages():
-            targets = [protocol.TargetItem(**target) for target in message["targets"]]
-            return protocol.TargetsResult(targets, message["is_complete"])
-    finally:
-        await channel.close()
-    return protocol.TargetsResult([], is_complete=False)
+    """In a process of its own: parsing many files would hold up every other answer. One at a time, since a client may
+    ask any number of times."""
+    path = _path(params.uri)
+    async with ls.scanning:
+        try:
+            async with asyncio.timeout(SCAN_S):
+                return await _scan(path)
+        except TimeoutError:
+            return protocol.TargetsResult([], is_complete=False)
 
 
 async def _report(ls: KernelLanguageServer, params: protocol.RunArguments) -> protocol.ReportResult:
@@ -62,6 +63,19 @@ HANDLERS: dict[str, Callable[..., Any]] = {
 
 
 # --- below
+
+
+async def _scan(path: Path) -> protocol.TargetsResult:
+    channel = Channel(SCAN, environment=dict(os.environ))
+    await channel.start()
+    try:
+        channel.send({"folder": str(path)})
+        async for message in channel.messages():
+            targets = [protocol.TargetItem(**target) for target in message["targets"]]
+            return protocol.TargetsResult(targets, message["is_complete"])
+    finally:
+        await channel.close()
+    return protocol.TargetsResult([], is_complete=False)
 
 
 async def _ask(ls: KernelLanguageServer, workspace: Path, request: Request) -> dict[str, Any]:
