@@ -1,13 +1,13 @@
 """What a model's recorded replies are worth: replayed through the whole search, then measured on a GPU.
 
     python benchmarks/recorded_runs.py replay [--only NAME]...            # any machine: which replies are right
-    python benchmarks/recorded_runs.py measure [--device cuda] [--out DIR]  # a GPU: their times against PyTorch's
+    python benchmarks/recorded_runs.py measure [--group NAME]... [--device cuda]  # a GPU: their times against PyTorch's
 
 `recorded_runs/` holds, for each task and strategy, the replies of one model as the `manual` provider took them:
 prompts as sent, replies as received. `replay` runs `kernel-lsp optimize --replay` on the CPU executor, prints what
 became of each reply and writes the kernels beside the recording. `measure` reaches a full verdict on each of these
-kernels and on the generator's seeds, and compares the best of a search with the best of as many independent replies
-(best-of-n).
+kernels, on those of the search that went on from them (`recorded_refine.py`) and on the generator's seeds, and compares
+the best of a search with the best of as many independent replies (best-of-n).
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from recorded_report import GROUPS, geomeans, print_report
+
 from kernel_lsp.config import load_settings
 from kernel_lsp.core.candidate import Candidate, Origin
 from kernel_lsp.core.measurement import Comparison, TimedBaseline
@@ -45,7 +47,6 @@ FOLDER = ROOT / "benchmarks" / "recorded_runs"
 STRATEGIES = ("evolve", "best-of-n")
 REFINED = "refine"
 """The search that goes on from the others' kernels (`recorded_refine.py`)."""
-GROUPS = ("generator", "best-of-n", "evolve")
 GENERATIONS, PROPOSALS = 2, 2
 """Of each recording: four proposals, repairs beside them."""
 N_SEEDS = 4
@@ -58,8 +59,16 @@ N_TASKS_AT_ONCE = 4
 PRICES = (3, 15)
 """Of prompts and replies: an assumption, like the next."""
 CHARACTERS_PER_TOKEN = 4
-PAPER_GEOMEAN = {"forward": 2.13, "backward": 1.12}
-"""Of the robust-kbench paper's best kernels against the better of eager and torch.compile."""
+EMPTY_TARGET = "benchmarks/targets/one_number.py::one_more"
+EMPTY_KERNEL = """// kernel-lsp: 1
+// op: one_more(x: f32[1]) -> (out: f32[1])
+// launch: one_more_kernel<<<1, 32>>>(x, out)
+
+__global__ void one_more_kernel(const float* __restrict__ x, float* __restrict__ out) {
+    if (threadIdx.x == 0) out[0] = x[0] + 1.0f;
+}
+"""
+"""One number through one launch: no kernel that reads and writes anything takes less."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +93,7 @@ def main() -> int:
     tasks = [task for task in read_tasks() if not options.only or task.name in options.only]
     if options.command == "replay":
         return _replay_all(tasks)
-    return asyncio.run(_measure_all(tasks, options.device, Path(options.out)))
+    return asyncio.run(_measure_all(tasks, options.group or GROUPS, options.device, Path(options.out)))
 
 
 # --- below: replaying
@@ -152,7 +161,7 @@ def _replay(task: RecordedTask, strategy: str) -> list[dict[str, Any]]:
         folder.mkdir()
         target = copy_target(task, folder)
         search = ["--generations", str(GENERATIONS), "--proposals", str(PROPOSALS), "--strategy", strategy]
-        replay = ["--model", "manual", "--replay", task.recording(strategy), "--device", "cpu", "--out", out]
+        replay: list[str | Path] = ["--model", "manual", "--replay", task.recording(strategy), "--device", "cpu", "--out", out]
         backward = ["--backward"] if task.backward else []
         kernel_lsp(["optimize", target, *search, *replay, *backward], folder)
         return keep_kernels(task, strategy, folder)
@@ -192,35 +201,57 @@ def kernel_lsp(arguments: Sequence[str | Path], directory: Path) -> None:
 # --- below: measuring
 
 
-async def _measure_all(tasks: Sequence[RecordedTask], device: str, out: Path) -> int:
-    report: dict[str, Any] = {"date": datetime.date.today().isoformat(), "device": device, "tasks": {}}
+async def _measure_all(tasks: Sequence[RecordedTask], groups: Sequence[str], device: str, out: Path) -> int:
+    """Groups that are not measured now stay as they are in the results of the day, if there are any."""
     out.mkdir(parents=True, exist_ok=True)
     side_by_side = asyncio.Semaphore(N_TASKS_AT_ONCE)
+    gpu, empty_us = await _empty_kernel(device)
+    path = out / f"recorded_runs-{gpu}-{datetime.date.today().isoformat()}.json"
+    report: dict[str, Any] = json.loads(path.read_text()) if path.is_file() else {"tasks": {}}
+    report |= {"date": datetime.date.today().isoformat(), "device": device, "empty_kernel_us": empty_us}
 
     async def one(task: RecordedTask) -> None:
         async with side_by_side:
             try:
-                report["tasks"][task.name] = await _measure(task, device)
+                found = await _measure(task, groups, device)
             except Exception as error:  # one task's failure must not lose the others' measurements
-                report["tasks"][task.name] = {"error": f"{type(error).__name__}: {error}"}
-        print(json.dumps({task.name: report["tasks"][task.name].get("summary", "error")}), flush=True)
-        report["geomeans"] = _geomeans(report)
-        (out / f"recorded_runs-{report['date']}.json").write_text(json.dumps(report, indent=1) + "\n")
+                found = {"error": f"{type(error).__name__}: {error}"}
+        print(json.dumps({task.name: found.get("summary", found.get("error"))}), flush=True)
+        known = report["tasks"].setdefault(task.name, {})
+        for part in ("summary", "kernels"):
+            known[part] = {**known.get(part, {}), **found.get(part, {})}
+        known |= {key: value for key, value in found.items() if key in ("gpu", "error")}
+        report["geomeans"] = geomeans(report)
+        path.write_text(json.dumps(report, indent=1) + "\n")
 
     await asyncio.gather(*(one(task) for task in tasks))
-    _print_summary(report)
+    print_report(report)
     return 0
 
 
-async def _measure(task: RecordedTask, device: str) -> dict[str, Any]:
+async def _empty_kernel(device: str) -> tuple[str, float | None]:
+    """The GPU's name as files have it, and how long the smallest kernel takes there; None where nothing is measured."""
+    settings = load_settings(ROOT, {"device": device, "baseline_wait_s": 0.0})
+    async with Session(settings) as session:
+        task = await session.capture(read_target(EMPTY_TARGET, ROOT), with_backward=False)
+        evaluator = await session.evaluator(task)
+        verdict = await evaluator.evaluate(Candidate(text=EMPTY_KERNEL, origin=Origin(proposer="user")), "full")
+    times = [each.ours.time_us for each in verdict.times.values() if each.ours.kind == "measured"]
+    name = evaluator.device_name.split(",")[0] if times else "cpu"
+    return name.lower().replace(" ", "_"), round(times[0], 3) if times else None
+
+
+async def _measure(task: RecordedTask, groups: Sequence[str], device: str) -> dict[str, Any]:
     settings = load_settings(ROOT, {"device": device, "baseline_wait_s": BASELINE_WAIT_S})
     async with Session(settings) as session:
         captured = await session.capture(read_target(task.target, ROOT), with_backward=task.backward)
         evaluator = await session.evaluator(captured)
-        proposals = Proposer(plan_program(captured, gpu=session.gpu), seed=0).propose(N_SEEDS, 0, [])
-        texts = {"generator": [proposal.text for proposal in proposals]}
-        for strategy in STRATEGIES:
-            if task.kernels(strategy).is_file():
+        texts: dict[str, list[str]] = {}
+        if "generator" in groups:
+            proposals = Proposer(plan_program(captured, gpu=session.gpu), seed=0).propose(N_SEEDS, 0, [])
+            texts["generator"] = [proposal.text for proposal in proposals]
+        for strategy in (*STRATEGIES, REFINED):
+            if strategy in groups and task.kernels(strategy).is_file():
                 kernels = json.loads(task.kernels(strategy).read_text())
                 texts[strategy] = [kernel["kernel"] for kernel in kernels if kernel["kernel"]]
         verdicts: dict[str, Verdict] = {}
@@ -230,11 +261,11 @@ async def _measure(task: RecordedTask, device: str) -> dict[str, Any]:
                 verdicts[text] = await asyncio.wait_for(evaluator.evaluate(candidate, "full"), VERDICT_DEADLINE_S)
             except TimeoutError:
                 print(f"{task.name}: a verdict took over {VERDICT_DEADLINE_S:.0f} s", file=sys.stderr)
-    groups = {name: [verdicts[text] for text in group if text in verdicts] for name, group in texts.items()}
+    found = {name: [verdicts[text] for text in group if text in verdicts] for name, group in texts.items()}
     return {
         "gpu": evaluator.device_name,
-        "summary": {name: _best(group) for name, group in groups.items()},
-        "kernels": {name: [_facts(verdict) for verdict in group] for name, group in groups.items()},
+        "summary": {name: _best(group) for name, group in found.items()},
+        "kernels": {name: [_facts(verdict) for verdict in group] for name, group in found.items()},
     }
 
 
@@ -270,43 +301,6 @@ def _times(comparison: Comparison) -> dict[str, Any]:
     }
 
 
-def _print_summary(report: dict[str, Any]) -> None:
-    print(f"\n{'task':<22}{'direction':<11}{'seeds':>9}{'best-of-n':>11}{'evolve':>9}  against the fastest in PyTorch")
-    for name, task in report["tasks"].items():
-        for direction, found in _by_direction(task.get("summary", {})).items():
-            cells = [found.get(group) for group in GROUPS]
-            print(f"{name:<22}{direction:<11}" + "".join(f"{cell:>10.2f}" if cell else f"{'-':>10}" for cell in cells))
-    for mean in _geomeans(report):
-        paper = f"(the paper's best: {PAPER_GEOMEAN[mean['direction']]})"
-        print(f"geomean {mean['of']:<28} {mean['direction']:<9} {mean['speedup']:.2f} over {mean['n']} tasks {paper}")
-
-
-def _geomeans(report: dict[str, Any]) -> list[dict[str, Any]]:
-    """Of each group over all its tasks; and of search and best-of-n over the tasks that have both, at equal budget."""
-    found = [_by_direction(task.get("summary", {})) for task in report["tasks"].values()]
-    means = []
-    for direction in PAPER_GEOMEAN:
-        rows = [each[direction] for each in found if direction in each]
-        both = [row for row in rows if all(strategy in row for strategy in STRATEGIES)]
-        means += [_geomean(group, direction, [row[group] for row in rows if group in row]) for group in GROUPS]
-        means += [_geomean(f"{name}, tasks with both", direction, [row[name] for row in both]) for name in STRATEGIES]
-    return [mean for mean in means if mean["n"]]
-
-
-def _geomean(of: str, direction: str, speedups: Sequence[float]) -> dict[str, Any]:
-    mean = math.exp(sum(map(math.log, speedups)) / len(speedups)) if speedups else math.nan
-    return {"of": of, "direction": direction, "speedup": mean, "n": len(speedups)}
-
-
-def _by_direction(summary: dict[str, Any]) -> dict[str, dict[str, float]]:
-    found: dict[str, dict[str, float]] = {}
-    for group, best in summary.items():
-        for operation, times in best.get("times", {}).items():
-            direction = "backward" if operation.endswith("_backward") else "forward"
-            found.setdefault(direction, {})[group] = times["speedup"]
-    return found
-
-
 def read_tasks() -> list[RecordedTask]:
     """Those of `tasks.toml`."""
     return [RecordedTask(**row) for row in tomllib.loads((FOLDER / "tasks.toml").read_text())["task"]]
@@ -316,6 +310,7 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("command", choices=("replay", "measure"))
     parser.add_argument("--only", action="append", default=[])
+    parser.add_argument("--group", action="append", choices=GROUPS, help="what to measure; all groups by default")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--out", default=str(ROOT / "benchmarks" / "results"))
     return parser.parse_args()
