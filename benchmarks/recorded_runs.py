@@ -161,7 +161,7 @@ def _replay(task: RecordedTask, strategy: str) -> list[dict[str, Any]]:
         folder.mkdir()
         target = copy_target(task, folder)
         search = ["--generations", str(GENERATIONS), "--proposals", str(PROPOSALS), "--strategy", strategy]
-        replay: list[str | Path] = ["--model", "manual", "--replay", task.recording(strategy), "--device", "cpu", "--out", out]
+        replay = ["--model", "manual", "--replay", str(task.recording(strategy)), "--device", "cpu", "--out", str(out)]
         backward = ["--backward"] if task.backward else []
         kernel_lsp(["optimize", target, *search, *replay, *backward], folder)
         return keep_kernels(task, strategy, folder)
