@@ -41,6 +41,9 @@ ENDLESS_LIMITS = Limits(
 )
 """For a small case that the screen did not see end: so many instructions of one thread are at least 0.25 s on a GPU,
 which starts one of a thread's a cycle at best, and no kernel takes that long for a few thousand elements."""
+WAITING_LIMITS = Limits(complete_instructions=15_000_000, max_instructions=1_000_000_000, deadline_s=12.0)
+"""For a small case whose threads wait longer than the screen allows: within it, those that wait for ever come back to
+where they were. Waiting costs about a nanosecond an instruction."""
 SCREEN_BUDGET_S = 0.4
 """Per operation."""
 N_SCREEN_CASES = 2
@@ -86,7 +89,7 @@ class ExecutorChecks:
         for case, bound in _small_cases(plan):
             if n_run and time.monotonic() - started > SCREEN_BUDGET_S:
                 break
-            outcome = await self._screened(executor, built, bound, case)
+            outcome = await self._screened(executor, built, bound, case, progress)
             if isinstance(outcome, Skipped):
                 continue
             if isinstance(outcome, TimedOut) and _is_endless(outcome):
@@ -106,12 +109,18 @@ class ExecutorChecks:
 
     # --- below: a case of the screen, profiles and cases
 
-    async def _screened(self, executor: PtxExecutor, built: Built, bound: BoundOperation, case: Case) -> CaseOutcome:
-        """Within the screen's limits; a case that they end may take longer if one thread alone took all that there was,
-        which says whether it finds an end at all."""
+    async def _screened(
+        self, executor: PtxExecutor, built: Built, bound: BoundOperation, case: Case, progress: Progress
+    ) -> CaseOutcome:
+        """Within the screen's limits. A case that they end may take longer if one thread alone took all that there was,
+        or if threads may wait: that says whether they find an end at all."""
         outcome = await self._device.run_case(executor, built, bound, case, None, SCREEN_LIMITS)
-        if isinstance(outcome, TimedOut) and _is_endless(outcome):
+        if not isinstance(outcome, TimedOut) or not executor.is_alive:
+            return outcome
+        if _is_endless(outcome):
             return await self._device.run_case(executor, built, bound, case, None, ENDLESS_LIMITS)
+        if progress.may_wait:
+            return await self._device.run_case(executor, built, bound, case, None, WAITING_LIMITS)
         return outcome
 
     async def _profile(

@@ -248,6 +248,7 @@ class Evaluator:
                 progress.notes.append(f"not screened for races and stray accesses: {loaded.message}")
                 return None
             progress.has_atomics = any(kernel.uses_global_atomics for kernel in loaded.kernels)
+            progress.may_wait = any(kernel.may_wait for kernel in loaded.kernels)
             checks = self._executor_checks
             alone = checks.rank if depth == "screen" else checks.check
             look = alone if self._gpu_checks is None else checks.screen

@@ -51,6 +51,8 @@ class Progress(StageTimes):
     built: Built | None = None
     has_atomics: bool = False
     """Some kernel adds to device memory: what one block wrote is not the final value."""
+    may_wait: bool = False
+    """Some kernel has a loop that may wait for another thread."""
 
     def add_findings(self, findings: Iterable[Finding]) -> None:
         """Each once."""

@@ -412,7 +412,8 @@ class Emitter:
             live = block.live_out | {block.guard.register.name} if block.guard else block.live_out
             if block.selector is not None:
                 live |= {block.selector.name}
-            self.yield_to_scheduler(None, frozenset(live), Status.OUT_OF_FUEL)
+            last = block.terminator or (block.instructions[-1] if block.instructions else None)
+            self.yield_to_scheduler(last, frozenset(live), Status.OUT_OF_FUEL)
             self.line(f"br label %{fine}")
         else:
             self.save_fuel()

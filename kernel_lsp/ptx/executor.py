@@ -45,11 +45,13 @@ ThreadOrder = Literal["forward", "reverse", "random"]
 
 @dataclass(frozen=True)
 class KernelFactsOfPtx:
-    """What loading tells of a kernel. With global atomics a block's results depend on others: do not sample blocks."""
+    """What loading tells of a kernel. With global atomics a block's results depend on others: do not sample blocks.
+    `may_wait` says that a loop may wait for another thread."""
 
     symbol: str
     n_instructions: int
     uses_global_atomics: bool
+    may_wait: bool
     static_shared_bytes: int
 
 

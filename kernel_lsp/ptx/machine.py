@@ -39,6 +39,7 @@ from kernel_lsp.ptx.layout import (
 from kernel_lsp.ptx.native import load64, store64
 from kernel_lsp.ptx.races import watch_flags
 from kernel_lsp.ptx.scheduler import BLOCK_ID_MASK, TRACE_BLOCK
+from kernel_lsp.ptx.stillness import BlockMemory, Stillness
 from kernel_lsp.ptx.syntax import Instruction, Location, UnsupportedPtxError
 
 ThreadOrder = Literal["forward", "reverse", "random"]
@@ -208,7 +209,7 @@ class _Launch:
         self.warnings = (ctypes.c_int64 * (2 * len(self.emitted.sites) + 2))()
         self.site_traces = (ctypes.c_int64 * (SiteTrace.N_BYTES // 8 * (len(self.emitted.sites) + 1)))()
         self.regions: list[Region] = []
-        self.n_skipped = self.n_failed = 0
+        self.n_skipped = 0
         self.max_per_thread = 0
         self.n_traced_blocks = 0
         self.trace_totals = [0, 0, 0, 0]
@@ -319,7 +320,7 @@ class _Launch:
             Context.SLICE: SPINNING_SLICE if self.emitted.can_spin else run.request.max_thread_instructions,
             Context.LOCAL_BYTES: self.emitted.n_local_bytes,
             Context.CAN_SPIN: int(self.emitted.can_spin),
-            Context.MAY_PARK: int(self.n_blocks > 1),
+            Context.MAY_PARK: 1,
             Context.WARNING_COUNTS: ctypes.addressof(self.warnings),
             Context.WARNING_PLACES: warning_places,
             Context.OCCURRENCES: self.occurrences[rank].address,
@@ -406,9 +407,13 @@ class _Launch:
             else:
                 self._note(group, status)
         self.n_skipped += len(queue) - cursor if cursor < len(queue) else 0
+        stillness = Stillness(tuple(self.run_state.buffers.values()), self.n_threads, self.emitted.n_frame_bytes)
         while parked and not self.run_state.log.is_full:
             if self._run_parked(parked):
                 return True
+            if not self.is_clustered and stillness.has_come_back(_memories(parked)):
+                self._note_still(parked)
+                return False
         return False
 
     def _run_parked(self, parked: list[tuple[_Arena, ...]]) -> bool:
@@ -450,6 +455,28 @@ class _Launch:
         code, message = describe(Fault(kind, site, load64(context + Context.FAULT_ADDRESS)), self.memory_map)
         place = self._place(load64(context + Context.BLOCK), load64(context + Context.FAULT_THREAD))
         self.run_state.log.add(code, message, site.instruction.location, place)
+
+    def _note_still(self, parked: Sequence[tuple[_Arena, ...]]) -> None:
+        """All that have not ended wait for what none of them will do."""
+        if self.run_state.request.sample is not None:
+            # It may be the work of a block that was not chosen to run: nothing can be said of these.
+            self.n_skipped += sum(map(len, parked))
+            return
+        waiting = [
+            (arena, thread)
+            for group in parked
+            for arena in group
+            for thread in self._threads(arena)
+            if _status(thread) == Status.RUNNABLE  # they have been given more fuel
+        ]
+        if waiting:
+            arena, thread = waiting[0]
+            instruction = self.emitted.yields[load64(thread + Thread.RESUME) - 1]
+            message = (
+                f"waits forever: {len(waiting)} threads of {len(parked)} blocks look for a change that nobody makes"
+            )
+            place = self._place(load64(arena.context + Context.BLOCK), thread)
+            self.run_state.log.add("endless-wait", message, instruction.location if instruction else None, place)
 
     def _note_endless(self, group: tuple[_Arena, ...]) -> None:
         """The thread that has run as much as one may, if that is why the launch was stopped."""
@@ -558,6 +585,10 @@ def _native(address: int) -> Any:
 
 
 _TRACE_COUNTERS = (Context.N_REQUESTS, Context.N_SECTORS, Context.N_TRACED, Context.N_UNTRACED)
+
+
+def _memories(groups: Sequence[tuple[_Arena, ...]]) -> list[BlockMemory]:
+    return [BlockMemory(arena.region, arena.context, arena.threads) for group in groups for arena in group]
 
 
 def _status(thread: int) -> Status:

@@ -123,6 +123,7 @@ def _kernel_facts(kernel: CompiledKernel) -> dict[str, Any]:
             and not is_mapped_access(instruction, mapped)
             for instruction in instructions
         ),
+        "may_wait": kernel.emitted.can_spin,
         "static_shared_bytes": kernel.emitted.shared.n_static_bytes,
     }
 

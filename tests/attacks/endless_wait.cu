@@ -1,5 +1,5 @@
 // Attack: Waits for a flag that nobody sets.
-// Caught: timed_out crashed mismatch
+// Caught: crashed
 // kernel-lsp: 1
 // task: tasks.py::double
 // op: double(x: f32[B, N]) -> (out: f32[B, N])

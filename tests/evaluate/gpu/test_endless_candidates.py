@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kernel_lsp.core.verdict import Correct, Rejected, TimedOut
+from kernel_lsp.core.verdict import Correct, Crashed, Rejected, TimedOut
 from kernel_lsp.evaluate import executor_checks
 
 from .fake_sessions import TEXT, install, verdict
@@ -48,6 +48,13 @@ async def test_a_loop_without_end_that_looks_like_work_is_run_to_its_limit_and_n
     assert isinstance(found.outcome, TimedOut)
     assert found.outcome.findings[0].line == 7
     assert time.monotonic() - started < SCREEN_S
+
+
+async def test_threads_that_wait_for_ever_never_reach_the_gpu(tmp_path: Path) -> None:
+    loop = "__shared__ volatile int go_on; go_on = 1; __syncthreads(); while (go_on) {}"
+    found = await verdict(tmp_path, with_loop(loop))
+    assert isinstance(found.outcome, Crashed)
+    assert [finding.code for finding in found.outcome.findings] == ["endless-wait"]
 
 
 async def test_a_small_case_that_the_screen_cuts_short_passes_when_it_ends_later(
