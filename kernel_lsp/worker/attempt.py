@@ -19,7 +19,7 @@ from .machine import without_cuda
 from .names import NamePool
 from .outputs import returned_names
 from .program import Dim, Program, Wrapper, export_program, user_outputs
-from .symbols import Inexpressible, SymbolTable, name_symbols, names_in_code, shape_env_of, symbol_of
+from .symbols import Inexpressible, SymbolTable, is_settled, name_symbols, names_in_code, shape_env_of, symbol_of
 from .trial import agrees_at
 
 MAX_INLINE_CONSTANT = 1
@@ -178,7 +178,7 @@ class Attempt:
         leaves = self._inputs.tensors
         for argument in arguments:
             for dim, size in enumerate(fakes[argument.position].shape):
-                if isinstance(size, torch.SymInt):
+                if isinstance(size, torch.SymInt) and not is_settled(size):
                     symbol = symbol_of(size)
                     if symbol is None:
                         compound.add((argument.placeholder.index, dim))

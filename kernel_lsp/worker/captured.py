@@ -14,7 +14,7 @@ from .guards import Bounds
 from .inputs import CallInputs, StateOf
 from .load import Callee
 from .program import Placeholder, Program, Wrapper
-from .symbols import SymbolTable
+from .symbols import SymbolTable, is_settled
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,8 @@ class Captured:
     def has_symbolic_state(self) -> bool:
         """Whether some parameter or buffer has a dim that may change."""
         return any(
-            self.state_name(argument) is not None and any(isinstance(size, torch.SymInt) for size in fake.shape)
+            self.state_name(argument) is not None
+            and any(isinstance(size, torch.SymInt) and not is_settled(size) for size in fake.shape)
             for argument in self.arguments
             for fake in [self.program.fake_inputs[argument.position]]
         )

@@ -53,6 +53,11 @@ def symbol_of(size: Any) -> sympy.Symbol | None:
     return expression if isinstance(expression, sympy.Symbol) else None
 
 
+def is_settled(size: torch.SymInt) -> bool:
+    """Whether tracing found that a symbolic size can only be what it is, e.g. because a weight has it."""
+    return bool(size.node.expr.is_number)
+
+
 def names_in_code(function: Callable[..., Any]) -> dict[tuple[str, int], str]:
     """What the code calls the dims of its parameters: ``B, T, D = x.shape`` gives ``{("x", 0): "B", ...}``.
 

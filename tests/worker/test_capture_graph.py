@@ -385,3 +385,17 @@ def test_bool_and_half_inputs_are_captured() -> None:
 def test_every_configuration_has_a_shape_for_every_argument() -> None:
     task = capture_text(RMS_NORM, "RMSNorm", inputs=[tensor("x", 4, 6, 64)])
     assert [configuration.shapes for configuration in task.configurations] == [{"x": (4, 6, 64), "weight": (64,)}]
+
+
+def test_a_size_that_a_weight_settles_is_fixed_and_the_others_stay_free() -> None:
+    text = """
+    class Scaled(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(16))
+
+        def forward(self, x):
+            return x * self.weight
+    """
+    task = capture_text(text, "Scaled", inputs=[tensor("x", 8, 4, 16)])
+    assert [argument.type.shape for argument in task.arguments] == [("B", "T", "16"), ("16",)]
