@@ -38,6 +38,8 @@ MOVING_REGISTERS = ("%clock", "%globaltimer", "%pm", "%smid", "%warpid", "%nsmid
 """Special registers that may change while a thread runs."""
 ORDERED = frozenset(("lt", "le", "gt", "ge", "lo", "ls", "hi", "hs", "ltu", "leu", "gtu", "geu"))
 UNORDERED = frozenset(("eq", "ne"))
+MAX_TURNS = 1 << 33
+"""A count to a larger number is none: at a turn in a nanosecond it takes more than eight seconds."""
 
 
 @dataclass(frozen=True)
@@ -167,11 +169,17 @@ def _counts(loop: Loop, block: Block) -> bool:
         comparison = makers.get(name)
         if comparison is None or comparison.opcode != "setp":
             continue
-        steps = {_step(operand, makers) for operand in comparison.operands[1:] if isinstance(operand, Register)}
+        steps = {_step(operand, makers) for operand in comparison.operands[1:] if isinstance(operand, Register)} - {0}
         is_by_one = bool(steps & {1, -1}) and comparison.has(*UNORDERED)
-        if is_by_one or (steps - {0} and comparison.has(*ORDERED)):
-            return True
+        if is_by_one or (steps and comparison.has(*ORDERED)):
+            return _largest_number(comparison) <= MAX_TURNS * max(map(abs, steps))
     return False
+
+
+def _largest_number(comparison: Instruction) -> int:
+    """Of those that it names, as its type reads them."""
+    numbers = [operand.bits for operand in comparison.operands if isinstance(operand, Immediate)]
+    return max((bits % (1 << 64) if comparison.has("u64") else abs(bits) for bits in numbers), default=0)
 
 
 def _makers(instructions: Iterable[Instruction]) -> Mapping[str, Instruction]:

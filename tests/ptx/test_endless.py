@@ -61,6 +61,7 @@ def test_a_loop_whose_condition_nothing_changes_is_endless(found, body):
     [
         "volatile int s = 1; while (s) s = s * 3 | 1;",
         "volatile unsigned s = 1; for (; s; s += 2) {}",
+        "for (volatile unsigned long long s = 0; s < 1ull << 60; ++s) {}",
         "float v = 1.0f; while (v != 0.3f) v = v * 1.0000001f + 1e-9f;",
         "if (i < n && x[i] > 3.5f) { volatile int s = 1; while (s) s = s * 3 | 1; }",
     ],
@@ -96,6 +97,28 @@ def test_a_loop_in_a_function_that_is_not_inlined_is_found(compile_cuda):
     text = "__device__ __noinline__ int f(int a) { volatile int go = a; while (go) {} return a; }"
     text += 'extern "C" __global__ void k(int* out) { out[0] = f(out[1]); }'
     assert [loop.code for loop in endless_loops(parse(compile_cuda(text, "k").ptx))] == ["endless-loop"]
+
+
+def test_the_loops_of_libraries_are_left_alone(compile_cuda):
+    text = """
+#include <cub/block/block_radix_sort.cuh>
+#include <cuda/barrier>
+#include <cuda/atomic>
+extern "C" __global__ void k(float* x, double* y, int* f, int n) {
+    using Sort = cub::BlockRadixSort<float, 64, 2>;
+    __shared__ typename Sort::TempStorage storage;
+    __shared__ cuda::barrier<cuda::thread_scope_block> barrier;
+    if (threadIdx.x == 0) init(&barrier, blockDim.x);
+    __syncthreads();
+    float v[2] = {fmodf(x[0], 3.0f), sinf(x[1]) + jnf(n, x[2])};
+    Sort(storage).Sort(v);
+    barrier.arrive_and_wait();
+    y[threadIdx.x] = v[0] + remainder(y[1], 2.0) + jn(n, y[2]) + lgamma(y[3]);
+    cuda::atomic_ref<int, cuda::thread_scope_device> flag(*f);
+    while (flag.load(cuda::memory_order_acquire) == 0) {}
+}
+"""
+    assert list(endless_loops(parse(compile_cuda(text, "k").ptx))) == []
 
 
 async def test_a_kernel_with_an_endless_loop_is_rejected_at_its_line(compile_cuda):
