@@ -14,6 +14,7 @@ from kernel_lsp.core.event import StageStarted
 from kernel_lsp.core.model import Noun
 from kernel_lsp.core.profile import ProfileReport
 from kernel_lsp.engine.archived import run_result
+from kernel_lsp.engine.build_only import build_only
 from kernel_lsp.engine.generated import file_of_lines, origin_of, write_generated
 from kernel_lsp.engine.lines import estimate_lines
 from kernel_lsp.engine.messages import (
@@ -144,6 +145,9 @@ def _keep_in_archive(*_: Any, **__: Any) -> tuple[Path, ...]:
 async def _check(request: Check, tell: Tell, scratch: Path) -> CheckResult:
     tell(StageStarted(message=f"checking {request.kernel.name}"))
     settings = load_settings(request.directory, request.settings)
+    plan = parse(request.text).plan if request.text is not None and request.target is None else None
+    if request.text is not None and plan is not None and plan.task is None:
+        return CheckResult(kernel=request.kernel, verdict=await build_only(request.text, plan, settings))
     verdict = await check_kernel(*_as_given(request, request.target, scratch), settings)
     return CheckResult(kernel=request.kernel, verdict=verdict)
 

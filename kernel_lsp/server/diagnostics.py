@@ -7,13 +7,13 @@ from pathlib import Path
 
 from lsprotocol import types
 
-import kernel_lsp
 from kernel_lsp.core.finding import Finding, RelatedPlace, Severity
 from kernel_lsp.rules.finding import SOURCE, RuleFinding, TextRange
 from kernel_lsp.server.analysed import Analysis
 from kernel_lsp.server.conversion import line_range, to_range
 from kernel_lsp.server.documents import Document
 from kernel_lsp.server.knowledge import KnownCheck
+from kernel_lsp.server.rule_pages import page_file
 from kernel_lsp.server.words import verdict_text
 
 SEVERITIES = {
@@ -28,7 +28,6 @@ INSTANTIATED = " (detected during:"
 """How the compiler's list of instantiations begins in a message (`kernel_lsp.toolchain.diagnostics`)."""
 MAX_RELATED = 20
 """Other places of one diagnostic; a header that does not fit can make hundreds."""
-_DOCUMENTATION = Path(kernel_lsp.__file__).parent.parent
 
 
 def diagnostics_of(
@@ -73,10 +72,10 @@ def rule_diagnostic(document: Document, finding: RuleFinding) -> types.Diagnosti
 
 
 def _documentation(page: str) -> types.CodeDescription | None:
-    """A link to the rule's page, where the pages are."""
+    """A link to the rule's page; none where it can be nowhere."""
     file, _, anchor = page.partition("#")
-    path = _DOCUMENTATION / file
-    return types.CodeDescription(href=f"{path.as_uri()}#{anchor}") if path.is_file() else None
+    path = page_file(file)
+    return types.CodeDescription(href=f"{path.as_uri()}#{anchor}") if path is not None else None
 
 
 # --- below: checks

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from lsprotocol import types
 
+from kernel_lsp.core.verdict import Unsupported, Verdict
 from kernel_lsp.engine.messages import (
     Check,
     CheckResult,
@@ -144,6 +145,14 @@ def _checked(server: KernelLanguageServer, job: Job, result: CheckResult) -> Non
         server.say(kind, f"{result.kernel.name}: {check_text(result.verdict)}")
 
 
+def _not_checked(server: KernelLanguageServer, job: Job, problem: Problem) -> None:
+    """Why nothing is known of a kernel that was saved stands where its findings would."""
+    reason = ". Next: ".join(filter(None, (problem.message, problem.next_step)))
+    verdict = Verdict(candidate_id="", device="", outcome=Unsupported(message=reason))
+    server.knowledge.learn_check(job.uri, KnownCheck(verdict, job.serial))
+    server.knowledge_changed(server.documents.get(job.uri))
+
+
 def _profiled(server: KernelLanguageServer, job: Job, result: ProfileResult) -> None:
     document = server.documents.get(job.uri)
     if document is None:
@@ -198,6 +207,8 @@ async def _failed(server: KernelLanguageServer, job: Job, problem: Problem) -> N
         return
     if isinstance(job.request, EstimateTarget):
         server.knowledge.learn_no_estimate(job.uri, job.symbol, NoEstimate(problem.message, job.digest))
+    if isinstance(job.request, Check) and problem.kind == "user":
+        _not_checked(server, job, problem)
     if job.is_quiet:
         if problem.kind == "environment":
             server.say_once(types.MessageType.Warning, f"{problem.message}. Next: {problem.next_step}")

@@ -21,7 +21,7 @@ from kernel_lsp.server.diagnostics import check_diagnostics, diagnostics_of
 from kernel_lsp.server.documents import Change, Document, Documents
 from kernel_lsp.server.features.code_actions import CodeActions
 from kernel_lsp.server.features.code_lens import cuda_lenses, python_lenses
-from kernel_lsp.server.features.hover import cuda_hover, python_hover
+from kernel_lsp.server.features.hover import _floor_text, cuda_hover, python_hover
 from kernel_lsp.server.features.inlay_hints import line_hints, profile_hints
 from kernel_lsp.server.knowledge import Knowledge, KnownCheck, KnownEstimate, KnownProfile, NoEstimate
 from kernel_lsp.toolchain.compile import BuildRequest
@@ -138,6 +138,16 @@ def test_a_target_without_an_estimate_says_what_is_going_on(scale: Opened) -> No
 def test_a_target_with_an_estimate_says_time_interval_kind_gpu_and_date(scale: Opened) -> None:
     scale.learn_estimate()
     check(scale.hover(SCALE_LINE), "**20 us** [10, 40], estimated on H200, 2026-11-21", "memory-bound", "3 launches")
+
+
+def test_many_times_the_floor_are_a_plain_number() -> None:
+    assert _floor_text(340.6, 1.0) == "341x above the floor of 1 us"
+    assert _floor_text(99.4, 1.0) == "99x above the floor of 1 us"
+
+
+def test_a_kernel_without_a_plan_says_what_it_lacks(tmp_path: Path) -> None:
+    opened = Opened(tmp_path / "a.cu", "__global__ void zero(float* x) { x[threadIdx.x] = 0.0f; }\n")
+    check(opened.hover(0), "**zero**", "No launch plan", "// launch:")
 
 
 def test_a_target_says_how_far_from_the_floor_it_is(scale: Opened) -> None:
@@ -493,6 +503,12 @@ def test_only_the_kinds_asked_for_are_given(scale: Opened) -> None:
     assert {action.kind for action in scale.actions(CALL_LINE, REWRITE_KIND).values()} == {REWRITE_KIND}
     assert {action.kind for action in scale.actions(CALL_LINE, "quickfix").values()} == {"quickfix"}
     assert scale.actions(CALL_LINE, "source.organizeImports") == {}
+
+
+def test_for_who_asks_for_quick_fixes_alone_adding_shapes_is_one(scale: Opened) -> None:
+    (action,) = [a for title, a in scale.actions(NET_LINE, "quickfix").items() if title.startswith("Add shapes")]
+    assert action.kind == "quickfix"
+    assert [title for title in scale.actions(NET_LINE, "refactor") if title.startswith("Add shapes")]
 
 
 def test_missing_shapes_can_be_added(scale: Opened) -> None:

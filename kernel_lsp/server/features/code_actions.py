@@ -37,6 +37,9 @@ class CodeActions:
         """Those of the kinds that `only` asks for; all when it is empty. Edits are of the text as it is now, so there
         are none while the analysis is of an older one. `selects` says that text is selected, not just a place."""
         found = [*self._fixes(first, last), *self._refactorings(first, last)]
+        if only and not any(_is_kind(REWRITE_KIND, kind) for kind in only):
+            target = self._analysis.target_at(first)
+            found += [] if target is None else self._shapes(target, QUICK_FIX)
         if selects:
             found += self._selected_actions(first, last)
         return [action for action in found if not only or any(_is_kind(action.kind, kind) for kind in only)]
@@ -105,13 +108,17 @@ class CodeActions:
             title = f"Optimize {target.symbol} to CUDA with backward"
             yield self._command(title, REWRITE_KIND, "optimizeWithBackward", about)
             yield self._command(f"Estimate {target.symbol}", REWRITE_KIND, "estimate", about)
+        yield from self._shapes(target, REWRITE_KIND)
+
+    def _shapes(self, target: Target, kind: str) -> Iterator[types.CodeAction]:
+        """To say the target's shapes. For who asks for quick fixes alone it is one."""
         if target.pragma and self._is_current:
             line = self._document.line_text(target.pragma_line)
             indent = line[: len(line) - len(line.lstrip())]
             place = TextRange(target.pragma_line, 0, target.pragma_line, 0)
             edit = TextEdit(place, f"{indent}{target.pragma}{self._line_end()}")
             title = f"Add shapes: {target.pragma}"
-            yield types.CodeAction(title=title, kind=REWRITE_KIND, edit=self._edit((edit,)))
+            yield types.CodeAction(title=title, kind=kind, edit=self._edit((edit,)))
 
     def _selected_actions(self, first: int, last: int) -> Iterator[types.CodeAction]:
         target = self._analysis.target_at(first) if self._document.language == "python" else None

@@ -21,8 +21,14 @@ from kernel_lsp.server.words import (
     verdict_text,
 )
 
+NO_PLAN = (
+    "No launch plan at the top of the file (`// kernel-lsp: 1`, `// op: ...`, `// launch: ...`): without one the "
+    "kernel is not compiled, checked or timed here."
+)
 STALE = " *(stale: the code has changed since)*"
 MAX_LINES_LISTED = 6
+MANY = 99.5
+"""Times the floor, from which on two digits would be a power of ten."""
 MIN_FLOOR_US = 1e-6
 """A line that moves nothing is no division by zero."""
 
@@ -43,6 +49,8 @@ def cuda_hover(document: Document, analysis: Analysis, knowledge: Knowledge, lin
     if kernel is None or (line != kernel.line and "__global__" not in document.line_text(line)):
         return _profiled_text(document, knowledge, line)
     parts = [f"**{kernel.name}**"]
+    if check is None and not analysis.has_plan:
+        return f"{parts[0]}\n\n{NO_PLAN}"
     if check is None:
         return f"{parts[0]}\n\nNot compiled yet: save the file, or run *Check now*."
     stale = STALE if check.serial != document.serial else ""
@@ -115,7 +123,9 @@ def _line_text(document: Document, target: Target, knowledge: Knowledge, line: i
 
 
 def _floor_text(time_us: float, floor_us: float) -> str:
-    return f"{time_us / max(floor_us, MIN_FLOOR_US):.2g}x above the floor of {time_text(floor_us)}"
+    ratio = time_us / max(floor_us, MIN_FLOOR_US)
+    shown = f"{ratio:.2g}" if ratio < MANY else f"{ratio:,.0f}"
+    return f"{shown}x above the floor of {time_text(floor_us)}"
 
 
 def _cell(text: str) -> str:

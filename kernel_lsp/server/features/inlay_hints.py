@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from lsprotocol import types
 
+from kernel_lsp.core.profile import LineProfile
 from kernel_lsp.rules.finding import TextRange
 from kernel_lsp.server.analysed import Analysis
 from kernel_lsp.server.conversion import to_range
@@ -12,7 +13,7 @@ from kernel_lsp.server.knowledge import Knowledge
 from kernel_lsp.server.words import profile_text, time_text
 
 MIN_SHARE = 0.05
-"""Of a kernel; lines with less and without accesses of global memory get no hint."""
+"""Of a kernel's time, and of a line's accesses that are wasted: lines with less of both get no hint."""
 
 
 def profile_hints(document: Document, knowledge: Knowledge, first: int, last: int) -> list[types.InlayHint]:
@@ -21,7 +22,7 @@ def profile_hints(document: Document, knowledge: Knowledge, first: int, last: in
     return [
         _hint(document, line, f"{profile_text(found)}{stale}")
         for line, found in sorted(knowledge.profiled_lines(document).items())
-        if first <= line <= last and any(each.share >= MIN_SHARE or each.n_sectors for each in found)
+        if first <= line <= last and any(map(_matters, found))
     ]
 
 
@@ -38,6 +39,10 @@ def line_hints(
 
 
 # --- below
+
+
+def _matters(line: LineProfile) -> bool:
+    return max(line.share, line.wasted_sectors, line.wasted_wavefronts) >= MIN_SHARE
 
 
 def _hint(document: Document, line: int, label: str) -> types.InlayHint:

@@ -1,0 +1,62 @@
+"""The verdict on a kernel that does not say what it computes: what the compiler says of it, and no more."""
+
+from __future__ import annotations
+
+from kernel_lsp.config import Settings
+from kernel_lsp.core.candidate import Candidate, Origin
+from kernel_lsp.core.expression import ExpressionError
+from kernel_lsp.core.plan import Launch, LaunchPlan
+from kernel_lsp.core.verdict import Built, Unsupported, Verdict
+from kernel_lsp.evaluate.building import request_of
+from kernel_lsp.evaluate.session import site_packages
+from kernel_lsp.gpu.specs import find_gpu
+from kernel_lsp.plan.binding import kernel_name
+from kernel_lsp.process.confinement import sandbox_level
+from kernel_lsp.process.interpreter import find_python
+from kernel_lsp.toolchain.cache import BuildCache
+from kernel_lsp.toolchain.compile import Compiler
+from kernel_lsp.toolchain.discovery import find_toolchain
+
+COMPILER = "NVRTC"
+"""Where such a verdict was reached."""
+NO_TASK = "nothing says what it computes; to have it checked and timed add `// task: model.py::symbol` to the plan"
+
+
+async def build_only(text: str, plan: LaunchPlan, settings: Settings) -> Verdict:
+    """Compile the kernels that the plan launches: those whose names depend on no size. Raises EnvironmentProblem or
+    SettingError when something is missing."""
+    gpu = find_gpu(settings.target_gpu)
+    toolchain = find_toolchain(
+        settings.cuda_directory, user_site_packages=site_packages(await find_python(settings.python))
+    )
+    async with Compiler(
+        toolchain,
+        cache=BuildCache(settings.cache_directory),
+        n_processes=1,
+        deadline_s=settings.compile_deadline_s,
+        sandbox=sandbox_level(settings.sandbox),
+    ) as compiler:
+        built = await compiler.compile(request_of(text, _names(plan), gpu, None))
+    candidate = Candidate(text=text, origin=Origin(proposer="user", description="an editor's text"))
+    if not isinstance(built, Built):
+        return Verdict(candidate_id=candidate.id, device=COMPILER, outcome=built)
+    return Verdict(
+        candidate_id=candidate.id,
+        device=COMPILER,
+        outcome=Unsupported(message=NO_TASK),
+        findings=built.warnings,
+        kernels=built.kernels,
+    )
+
+
+# --- below
+
+
+def _names(plan: LaunchPlan) -> set[str]:
+    names = set()
+    for launch in (step for operation in plan.operations for step in operation.steps if isinstance(step, Launch)):
+        try:
+            names.add(kernel_name(launch, {}))
+        except ExpressionError:  # a template argument that depends on a size, which nothing says
+            continue
+    return names

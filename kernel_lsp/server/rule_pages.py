@@ -1,0 +1,43 @@
+"""Where the page of a rule is that a diagnostic links to: in the project's own folder, or written to the user's cache
+from the rules themselves, since an installed package has no documentation beside it."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from functools import lru_cache
+from pathlib import Path
+
+import kernel_lsp
+from kernel_lsp.config import default_cache_directory
+
+BESIDE = Path(kernel_lsp.__file__).parent.parent
+"""Where ``docs/rules`` is in a checkout."""
+
+
+@lru_cache(maxsize=8)
+def page_file(page: str, beside: Path = BESIDE, cache: Path | None = None) -> Path | None:
+    """The file of a page such as ``docs/rules/cuda.md``; None where it is not there and cannot be written."""
+    path = beside / page
+    if path.is_file():
+        return path
+    folder = (default_cache_directory() if cache is None else cache) / "rules" / kernel_lsp.__version__
+    written = folder / path.name
+    try:
+        _write(written)
+    except OSError:
+        return None
+    return written
+
+
+# --- below
+
+
+def _write(path: Path) -> None:
+    """At once, so that a server that starts beside this one never reads half a page."""
+    from kernel_lsp.rules.pages import render
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False, encoding="utf-8") as file:
+        file.write(render("cuda" if path.stem == "cuda" else "pytorch"))
+    os.replace(file.name, path)
