@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import gc
 import threading
 from collections.abc import Iterator
@@ -23,9 +24,14 @@ def without_collections() -> Iterator[None]:
     try:
         yield
     finally:
-        if not gc.get_freeze_count():
-            gc.freeze()
+        _freeze_once()
         gc.enable()
+
+
+@functools.cache
+def _freeze_once() -> None:
+    """Asking the collector whether it has would take longer than a small case: it counts."""
+    gc.freeze()
 
 
 def start_driver() -> threading.Thread:
