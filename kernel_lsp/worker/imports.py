@@ -15,7 +15,7 @@ DRIVER = "libcuda.so.1"
 @contextlib.contextmanager
 def without_collections() -> Iterator[None]:
     """Import without the garbage collector, which would look again and again at the objects of two thousand modules,
-    all of which stay: a first capture takes 2.9 s instead of 3.5 (two cores, torch 2.13). What the first imports made
+    all of which stay: a first capture takes 2.9 s instead of 3.4 (two cores, torch 2.13). What the first imports made
     is left out of every later collection; of later ones it is not, when garbage of the user's may be among it."""
     if not gc.isenabled():
         yield
