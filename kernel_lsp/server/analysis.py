@@ -186,12 +186,12 @@ class Analyses:
 
     async def _ask(self, document: Document) -> dict[str, Any] | None:
         channel = await self._analyst()
-        path = document.path
+        path, text = document.path, document.text
         request = {
             "id": next(self._ids),
             "language": document.language,
             "path": str(path) if path is not None else document.uri,
-            "text": document.text,
+            "text": text,
             "above": self._above(document),
         }
         channel.send(request)
@@ -199,7 +199,7 @@ class Analyses:
             if message.get("id") == request["id"]:
                 if not message.get("n_more"):
                     return message
-                self._learn_a_part(document, request["text"], message)
+                self._learn_a_part(document, text, message)
         await channel.close()
         return None
 

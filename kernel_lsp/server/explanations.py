@@ -47,12 +47,34 @@ EXPLANATIONS = {
         A GPU refuses this launch: the block, the grid or the shared memory is larger than it allows, or larger than
         `__launch_bounds__` says; or clusters do not divide the grid, or have too many blocks. The sizes come from the
         plan's `launch:` line and the captured shapes.""",
+    "race": """
+        A thread reads what another one wrote with nothing that orders the two: no barrier or warp operation between
+        threads of a block, no fence or further launch between blocks. Which value it gets is chance. Put
+        `__syncthreads()` between the write and the read; between blocks use atomics with a fence, or a second kernel.""",
+    "endless-loop": """
+        Nothing in the loop changes what its condition asks for, so it never ends. The compiler may leave such a loop
+        out, and a GPU then gives an answer that the text does not have. Look for a counter that is not counted, or a
+        flag that is read once and should be `volatile` or atomic.""",
+    "idle-loop": """
+        Nothing uses what the loop computes, and nothing says that it ends: the compiler may keep it or leave it out.
+        Use the result, bound the loop with a count, or remove it.""",
+    "endless-wait": """
+        Threads spin until memory changes, and no other thread will change it: those that could have ended, or wait
+        themselves. Check that the thread which sets the flag runs before the wait, and that it writes the address that
+        is watched, with a fence before it.""",
+    "no-end": """
+        One thread has run as many instructions as one may, and the line is that of the loop which it was in. Either the
+        loop does not end for these inputs, or one thread does the work of many: bound the loop, or divide its work over
+        more threads.""",
     # the compiler
     "no-such-kernel": """
         The plan's `launch:` line names a kernel, or an instance of a template, that the text does not have. Check the
         spelling, the namespace and the template arguments.""",
     "compile-error": "NVRTC, the compiler for device code, refuses the text. Nothing runs until it compiles.",
     "compile-warning": "NVRTC, the compiler for device code, warns.",
+    "line-directive": """
+        `#line` says that the text stands elsewhere. It is left out when the kernel is compiled, so that findings name
+        the lines of the file as you see it. Remove it.""",
     "compile-information": "A remark of NVRTC, the compiler for device code.",
     "assemble-error": """
         ptxas, which makes machine code of PTX, refuses what the compiler made. Most often a launch bound, a register
