@@ -50,7 +50,7 @@ EXPLANATIONS = {
     "race": """
         A thread reads what another one wrote with nothing that orders the two: no barrier or warp operation between
         threads of a block, no fence or further launch between blocks. Which value it gets is chance. Put
-        `__syncthreads()` between the write and the read; between blocks use atomics with a fence, or a second kernel.""",
+        `__syncthreads()` between the write and the read; between blocks use atomics and a fence, or two kernels.""",
     "endless-loop": """
         Nothing in the loop changes what its condition asks for, so it never ends. The compiler may leave such a loop
         out, and a GPU then gives an answer that the text does not have. Look for a counter that is not counted, or a
