@@ -5,11 +5,15 @@ from __future__ import annotations
 import ast
 import re
 import warnings
+from bisect import bisect_right
 from dataclasses import dataclass
 from itertools import pairwise
+from operator import itemgetter
 
 from kernel_lsp.rules.finding import TextEdit, TextRange
 
+MAX_FAULTS = 8
+"""In top-level statements, after which each of them is read by itself."""
 MAX_REPAIRS = 6
 """Lines that may be blanked to make one top-level statement parse."""
 
@@ -99,14 +103,28 @@ def _try_parse(text: str) -> ast.Module | int:
 
 
 def _parse_in_pieces(lines: tuple[str, ...]) -> ast.Module:
-    """One top-level statement at a time, so that a fault costs only its own."""
+    """A fault costs only its own top-level statement: what stands before it is read as a whole, and what behind."""
     starts = [0, *(i for i, line in enumerate(lines) if i and _begins(line, lines[i - 1])), len(lines)]
     body: list[ast.stmt] = []
-    for start, stop in pairwise(starts):
-        tree = _parse_piece(list(lines[start:stop]))
-        if start:
-            ast.increment_lineno(tree, start)
-        body += tree.body
+    waiting = [list(pairwise(starts))]
+    n_faults = 0
+    while waiting:
+        pieces = waiting.pop()
+        if len(pieces) == 1:
+            start, stop = pieces[0]
+            body += ast.increment_lineno(_parse_piece(list(lines[start:stop])), start).body
+        elif n_faults >= MAX_FAULTS:
+            waiting += [[piece] for piece in reversed(pieces)]
+        elif pieces:
+            # Empty lines above it cost less than counting the lines of every node anew.
+            start, stop = pieces[0][0], pieces[-1][1]
+            tree = _try_parse("\n" * start + "\n".join(lines[start:stop]))
+            if isinstance(tree, ast.Module):
+                body += tree.body
+                continue
+            n_faults += 1
+            at = max(bisect_right(pieces, tree - 1, key=itemgetter(0)) - 1, 0)
+            waiting += [pieces[at + 1 :], pieces[at : at + 1], pieces[:at]]
     return ast.Module(body=body, type_ignores=[])
 
 
