@@ -5,6 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from kernel_lsp.ptx.buffers import Region
+from kernel_lsp.ptx.stillness import BlockMemory, Stillness
+
 KERNEL = """
 extern "C" __global__ void k(int* flag, float* out) {{
     const int t = threadIdx.x, b = blockIdx.x, last = gridDim.x - 1;
@@ -73,3 +76,24 @@ def test_of_blocks_that_wait_for_one_that_was_left_out_nothing_is_said(run):
     ran = run(body, n_blocks=9, sample_blocks={"n": 2, "seed": 0})
     assert (ran.findings, ran.answer.get("timed_out")) == ([], None)
     assert ran.answer["report"]["n_blocks_run"] == [1]
+
+
+def test_a_long_computation_that_could_wait_is_looked_at_a_few_times(run, monkeypatch):
+    n_looks = []
+    parts = Stillness._parts
+    monkeypatch.setattr(Stillness, "_parts", lambda self, blocks: n_looks.append(1) or parts(self, blocks))
+    body = "if (t == 0 && b == 0) { float v = 0; for (int n = 0; n < 2000000; ++n) v = v * 0.5f + flag[n & 3];"
+    ran = run(body + " atomicAdd(flag + 1, (int)v); }", n_blocks=1)
+    assert ran.findings == []
+    assert 2 <= len(n_looks) <= 12
+
+
+def test_what_comes_back_every_third_turn_comes_back(tmp_path):
+    stillness, region = Stillness((), 0, 8), Region(4096)
+    block = BlockMemory(region, region.address, region.address + 2048)
+    turns = []
+    for turn in range(40):
+        region.memory[3000] = turn % 3
+        turns.append(stillness.has_come_back([block]))
+    assert any(turns)
+    region.close()
