@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 
 from kernel_lsp.errors import KernelLspError
 from kernel_lsp.evaluate.building import Module
 from kernel_lsp.ptx.executor import Loaded, LoadOutcome, PtxExecutor
+
+Build = Callable[[], Awaitable[Module | None]]
 
 
 @dataclass(frozen=True)
@@ -37,10 +39,10 @@ class ExecutorPool:
         if self._starting is None:
             self._starting = asyncio.create_task(self._new())
 
-    def start_with(self, module: Awaitable[Module | None]) -> None:
-        """Begin to start the first, and have it load a module as soon as there is one. What cannot be loaded is found
-        out again by who loads it with `load`."""
-        self._starting = asyncio.create_task(self._new_with(module))
+    def start_with(self, *builds: Build) -> None:
+        """Begin to start the first, and have it load what a build gives, as soon as it does; then what the next one
+        gives, should that differ. What cannot be built or loaded is found out again by who needs it."""
+        self._starting = asyncio.create_task(self._new_with(builds))
 
     async def close(self) -> None:
         """End those that nobody uses; what is in use ends with its use."""
@@ -84,17 +86,21 @@ class ExecutorPool:
             await executor.close()
             raise
 
-    async def _new_with(self, module: Awaitable[Module | None]) -> PtxExecutor:
+    async def _new_with(self, builds: Sequence[Build]) -> PtxExecutor:
         executor = await self._new()
-        given = loaded = None
         try:
-            with suppress(KernelLspError):  # raised again where the module is needed
-                given = await module
-            if given is not None:
-                loaded = await executor.load(given.ptx, given.file_name)
+            for build in builds:
+                with suppress(KernelLspError, OSError):  # raised again where the module is needed
+                    await self._load_ahead(executor, await build())
         except BaseException:
             await executor.close()
             raise
-        if given is not None and isinstance(loaded, Loaded):
-            self._ahead = _LoadedAhead(executor, given, loaded)
         return executor
+
+    async def _load_ahead(self, executor: PtxExecutor, module: Module | None) -> None:
+        if module is None or (self._ahead is not None and self._ahead.module == module):
+            return
+        self._ahead = None
+        outcome = await executor.load(module.ptx, module.file_name)
+        if isinstance(outcome, Loaded):
+            self._ahead = _LoadedAhead(executor, module, outcome)

@@ -138,7 +138,10 @@ class Session:
         both."""
         directory = self._evaluator_folder()
         pool = ExecutorPool(lambda: new_executor(directory, self.sandbox), N_SLOTS)
-        pool.start_with(self._build_ahead(text, plan))
+        pool.start_with(
+            lambda: build_ahead(self._compiler, text, plan, self.gpu, None),
+            lambda: self._build_for_device(text, plan),
+        )
         self._stack.push_async_callback(pool.close)
         self._ahead = _Ahead(directory, pool)
 
@@ -202,7 +205,8 @@ class Session:
     def _evaluator_folder(self) -> Path:
         return self.scratch / f"evaluate-{next(self._n_evaluators)}"
 
-    async def _build_ahead(self, text: str, plan: LaunchPlan) -> Module | None:
+    async def _build_for_device(self, text: str, plan: LaunchPlan) -> Module | None:
+        """It opens later than a compiler does, and mostly is of the target GPU's architecture: the same build."""
         return await build_ahead(self._compiler, text, plan, self.gpu, await self.gpu_device())
 
     async def _measuring_gpu(self, task: Task, device: GpuDevice) -> MeasuringGpu:

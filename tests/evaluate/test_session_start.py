@@ -51,9 +51,9 @@ async def loads(pool: ExecutorPool, *modules: Module) -> list[str]:
     return executor.loaded
 
 
-def pool_with(module: Module | None) -> ExecutorPool:
+def pool_with(*modules: Module | None) -> ExecutorPool:
     pool = ExecutorPool(Executor, 2)
-    pool.start_with(asyncio.sleep(0, module))
+    pool.start_with(*(lambda given=module: asyncio.sleep(0, given) for module in modules))
     pool.start()  # as an evaluator does, which must not start another
     return pool
 
@@ -75,12 +75,18 @@ async def test_without_a_build_the_first_executor_is_merely_warm() -> None:
     assert await loads(pool_with(None), MODULE) == ["f.cu: the text"]
 
 
+async def test_the_same_build_for_the_device_is_not_loaded_again_and_another_is() -> None:
+    other = Module("for another architecture", "f.cu")
+    assert await loads(pool_with(MODULE, MODULE), MODULE) == ["f.cu: the text"]
+    assert await loads(pool_with(MODULE, other), other) == ["f.cu: the text", "f.cu: for another architecture"]
+
+
 async def test_a_build_that_fails_ahead_leaves_a_warm_executor() -> None:
     async def fails() -> Module:
         raise EnvironmentProblem("no compiler")
 
     pool = ExecutorPool(Executor, 2)
-    pool.start_with(fails())
+    pool.start_with(fails)
     assert await loads(pool, MODULE) == ["f.cu: the text"]
 
 
@@ -101,7 +107,7 @@ async def test_a_pool_that_nobody_used_ends_its_first() -> None:
         return made[-1]
 
     pool = ExecutorPool(make, 2)
-    pool.start_with(asyncio.Event().wait())  # type: ignore[arg-type]  # it never comes to its value
+    pool.start_with(asyncio.get_running_loop().create_future)  # it never comes to its value
     await asyncio.sleep(0.01)
     await pool.close()
     assert [executor.is_running for executor in made] == [False]

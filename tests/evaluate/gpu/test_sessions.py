@@ -13,6 +13,7 @@ from kernel_lsp.core.candidate import Candidate, Origin
 from kernel_lsp.core.verdict import Correct, Verdict
 from kernel_lsp.evaluate import gpu_slot
 from kernel_lsp.evaluate.session import Session
+from kernel_lsp.plan.parser import parse
 from kernel_lsp.process.tree import descendants
 from kernel_lsp.process.worker_client import Worker
 from kernel_lsp.source.pytorch import read_target
@@ -59,6 +60,19 @@ async def test_those_that_are_given_up_with_it_end_soon_and_leave_no_process(tmp
     done, _ = await asyncio.wait(others, timeout=END_S)
     assert done == set(others)
     assert set(descendants(os.getpid())) <= before
+
+
+async def test_a_kernel_that_was_begun_before_its_task_was_known_gets_its_verdict(tmp_path: Path) -> None:
+    plan = parse(TEXT).plan
+    assert plan is not None
+    async with Session(settings(tmp_path)) as own:
+        own.begin(TEXT, plan)
+        task = await own.capture(read_target("task.py::affine", tmp_path), with_backward=False)
+        evaluator = await own.evaluator(task)
+        candidate = Candidate(text=TEXT, origin=Origin(proposer="user"))
+        first, again = [await evaluator.evaluate(candidate, "full") for _ in range(2)]
+    assert isinstance(first.outcome, Correct), first.outcome
+    assert isinstance(again.outcome, Correct), again.outcome
 
 
 async def test_an_evaluation_ends_with_its_session(tmp_path: Path) -> None:
