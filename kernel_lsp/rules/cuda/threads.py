@@ -86,7 +86,11 @@ def _find_dependent(function: Function, sources: frozenset[str]) -> frozenset[st
         for name, values in waiting.items():
             if name in reached or reached.isdisjoint(values.names):
                 continue
-            if all(_is_made_of(function, nodes, reached) for nodes in values.of_each):
+            alone = values.alone
+            if alone is not None:
+                if not _has_hiding_call(function, alone):
+                    reached.add(name)
+            elif all(_is_made_of(function, nodes, reached) for nodes in values.of_each):
                 reached.add(name)
     return frozenset(reached)
 
@@ -124,6 +128,11 @@ class _Values:
     of_each: list[list[Node]]
     names: set[str]
 
+    @property
+    def alone(self) -> Node | None:
+        """The one value of the one variable, if there are no others: what its names are is known then."""
+        return self.of_each[0][0] if len(self.of_each) == 1 and len(self.of_each[0]) == 1 else None
+
 
 def _values(function: Function) -> dict[str, _Values]:
     """By name; names that are never given a value are left out."""
@@ -157,7 +166,12 @@ def _mentions(function: Function, node: Node | None, names: frozenset[str] | set
 
 
 def _has_hiding_call(function: Function, node: Node) -> bool:
-    return "(" in function.source(node) and any(_hides(function, call) for call in within(function.calls, node))
+    known = function.caches.setdefault("hiding", {})
+    hides = known.get(node.id)
+    if hides is None:
+        calls = within(function.calls, node) if "(" in function.source(node) else ()
+        hides = known[node.id] = any(_hides(function, call) for call in calls)
+    return hides
 
 
 def _hides(function: Function, call: Node) -> bool:

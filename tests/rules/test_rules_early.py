@@ -1,0 +1,61 @@
+"""Of a long CUDA file the first findings are told before the last function is checked."""
+
+from __future__ import annotations
+
+import pytest
+
+from kernel_lsp.rules import cuda
+from kernel_lsp.rules.cuda import checking
+from kernel_lsp.rules.finding import RuleFinding
+from kernel_lsp.server import analyst
+from kernel_lsp.server.analysed import Analysis
+
+CLEAN = "__device__ float clean{0}(float x) {{ return x + {0}; }}\n"
+FOUND = "__device__ float found{0}(float x) {{ return x * 0.5 + {0}; }}\n"
+
+
+@pytest.fixture(autouse=True)
+def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every check takes longer than one is patient."""
+    monkeypatch.setattr(checking, "SOON_S", -1.0)
+    monkeypatch.setattr(checking, "_kept", type(checking._kept)())
+
+
+def early(text: str) -> list[tuple[RuleFinding, ...]]:
+    told: list[tuple[RuleFinding, ...]] = []
+    cuda.check(text, soon=told.append)
+    return told
+
+
+def test_what_the_first_functions_have_is_told_once() -> None:
+    text = CLEAN.format(1) + FOUND.format(2) + FOUND.format(3) + FOUND.format(4)
+    (told,) = early(text)
+    assert told == cuda.check(text)[: len(told)]
+    assert 0 < len(told) < len(cuda.check(text))
+
+
+def test_nothing_is_told_while_nothing_was_found() -> None:
+    assert early(CLEAN.format(1) + CLEAN.format(2) + CLEAN.format(3)) == []
+
+
+def test_after_the_last_function_there_is_nothing_to_tell_early() -> None:
+    assert early(CLEAN.format(1) + FOUND.format(2)) == []
+
+
+def test_what_is_silenced_is_not_told_early() -> None:
+    silent = FOUND.format(1).replace("\n", "  // NOLINT\n")
+    assert early(silent + CLEAN.format(3)) == []
+
+
+def test_a_patient_check_tells_nothing_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checking, "SOON_S", 60.0)
+    assert early(FOUND.format(1) * 3) == []
+
+
+def test_an_editor_hears_early_of_a_text_that_is_new_alone() -> None:
+    """Of one that it has findings of, a part would take away the others for a moment."""
+    told: list[Analysis] = []
+    text = FOUND.format(1) + CLEAN.format(2)
+    for edited in (text, text.replace("clean2", "clean3")):
+        analyst.analyse("cuda", "/w/early.cu", edited, soon=told.append)
+    assert len(told) == 1
