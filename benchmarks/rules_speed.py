@@ -143,6 +143,52 @@ def _declarations(mark: int) -> str:
     )
 
 
+def _dense(mark: int) -> str:
+    """One kernel with an index, a product and a call on each line, and hundreds of findings."""
+    lines = ["  int i = blockIdx.x * blockDim.x + threadIdx.x;", "  if (i >= n) return;", "  float acc = 0.0f;"]
+    lines += [
+        f"  acc += x[i * n + {k}] * x[{k} * n + i % {k + 1}] + fmaxf(x[i + {k}], 0.0f) / (1.0f + expf(-acc));"
+        for k in range(N_LINES_CUDA)
+    ]
+    return _one_kernel(lines, mark)
+
+
+def _tiles(mark: int) -> str:
+    """One kernel of 500 tiled loops with shared memory."""
+    lines = ["  __shared__ float tile[32][33];", "  int t = threadIdx.x, row = blockIdx.x;"]
+    for k in range(N_LINES_CUDA // 8):
+        lines += [
+            f"  float sum{k} = 0.0f;",
+            f"  for (int k{k} = 0; k{k} < n; k{k} += 32) {{",
+            f"    tile[threadIdx.y][t] = row < n ? x[row * n + k{k} + t] : 0.0f;",
+            "    __syncthreads();",
+            f"    for (int j = 0; j < 32; ++j) sum{k} += tile[threadIdx.y][j] * x[j];",
+            "    __syncthreads();",
+            "  }",
+            f"  if (row < n) out[row * n + {k}] = sum{k};",
+        ]
+    return _one_kernel(lines, mark)
+
+
+def _templates(mark: int) -> str:
+    functions = (
+        f"template <typename T, int N_{i}>\n"
+        f"__global__ void scale{mark}_{i}(const T* x, T* y, int64_t n, float factor) {{\n"
+        "  const int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x;\n"
+        f"  if (i < n) y[i] = static_cast<T>(static_cast<float>(x[i]) * factor + {i}.5f);\n"
+        "}\n"
+        for i in range(N_LINES_CUDA // 5)
+    )
+    return "".join(functions)
+
+
+def _kernels_of_the_project(mark: int) -> str:
+    """The kernels of examples, tests and benchmarks, one after the other."""
+    files = [path for name in ("examples", "tests", "benchmarks") for path in sorted((ROOT / name).rglob("*.cu"))]
+    texts = [path.read_text(errors="replace") for path in files]
+    return _repeated(texts, N_LINES_CUDA, lambda part, n: part.replace(") {\n", f") {{  // {n} {mark}\n"))
+
+
 def _windows(mark: int) -> str:
     return _fresh_kernels(mark)[0].replace("\n", "\r\n")
 
@@ -156,6 +202,10 @@ CUDA_SHAPES: dict[str, Callable[[int], str]] = {
     "macros": _definitions,
     "launches": _host,
     "declarations": _declarations,
+    "one kernel, dense": _dense,
+    "one kernel, tiles": _tiles,
+    "templates": _templates,
+    "the project's kernels": _kernels_of_the_project,
     "line ends of Windows": _windows,
 }
 """Files of 5,000 lines, each all of one kind."""

@@ -49,7 +49,7 @@ def check(text: str, *, tree: ParsedCuda | None = None, soon: Soon | None = None
     text. The launch plan's own findings are among the rules (KL235 to KL237): no one else need report them. A line that
     ends in ``// NOLINT`` or ``// NOLINT(KL205)`` is left out, all of it or that code.
 
-    Where a check takes longer than `SOON_S`, `soon` is called at most once, with what was found in the functions so far.
+    Where a check takes longer than `SOON_S`, `soon` is called once at most, with what was found so far.
     """
     started_s = monotonic()
     parsed = tree if tree is not None and tree.text == text else parse(text)
