@@ -147,10 +147,13 @@ def _checked(server: KernelLanguageServer, job: Job, result: CheckResult) -> Non
 
 def _not_checked(server: KernelLanguageServer, job: Job, problem: Problem) -> None:
     """Why nothing is known of a kernel that was saved stands where its findings would."""
-    reason = ". Next: ".join(filter(None, (problem.message, problem.next_step)))
-    verdict = Verdict(candidate_id="", device="", outcome=Unsupported(message=reason))
+    verdict = Verdict(candidate_id="", device="", outcome=Unsupported(message=_with_next_step(problem)))
     server.knowledge.learn_check(job.uri, KnownCheck(verdict, job.serial))
     server.knowledge_changed(server.documents.get(job.uri))
+
+
+def _with_next_step(problem: Problem) -> str:
+    return ". Next: ".join(filter(None, (problem.message, problem.next_step)))
 
 
 def _profiled(server: KernelLanguageServer, job: Job, result: ProfileResult) -> None:
@@ -206,7 +209,7 @@ async def _failed(server: KernelLanguageServer, job: Job, problem: Problem) -> N
         server.spawn(go_on(server, job))
         return
     if isinstance(job.request, EstimateTarget):
-        server.knowledge.learn_no_estimate(job.uri, job.symbol, NoEstimate(problem.message, job.digest))
+        server.knowledge.learn_no_estimate(job.uri, job.symbol, NoEstimate(_with_next_step(problem), job.digest))
     if isinstance(job.request, Check) and problem.kind == "user":
         _not_checked(server, job, problem)
     if job.is_quiet:

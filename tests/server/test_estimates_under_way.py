@@ -88,6 +88,12 @@ async def test_with_the_same_settings_what_went_wrong_is_remembered(world: World
     assert world.started == []
 
 
+async def test_what_to_do_is_remembered_with_what_went_wrong(world: World) -> None:
+    await world.end(Problem(kind="user", message="no figures are known for it", next_step="did you mean L4?"))
+    (why,) = world.server.knowledge._no_estimates.values()
+    assert why.reason == "no figures are known for it. Next: did you mean L4?"
+
+
 async def test_a_cancelled_one_is_not_made_again(world: World) -> None:
     world.settings = Settings(target_gpu="A100")
     await world.end(Problem(kind="cancelled", message="cancelled"))
