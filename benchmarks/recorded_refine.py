@@ -22,7 +22,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from recorded_runs import REFINED, ROOT, STRATEGIES, RecordedTask, copy_target, keep_kernels, read_tasks
+from recorded_runs import REFINED, ROOT, STRATEGIES, RecordedTask, copy_target, read_tasks
 
 from kernel_lsp.core.candidate import Candidate, Origin
 from kernel_lsp.evolve.archive import FOLDER_NAME, Archive
@@ -189,12 +189,25 @@ def _unanswered(state: Path) -> list[Path]:
 
 
 def _keep(task: RecordedTask, folder: Path) -> None:
+    """A proposal need not be settled: its repair may wait for a reply for ever. `outcome` is where it stood then."""
     if not _status(folder):
         return
     with Archive(folder) as archive:
-        record_run(archive, archive.run("last").run_id, task.recording(REFINED))
-    keep_kernels(task, REFINED, folder)
-    print(f"{task.name}: kept")
+        run_id = archive.run("last").run_id
+        record_run(archive, run_id, task.recording(REFINED))
+        outcomes = {verdict.candidate_id: verdict.outcome.kind for verdict in archive.verdicts(run_id)}
+        proposed = [each for each in archive.candidates(run_id) if each.origin.proposer == "model"]
+    kernels = [
+        {
+            "operator": each.origin.operator,
+            "name": each.origin.description,
+            "outcome": outcomes.get(each.id, ""),
+            "kernel": each.text,
+        }
+        for each in proposed
+    ]
+    task.kernels(REFINED).write_text(json.dumps(kernels, indent=1) + "\n")
+    print(f"{task.name}: kept {len(kernels)} kernels")
 
 
 def _options() -> argparse.Namespace:
