@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -118,10 +118,11 @@ class ForeignProcess:
 
 
 class ForeignAsker:
-    """What a timer asks in place of a native candidate's worker: the same questions, other answers."""
+    """What a timer asks in place of a native candidate's worker: the same questions, other answers. `inputs` are the
+    files of the timed case that the process may read, in place of those that the timer names."""
 
-    def __init__(self, process: ForeignProcess, direction: str) -> None:
-        self._process, self._direction = process, direction
+    def __init__(self, process: ForeignProcess, direction: str, inputs: Sequence[Mapping[str, Any]]) -> None:
+        self._process, self._direction, self._inputs = process, direction, list(inputs)
         self.subjects: list[str] = []
         self._operator_us: dict[str, list[float]] = {}
 
@@ -129,9 +130,8 @@ class ForeignAsker:
         """As `timing.Asker`."""
         if command == "prepare_candidate":
             self.subjects.append(str(arguments["subject"]))
-            return await self._process.ask(
-                "prepare_foreign", {**arguments, "direction": self._direction}, deadline_s=deadline_s
-            )
+            own = {"direction": self._direction, "inputs": self._inputs}
+            return await self._process.ask("prepare_foreign", {**arguments, **own}, deadline_s=deadline_s)
         if command == "end_timing":
             problem = await self._disagreement(str(arguments["subject"]))
             if problem:

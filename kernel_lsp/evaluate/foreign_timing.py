@@ -27,7 +27,7 @@ async def time_given(
 ) -> CheckOutcome | None:
     """Time it on the task's own inputs, each direction; None when nothing was wrong. `folder` is for outputs."""
     for case in (case for case in cases if case.case.family == "given"):
-        asker = ForeignAsker(process, case.case.operation)
+        asker = ForeignAsker(process, case.case.operation, case.inputs)
         operation = TimedOperation(progress.candidate_id, case.bound, case.case.operation, case.files)
         match await timer.time_operation(asker, operation):
             case Timed(comparison):

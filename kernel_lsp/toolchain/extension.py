@@ -178,6 +178,11 @@ class ExtensionBuilder:
         )
 
     @property
+    def shared_stubs(self) -> tuple[str, ...]:
+        """Flags for kernels that another file launches."""
+        return self._tools.shared_stubs
+
+    @property
     def standard(self) -> str:
         """Of C++: what this torch's headers need."""
         major, minor = (int(part) for part in self._facts.torch_version.split(".")[:2])
@@ -277,7 +282,7 @@ class _Build:
 
     async def _device(self, text: str) -> None:
         (self._folder / "device.cu").write_text(text)
-        await self._step("nvcc", self._builder.device_command("device.cu", "device.o"))
+        await self._step("nvcc", [*self._builder.device_command("device.cu", "device.o"), *self._builder.shared_stubs])
 
     async def _instances(self, split: SplitExtension) -> str:
         """Explicit instances of the template kernels that the host's object file asks for."""

@@ -15,10 +15,13 @@ CXX_NAMES = ("g++", "c++", "clang++")
 VERSION_DEADLINE_S = 10.0
 LIBRARY_FOLDERS = ("lib64", "targets/x86_64-linux/lib", "targets/sbsa-linux/lib", "lib")
 INCLUDE_FOLDERS = ("include", "targets/x86_64-linux/include", "targets/sbsa-linux/include")
+STATIC_STUBS = "-static-global-template-stub"
 
 
 class ExtensionTools(Noun):
-    """Where the compilers are. `version` tells builds of other compilers apart. `nvcc` is None without a toolkit."""
+    """Where the compilers are. `version` tells builds of other compilers apart. `nvcc` is None without a toolkit.
+    `shared_stubs` are nvcc's flags by which other object files can launch instances of a template kernel: from CUDA 13
+    on it keeps them to their own file unless it is told otherwise."""
 
     cxx: Path
     nm: Path
@@ -26,6 +29,7 @@ class ExtensionTools(Noun):
     version: str
     cuda_includes: tuple[Path, ...] = ()
     cuda_libraries: tuple[Path, ...] = ()
+    shared_stubs: tuple[str, ...] = ()
 
     @property
     def roots(self) -> tuple[Path, ...]:
@@ -54,10 +58,17 @@ async def find_extension_tools() -> ExtensionTools:
         version=f"{said.stdout.decode(errors='replace').splitlines()[:1]} nvcc {nvcc.version}",
         cuda_includes=_present(root, INCLUDE_FOLDERS),
         cuda_libraries=_present(root, LIBRARY_FOLDERS),
+        shared_stubs=await _shared_stubs(nvcc.path) if nvcc.path is not None else (),
     )
 
 
 # --- below
+
+
+async def _shared_stubs(nvcc: Path) -> tuple[str, ...]:
+    """Older compilers know no such flag, and need none."""
+    said = await run([nvcc, "--help"], deadline_s=VERSION_DEADLINE_S)
+    return (f"{STATIC_STUBS}=false",) if STATIC_STUBS.encode() in said.stdout else ()
 
 
 async def _toolkit_root(nvcc: Path) -> Path:

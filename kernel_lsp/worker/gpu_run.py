@@ -109,9 +109,10 @@ class BoundRun:
         return fingerprints(self.output_tensors())
 
     def changed_inputs(self, expected: Mapping[str, int]) -> list[str]:
-        """Inputs whose bytes are not those of the fingerprints, taken before the run."""
-        found = fingerprints({name: self._own[name] for name in expected})
-        return [name for name in expected if found[name] != expected[name]]
+        """Inputs whose bytes are not those of the fingerprints, taken before the run. A gradient need not take all that
+        the forward pass took: what it has no copy of it cannot have changed."""
+        found = fingerprints({name: self._own[name] for name in expected if name in self._own})
+        return [name for name in found if found[name] != expected[name]]
 
     def overrun(self) -> list[str]:
         """Tensors whose guards are no longer as they were."""

@@ -119,6 +119,15 @@ def test_an_operation_runs_from_files_to_files(
     assert driver.launches[0].grid == (4, 1, 1)
 
 
+def test_an_input_that_the_operation_does_not_take_is_left_alone(
+    gpu: ModuleType, files: ModuleType, driver: FakeDriver, tmp_path: Path
+) -> None:
+    """A case has all that PyTorch's own gradient takes."""
+    driver.kernels["add"] = add
+    x = torch.randn(1000)
+    check_ran(files, run(gpu, files, tmp_path, scalars={"by": 0.5}, x=x, unused=torch.ones(3)), x + 0.5)
+
+
 def test_what_no_kernel_writes_is_poison_and_differs_the_second_time(
     gpu: ModuleType, files: ModuleType, driver: FakeDriver, tmp_path: Path
 ) -> None:

@@ -50,6 +50,7 @@ def builder(
         nm=script(folder / "nm", NM),
         nvcc=script(folder / "nvcc", text),
         version=version,
+        shared_stubs=("-shared-stubs",),
     )
     return ExtensionBuilder(
         FACTS, tools, folder / "cache", python=Path(sys.executable), architecture="sm_90", deadline_s=deadline_s
@@ -76,6 +77,7 @@ async def test_kernels_and_host_code_are_built_apart(tmp_path: Path) -> None:
     log = (tmp_path / "log").read_text()
     assert "-arch=sm_90" in log
     assert "device.cu" in log
+    assert [line for line in log.splitlines() if "-shared-stubs" in line and "device.cu" in line]
     assert "whole.cu" not in log
 
 

@@ -53,9 +53,10 @@ async def timed(folder: Path, text: str) -> tuple[dict[str, Any] | Lost, float]:
         case = folder / "x.bin"
         case.write_bytes(b"\0\0\x80\x3f" * 64)
         inputs = [{"name": "x", "path": str(case), "dtype": "f32", "shape": [64]}]
-        asker = ForeignAsker(process, "forward")
-        named = {"subject": "s"}
-        await asker.ask("prepare_candidate", {**named, "inputs": inputs, "operation": "scale"}, deadline_s=90.0)
+        asker = ForeignAsker(process, "forward", inputs)
+        named, unreadable = {"subject": "s"}, [{**inputs[0], "path": "/nowhere/x.bin"}]
+        request = {**named, "inputs": unreadable, "operation": "scale"}  # the timer's own, which it may not see
+        await asker.ask("prepare_candidate", request, deadline_s=90.0)
         block = {**named, "n_samples": 3, "n_warm_samples": 3, "n_operator_calls": 5}
         answer = await asker.ask("time_block", block, deadline_s=90.0)
         assert isinstance(answer, dict), answer
