@@ -259,6 +259,8 @@ def _server(report: dict[str, Any]) -> Iterator[Figure]:
     yield Figure("the lens has a measured time", "yes" if is_measured else "no", "yes", is_measured)
     yield Figure("save to measured", f"{report['measured_s']} s")
     yield Figure("hints", str(len(report["hints"])), "some", bool(report["hints"]))
+    yield _at_most("processes of a cancelled measurement gone", report["gone_after_s"], 1.0, "s")
+    yield Figure("not shown", ", ".join(report["missing"]) or "nothing", "nothing", not report["missing"])
 
 
 STEPS = {
@@ -293,7 +295,7 @@ STEPS = {
     "repeatability": Step(
         ("benchmarks/gpu_repeatability.py", "--out", "{out}"), 90, "gpu_repeatability-*.json", _repeatability
     ),
-    "server": Step(("benchmarks/server_on_gpu.py", "{out}/server_on_gpu.json"), 70, "server_on_gpu.json", _server),
+    "server": Step(("benchmarks/server_on_gpu.py", "{out}/server_on_gpu.json"), 120, "server_on_gpu.json", _server),
     "package": Step(("benchmarks/gpu_package.py", "--out", "{out}"), 150, "gpu_package-*.json", _package),
     "recorded": Step(
         ("benchmarks/recorded_runs.py", "measure", "--out", "{out}", "--device", "{device}"),

@@ -30,12 +30,14 @@ from tests.server.client import VSCODE, Client, initialized
 EXAMPLE = "row_softmax"
 SETTINGS = {"measureOnSave": True, "generations": 1, "proposals": 2, "models": []}
 """No model is asked: the generator's proposals alone."""
-BUDGET_S = 62.0
-"""Of all stages; `benchmarks/gpu_all.py` gives the program 70 s."""
+BUDGET_S = 110.0
+"""Of all stages; `benchmarks/gpu_all.py` gives the program 120 s."""
 CANCEL_S = 1.0
 N_PROCESSES = 2
 """Of a measurement that is under way: its own and a worker."""
-MEASURED = ("vs eager", "vs compile")
+MEASURED = ("vs eager",)
+COMPARED = ("vs eager", "vs compile")
+"""A search's winner waits for torch.compile; a kernel that was saved does not."""
 Ask = Callable[[], Awaitable[Any]]
 
 
@@ -162,16 +164,16 @@ async def optimized(session: Session, seen: dict[str, Any]) -> str:
     seen["edit"] = edits[-1].get("label", "")
     seen["lenses"] = await session.lenses(session.model)
     result = next((title for title in seen["lenses"] if "verified" in title), "")
-    return _without(("verified", *MEASURED), result)
+    return _without(("verified", *COMPARED), result)
 
 
 STAGES: tuple[tuple[Callable[[Session, dict[str, Any]], Awaitable[str]], float], ...] = (
     (opened, 10.0),
     (measured_on_save, 26.0),
-    (profiled, 14.0),
+    (profiled, 40.0),
     (measured_now, 10.0),
     (cancelled, 8.0),
-    (optimized, 34.0),
+    (optimized, 60.0),
 )
 """With the most that each may take. A capture takes some 8 s on the machine with the H200, a warm verdict 1 to 3 s."""
 

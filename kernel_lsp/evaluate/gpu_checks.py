@@ -22,10 +22,12 @@ ATOMICS = ("atom.", "red.", "multimem.red.")
 
 @dataclass(frozen=True)
 class MeasuringGpu:
-    """A GPU, and who times one task's candidates on it."""
+    """A GPU, and who times one task's candidates on it. A full verdict waits `full_wait_s` for PyTorch's compiled modes
+    at least: worth it for what a search found, and not while somebody works on a kernel."""
 
     device: GpuDevice
     timer: Timer
+    full_wait_s: float = 0.0
 
 
 class GpuChecks:
@@ -33,6 +35,7 @@ class GpuChecks:
 
     def __init__(self, store: CaseStore, gpu: MeasuringGpu, seed: int) -> None:
         self._store, self._device, self._timer, self._seed = store, gpu.device, gpu.timer, seed
+        self._full_wait_s = gpu.full_wait_s
 
     def prefetch(self, plans: Sequence[Plan]) -> None:
         """Have the references made while the candidate is compiled and screened: small cases first, as the screen
@@ -55,7 +58,7 @@ class GpuChecks:
         with progress.stage("baselines"):
             for case in timed:
                 operation = TimedOperation(progress.candidate_id, case.bound, case.case.operation, case.files)
-                await self._timer.wait_for_baselines(operation)
+                await self._timer.wait_for_baselines(operation, at_least_s=self._full_wait_s if rechecks else 0.0)
         job = GpuJob(
             candidate_id=progress.candidate_id,
             built=built,

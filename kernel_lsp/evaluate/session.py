@@ -42,9 +42,9 @@ class _Ahead:
 class Session:
     """Use as ``async with``. Raises EnvironmentProblem or SettingError when something is missing."""
 
-    def __init__(self, settings: Settings, start: SessionStart | None = None) -> None:
-        """`start` is one that was entered already."""
-        self.settings = settings
+    def __init__(self, settings: Settings, start: SessionStart | None = None, *, full_wait_s: float = 0.0) -> None:
+        """`start` is one that was entered already. `full_wait_s` is as `MeasuringGpu`'s."""
+        self.settings, self._full_wait_s = settings, full_wait_s
         self._stack = AsyncExitStack()
         self._start = start
         self.gpu: GpuSpec
@@ -210,7 +210,7 @@ class Session:
         return await build_ahead(self._compiler, text, plan, self.gpu, await self.gpu_device())
 
     async def _measuring_gpu(self, task: Task, device: GpuDevice) -> MeasuringGpu:
-        return MeasuringGpu(device, await self.timer(task, device))
+        return MeasuringGpu(device, await self.timer(task, device), self._full_wait_s)
 
     async def _no_gpu(self) -> SettingError:
         seen, device = await self.worker.describe(), self.settings.device

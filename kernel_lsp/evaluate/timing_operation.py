@@ -91,15 +91,17 @@ class OperationTimer:
         """Have PyTorch's own run ready, e.g. while the candidate is checked. What goes wrong is told with the time."""
         await self._offered(self._job(operation))
 
-    async def wait_for_baselines(self, operation: TimedOperation) -> None:
-        """Until all ways to run it in PyTorch are ready, at most the timer's patience from the first time it is asked.
+    async def wait_for_baselines(self, operation: TimedOperation, *, at_least_s: float = 0.0) -> None:
+        """Until all ways to run it in PyTorch are ready, at most the timer's patience, or `at_least_s` where that is
+        more, from the first time it is asked.
 
         For who does not hold the GPU yet: others use it while PyTorch compiles. `time_operation` waits no more then.
         """
-        if self._patience_s <= 0:
+        patience_s = max(self._patience_s, at_least_s)
+        if patience_s <= 0:
             return
         job = self._job(operation)
-        deadline = self._waited_until.setdefault(job.job_id, time.monotonic() + self._patience_s)
+        deadline = self._waited_until.setdefault(job.job_id, time.monotonic() + patience_s)
         await self._offered(job)
         await self._baselines.wait(job, deadline - time.monotonic())
 

@@ -46,6 +46,9 @@ from kernel_lsp.source.pytorch import read_target
 
 OUT_FOLDER_NAME = "kernels"
 """Beside the user's file: `rms_norm.py` there must not meet the `rms_norm.py` it came from."""
+FINAL_BASELINE_WAIT_S = 45.0
+"""What the search found is compared with torch.compile, too: its modes take 10 to 30 s to compile on a fast machine,
+and began with the first candidate."""
 
 
 @dataclass
@@ -77,7 +80,7 @@ class RunHandle:
         check_workspace_is_free(self.workspace)
         tools = self._tools() if self.request.choices.models else None
         source = read_target(self.request.target, self.request.directory)
-        async with Session(self.settings) as session:
+        async with Session(self.settings, full_wait_s=FINAL_BASELINE_WAIT_S) as session:
             yield StageStarted(message=f"capturing {self.request.target} with {session.worker.python}")
             await session.gpu_index()
             task = await session.capture(source, with_backward=self.request.backward)

@@ -45,7 +45,7 @@ class StubCompiler:
 class NoClock:
     """Times nothing."""
 
-    async def wait_for_baselines(self, operation: TimedOperation) -> None:
+    async def wait_for_baselines(self, operation: TimedOperation, *, at_least_s: float = 0.0) -> None:
         """Nothing to wait for."""
 
     async def offer(self, operation: TimedOperation) -> None:

@@ -204,6 +204,14 @@ async def test_who_waited_for_the_baselines_before_has_them_and_waits_no_more(tm
     assert isinstance(comparison.baselines[1], TimedBaseline)
 
 
+async def test_who_would_not_wait_may_be_told_to(tmp_path: Path) -> None:
+    """A search is as short as its candidates are quick, and its winner is worth the wait."""
+    async with bench(tmp_path, slow_modes={"default": 0.5}, patience_s=0.0) as it:
+        await it.timer.wait_for_baselines(operation("a", N_ELEMENTS), at_least_s=60.0)
+        comparison = await it.comparison(patience_s=0)
+    assert isinstance(comparison.baselines[1], TimedBaseline)
+
+
 async def test_the_wait_for_baselines_ends_with_its_patience_for_all_candidates_together(tmp_path: Path) -> None:
     async with bench(tmp_path, slow_modes={"default": 3600.0}, patience_s=0.2) as it:
         started = time.monotonic()
