@@ -59,7 +59,7 @@ class Attempt:
         """Load, every case, again from a fresh module, time, unload."""
         offering = asyncio.create_task(self._offer())
         try:
-            failure = await self._stages_of_one()
+            failure = await self._stages_of_one(offering)
             await offering
         finally:
             for task in (offering, *self._judging):
@@ -76,12 +76,12 @@ class Attempt:
             await self._job.timer.offer(self._operation(case))
         self._stages.add_stage("gpu baseline, beside cases", time.monotonic() - started)
 
-    async def _stages_of_one(self) -> GpuFailure | Lost | None:
+    async def _stages_of_one(self, offering: asyncio.Task[None]) -> GpuFailure | Lost | None:
         steps = {
             "gpu load": self._load,
             "gpu cases": self._run_cases,
             "gpu again": self._recheck,
-            "gpu time": self._time,
+            "gpu time": lambda: self._time(offering),
         }
         for name, step in steps.items():
             with self._stages.stage(name):
@@ -183,7 +183,8 @@ class Attempt:
 
     # --- below: time, and what is worth a note
 
-    async def _time(self) -> GpuFailure | Lost | None:
+    async def _time(self, offering: asyncio.Task[None]) -> GpuFailure | Lost | None:
+        await offering  # a process that makes one operation ready has no other one to time
         for case in self._job.timed:
             name = case.bound.name
             match await self._job.timer.time_operation(self._slot, self._operation(case)):

@@ -72,6 +72,26 @@ async def test_timing_begins_when_everything_is_judged(tmp_path: Path, log: Log)
     assert log.entries == ["judged", "judged", "timed"]
 
 
+async def test_timing_begins_when_pytorch_is_ready_for_all_that_is_timed(tmp_path: Path) -> None:
+    """A forward pass came before its gradient was ready, and had no time."""
+    entries: list[str] = []
+
+    class Clock(NoClock):
+        async def offer(self, operation: TimedOperation) -> None:
+            await asyncio.sleep(SLOW_S)
+            entries.append("offered")
+
+        async def time_operation(self, worker: Asker, operation: TimedOperation) -> NotTimed:
+            entries.append("timed")
+            return NotTimed("no clock here")
+
+    cases = [case(tmp_path, "affine", n) for n in (SMALL, LARGE)]
+    job = GpuJob("affine", built("affine"), cases, cases, Clock(), may_vary=False, rechecks=False, seed=0)
+    async with gpu(tmp_path) as device:
+        assert isinstance(await device.evaluate(job, NoStages()), GpuReport)
+    assert entries == ["offered", "offered", "timed", "timed"]
+
+
 async def test_what_is_wrong_is_never_timed_however_late_that_is_known(tmp_path: Path, log: Log) -> None:
     async with gpu(tmp_path) as device:
         assert isinstance(await evaluated(device, tmp_path, "wrong_value", log), Mismatch)
