@@ -31,6 +31,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gpu_facts import gpu_facts
+
 from kernel_lsp.config import load_settings
 from kernel_lsp.core.candidate import Candidate, Origin
 from kernel_lsp.core.verdict import Verdict
@@ -189,6 +191,7 @@ class Run:
                 self._session = session
                 task = await session.capture(read_target("task.py::affine", Path(folder)), with_backward=False)
                 self._evaluator = await session.evaluator(task)
+                self._facts = await gpu_facts(session)
                 self._started = time.monotonic()
                 with Hog(session.worker.python) as hog:
                     await self._evaluate_all(hog)
@@ -243,6 +246,7 @@ class Run:
         """What is known by now, also on disk."""
         elapsed_s, self._written = time.monotonic() - self._started, time.monotonic()
         report = _report(self._planned, self._verdicts, elapsed_s, self._evaluator.device_name, self._options)
+        report |= self._facts
         folder = Path(self._options.out)
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / f"gpu_faults-{report['gpu_file']}-{report['date']}.json"

@@ -28,6 +28,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from gpu_facts import gpu_facts
+
 from kernel_lsp.config import load_settings
 from kernel_lsp.core.candidate import Candidate, Origin
 from kernel_lsp.core.task import Task
@@ -59,7 +61,7 @@ def main() -> int:
 
 def _write(report: dict[str, Any], folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    gpu = next(iter(report["targets"].values()))["gpu"].split(",")[0].lower().replace(" ", "_")
+    gpu = next(iter(report["targets"].values()))["device"].split(",")[0].lower().replace(" ", "_")
     (folder / f"gpu_verdict-{gpu}-{report['date']}.json").write_text(json.dumps(report, indent=1) + "\n")
 
 
@@ -74,12 +76,14 @@ async def _measure(target: str, options: argparse.Namespace, *, with_backward: b
             first = await evaluator.evaluate(candidates[0], "full")
             first_s = time.monotonic() - started
             warm = [await evaluator.evaluate(c, "full") for c in candidates[1 : 1 + options.n_warm]]
+            facts = await gpu_facts(session)
             throughput = await _throughput(evaluator, candidates[1 + options.n_warm :])
         kernel = Path(folder) / "kernel.cu"
         kernel.write_text(candidates[0].text)
         first_ever, cold = _cold(kernel, target, options)
     return {
-        "gpu": evaluator.device_name,
+        "device": evaluator.device_name,
+        **facts,
         "first_verdict_in_session_s": round(first_s, 3),
         "warm": _summary(warm),
         "throughput": throughput,

@@ -31,6 +31,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from gpu_facts import gpu_facts
 from recorded_report import GROUPS, geomeans, print_report
 
 from kernel_lsp.config import load_settings
@@ -205,10 +206,10 @@ async def _measure_all(tasks: Sequence[RecordedTask], groups: Sequence[str], dev
     """Groups that are not measured now stay as they are in the results of the day, if there are any."""
     out.mkdir(parents=True, exist_ok=True)
     side_by_side = asyncio.Semaphore(N_TASKS_AT_ONCE)
-    gpu, empty_us = await _empty_kernel(device)
+    gpu, facts, empty_us = await _empty_kernel(device)
     path = out / f"recorded_runs-{gpu}-{datetime.date.today().isoformat()}.json"
     report: dict[str, Any] = json.loads(path.read_text()) if path.is_file() else {"tasks": {}}
-    report |= {"date": datetime.date.today().isoformat(), "device": device, "empty_kernel_us": empty_us}
+    report |= {"date": datetime.date.today().isoformat(), "device": device, **facts, "empty_kernel_us": empty_us}
 
     async def one(task: RecordedTask) -> None:
         async with side_by_side:
@@ -229,16 +230,18 @@ async def _measure_all(tasks: Sequence[RecordedTask], groups: Sequence[str], dev
     return 0
 
 
-async def _empty_kernel(device: str) -> tuple[str, float | None]:
-    """The GPU's name as files have it, and how long the smallest kernel takes there; None where nothing is measured."""
+async def _empty_kernel(device: str) -> tuple[str, dict[str, str], float | None]:
+    """The GPU's name as files have it, what it is, and how long the smallest kernel takes there; None where nothing is
+    measured."""
     settings = load_settings(ROOT, {"device": device, "baseline_wait_s": 0.0})
     async with Session(settings) as session:
         task = await session.capture(read_target(EMPTY_TARGET, ROOT), with_backward=False)
         evaluator = await session.evaluator(task)
+        facts = await gpu_facts(session)
         verdict = await evaluator.evaluate(Candidate(text=EMPTY_KERNEL, origin=Origin(proposer="user")), "full")
     times = [each.ours.time_us for each in verdict.times.values() if each.ours.kind == "measured"]
     name = evaluator.device_name.split(",")[0] if times else "cpu"
-    return name.lower().replace(" ", "_"), round(times[0], 3) if times else None
+    return name.lower().replace(" ", "_"), facts, round(times[0], 3) if times else None
 
 
 async def _measure(task: RecordedTask, groups: Sequence[str], device: str) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+from kernel_lsp.core.measurement import Measurement
 from tests.corpora import Kernel, Outcome, evaluate_all, is_caught, is_passed, read_kernels
 
 
@@ -61,6 +62,15 @@ def _counts(outcomes: Sequence[Outcome], attacks: Sequence[Kernel], benign: Sequ
 
 def _where(outcomes: Sequence[Outcome]) -> str:
     return next((outcome.verdict.device for outcome in outcomes if outcome.verdict.device != "none"), "nowhere")
+
+
+def _measured_with(outcomes: Sequence[Outcome]) -> dict[str, str]:
+    """GPU, driver and torch, where something was timed."""
+    times = [comparison.ours for outcome in outcomes for comparison in outcome.verdict.times.values()]
+    ours = next((each for each in times if isinstance(each, Measurement)), None)
+    if ours is None:
+        return {}
+    return {"gpu": ours.gpu, "driver": ours.driver, "torch_version": ours.torch_version}
 
 
 def _arguments() -> argparse.Namespace:
@@ -104,6 +114,7 @@ def _write(file: Path | None, outcomes: Sequence[Outcome], attacks: Sequence[Ker
     record = {
         "device": _where(outcomes),
         "date": time.strftime("%Y-%m-%d", time.gmtime()),
+        **_measured_with(outcomes),
         "n_attacks": len(attacks),
         "n_attacks_caught": n_caught,
         "n_benign": len(benign),
