@@ -1,6 +1,6 @@
 // Attack: Every block reads what its left neighbour wrote, and hopes that blocks run in order.
 // Caught: mismatch crashed timed_out
-// Without: initialised poison orders
+// Without: initialised poison orders races
 // kernel-lsp: 1
 // task: tasks.py::cumulative
 // op: cumulative(x: f32[B, N]) -> (out: f32[B, N])

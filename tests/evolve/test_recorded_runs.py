@@ -30,7 +30,7 @@ def kernels(name: str) -> list[dict[str, Any]]:
 def test_every_recording_holds_replies_to_its_prompts(recording: Path) -> None:
     asked = [line for line in map(json.loads, recording.read_text().splitlines()) if "request" in line]
     replies = read_recording(recording).outcomes
-    assert len(asked) >= 4
+    assert len(asked) >= (1 if ".refine" in recording.name else 4)
     assert {line["key"] for line in asked} == set(replies)
     assert all(isinstance(reply, Replied) and reply.text for reply in replies.values())
 

@@ -106,7 +106,8 @@ def test_the_backward_takes_its_steps_in_order(operator: ModuleType, driver: Fak
     x, weight, gradient = torch.randn(300, 8), torch.rand(8), torch.randn(300, 8)
     found = call(operator, gradient, x, weight, EPS, suffix="_backward")
     leaves = (x.requires_grad_(), weight.requires_grad_())
-    torch.testing.assert_close(found, torch.autograd.grad(reference(operator, *leaves), leaves, gradient))
+    expected = torch.autograd.grad(reference(operator, *leaves), leaves, gradient)
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-4)  # sums of 300 rows, in another order
     assert [launch.kernel for launch in driver.launches] == ["rms_norm_backward_rows<256>", "sum_columns"]
     assert driver.launches[0].grid == (N_ROWS_PER_SUM, 1, 1)
 
