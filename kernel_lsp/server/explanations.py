@@ -93,6 +93,12 @@ EXPLANATIONS = {
     "depends-on-build-time": """
         `__TIME__`, `__DATE__` and `__TIMESTAMP__` make each build another program, so that what was checked is not what
         will run. Leave them out.""",
+    "pastes-a-name": """
+        `##` can make the name out of words that this text has, and the name is one that a kernel may not ask for: it
+        tells one build from another, or looks for files. Paste other words, or write the name that you mean.""",
+    "false-lines": """
+        `#line` changes what `__LINE__` and `__FILE__` are, so that leaving it out, as we do, makes another program.
+        Remove the directive, or what asks for the line.""",
     "host-assembly": """
         Assembly outside of every function belongs to the host's part, which a kernel file does not have. NVRTC drops
         it, nvcc takes it in. Write PTX inside a `__device__` or `__global__` function.""",
