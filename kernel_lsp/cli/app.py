@@ -26,7 +26,7 @@ TARGET_HELP = (
 Device = Annotated[str, typer.Option(help="auto, cpu (the PTX executor) or cuda[:N].")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout; everything else goes to stderr.")]
 Python = Annotated[Path | None, typer.Option(help="The interpreter that has your torch. Default: the active one.")]
-TargetGpu = Annotated[str | None, typer.Option("--gpu", help="The GPU that estimates are for, e.g. H200, A100 80GB, L4.")]
+TargetGpu = Annotated[str | None, typer.Option("--gpu", help="The GPU that estimates are for, e.g. H200, L40S, L4.")]
 
 
 @app.command()
