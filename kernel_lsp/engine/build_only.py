@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from kernel_lsp.config import Settings
 from kernel_lsp.core.candidate import Candidate, Origin
-from kernel_lsp.core.expression import ExpressionError
-from kernel_lsp.core.plan import Launch, LaunchPlan
+from kernel_lsp.core.plan import LaunchPlan
 from kernel_lsp.core.verdict import Built, Unsupported, Verdict
-from kernel_lsp.evaluate.building import request_of
+from kernel_lsp.evaluate.building import names_without_sizes, request_of
 from kernel_lsp.evaluate.session import site_packages
 from kernel_lsp.gpu.specs import find_gpu
-from kernel_lsp.plan.binding import kernel_name
 from kernel_lsp.process.confinement import sandbox_level
 from kernel_lsp.process.interpreter import find_python
 from kernel_lsp.toolchain.cache import BuildCache
@@ -36,7 +34,8 @@ async def build_only(text: str, plan: LaunchPlan, settings: Settings) -> Verdict
         deadline_s=settings.compile_deadline_s,
         sandbox=sandbox_level(settings.sandbox),
     ) as compiler:
-        built = await compiler.compile(request_of(text, _names(plan), gpu, None))
+        names = {name for name in names_without_sizes(plan) if name}
+        built = await compiler.compile(request_of(text, names, gpu, None))
     candidate = Candidate(text=text, origin=Origin(proposer="user", description="an editor's text"))
     if not isinstance(built, Built):
         return Verdict(candidate_id=candidate.id, device=COMPILER, outcome=built)
@@ -47,16 +46,3 @@ async def build_only(text: str, plan: LaunchPlan, settings: Settings) -> Verdict
         findings=built.warnings,
         kernels=built.kernels,
     )
-
-
-# --- below
-
-
-def _names(plan: LaunchPlan) -> set[str]:
-    names = set()
-    for launch in (step for operation in plan.operations for step in operation.steps if isinstance(step, Launch)):
-        try:
-            names.add(kernel_name(launch, {}))
-        except ExpressionError:  # a template argument that depends on a size, which nothing says
-            continue
-    return names

@@ -44,23 +44,28 @@ def module_of(built: Built, plan: LaunchPlan) -> Module:
     return Module(built.ptx, f"{plan.forward.name}.cu")
 
 
+def names_without_sizes(plan: LaunchPlan) -> set[str | None]:
+    """The kernels that the plan launches, with None among them where some name depends on a size."""
+    launches = (step for operation in plan.operations for step in operation.steps if isinstance(step, Launch))
+    return {_name_without_sizes(launch) for launch in launches}
+
+
 async def build_ahead(
     compiler: Compiler, text: str, plan: LaunchPlan, gpu: GpuSpec, device: GpuDevice | None
 ) -> Module | None:
     """Build a text as its evaluation will, which then finds the build in the compiler's cache. None when the names of
     kernels depend on sizes, and for what an evaluation refuses: it finds that out again, and says so."""
-    names = _names_without_sizes(plan)
-    if names is None:
+    names = names_without_sizes(plan)
+    if None in names:
         return None
-    built = await compiler.compile(request_of(text, names, gpu, device))
+    built = await compiler.compile(request_of(text, {name for name in names if name}, gpu, device))
     if not isinstance(built, Built) or any(found.severity is Severity.ERROR for found in audit(text, built)):
         return None
     return module_of(built, plan)
 
 
-def _names_without_sizes(plan: LaunchPlan) -> set[str] | None:
-    launches = [step for operation in plan.operations for step in operation.steps if isinstance(step, Launch)]
+def _name_without_sizes(launch: Launch) -> str | None:
     try:
-        return {kernel_name(launch, {}) for launch in launches}
+        return kernel_name(launch, {})
     except ExpressionError:
         return None
