@@ -35,8 +35,8 @@ def print_error(error: KernelLspError) -> None:
 
 
 def run_to_exit_status(main: Coroutine[Any, Any, int]) -> int:
-    """Run a command. Our own errors become a message and status 2 (130 where a
-    run waits for replies), an interrupt 130, a closed pipe a quiet end."""
+    """Run a command. Our own errors become a message and status 2 (130 where a run waits for replies), an interrupt
+    130, a closed pipe a quiet end."""
     try:
         with asyncio.Runner() as runner:
             loop = runner.get_loop()

@@ -169,8 +169,8 @@ class Worker:
 
     async def compile_ahead(self) -> None:
         """Where nobody compiled torch's Python files, the first worker of a machine does: then on all cores at once,
-        which takes a second where one takes seven. A process that comes too late, or does not start, changes nothing
-        but that time."""
+        as one alone takes seven seconds (two cores, torch 2.13). A process that comes too late, or does not start,
+        changes nothing but that time."""
         if self._bytecode is None or (marker := self._bytecode / COMPILED_MARKER).exists():
             return
         with suppress(OSError):

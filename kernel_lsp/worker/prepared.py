@@ -8,10 +8,10 @@ from typing import Any
 
 import torch._dynamo  # by `torch.export`, at its first use
 
-from . import capture, cases, task  # noqa: F401
+from . import capture, cases, task  # noqa: F401 (to have them imported)
 
 with contextlib.suppress(ImportError):  # a private name of torch's, which then imports it when it is needed
-    import torch.export._trace  # noqa: F401
+    import torch.export._trace  # noqa: F401 (to have it imported)
 
 
 def prepare_capture(_: dict[str, Any]) -> dict[str, Any]:

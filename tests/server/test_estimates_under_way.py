@@ -46,7 +46,8 @@ class World:
     async def end(self, error: Problem | None = None) -> None:
         """The end of an estimate that began when the H200 was the GPU to estimate for."""
         request = EstimateTarget(id="1", directory=FILE.parent, target="model.py::scale")
-        job: Any = Job(request, "Estimate", URI, FILE.parent, None, None, symbol="scale", is_quiet=True)  # type: ignore[arg-type]
+        nobody: Any = None  # to tell of progress
+        job = Job(request, "Estimate", URI, FILE.parent, nobody, nobody, symbol="scale", is_quiet=True)
         job.settings = Settings(target_gpu="H200")
         result = target_estimate(FILE).model_dump(mode="json") if error is None else None
         await job_ended(self.server, job, Reply(id="1", result=result, error=error))

@@ -24,7 +24,8 @@ async def ended(problem: Problem) -> Knowledge:
     documents.open(URI, "cuda", 1, KERNEL)
     server: Any = SimpleNamespace(documents=documents, knowledge=knowledge, knowledge_changed=lambda _: None)
     request = Check(id="1", directory=FILE.parent, kernel=FILE)
-    job: Any = Job(request, "Check", URI, FILE.parent, None, None, is_quiet=True)  # type: ignore[arg-type]
+    nobody: Any = None  # to tell of progress
+    job = Job(request, "Check", URI, FILE.parent, nobody, nobody, is_quiet=True)
     await job_ended(server, job, Reply(id="1", error=problem))
     return knowledge
 
