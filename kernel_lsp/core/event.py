@@ -12,7 +12,7 @@ from kernel_lsp.core.model import SCHEMA_VERSION, Noun
 
 
 class StageStarted(Noun):
-    """What is being done now, before there is a run to speak of. Not kept in the archive."""
+    """What is being done now: before there is a run to speak of, and where one waits. Not kept in the archive."""
 
     kind: Literal["stage_started"] = "stage_started"
     message: str

@@ -113,6 +113,7 @@ class Evaluator:
         of the same folder, where some have begun already."""
         self._task, self._compiler, self._gpu, self._seed = task, compiler, gpu, seed
         self._gpu_device = None if measured_on is None else measured_on.device
+        self._baseline_wait_s = 0.0 if measured_on is None else measured_on.full_wait_s
         self._store = CaseStore(task, worker, directory, self._gpu_device)
         self._device = CpuDevice(self._store, worker, directory)
         self._executor_checks = ExecutorChecks(task, self._device, gpu)
@@ -129,6 +130,11 @@ class Evaluator:
     def device_name(self) -> str:
         """Where verdicts are reached."""
         return DEVICE_NAME if self._gpu_device is None else f"{self._gpu_device.name}, screened on the {DEVICE_NAME}"
+
+    @property
+    def baseline_wait_s(self) -> float:
+        """How long a full verdict waits at most for what PyTorch compiles; 0 where nothing is timed."""
+        return self._baseline_wait_s * len(self._directions())
 
     def _directions(self) -> tuple[OperationKind, ...]:
         return ("forward",) if self._task.backward is None else ("forward", "backward")

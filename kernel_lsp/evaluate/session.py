@@ -210,7 +210,8 @@ class Session:
         return await build_ahead(self._compiler, text, plan, self.gpu, await self.gpu_device())
 
     async def _measuring_gpu(self, task: Task, device: GpuDevice) -> MeasuringGpu:
-        return MeasuringGpu(device, await self.timer(task, device), self._full_wait_s)
+        wait_s = max(self.settings.baseline_wait_s, self._full_wait_s)
+        return MeasuringGpu(device, await self.timer(task, device), wait_s)
 
     async def _no_gpu(self) -> SettingError:
         seen, device = await self.worker.describe(), self.settings.device

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 
 from kernel_lsp.core.candidate import Candidate
-from kernel_lsp.core.event import Event
+from kernel_lsp.core.event import Event, StageStarted
 from kernel_lsp.core.verdict import Verdict
 from kernel_lsp.evolve.evaluations import Evaluations, outcome_message, score_kind
 
@@ -58,6 +58,7 @@ class Ending:
         """The events of the full checks; afterwards `result` holds the end."""
         refused: list[str] = []
         for finalist in self._finalists[:N_VERIFICATION_ATTEMPTS]:
+            yield StageStarted(message=self._full_check_text(finalist, len(refused)))
             verdict, event = await self._evaluations.evaluate(finalist.candidate, "full")
             yield event
             if verdict.is_correct:
@@ -67,6 +68,13 @@ class Ending:
         self.result = self._ended(None, None, self._why_none(refused))
 
     # --- below
+
+    def _full_check_text(self, finalist: Finalist, n_refused: int) -> str:
+        """What is done now and, where PyTorch's compiled modes are waited for, for how long at most."""
+        which = "best" if not n_refused else "next best"
+        text = f"full check of the {which} candidate {finalist.candidate.id}"
+        wait_s = self._evaluations.baseline_wait_s
+        return f"{text}: it waits at most {wait_s:.0f} s for torch.compile, to time both" if wait_s else text
 
     def _ended(self, winner: Candidate | None, verdict: Verdict | None, reason: str) -> SearchResult:
         n_built = sum(v.outcome.kind != "build_failed" for v in self._screened)

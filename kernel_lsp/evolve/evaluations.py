@@ -23,6 +23,11 @@ class Evaluator(Protocol):
 
     n_slots: int
 
+    @property
+    def baseline_wait_s(self) -> float:
+        """How long a full verdict waits at most for what PyTorch compiles; 0 where nothing is timed."""
+        ...
+
     async def evaluate(self, candidate: Candidate, depth: Literal["screen", "full"]) -> Verdict:
         """The verdict; never an exception for what a candidate does."""
         ...
@@ -41,6 +46,11 @@ class Evaluations:
     @property
     def has_precheck(self) -> bool:
         return self._executor is not None
+
+    @property
+    def baseline_wait_s(self) -> float:
+        """As the evaluator's."""
+        return self._evaluator.baseline_wait_s
 
     async def evaluate(
         self, candidate: Candidate, depth: Depth, priority: float = 0.0

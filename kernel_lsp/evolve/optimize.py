@@ -103,7 +103,7 @@ class RunHandle:
         _check_unchanged(archive, run_id, prepared.task, prepared.source)
         try:
             async for event in self._run(archive, run_id, resumed, prepared):
-                if not isinstance(event, CandidateEvaluated):  # those are saved with their verdict
+                if not isinstance(event, CandidateEvaluated | StageStarted):  # the first are saved with their verdict
                     archive.save_event(run_id, event)
                 yield event
         except BaseException:

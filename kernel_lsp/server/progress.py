@@ -22,22 +22,37 @@ class WorkDoneProgress:
         self.token = str(uuid.uuid4())
         self._is_begun = self._is_ended = False
         self._last_report_s = 0.0
+        self._latest: types.WorkDoneProgressReport | None = None
+        self._due: asyncio.TimerHandle | None = None
         self._opening = asyncio.create_task(self._open()) if is_shown else None
 
     def report(self, percentage: int, message: str) -> None:
-        """Say how far it is."""
-        now = asyncio.get_running_loop().time()
-        if self._is_begun and not self._is_ended and now - self._last_report_s >= MIN_INTERVAL_S:
-            self._last_report_s = now
-            self._notify(types.WorkDoneProgressReport(percentage=percentage, message=message, cancellable=True))
+        """Say how far it is: at once, or when the time between two reports is over. What comes last is always said, since
+        nothing may follow it for long."""
+        self._latest = types.WorkDoneProgressReport(percentage=percentage, message=message, cancellable=True)
+        if self._is_begun and not self._is_ended and self._due is None:
+            loop = asyncio.get_running_loop()
+            wait_s = self._last_report_s + MIN_INTERVAL_S - loop.time()
+            if wait_s <= 0:
+                self._tell_latest()
+            else:
+                self._due = loop.call_later(wait_s, self._tell_latest)
 
     def end(self, message: str) -> None:
         """Close it; once."""
+        if self._due is not None:
+            self._due.cancel()
         if self._is_begun and not self._is_ended:
             self._notify(types.WorkDoneProgressEnd(message=message))
         self._is_ended = True
 
     # --- below
+
+    def _tell_latest(self) -> None:
+        self._due = None
+        if self._latest is not None:
+            self._last_report_s = asyncio.get_running_loop().time()
+            self._notify(self._latest)
 
     async def _open(self) -> None:
         params = types.WorkDoneProgressCreateParams(token=self.token)
@@ -46,6 +61,7 @@ class WorkDoneProgress:
             if not self._is_ended:
                 self._is_begun = True
                 self._notify(types.WorkDoneProgressBegin(title=self._title, cancellable=True, percentage=0))
+                self._tell_latest()
 
     def _notify(
         self, value: types.WorkDoneProgressBegin | types.WorkDoneProgressReport | types.WorkDoneProgressEnd

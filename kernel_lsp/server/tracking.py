@@ -44,7 +44,7 @@ class Tracker:
             case JobStarted():
                 self.message = "starting"
             case StageStarted():
-                self.message = event.message
+                self.message = self._with_best(event.message) if self.run_id else event.message
             case RunStarted():
                 self.run_id = event.run_id
                 self.message = f"run {event.run_id} on {event.device}, for {event.target_gpu}"

@@ -14,6 +14,7 @@ import pytest
 from kernel_lsp.engine.client import ENGINE
 from kernel_lsp.engine.messages import Cancel, Check, EstimateTarget, GetResult, ListRuns, Resume, RunList, RunResult
 from kernel_lsp.engine.scratch import PREFIX
+from kernel_lsp.evolve.archive import Archive
 from kernel_lsp.process.channel import Channel
 from kernel_lsp.process.tree import descendants
 
@@ -52,6 +53,9 @@ async def test_an_optimization_ends_with_texts_and_writes_nothing(tmp_path: Path
         kinds = asked.kinds("one")
         assert kinds[0] == "job_started"
         assert kinds[-1] == "run_finished"
+        assert kinds[kinds.index("run_finished") - 2 : -1] == ["stage_started", "candidate_evaluated"]
+        with Archive(tmp_path) as archive:
+            assert "stage_started" not in {event.kind for event in archive.events(result.summary.run_id)}
         again = await asked.ask(GetResult(id="again", directory=tmp_path, run_id=result.summary.run_id))
         assert again.result == reply.result
         listed = await asked.ask(ListRuns(id="list", directory=tmp_path))

@@ -76,6 +76,7 @@ class FakeDevice:
 
     def __init__(self, n_slots: int = 2, delay_s: float = 0.0, *, is_gpu: bool = False) -> None:
         self.n_slots, self._delay_s, self._is_gpu = n_slots, delay_s, is_gpu
+        self.baseline_wait_s = 0.0
         self.asked: list[tuple[str, str]] = []
         self.busy_s = 0.0
         self.first_s: float | None = None

@@ -11,7 +11,7 @@ from lsprotocol import types
 
 from kernel_lsp.engine.messages import Check, JobRequest, Problem, Reply
 from kernel_lsp.server.jobs import Job, Jobs
-from kernel_lsp.server.progress import WorkDoneProgress
+from kernel_lsp.server.progress import MIN_INTERVAL_S, WorkDoneProgress
 
 ENDINGS = {
     "cancelled": Problem(kind="cancelled", message="cancelled"),
@@ -103,3 +103,34 @@ async def test_progress_that_is_closed_says_nothing_more() -> None:
     progress.report(50, "late")
     progress.end("again")
     assert client.kinds == ["begin", "end"]
+
+
+async def test_what_comes_last_is_said_however_soon_it_follows() -> None:
+    client = Client()
+    progress = WorkDoneProgress(client, "Check", is_shown=True)  # type: ignore[arg-type]
+    await asyncio.sleep(0.02)
+    for number in range(5):
+        progress.report(number, f"step {number}")
+    assert [value.message for value in client.told[1:]] == ["step 0"]
+    await asyncio.sleep(2 * MIN_INTERVAL_S)
+    assert [value.message for value in client.told[1:]] == ["step 0", "step 4"]
+
+
+async def test_what_was_said_before_the_client_agreed_is_said_then() -> None:
+    client = Client(delay_s=0.05)
+    progress = WorkDoneProgress(client, "Check", is_shown=True)  # type: ignore[arg-type]
+    progress.report(3, "waits for another job")
+    await asyncio.sleep(0.1)
+    assert [value.kind for value in client.told] == ["begin", "report"]
+    assert client.told[-1].message == "waits for another job"
+
+
+async def test_a_report_that_waits_is_not_said_after_the_end() -> None:
+    client = Client()
+    progress = WorkDoneProgress(client, "Check", is_shown=True)  # type: ignore[arg-type]
+    await asyncio.sleep(0.02)
+    progress.report(1, "one")
+    progress.report(2, "two")
+    progress.end("done")
+    await asyncio.sleep(2 * MIN_INTERVAL_S)
+    assert client.kinds == ["begin", "report", "end"]

@@ -10,7 +10,7 @@ const COLUMNS = [
   ["proposer", (candidate) => candidate.proposer],
   ["description", (candidate) => candidate.description],
 ];
-const state = { report: JSON.parse(document.getElementById("summary").textContent), isWhole: false, chosenId: null, tab: "code", sort: 3, descending: false, review: null, frame: 0, serial: 0, isFirst: true };
+const state = { report: JSON.parse(document.getElementById("summary").textContent), isWhole: false, chosenId: null, tab: "code", sort: 3, descending: false, review: null, stage: "", frame: 0, serial: 0, isFirst: true };
 const rows = new Keyed(candidateRow);
 const FIRST_ROWS = 20; // as many as a screen shows under the chart
 
@@ -20,7 +20,7 @@ function draw() {
   const report = state.report;
   const nRight = report.candidates.filter(isRight).length;
   if (!report.candidates.some((candidate) => candidate.candidate_id === state.chosenId)) state.chosenId = report.winner_id || bestId(report);
-  part("head", [state.serial, report.status], () => header(report));
+  part("head", [state.serial, report.status, state.stage], () => header(report));
   part("review", [state.review && state.review.label], () => [reviewBar()]);
   part("result", [state.serial, report.status, report.winner_id, nRight, report.candidates.length], () => result(report));
   part("chart", [state.serial, report.winner_id, nRight], () => [element("h2", {}, "Best time by generation"), chart(report, choose)]);
@@ -83,6 +83,7 @@ function header(report) {
     element("h1", {}, report.target),
     element("p", { class: "soft" }, `Run ${report.run_id}, ${report.status}, started ${report.started.slice(0, 19).replace("T", " ")}${where ? `; ${where}` : ""}.`),
     report.summary ? element("p", {}, report.summary) : "",
+    state.stage ? element("p", { role: "status" }, `Now: ${state.stage}.`) : "",
   ];
 }
 
@@ -279,6 +280,7 @@ function restoreFocus(kept) {
 function hear(event) {
   const candidates = state.report.candidates;
   const known = candidates.find((candidate) => candidate.candidate_id === event.candidate_id);
+  state.stage = event.kind === "stage_started" ? event.message : "";
   if (event.kind === "candidate_proposed" && !known) {
     candidates.push({ candidate_id: event.candidate_id, generation: event.generation, proposer: "", operator: "", description: event.description, parents: [], schedule: {}, text: "", verdicts: [] });
   } else if (event.kind === "candidate_evaluated" && known && !known.verdicts.some((verdict) => verdict.depth === event.depth)) {
