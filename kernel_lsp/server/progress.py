@@ -27,7 +27,7 @@ class WorkDoneProgress:
         self._opening = asyncio.create_task(self._open()) if is_shown else None
 
     def report(self, percentage: int, message: str) -> None:
-        """Say how far it is: at once, or when the time between two reports is over. What comes last is always said, since
+        """Say how far it is: at once, or when the time between two reports is over. What comes last is always said:
         nothing may follow it for long."""
         self._latest = types.WorkDoneProgressReport(percentage=percentage, message=message, cancellable=True)
         if self._is_begun and not self._is_ended and self._due is None:

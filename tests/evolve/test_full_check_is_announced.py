@@ -1,4 +1,4 @@
-"""Before the full check of what a search found, which may wait long, it is said what is done and for how long at most."""
+"""Before the full check of what a search found it is said what is done, and for how long it may wait."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ async def test_a_run_can_be_ended_while_it_waits(tmp_path: Path) -> None:
             await evaluations.close()
 
 
-SAID = StageStarted(message="full check of the best candidate ab: it waits at most 45 s for torch.compile, to time both")
+SAID = StageStarted(message="full check of the best candidate ab: it waits at most 45 s for torch.compile")
 RUN: list[Event] = [
     RunStarted(run_id="r", target="t", device="d", target_gpu="H200"),
     GenerationStarted(generation=0, n_generations=1, n_proposals=1),
