@@ -18,7 +18,8 @@ from kernel_lsp.ptx.clusters import is_mapped_access, mapped_registers
 from kernel_lsp.ptx.endless import EndlessLoop, endless_loops
 from kernel_lsp.ptx.findings import FindingLog, Place
 from kernel_lsp.ptx.jit import CompiledKernel, Compiler, LoadedModule
-from kernel_lsp.ptx.machine import InvalidRequestError, RunRequest, run_steps
+from kernel_lsp.ptx.machine import run_steps
+from kernel_lsp.ptx.run_request import InvalidRequestError, RunRequest
 from kernel_lsp.ptx.syntax import Instruction, Module, UnsupportedPtxError
 
 MAX_ENDLESS_LOOPS = 20

@@ -1,0 +1,176 @@
+"""Runs the blocks of one launch: one after the other, or those that wait for each other in turns."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from typing import Any
+
+from kernel_lsp.ptx.arena import Arena, Arenas
+from kernel_lsp.ptx.buffers import AddressTable, Buffer
+from kernel_lsp.ptx.findings import FindingLog, MemoryMap
+from kernel_lsp.ptx.jit import Compiler
+from kernel_lsp.ptx.launch_counters import Tallies
+from kernel_lsp.ptx.launch_findings import LaunchFindings
+from kernel_lsp.ptx.launch_order import choose_groups, in_order, thread_orders
+from kernel_lsp.ptx.launch_setup import LaunchSetup
+from kernel_lsp.ptx.layout import BlockStatus, Context
+from kernel_lsp.ptx.native import load64, store64
+from kernel_lsp.ptx.parameters import pack_parameters
+from kernel_lsp.ptx.run_request import LaunchResult, RunRequest
+from kernel_lsp.ptx.scheduler import TRACE_BLOCK
+from kernel_lsp.ptx.stillness import Stillness
+
+MAX_RESIDENT_BLOCKS = 512
+"""Blocks that wait for each other at once; more than any GPU holds of a cooperative launch."""
+
+Group = tuple[Arena, ...]
+"""A block, or all blocks of a cluster, which run together."""
+
+
+class LaunchRun:
+    """One launch that a GPU would accept. Groups run one after the other in one arena each; a group that only spins is
+    parked with its memory, so that what it waits for can run. `budget` are the instructions left for the run."""
+
+    def __init__(
+        self,
+        compiler: Compiler,
+        setup: LaunchSetup,
+        request: RunRequest,
+        log: FindingLog,
+        table: AddressTable,
+        buffers: dict[str, Buffer],
+        variables: dict[int, tuple[str, int]],
+        *,
+        budget: int,
+        was_sampled: bool,
+    ) -> None:
+        self.compiler, self.setup, self.request, self.log = compiler, setup, request, log
+        self.buffers, self.budget, self.was_sampled = buffers, budget, was_sampled
+        self.tallies = Tallies(setup.emitted)
+        self.findings = LaunchFindings(log, setup)
+        self.n_skipped = 0
+        self.arenas = Arenas(
+            setup,
+            self.tallies,
+            table,
+            pack_parameters(setup.kernel, setup.step, buffers),
+            thread_orders(request, setup.n_threads),
+            in_order(range(setup.cluster.n_blocks), request),
+            request.max_thread_instructions,
+        )
+        self.memory_map = MemoryMap(
+            {buffer.window: buffer for buffer in buffers.values()},
+            variables,
+            setup.n_shared,
+            setup.emitted.n_local_bytes,
+            setup.cluster.n_blocks if setup.is_clustered else 0,
+        )
+
+    def run(self) -> LaunchResult:
+        size = self.setup.cluster.n_blocks
+        chosen = choose_groups(self.setup.n_blocks // size, size, self.request)
+        if not self.setup.emitted.can_spin:  # a block may wait for one with a lower number, which GPUs start first
+            chosen = in_order(chosen, self.request)
+        is_over = self._run_groups(self._queue(chosen))
+        self.findings.note_warnings(self.tallies)
+        n_run = (len(chosen) - self.n_skipped) * size
+        self.was_sampled |= len(chosen) * size < self.setup.n_blocks
+        counters = self.tallies.counters(self.setup, n_run, self.findings.user_line)
+        return LaunchResult(counters, n_run, is_over)
+
+    def close(self) -> None:
+        self.arenas.close()
+
+    def _queue(self, chosen: Sequence[int]) -> ctypes.Array[ctypes.c_int64]:
+        """The groups to run; those to trace are marked."""
+        n_wanted = -(-self.request.n_traced_blocks // self.setup.cluster.n_blocks)
+        wanted = min(n_wanted, len(chosen))
+        traced = {index * len(chosen) // wanted for index in range(wanted)} if wanted else set()
+        self.tallies.n_traced_blocks = len(traced) * self.setup.cluster.n_blocks
+        entries = [block | (TRACE_BLOCK if index in traced else 0) for index, block in enumerate(chosen)]
+        return (ctypes.c_int64 * len(entries))(*entries)
+
+    def _run_groups(self, queue: ctypes.Array[ctypes.c_int64]) -> bool:
+        """Run them all. Returns whether the instruction budget ran out."""
+        run_queue = _native(self.compiler.run_cluster_queue if self.setup.is_clustered else self.compiler.run_queue)
+        parked: list[Group] = []
+        group = self._new_group()
+        cursor = 0
+        while cursor < len(queue) and not self.log.is_full:
+            lead = group[0].context
+            store64(lead + Context.BLOCKS, ctypes.addressof(queue))
+            store64(lead + Context.N_BLOCKS, len(queue))
+            store64(lead + Context.CURSOR, cursor)
+            status = self._turn(group, run_queue)
+            if status == BlockStatus.OUT_OF_BUDGET:
+                self.findings.note_endless(group, self.request.max_thread_instructions)
+                return True
+            cursor = load64(lead + Context.CURSOR) + (status != BlockStatus.DONE)
+            if status == BlockStatus.PARKED:
+                parked.append(group)
+                if len(parked) * len(group) >= MAX_RESIDENT_BLOCKS and self._run_parked(parked):
+                    return True
+                group = self._new_group()
+            else:
+                self._note(group, status)
+        self.n_skipped += len(queue) - cursor if cursor < len(queue) else 0
+        return self._run_until_still(parked)
+
+    def _run_until_still(self, parked: list[Group]) -> bool:
+        """Give those that wait for each other their turns. Returns whether the instruction budget ran out."""
+        stillness = Stillness(tuple(self.buffers.values()), self.setup.n_threads, self.setup.emitted.n_frame_bytes)
+        while parked and not self.log.is_full:
+            if self._run_parked(parked):
+                return True
+            memories = [arena.memory() for group in parked for arena in group]
+            if not self.setup.is_clustered and stillness.has_come_back(memories):
+                self._note_still(parked)
+                return False
+        return False
+
+    def _run_parked(self, parked: list[Group]) -> bool:
+        """Give each parked group a turn. Returns whether the budget ran out."""
+        run_group = _native(self.compiler.run_cluster if self.setup.is_clustered else self.compiler.run_block)
+        for group in list(parked):
+            status = self._turn(group, run_group)
+            if status == BlockStatus.OUT_OF_BUDGET:
+                return True
+            if status != BlockStatus.PARKED:
+                parked.remove(group)
+                self._note(group, status)
+        return False
+
+    def _turn(self, group: Group, run_native: Any) -> int:
+        """Run a group until it stops. Returns its BlockStatus."""
+        self.arenas.show(group[0])
+        store64(group[0].context + Context.BUDGET, self.budget)
+        status: int = run_native(group[0].context)
+        self.budget = load64(group[0].context + Context.BUDGET)
+        for arena in group:
+            self.tallies.take(arena.context)
+        return status
+
+    def _new_group(self) -> Group:
+        group = self.arenas.new_group()
+        number_threads = _native(self.compiler.number_threads)
+        for arena in group:
+            number_threads(arena.context)
+        return group
+
+    def _note(self, group: Group, status: int) -> None:
+        self.n_skipped += self.findings.note_end(group, status, self.memory_map, was_sampled=self.was_sampled)
+
+    def _note_still(self, parked: Sequence[Group]) -> None:
+        if self.request.sample is None:
+            self.findings.note_still(parked)
+        else:
+            # It may be the work of a block that was not chosen to run: nothing can be said of these.
+            self.n_skipped += sum(map(len, parked))
+
+
+# --- below
+
+
+def _native(address: int) -> Any:
+    return ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(address)

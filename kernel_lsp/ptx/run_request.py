@@ -1,0 +1,49 @@
+"""What a run is asked to do, and what it gave."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from kernel_lsp.ptx.buffers import BufferRequest
+
+ThreadOrder = Literal["forward", "reverse", "random"]
+
+
+@dataclass(frozen=True)
+class RunRequest:
+    """One run. `sample` is (number of blocks per launch, seed), or None for all blocks."""
+
+    buffers: tuple[BufferRequest, ...]
+    steps: tuple[dict[str, Any], ...]
+    sample: tuple[int, int] | None = None
+    thread_order: ThreadOrder = "forward"
+    seed: int = 0
+    n_traced_blocks: int = 2
+    max_instructions: int = 10**10
+    max_thread_instructions: int = 10**10
+    max_findings: int = 20
+    may_write_variables: bool = True
+    watches_races: bool = False
+
+
+@dataclass
+class LaunchResult:
+    """What a launch did. `counters` has the fields of `LaunchCounters`."""
+
+    counters: dict[str, Any]
+    n_blocks_run: int
+    is_out_of_budget: bool = False
+
+
+@dataclass
+class RunResult:
+    """What a run did. `timed_out` says why it was stopped, or is empty."""
+
+    findings: list[dict[str, object]] = field(default_factory=list)
+    launches: list[LaunchResult] = field(default_factory=list)
+    timed_out: str = ""
+
+
+class InvalidRequestError(Exception):
+    """The request does not fit the module that is loaded. A bug of the caller."""
