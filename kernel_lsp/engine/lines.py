@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import prod
 
-from kernel_lsp.core.dtype import DType
-from kernel_lsp.core.expression import evaluate_int, parse
 from kernel_lsp.core.measurement import Bound, Estimate
 from kernel_lsp.core.task import Graph, GraphNode, SourceLine, Task, TensorType
 from kernel_lsp.engine.messages import LineEstimate, TargetEstimate
@@ -14,6 +11,7 @@ from kernel_lsp.evaluate.cases import captured_sizes
 from kernel_lsp.gpu.aten import base_op
 from kernel_lsp.gpu.eager import EagerKernel, eager_run
 from kernel_lsp.gpu.estimate import EAGER_GAP_US, LAUNCH_US, estimate_eager
+from kernel_lsp.gpu.floor import shown_floor_us
 from kernel_lsp.gpu.roofline import floor_us
 from kernel_lsp.gpu.specs import GpuSpec
 
@@ -33,7 +31,7 @@ def estimate_lines(target: str, task: Task, gpu: GpuSpec) -> TargetEstimate:
     return TargetEstimate(
         target=target,
         estimate=estimate,
-        floor_us=_floor_us(task.forward, sizes, gpu, estimate.n_operations),
+        floor_us=shown_floor_us(task.forward, sizes, gpu, estimate.n_operations),
         lines=tuple(sorted(lines, key=lambda line: -line.time_us)),
         notes=task.notes,
     )
@@ -42,7 +40,7 @@ def estimate_lines(target: str, task: Task, gpu: GpuSpec) -> TargetEstimate:
 def task_floor_us(task: Task, gpu: GpuSpec) -> float:
     """What a captured task's forward takes at best at its captured sizes: `TargetEstimate.floor_us`."""
     sizes = captured_sizes(task)
-    return _floor_us(task.forward, sizes, gpu, estimate_eager(task.forward, sizes, gpu).n_operations)
+    return shown_floor_us(task.forward, sizes, gpu, estimate_eager(task.forward, sizes, gpu).n_operations)
 
 
 # --- below
@@ -112,15 +110,3 @@ def _single(node: GraphNode) -> TensorType | None:
 
 def _time_us(kernels: tuple[EagerKernel, ...]) -> float:
     return sum(kernel.device_us + LAUNCH_US + EAGER_GAP_US for kernel in kernels)
-
-
-def _floor_us(graph: Graph, sizes: Mapping[str, int], gpu: GpuSpec, n_operations: int) -> float:
-    """Every input read once and every output written once, or all arithmetic at the fastest rate of its dtype."""
-    types = [*graph.input_types, *(output.type for output in graph.outputs if output.type is not None)]
-    n_bytes = sum(_n_bytes(type_, sizes) for type_ in types)
-    dtype = graph.outputs[0].type.dtype if graph.outputs and graph.outputs[0].type is not None else DType.F32
-    return floor_us(gpu, n_bytes=n_bytes, n_operations=n_operations, dtype=dtype)
-
-
-def _n_bytes(type_: TensorType, sizes: Mapping[str, int]) -> int:
-    return prod(evaluate_int(parse(dim), sizes) for dim in type_.shape) * type_.dtype.itemsize

@@ -16,6 +16,7 @@ from kernel_lsp.core.measurement import TimeFloor
 from kernel_lsp.core.plan import BoundOperation
 from kernel_lsp.core.task import Graph, GraphNode, TensorType
 from kernel_lsp.gpu.aten import base_op
+from kernel_lsp.gpu.floor import EMPTY_KERNEL_US, graph_bytes
 from kernel_lsp.gpu.roofline import US_PER_S, peak_rate
 from kernel_lsp.gpu.specs import GpuSpec
 
@@ -40,11 +41,11 @@ MEGA = 1e6
 def time_floor(graph: Graph, bound: BoundOperation, gpu: GpuSpec) -> TimeFloor:
     """The floor of one operation on one GPU, for the shapes that it is bound to."""
     needed, sizes = _needed(graph), _symbol_sizes(graph, bound)
-    shown, impossible, basis = 0.0, 0.0, "nothing that can be counted"
+    shown, impossible, basis = EMPTY_KERNEL_US / US_PER_S, 0.0, f"a kernel that does nothing: {EMPTY_KERNEL_US} us"
     n_read = sum(tensor.n_bytes for tensor in bound.tensors if tensor.role == "input" and tensor.name in needed)
     n_written = sum(tensor.n_bytes for tensor in bound.tensors if tensor.role == "output")
     for seconds, certain_seconds, text in (
-        _memory_limit(n_read, n_written, gpu),
+        _memory_limit(graph_bytes(graph, sizes), n_read, n_written, gpu),
         _product_limit(graph, needed, sizes, gpu),
     ):
         impossible = max(impossible, certain_seconds)
@@ -56,9 +57,9 @@ def time_floor(graph: Graph, bound: BoundOperation, gpu: GpuSpec) -> TimeFloor:
 # --- below: limits in seconds: as shown, as certain, in words
 
 
-def _memory_limit(n_read: int, n_written: int, gpu: GpuSpec) -> tuple[float, float, str]:
-    """What is written may still be in L2 when the kernel has ended."""
-    n_bytes = n_read + n_written
+def _memory_limit(n_bytes: int, n_read: int, n_written: int, gpu: GpuSpec) -> tuple[float, float, str]:
+    """`n_bytes` are read or written by any usual kernel, `n_read` and `n_written` by every right one. What is written
+    may still be in L2 when the kernel has ended."""
     certain = n_read + max(0, n_written - gpu.l2_bytes)
     text = f"{n_bytes / MEGA:.3g} MB at {gpu.bandwidth / 1e12:.3g} TB/s ({gpu.bandwidth_kind})"
     return n_bytes / gpu.bandwidth, certain / gpu.datasheet_bandwidth, text

@@ -29,6 +29,8 @@ TWO_PASS = _ops(
 POOLS = _ops("max_pool2d_with_indices max_pool2d avg_pool2d max_pool3d_with_indices avg_pool3d max_pool1d avg_pool1d")
 POOLS_BACKWARD = _ops("max_pool2d_with_indices_backward avg_pool2d_backward max_pool3d_with_indices_backward")
 GATHERS = _ops("gather index index_select embedding take")
+TOGETHER = _ops("sum mean amax amin prod var std var_mean argmax argmin any all cumsum sort topk")
+"""Simple passes of which one result's element needs many of the operand's."""
 FILLS = _ops("full zeros ones empty full_like zeros_like ones_like arange scalar_tensor")
 
 

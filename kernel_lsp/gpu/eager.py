@@ -10,14 +10,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import groupby
 from math import prod
-from typing import Any
 
-from kernel_lsp.core.dtype import DType
-from kernel_lsp.core.expression import evaluate_int, parse
-from kernel_lsp.core.task import Graph, GraphNode, TensorType
+from kernel_lsp.core.task import Graph, GraphNode
 from kernel_lsp.gpu.aten import (
     BIASED_PRODUCTS,
     CONVOLUTIONS,
@@ -36,6 +33,7 @@ from kernel_lsp.gpu.aten import (
 from kernel_lsp.gpu.library import ProductShape, attention_us, convolution_us, product_us
 from kernel_lsp.gpu.roofline import US_PER_S
 from kernel_lsp.gpu.specs import GpuSpec
+from kernel_lsp.gpu.values import GraphValues, references_in
 
 # Parts of the copy bandwidth that ATen's kernels reach, each from one or two calls measured on one H200.
 POINTWISE_EFFICIENCY = 0.95
@@ -81,7 +79,7 @@ class EagerRun:
 
 def eager_run(graph: Graph, sizes: Mapping[str, int], gpu: GpuSpec) -> EagerRun:
     """The kernels that eager mode launches for `graph`, in order. Raises ExpressionError for a size without a value."""
-    values = _Values(graph, sizes)
+    values = GraphValues(graph, sizes)
     kernels: list[EagerKernel] = []
     inflated_us, n_inflated = 0.0, 0
     for place, group in groupby(_launching(graph), key=_place):
@@ -101,71 +99,10 @@ def eager_run(graph: Graph, sizes: Mapping[str, int], gpu: GpuSpec) -> EagerRun:
     return EagerRun(tuple(kernels), inflated_us, n_inflated)
 
 
-# --- below: values and their bytes
-
-
-@dataclass
-class _Values:
-    """Type and storage bytes of every value by (node, item). A view holds no more than what it views."""
-
-    graph: Graph
-    sizes: Mapping[str, int]
-    types: dict[tuple[str, int], TensorType] = field(default_factory=dict)
-    storage: dict[tuple[str, int], int] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        for name, input_type in zip(self.graph.inputs, self.graph.input_types, strict=True):
-            self._add((name, 0), input_type, None)
-        for node in self.graph.nodes:
-            viewed = next(iter(self.references(node)), None) if base_op(node.op) in VIEWS else None
-            for item, type_ in enumerate(node.types):
-                if type_ is not None:
-                    self._add((node.name, item), type_, self.storage.get(viewed) if viewed else None)
-
-    def _add(self, key: tuple[str, int], type_: TensorType, at_most: int | None) -> None:
-        n_bytes = prod(self.shape(type_)) * type_.dtype.itemsize
-        self.types[key] = type_
-        self.storage[key] = n_bytes if at_most is None else min(n_bytes, at_most)
-
-    def shape(self, type_: TensorType) -> tuple[int, ...]:
-        return tuple(evaluate_int(parse(dim), self.sizes) for dim in type_.shape)
-
-    def references(self, node: GraphNode) -> list[tuple[str, int]]:
-        """The tensors that a node takes, each once, in order."""
-        found = list(_references((node.arguments, node.keywords)))
-        return [key for key in dict.fromkeys(found) if key in self.types]
-
-    def shape_of(self, key: tuple[str, int]) -> tuple[int, ...]:
-        return self.shape(self.types[key])
-
-    def input_bytes(self, node: GraphNode) -> int:
-        return sum(self.storage[key] for key in self.references(node))
-
-    def output_bytes(self, node: GraphNode) -> int:
-        return sum(self.storage[node.name, item] for item, type_ in enumerate(node.types) if type_ is not None)
-
-    def output_shape(self, node: GraphNode) -> tuple[int, ...]:
-        return self.shape(node.types[0]) if node.types and node.types[0] is not None else ()
-
-    def dtype(self, node: GraphNode) -> DType:
-        return node.types[0].dtype if node.types and node.types[0] is not None else DType.F32
-
-
-def _references(value: Any) -> Iterator[tuple[str, int]]:
-    if isinstance(value, dict):
-        if "node" in value:
-            yield str(value["node"]), int(value.get("item") or 0)
-            return
-        value = list(value.values())
-    if isinstance(value, (list, tuple)):
-        for element in value:
-            yield from _references(element)
-
-
 # --- below: one node
 
 
-def _kernels(node: GraphNode, values: _Values, gpu: GpuSpec) -> list[EagerKernel]:
+def _kernels(node: GraphNode, values: GraphValues, gpu: GpuSpec) -> list[EagerKernel]:
     """The kernels of one node: mostly one."""
     op = base_op(node.op)
     if op in PRODUCTS:
@@ -181,7 +118,7 @@ def _kernels(node: GraphNode, values: _Values, gpu: GpuSpec) -> list[EagerKernel
     return [_pass(node, values, gpu)]
 
 
-def _pass(node: GraphNode, values: _Values, gpu: GpuSpec) -> EagerKernel:
+def _pass(node: GraphNode, values: GraphValues, gpu: GpuSpec) -> EagerKernel:
     """One pass over memory: pointwise, reduction, gather, copy. Anything unknown is taken for one, too."""
     op = base_op(node.op)
     output = values.output_bytes(node)
@@ -190,7 +127,7 @@ def _pass(node: GraphNode, values: _Values, gpu: GpuSpec) -> EagerKernel:
     return EagerKernel(op, _memory_us(gpu, n_bytes, _efficiency(node, values)), n_bytes, n_operations)
 
 
-def _efficiency(node: GraphNode, values: _Values) -> float:
+def _efficiency(node: GraphNode, values: GraphValues) -> float:
     op = base_op(node.op)
     if op in POOLS or op in POOLS_BACKWARD:
         return POOL_EFFICIENCY if op in POOLS else POOL_BACKWARD_EFFICIENCY
@@ -207,7 +144,7 @@ def _memory_us(gpu: GpuSpec, n_bytes: int, efficiency: float) -> float:
     return n_bytes / (gpu.bandwidth * efficiency) * US_PER_S
 
 
-def _row_kernel(node: GraphNode, values: _Values, gpu: GpuSpec) -> EagerKernel:
+def _row_kernel(node: GraphNode, values: GraphValues, gpu: GpuSpec) -> EagerKernel:
     """One block per row: few long rows leave the GPU empty."""
     first = values.references(node)[0]
     shape = values.shape_of(first)
@@ -231,7 +168,7 @@ def _row_length(node: GraphNode, shape: Sequence[int]) -> int:
     return shape[-1] if shape else 1
 
 
-def _two_passes(node: GraphNode, values: _Values, gpu: GpuSpec) -> list[EagerKernel]:
+def _two_passes(node: GraphNode, values: GraphValues, gpu: GpuSpec) -> list[EagerKernel]:
     """Statistics, then the result."""
     n_input, n_output = values.input_bytes(node), values.output_bytes(node)
     n_elements = prod(values.shape_of(values.references(node)[0]))
@@ -242,7 +179,7 @@ def _two_passes(node: GraphNode, values: _Values, gpu: GpuSpec) -> list[EagerKer
     ]
 
 
-def _product(node: GraphNode, values: _Values, gpu: GpuSpec) -> EagerKernel:
+def _product(node: GraphNode, values: GraphValues, gpu: GpuSpec) -> EagerKernel:
     operands = values.references(node)
     matrices = operands[1:3] if base_op(node.op) in BIASED_PRODUCTS else operands[:2]
     left = values.shape_of(matrices[0])
@@ -261,7 +198,7 @@ def product_shape(left: Sequence[int], result: Sequence[int]) -> ProductShape:
     return ProductShape(batch=prod(result[:-2]), m=m, n=n, k=k)
 
 
-def _convolution(node: GraphNode, values: _Values, gpu: GpuSpec) -> list[EagerKernel]:
+def _convolution(node: GraphNode, values: GraphValues, gpu: GpuSpec) -> list[EagerKernel]:
     """The convolution, and its bias as a pass of its own (cuDNN through ATen)."""
     operands = values.references(node)
     weight, result = values.shape_of(operands[1]), values.output_shape(node)
@@ -288,7 +225,7 @@ def _is_transposed(node: GraphNode) -> bool:
     return len(node.arguments) > 6 and node.arguments[6] is True
 
 
-def _attention(node: GraphNode, values: _Values, gpu: GpuSpec) -> EagerKernel:
+def _attention(node: GraphNode, values: GraphValues, gpu: GpuSpec) -> EagerKernel:
     query, key = (values.shape_of(reference) for reference in values.references(node)[:2])
     n_operations = 4 * prod(query) * key[-2]
     n_bytes = values.input_bytes(node) + values.output_bytes(node)
@@ -296,7 +233,7 @@ def _attention(node: GraphNode, values: _Values, gpu: GpuSpec) -> EagerKernel:
     return EagerKernel(base_op(node.op), time_us, n_bytes, n_operations, is_library=True)
 
 
-def _fused_attention(nodes: Sequence[GraphNode], values: _Values, gpu: GpuSpec) -> EagerKernel:
+def _fused_attention(nodes: Sequence[GraphNode], values: GraphValues, gpu: GpuSpec) -> EagerKernel:
     """What a call of attention was decomposed into: eager runs it fused."""
     names = {node.name for node in nodes}
     entering = {key for node in nodes for key in values.references(node) if key[0] not in names}
@@ -334,7 +271,7 @@ def _after_gradients(graph: Graph) -> list[GraphNode]:
     known = {name for name in graph.inputs if name.startswith(GRADIENT_PREFIX)}
     found = []
     for node in graph.nodes:
-        if any(name in known for name, _ in _references((node.arguments, node.keywords))):
+        if any(name in known for name, _ in references_in((node.arguments, node.keywords))):
             known.add(node.name)
             found.append(node)
     return found
@@ -369,11 +306,11 @@ def _runs(group: Iterable[GraphNode]) -> Iterator[tuple[list[GraphNode], bool]]:
         yield list(run), heavy
 
 
-def _priced(nodes: Sequence[GraphNode], values: _Values, gpu: GpuSpec) -> tuple[EagerKernel, ...]:
+def _priced(nodes: Sequence[GraphNode], values: GraphValues, gpu: GpuSpec) -> tuple[EagerKernel, ...]:
     return tuple(kernel for node in nodes for kernel in _kernels(node, values, gpu))
 
 
-def _limited(run: _Run, n_of_text: int, values: _Values) -> Sequence[EagerKernel]:
+def _limited(run: _Run, n_of_text: int, values: GraphValues) -> Sequence[EagerKernel]:
     """The kernels of a line's simple nodes: at most as many as the line's text can launch, per repetition."""
     n_most = _n_repeats([node.op for node in run.nodes]) * max(1, n_of_text)
     if len(run.kernels) <= n_most:
@@ -383,7 +320,7 @@ def _limited(run: _Run, n_of_text: int, values: _Values) -> Sequence[EagerKernel
     return [share] * n_most
 
 
-def _merged(run: _Run, n_kernels: int, values: _Values) -> EagerKernel:
+def _merged(run: _Run, n_kernels: int, values: GraphValues) -> EagerKernel:
     """All of a run in `n_kernels`: what enters and leaves the run moves, and a share of what stays inside."""
     all_bytes = sum(kernel.n_bytes for kernel in run.kernels)
     names = {node.name for node in run.nodes}

@@ -1,29 +1,106 @@
-"""The time that a whole graph cannot beat: every input read once, every output written once, or all its arithmetic."""
+"""The time that a whole graph cannot beat: what it must read read once, every output written once, or all its
+arithmetic."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from math import prod
 
 from kernel_lsp.core.dtype import DType
-from kernel_lsp.core.expression import evaluate_int, parse
-from kernel_lsp.core.task import Graph, TensorType
+from kernel_lsp.core.task import Graph, GraphNode
+from kernel_lsp.gpu.aten import FILLS, GATHERS, TOGETHER, VIEWS, base_op, is_heavy
 from kernel_lsp.gpu.roofline import floor_us
 from kernel_lsp.gpu.specs import GpuSpec
+from kernel_lsp.gpu.values import GraphValues
+
+EMPTY_KERNEL_US = 1.18
+"""Device time of a kernel that does nothing, measured on one H200 (``empty_kernel_us`` of
+benchmarks/results/recorded_runs-nvidia_h200-2026-11-21.json): whatever is run takes one launch."""
+
+
+def shown_floor_us(graph: Graph, sizes: Mapping[str, int], gpu: GpuSpec, n_operations: int) -> float:
+    """What people are shown as the floor, in microseconds: that of the graph, or a kernel that does nothing."""
+    return max(graph_floor_us(graph, sizes, gpu, n_operations), EMPTY_KERNEL_US)
 
 
 def graph_floor_us(graph: Graph, sizes: Mapping[str, int], gpu: GpuSpec, n_operations: int) -> float:
-    """Microseconds on `gpu` at the given sizes; `n_operations` are the floating-point operations of the graph."""
-    n_bytes = graph_bytes(graph, sizes)
+    """Microseconds on `gpu` at the given sizes; `n_operations` are the floating-point operations of the graph. Raises
+    ExpressionError for a size without a value."""
     dtype = graph.outputs[0].type.dtype if graph.outputs and graph.outputs[0].type is not None else DType.F32
-    return floor_us(gpu, n_bytes=n_bytes, n_operations=n_operations, dtype=dtype)
+    return floor_us(gpu, n_bytes=graph_bytes(graph, sizes), n_operations=n_operations, dtype=dtype)
 
 
 def graph_bytes(graph: Graph, sizes: Mapping[str, int]) -> int:
-    """Bytes of all inputs and outputs: the compulsory traffic."""
-    types = [*graph.input_types, *(output.type for output in graph.outputs if output.type is not None)]
-    return sum(_n_bytes(type_, sizes) for type_ in types)
+    """The compulsory traffic: all inputs and outputs, but of a table only the rows that a gather takes, and of what is
+    cut only the part that is kept. Rows that are taken twice count twice, up to the whole table."""
+    values = GraphValues(graph, sizes)
+    asked = _Asked(values)
+    for node in reversed(graph.nodes):
+        asked.spread(node)
+    read = sum(asked.n_of((name, 0)) * values.types[name, 0].dtype.itemsize for name in graph.inputs)
+    written = sum(
+        prod(values.shape(output.type)) * output.type.dtype.itemsize
+        for output in graph.outputs
+        if output.type is not None
+    )
+    return round(read) + written
 
 
-def _n_bytes(type_: TensorType, sizes: Mapping[str, int]) -> int:
-    return prod(evaluate_int(parse(dim), sizes) for dim in type_.shape) * type_.dtype.itemsize
+# --- below: how many elements of each value are asked for
+
+
+@dataclass
+class _Asked:
+    """By value; `scattered` are those of which elements here and there are, as a gather takes them."""
+
+    values: GraphValues
+    numbers: dict[tuple[str, int], float] = field(default_factory=dict)
+    scattered: set[tuple[str, int]] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        for output in self.values.graph.outputs:
+            if output.node is not None:
+                for key in self.values.types:
+                    if key[0] == output.node:
+                        self._add(key, self.size(key))
+
+    def n_of(self, key: tuple[str, int]) -> float:
+        return min(self.numbers.get(key, 0.0), self.size(key))
+
+    def size(self, key: tuple[str, int]) -> int:
+        return prod(self.values.shape_of(key))
+
+    def spread(self, node: GraphNode) -> None:
+        """From a node's results to its operands."""
+        results = [(node.name, item) for item in range(len(node.types)) if (node.name, item) in self.values.types]
+        n_asked = sum(self.n_of(key) for key in results)
+        op, operands = base_op(node.op), self.values.references(node)
+        if not n_asked or not operands or op in FILLS:
+            return
+        first, others = operands[0], operands[1:]
+        if op in GATHERS:
+            self._add(first, n_asked, is_scattered=True)
+        elif op in VIEWS:
+            self._add(first, n_asked, is_scattered=any(key in self.scattered for key in results))
+        else:
+            share = n_asked / (sum(map(self.size, results)) or 1)
+            self._spread_evenly(op, operands, n_asked, share, any(key in self.scattered for key in results))
+            return
+        for other in others:
+            self._add(other, self.size(other))
+
+    def _spread_evenly(
+        self, op: str, operands: list[tuple[str, int]], n_asked: float, share: float, is_scattered: bool
+    ) -> None:
+        """One element of a row's result needs the row, and elements here and there have a row each."""
+        if is_scattered and (op in TOGETHER or is_heavy(op)):
+            share, is_scattered = 1.0, False
+        for operand in operands:
+            size = self.size(operand)
+            self._add(operand, min(size, n_asked) if is_scattered else share * size, is_scattered=is_scattered)
+
+    def _add(self, key: tuple[str, int], number: float, *, is_scattered: bool = False) -> None:
+        self.numbers[key] = self.numbers.get(key, 0.0) + number
+        if is_scattered:
+            self.scattered.add(key)

@@ -8,6 +8,7 @@ from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.plan import BoundOperation, BoundTensor
 from kernel_lsp.core.task import Graph, GraphNode, GraphOutput, TensorType
 from kernel_lsp.evaluate.timing_floor import MARGIN, time_floor
+from kernel_lsp.gpu.floor import EMPTY_KERNEL_US
 from kernel_lsp.gpu.specs import find_gpu
 
 H200 = find_gpu("H200")
@@ -98,3 +99,19 @@ def test_a_product_that_is_only_partly_asked_for_has_no_limit() -> None:
     square, few = tensor_type(8192, 8192), tensor_type(8192, 16)
     cut = GraphNode(name="z", op="aten.slice.Tensor", arguments=({"node": "y"}, 1, 0, 16), types=(few,))
     assert floor("mm.default", {"a": square, "b": square}, square, cut, result="z").impossible_below_us == 0
+
+
+def test_a_gather_from_rows_that_are_normalized_is_shown_the_rows() -> None:
+    """All labels may be ignored, so nothing is certain; a usual kernel reads the logits."""
+    logits, picked = tensor_type(512, 4096), tensor_type(512, 1)
+    pick = GraphNode(name="z", op="aten.gather.default", arguments=({"node": "y"}, 1, {"node": "i"}), types=(picked,))
+    found = floor("_log_softmax.default", {"x": logits, "i": tensor_type(512, 1)}, logits, pick, result="z")
+    assert found.time_us == pytest.approx(4 * (512 * 4096 + 2 * 512) / 4.3e12 * 1e6, rel=0.01)
+    assert found.impossible_below_us == 0
+
+
+def test_nothing_is_shown_a_floor_below_a_kernel_that_does_nothing() -> None:
+    few = tensor_type(16)
+    found = floor("relu.default", {"x": few}, few)
+    assert found.time_us == EMPTY_KERNEL_US
+    assert "does nothing" in found.basis
