@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
+from typing import TypeVar
 
 from kernel_lsp.config import Settings
 from kernel_lsp.core.candidate import Candidate, Origin
@@ -19,6 +20,8 @@ from kernel_lsp.core.verdict import BuildFailed, Correct, Unsupported, Verdict
 from kernel_lsp.evaluate.check import find_task
 from kernel_lsp.evaluate.session import Session
 from kernel_lsp.plan.parser import parse
+
+Item = TypeVar("Item")
 
 COMPILE_DEADLINE_S = 20.0
 """Short, because some attacks are about compiling for ever."""
@@ -63,11 +66,12 @@ def read_kernels(folder: Path) -> list[Kernel]:
     return [_read(file) for file in sorted(folder.glob("*.cu"))]
 
 
-def sample(kernels: Sequence[Kernel], key: Callable[[Kernel], object]) -> list[Kernel]:
-    """The first of each kind; all with ``KERNEL_LSP_TEST_CORPORA=all``. `make attacks` runs every kernel, too."""
+def sample(items: Sequence[Item], key: Callable[[Item], object], every: int = 1) -> list[Item]:
+    """The first of each kind, or of every second kind and so on; all with ``KERNEL_LSP_TEST_CORPORA=all``. `make
+    attacks` runs every kernel, too, and `make examples` every example."""
     if os.environ.get("KERNEL_LSP_TEST_CORPORA") == "all":
-        return list(kernels)
-    return list({key(kernel): kernel for kernel in reversed(kernels)}.values())[::-1]
+        return list(items)
+    return list({key(item): item for item in reversed(items)}.values())[::-1][every - 1 :: every]
 
 
 def by_task(kernels: Sequence[Kernel], n_groups: int) -> list[list[Kernel]]:

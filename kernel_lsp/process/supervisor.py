@@ -25,7 +25,7 @@ from kernel_lsp.process import priority
 from kernel_lsp.process.confinement import Confinement, How, SandboxLevel, confined_command
 from kernel_lsp.process.task_limit import TaskGroup, holder, new_group, tries_to_remove
 from kernel_lsp.process.task_watch import watch
-from kernel_lsp.process.tree import kill_tree
+from kernel_lsp.process.tree import is_running, kill_tree
 
 MAX_OUTPUT_BYTES = 16 << 20
 MAX_MESSAGE_BYTES = 256 << 20
@@ -33,6 +33,7 @@ STDERR_TAIL_BYTES = 64 << 10
 READ_BYTES = 1 << 16
 REAP_S = 2.0
 """What is killed is gone in milliseconds, even with gigabytes to give back: past it, it is not going."""
+REAP_POLL_S = 0.005
 PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 ENVIRONMENT_ALLOWED = (
     "PATH",
@@ -229,9 +230,9 @@ class Conversation:
 async def kill_group(process: asyncio.subprocess.Process) -> None:
     """Kill the process, its whole group and what it started outside of it, and reap it. Harmless when it is gone
     already. Comes to an end whatever is left of it."""
-    _kill(process)
+    killed = _kill(process)
     # A cancelled caller still has to reap: nobody else will.
-    reaping = asyncio.ensure_future(_reap(process))
+    reaping = asyncio.ensure_future(_reap(process, killed))
     try:
         await asyncio.shield(reaping)
     except asyncio.CancelledError:
@@ -242,21 +243,24 @@ async def kill_group(process: asyncio.subprocess.Process) -> None:
 # --- below: how a child ends
 
 
-def _kill(process: asyncio.subprocess.Process) -> None:
-    if process.returncode is None:
-        kill_tree(process.pid)
+def _kill(process: asyncio.subprocess.Process) -> tuple[int, ...]:
+    killed = kill_tree(process.pid) if process.returncode is None else ()
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
     if process in _GROUPS:
         _GROUPS[process].kill()
+    return killed
 
 
-async def _reap(process: asyncio.subprocess.Process) -> None:
+async def _reap(process: asyncio.subprocess.Process, killed: Sequence[int]) -> None:
     """asyncio calls a process ended when its pipes are closed, too: an orphan that was not found may hold them open for
     ever, and a process that hangs in a driver does not die. So our ends are closed, and nobody waits longer."""
     if not await _has_ended(process):
         process._transport.close()  # type: ignore[attr-defined]  # Process has no way of its own to let go of pipes
         await _has_ended(process)
+    ending = time.monotonic() + REAP_S
+    while any(map(is_running, killed)) and time.monotonic() < ending:
+        await asyncio.sleep(REAP_POLL_S)
     group = _GROUPS.pop(process, None)
     for pause_s in () if group is None else tries_to_remove(group):
         await asyncio.sleep(pause_s)

@@ -23,11 +23,27 @@ def descendants(pid: int) -> tuple[int, ...]:
     return tuple(found)
 
 
-def kill_tree(pid: int) -> None:
-    """Kill the process and all below it. They are found before the first dies: an orphan has another parent."""
-    for each in [pid, *descendants(pid)]:
+def kill_tree(pid: int) -> tuple[int, ...]:
+    """Kill the process and all below it; returns them. They are found before the first dies: an orphan has another
+    parent. The kernel ends them a moment later: `is_running` says when."""
+    killed = (pid, *descendants(pid))
+    for each in killed:
         with suppress(ProcessLookupError, PermissionError):
             os.kill(each, signal.SIGKILL)
+    return killed
+
+
+def is_running(pid: int) -> bool:
+    """A process that has ended and that nobody has asked about yet does not run; without /proc none is seen to."""
+    try:
+        return _state((_PROC / str(pid) / "stat").read_bytes()) not in (b"Z", b"X")
+    except OSError:
+        return False
+
+
+def _state(stat: bytes) -> bytes:
+    """The third field of /proc/PID/stat."""
+    return stat[stat.rindex(b")") + 2 :].split()[0]
 
 
 def _parent(stat: bytes) -> int:

@@ -15,7 +15,7 @@ import pytest
 
 from kernel_lsp.process import supervisor
 from kernel_lsp.process.supervisor import Answered, Conversation
-from kernel_lsp.process.tree import descendants
+from kernel_lsp.process.tree import descendants, is_running
 
 PYTHON = [sys.executable, "-I", "-S"]
 ECHO = "import sys\nfor line in sys.stdin: print(line, end='', flush=True)\n"
@@ -98,11 +98,3 @@ async def test_a_wait_that_is_given_up_at_any_moment_leaves_no_process(tmp_path:
     done, _ = await asyncio.wait([using], timeout=10)
     assert done
     assert set(descendants(os.getpid())) <= before
-
-
-def is_running(pid: int) -> bool:
-    """A process that was killed and not yet waited for is not."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] not in "ZX"
-    except OSError:
-        return False

@@ -38,9 +38,9 @@ async def test_while_jobs_run_and_edits_arrive_requests_are_answered(tmp_path: P
     (tmp_path / "scale.py").write_text(SCALE)
     (tmp_path / "scale.cu").write_text(KERNEL)
     (tmp_path / "big.py").write_text(large_text(2000))
-    figures = {figure.name: figure for figure in await busy_figures(tmp_path, BUSY_S)}
+    figures = {figure.name: figure for figure in await busy_figures(tmp_path, BUSY_S, of_requests=0.9, of_pings=0.95)}
     waits_ms = figures.pop("echo").value
     exit_ms = figures.pop("exit").value
-    for figure in figures.values():
+    for figure in figures.values():  # not the worst: another test may have had the machine for a second
         assert figure.value <= 3 * BUSY_MS + 3 * waits_ms, figure
     assert exit_ms <= 4000
