@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from kernel_lsp.config import load_settings
+from kernel_lsp.engine.captures import Captures
 from kernel_lsp.engine.messages import (
     JOB_METHODS,
     AnswerModel,
@@ -43,8 +44,8 @@ Say = Callable[[JobEvent | Reply], None]
 class JobQueue:
     """All jobs of one engine. Jobs of one lane run one after the other, lanes beside each other."""
 
-    def __init__(self, say: Say, scratch: Path) -> None:
-        self._say, self._scratch = say, scratch
+    def __init__(self, say: Say, scratch: Path, captures: Captures) -> None:
+        self._say, self._scratch, self._captures = say, scratch, captures
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._lanes: dict[str, asyncio.Lock] = {}
         self._n_in_lane: dict[str, int] = {}
@@ -113,7 +114,10 @@ class JobQueue:
             await channel.start()
             channel.send(request.model_dump(mode="json"))
             self._channels[request.id] = channel
-            return await self._relay(request, channel)
+            reply = await self._relay(request, channel)
+            if isinstance(request, EstimateTarget):
+                self._captures.keep(request, folder)
+            return reply
         finally:
             self._channels.pop(request.id, None)
             # A second cancellation must not leave processes behind.

@@ -94,13 +94,15 @@ class ProfileKernel(Noun):
 
 class EstimateTarget(Noun):
     """Capture a target, which imports its file, and estimate each of its lines. Result: `TargetEstimate`. `cells` as
-    for `Optimize`; lines are then those of the cells put together, from 1."""
+    for `Optimize`; lines are then those of the cells put together, from 1. With `as_captured` the target is taken as it
+    was captured last, where this engine has done that: nothing is imported then, and the answer comes at once."""
 
     method: Literal["estimate"] = "estimate"
     id: str
     directory: Path
     target: str
     cells: tuple[str, ...] = ()
+    as_captured: bool = False
     settings: SettingValues = {}
 
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
 from pydantic import ValidationError
 
 from kernel_lsp.core.model import Noun
+from kernel_lsp.engine.captures import Captures
 from kernel_lsp.engine.jobs import JobQueue
 from kernel_lsp.engine.messages import (
     REQUEST,
@@ -36,6 +39,8 @@ from kernel_lsp.engine.problems import problem_of
 from kernel_lsp.engine.scratch import scratch_root
 from kernel_lsp.engine.stdio import claim_stdout, open_stdin, write_line
 
+CAPTURES = "captures"
+
 
 def main() -> None:
     """Serve stdin until it ends."""
@@ -49,7 +54,8 @@ class Engine:
 
     def __init__(self, stdout: BinaryIO, scratch: Path) -> None:
         self._stdout = stdout
-        self._jobs = JobQueue(self._say, scratch)
+        self._captures = Captures(scratch / CAPTURES)
+        self._jobs = JobQueue(self._say, scratch, self._captures)
         self._answers: set[asyncio.Task[None]] = set()
 
     async def serve(self) -> None:
@@ -68,6 +74,8 @@ class Engine:
             self._say(Reply(id=_id_of(line), error=Problem(kind="protocol", message=_first(error))))
             return
         match request:
+            case EstimateTarget(as_captured=True) if self._captures.has(request):
+                self._answer(request.id, partial(self._captures.estimate, request))
             case Optimize() | OptimizeLines() | Resume() | Check() | ProfileKernel() | EstimateTarget():
                 if self._jobs.is_known(request.id):
                     problem = Problem(kind="protocol", message=f"there is a job '{request.id}' already")
@@ -79,19 +87,19 @@ class Engine:
             case AnswerModel():
                 self._say(_reply(request, self._jobs.answer_model(request)))
             case ListRuns() | GetResult() | GetReport():
-                self._answer(request)
+                self._answer(request.id, partial(_from_archive, request))
 
-    def _answer(self, request: ListRuns | GetResult | GetReport) -> None:
-        """From the archive, in a thread: reading it, and the first import, may take a second."""
-        task = asyncio.create_task(self._read_archive(request))
+    def _answer(self, id_: str, find: Callable[[], Noun]) -> None:
+        """From what is kept, in a thread: reading it, and the first import, may take a second."""
+        task = asyncio.create_task(self._find(id_, find))
         self._answers.add(task)
         task.add_done_callback(self._answers.discard)
 
-    async def _read_archive(self, request: ListRuns | GetResult | GetReport) -> None:
+    async def _find(self, id_: str, find: Callable[[], Noun]) -> None:
         try:
-            self._say(_reply(request, await asyncio.to_thread(_from_archive, request)))
+            self._say(Reply(id=id_, result=(await asyncio.to_thread(find)).model_dump(mode="json")))
         except Exception as error:  # one that cannot be answered is told so, and the engine lives
-            self._say(Reply(id=request.id, error=problem_of(error)))
+            self._say(Reply(id=id_, error=problem_of(error)))
 
     def _say(self, message: JobEvent | Reply) -> None:
         write_line(self._stdout, message)

@@ -15,8 +15,8 @@ from kernel_lsp.core.model import Noun
 from kernel_lsp.core.profile import ProfileReport
 from kernel_lsp.engine.archived import run_result
 from kernel_lsp.engine.build_only import build_only
+from kernel_lsp.engine.captures import CAPTURED_NAME, Captured, estimate_captured
 from kernel_lsp.engine.generated import file_of_lines, origin_of, write_generated
-from kernel_lsp.engine.lines import estimate_lines
 from kernel_lsp.engine.messages import (
     Check,
     CheckResult,
@@ -33,7 +33,6 @@ from kernel_lsp.engine.messages import (
     Resume,
     RunResult,
     SettingValues,
-    TargetEstimate,
 )
 from kernel_lsp.engine.selected import extract_lines
 from kernel_lsp.evaluate.check import check_kernel
@@ -73,7 +72,7 @@ async def do(request: JobRequest, tell: Tell, scratch: Path, ask: Ask) -> Noun:
         case ProfileKernel():
             return await _profile(request, tell, scratch)
         case EstimateTarget():
-            return await _estimate(request, tell)
+            return await _estimate(request, tell, scratch)
 
 
 # --- below
@@ -113,7 +112,7 @@ async def _of_lines(request: OptimizeLines, tell: Tell) -> RunHandle:
     source = read_target(request.target, request.directory)
     settings = load_settings(request.directory, request.settings)
     tell(StageStarted(message=f"capturing {request.target}"))
-    async with Session(settings) as session:
+    async with Session(_capturing(settings)) as session:
         task = await session.capture(source, with_backward=False)
     file = Path(source.file)
     lines = extract_lines(task, file, source.symbol, request.first_line, request.last_line)
@@ -174,7 +173,7 @@ def _as_given(request: Check | ProfileKernel, target: str | None, scratch: Path)
     return kernel, target, request.directory
 
 
-async def _estimate(request: EstimateTarget, tell: Tell) -> Noun:
+async def _estimate(request: EstimateTarget, tell: Tell, scratch: Path) -> Noun:
     settings = load_settings(request.directory, request.settings)
     target, directory = request.target, request.directory
     if request.cells:
@@ -182,18 +181,13 @@ async def _estimate(request: EstimateTarget, tell: Tell) -> Noun:
         target, directory = f"{path.name}::{symbol}", path.parent
     source = read_target(target, directory)
     tell(StageStarted(message=f"capturing {request.target}"))
-    async with Session(settings) as session:
+    async with Session(_capturing(settings)) as session:
         task = await session.capture(source, with_backward=False)
-        found = estimate_lines(request.target, task, session.gpu)
-    return _in_cells(found, Path(source.file)) if request.cells else found
+        captured = Captured(task=task, generated=Path(source.file) if request.cells else None)
+        (scratch / CAPTURED_NAME).write_text(captured.model_dump_json(), encoding="utf-8")
+        return estimate_captured(captured, request.target, session.gpu)
 
 
-def _in_cells(found: TargetEstimate, generated: Path) -> TargetEstimate:
-    """The lines of the generated file as lines of the cells, which have one less above them."""
-    notebook = str(origin_of(generated).file)
-    lines = [
-        line.model_copy(update={"file": notebook, "line": line.line - 1})
-        for line in found.lines
-        if Path(line.file) == generated
-    ]
-    return found.model_copy(update={"lines": tuple(lines)})
+def _capturing(settings: Settings) -> Settings:
+    """A capture runs on the CPU: no GPU is opened for it."""
+    return settings.model_copy(update={"device": "cpu"})

@@ -26,7 +26,7 @@ from kernel_lsp.server.documents import Document
 from kernel_lsp.server.explanations import explanation
 from kernel_lsp.server.jobs import Job, new_id
 from kernel_lsp.server.language_server import KernelLanguageServer
-from kernel_lsp.server.places import cells_of, file_at, file_of, place_of
+from kernel_lsp.server.places import cells_of, file_at, file_of, is_saved, place_of
 from kernel_lsp.server.progress import WorkDoneProgress
 from kernel_lsp.server.rpc import structure_strictly
 from kernel_lsp.server.showing import show_report, show_result
@@ -59,15 +59,27 @@ def start_check(server: KernelLanguageServer, document: Document, *, is_quiet: b
 
 
 def start_estimate(server: KernelLanguageServer, document: Document, symbol: str, *, is_quiet: bool) -> str:
-    """Estimate a target, of the file as it is on disk, or of a notebook's cells as they are in the editor."""
+    """Estimate a target, of the file as it is on disk, or of a notebook's cells as they are in the editor. Quietly, one
+    whose text is as it was captured is not captured again."""
     path = file_of(document)
     for job in server.jobs:
         if isinstance(job.request, EstimateTarget) and job.uri == document.uri and job.symbol == symbol:
             return job.id
-    overrides = server.settings.overrides(path.parent)
-    target, cells = f"{path.name}::{symbol}", cells_of(server, document)
-    request = EstimateTarget(id=new_id(), directory=path.parent, target=target, cells=cells, settings=overrides)
     about = {**_about(server, document, symbol), "settings": server.settings_for(path)}
+    if document.path is not None and not is_saved(document, path):
+        about["digest"] = ""  # what is estimated is not the text in the editor
+    captured = server.knowledge.capture(document.uri, symbol)
+    is_captured = is_quiet and captured is not None and captured.digest == about["digest"]
+    if captured is not None and is_captured:
+        about["serial"] = captured.serial
+    request = EstimateTarget(
+        id=new_id(),
+        directory=path.parent,
+        target=f"{path.name}::{symbol}",
+        cells=cells_of(server, document),
+        as_captured=is_captured,
+        settings=server.settings.overrides(path.parent),
+    )
     return _start(server, request, f"Estimate {symbol}", document.uri, path, **about, is_quiet=is_quiet)
 
 
@@ -281,11 +293,7 @@ def _allow(server: KernelLanguageServer) -> None:
 
 def _check_saved(server: KernelLanguageServer, document: Document, path: Path) -> None:
     """The worker imports the file: one that is not saved would give another kernel than the user sees code for."""
-    try:
-        is_saved = path.read_bytes().decode(errors="replace") == document.text
-    except OSError:
-        is_saved = False
-    if not is_saved:
+    if not is_saved(document, path):
         message = f"Save {path.name} first: the file on disk is what gets optimized."
         server.say(types.MessageType.Warning, message)
         raise JsonRpcInvalidParams(message=message)

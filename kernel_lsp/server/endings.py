@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from lsprotocol import types
 
+from kernel_lsp.config import Settings
 from kernel_lsp.core.verdict import Unsupported, Verdict
 from kernel_lsp.engine.messages import (
     Check,
@@ -28,7 +29,7 @@ from kernel_lsp.evolve.archive import FOLDER_NAME
 from kernel_lsp.server.analysed import digest_of
 from kernel_lsp.server.documents import Document
 from kernel_lsp.server.edits import RESULTS_FOLDER, propose, write_aside
-from kernel_lsp.server.knowledge import KnownCheck, KnownEstimate, KnownProfile, NoEstimate
+from kernel_lsp.server.knowledge import KnownCapture, KnownCheck, KnownEstimate, KnownProfile, NoEstimate
 from kernel_lsp.server.line_edits import DocumentEdits, edits_of_lines
 from kernel_lsp.server.notebooks import n_lines_above
 from kernel_lsp.server.restarts import go_on, goes_on
@@ -46,6 +47,8 @@ logger = logging.getLogger(__name__)
 
 async def job_ended(server: KernelLanguageServer, job: Job, reply: Reply) -> None:
     """Take in what the engine replied to a job."""
+    if isinstance(job.request, EstimateTarget) and reply.error is None:
+        server.knowledge.learn_capture(job.uri, job.symbol, KnownCapture(job.digest, job.serial))
     if _is_outdated(server, job) and (reply.error is None or reply.error.kind != "cancelled"):
         _estimate_again(server, job)
         return
@@ -120,8 +123,12 @@ async def _show_diff(server: KernelLanguageServer, changed: DocumentEdits, folde
 
 def _is_outdated(server: KernelLanguageServer, job: Job) -> bool:
     """Whether the settings that its result is for, another GPU perhaps, hold no more."""
+    from kernel_lsp.server.estimates import are_alike
+
     document = server.documents.get(job.uri)
-    return job.settings is not None and document is not None and server.settings_for(document.file) != job.settings
+    if job.settings is None or document is None:
+        return False
+    return not are_alike(job.settings, server.settings_for(document.file))
 
 
 def _estimate_again(server: KernelLanguageServer, job: Job) -> None:
@@ -173,7 +180,8 @@ def _estimated(server: KernelLanguageServer, job: Job, estimate: TargetEstimate)
     document = server.documents.get(job.uri)
     if document is not None:
         estimate = _in_document(estimate, document, n_lines_above(server.notebooks.above(document)))
-        server.knowledge.learn_estimate(job.uri, job.symbol, KnownEstimate(estimate, job.digest, job.serial))
+        known = KnownEstimate(estimate, job.digest, job.serial, job.settings or Settings())
+        server.knowledge.learn_estimate(job.uri, job.symbol, known)
         server.knowledge_changed(document)
 
 
@@ -209,7 +217,8 @@ async def _failed(server: KernelLanguageServer, job: Job, problem: Problem) -> N
         server.spawn(go_on(server, job))
         return
     if isinstance(job.request, EstimateTarget):
-        server.knowledge.learn_no_estimate(job.uri, job.symbol, NoEstimate(_with_next_step(problem), job.digest))
+        why = NoEstimate(_with_next_step(problem), job.digest, job.settings or Settings())
+        server.knowledge.learn_no_estimate(job.uri, job.symbol, why)
     if isinstance(job.request, Check) and problem.kind == "user":
         _not_checked(server, job, problem)
     if job.is_quiet:

@@ -161,7 +161,6 @@ def _notebook_closed(ls: KernelLanguageServer, params: types.DidCloseNotebookDoc
 
 
 async def _configuration_changed(ls: KernelLanguageServer, params: types.DidChangeConfigurationParams) -> None:
-    ls.knowledge.forget_estimates()  # they may be for another GPU
     if ls.client.gives_configuration:
         await ls.read_configuration()
         return
@@ -172,16 +171,7 @@ async def _configuration_changed(ls: KernelLanguageServer, params: types.DidChan
 
 
 def _files_changed(ls: KernelLanguageServer, params: types.DidChangeWatchedFilesParams) -> None:
-    """A pyproject.toml, which may say another GPU: estimates that were for the one before are made anew."""
-    before = ls.knowledge.estimated()
     ls.everything_changed()
-    for uri, symbol in before:
-        document = ls.documents.get(uri)
-        if document is None or not ls.settings_for(document.file).estimate_on_hover:
-            continue
-        # Asking for the settings may have forgotten it.
-        if ls.knowledge.estimate(uri, symbol) is None and ls.trust.allows_background_work:
-            start_estimate(ls, document, symbol, is_quiet=True)
 
 
 async def _folders_changed(ls: KernelLanguageServer, params: types.DidChangeWorkspaceFoldersParams) -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from kernel_lsp.config import Settings
 from kernel_lsp.core.finding import Finding
 from kernel_lsp.core.profile import LineProfile, ProfileReport
 from kernel_lsp.core.verdict import KernelFacts, Verdict
@@ -19,19 +20,29 @@ PLAN_SOURCE = "plan"
 
 @dataclass(frozen=True)
 class KnownEstimate:
-    """An estimate of the target whose text had this digest, in the document's text at `serial`."""
+    """An estimate of the target whose text had this digest, in the document's text at `serial`, with these settings."""
 
     estimate: TargetEstimate
     digest: str
     serial: int
+    settings: Settings = field(default_factory=Settings)
 
 
 @dataclass(frozen=True)
 class NoEstimate:
-    """Why there is none, of the target whose text had this digest."""
+    """Why there is none, of the target whose text had this digest, with these settings."""
 
     reason: str
     digest: str
+    settings: Settings = field(default_factory=Settings)
+
+
+@dataclass(frozen=True)
+class KnownCapture:
+    """What an engine has captured: the target whose text had this digest, in the document's text at `serial`."""
+
+    digest: str
+    serial: int
 
 
 @dataclass(frozen=True)
@@ -73,6 +84,7 @@ class Knowledge:
     def __init__(self) -> None:
         self._estimates: dict[tuple[str, str], KnownEstimate] = {}
         self._no_estimates: dict[tuple[str, str], NoEstimate] = {}
+        self._captures: dict[tuple[str, str], KnownCapture] = {}
         self._checks: dict[str, KnownCheck] = {}
         self._profiles: dict[str, KnownProfile] = {}
         self._runs: dict[Path, tuple[RunSummary, ...]] = {}
@@ -83,18 +95,26 @@ class Knowledge:
 
     def learn_estimate(self, uri: str, symbol: str, estimate: KnownEstimate) -> None:
         self._estimates[uri, symbol] = estimate
+        self._no_estimates.pop((uri, symbol), None)
 
     def estimate(self, uri: str, symbol: str) -> KnownEstimate | None:
         return self._estimates.get((uri, symbol))
 
-    def estimated(self) -> tuple[tuple[str, str], ...]:
-        """The document and the symbol of each estimate."""
-        return tuple(self._estimates)
+    def settings_of_estimates(self) -> tuple[tuple[str, str, Settings], ...]:
+        """The document and the symbol of each estimate, or of why there is none, and what it was made with."""
+        return tuple((*key, known.settings) for key, known in (self._estimates | self._no_estimates).items())
 
-    def forget_estimates(self) -> None:
-        """The settings have changed that they were made with. They are made anew when they are asked for."""
-        self._estimates.clear()
-        self._no_estimates.clear()
+    def forget_estimate(self, uri: str, symbol: str) -> None:
+        """The settings have changed that it was made with."""
+        self._estimates.pop((uri, symbol), None)
+        self._no_estimates.pop((uri, symbol), None)
+
+    def learn_capture(self, uri: str, symbol: str, capture: KnownCapture) -> None:
+        self._captures[uri, symbol] = capture
+
+    def capture(self, uri: str, symbol: str) -> KnownCapture | None:
+        """The last one of the target."""
+        return self._captures.get((uri, symbol))
 
     def learn_no_estimate(self, uri: str, symbol: str, why: NoEstimate) -> None:
         self._no_estimates[uri, symbol] = why
@@ -146,7 +166,7 @@ class Knowledge:
         """The document was closed: what was known of its text goes with it."""
         self._checks.pop(uri, None)
         self._profiles.pop(uri, None)
-        for of_targets in (self._estimates, self._no_estimates):
+        for of_targets in (self._estimates, self._no_estimates, self._captures):
             for key in [key for key in of_targets if key[0] == uri]:
                 del of_targets[key]
 

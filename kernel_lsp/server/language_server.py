@@ -64,7 +64,7 @@ class KernelLanguageServer(LanguageServer):
         self.manual_prompts = ManualPrompts(self.show, partial(self.say, types.MessageType.Info), self.spawn)
         self.documents = Documents(self.client.encoding)
         self.knowledge = Knowledge()
-        self.settings = EditorSettings(_object(options.get("settings")), self.knowledge.forget_estimates)
+        self.settings = EditorSettings(_object(options.get("settings")), self._settings_changed)
         self.trust = Trust(options["trusted"] if isinstance(options.get("trusted"), bool) else None)
         self.folders = _folders(initialized.params)
         self.notebooks = Notebooks(self.documents)
@@ -77,6 +77,7 @@ class KernelLanguageServer(LanguageServer):
         self._listed: set[Path] = set()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._said: set[str] = set()
+        self._has_news = False
         self._lensed: dict[str, tuple[object, ...]] = {}
 
     def report_server_error(self, error: Exception, source: Any) -> None:
@@ -105,13 +106,25 @@ class KernelLanguageServer(LanguageServer):
     # --- settings
 
     def settings_for(self, path: Path | None) -> Settings:
-        """The settings for a file, or for none. A wrong one is told once, and then the defaults hold."""
+        """The settings for a file, or for none. A wrong one is told once, and then those before it hold."""
         directory = path.parent if path is not None else (self.folders[0] if self.folders else Path.cwd())
         try:
             return self.settings.of(directory)
         except SettingError as error:
             self.say_once(types.MessageType.Warning, str(error))
-            return Settings()
+            return self.settings.latest(directory)
+
+    def _settings_changed(self) -> None:
+        """At once what was made with other settings goes; what is shown follows, where nobody sees to that anyway."""
+        from kernel_lsp.server.estimates import renew_estimates
+
+        self._has_news = True
+        renew_estimates(self)
+        asyncio.get_running_loop().call_soon(self._show_news)
+
+    def _show_news(self) -> None:
+        if self._has_news:
+            self.everything_changed()
 
     async def read_configuration(self) -> None:
         """Ask the client for its values: for everything, and for each folder."""
@@ -183,6 +196,8 @@ class KernelLanguageServer(LanguageServer):
 
     def everything_changed(self) -> None:
         """Settings or trust: what is shown may be another."""
+        self.settings.look()
+        self._has_news = False
         logging.getLogger("kernel_lsp").setLevel(self.settings_for(None).log_level.upper())
         for document in self.documents:
             self._publish(document)

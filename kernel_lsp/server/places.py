@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import tokenize
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,9 +33,36 @@ def cells_of(server: KernelLanguageServer, document: Document) -> tuple[str, ...
     return (*server.notebooks.above(document), document.text) if document.path is None else ()
 
 
+def is_saved(document: Document, path: Path) -> bool:
+    """Whether the file on disk says what the editor shows. An editor may keep a byte order mark to itself, and reads a
+    Python file in the encoding that its first lines name."""
+    try:
+        data = path.read_bytes()
+    except OSError:
+        return False
+    return _plain(_decoded(data)) == _plain(document.text)
+
+
 def file_at(uri: str) -> Path:
     """The file of a URI. Raises JsonRpcInvalidParams when it is none."""
     path = path_of(uri)
     if path is None:
         raise JsonRpcInvalidParams(message=f"{uri!r} is no file")
     return path
+
+
+# --- below
+
+BYTE_ORDER_MARK = "\ufeff"
+
+
+def _decoded(data: bytes) -> str:
+    try:
+        encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
+        return data.decode(encoding)
+    except (SyntaxError, LookupError, UnicodeDecodeError):
+        return data.decode(errors="replace")
+
+
+def _plain(text: str) -> str:
+    return text.removeprefix(BYTE_ORDER_MARK).replace("\r\n", "\n")

@@ -8,7 +8,9 @@ import logging
 import os
 import signal
 import sys
+from collections.abc import Coroutine
 from contextlib import suppress
+from typing import Any
 
 from kernel_lsp.server.handlers import register
 from kernel_lsp.server.handshake import READ_BYTES, Connection, Initialized
@@ -16,6 +18,8 @@ from kernel_lsp.server.language_server import KernelLanguageServer
 
 PARENT_CHECK_S = 2.0
 FLUSH_S = 0.5
+SETTINGS_CHECK_S = 1.0
+"""Between two looks at when the settings' files were written: some microseconds each."""
 
 
 def run(connection: Connection, initialized: Initialized) -> int:
@@ -38,13 +42,17 @@ async def _serve(connection: Connection, initialized: Initialized) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, server.stopped.set)
     server.analyses.start()
-    helpers = [asyncio.create_task(work) for work in (_read(connection, server), _watch_client(server))]
+    helpers = [asyncio.create_task(work) for work in _endless(connection, server)]
     await server.stopped.wait()
     for helper in helpers:
         helper.cancel()
     await server.close()
     await writer.flush()
     return server.exit_status
+
+
+def _endless(connection: Connection, server: KernelLanguageServer) -> tuple[Coroutine[Any, Any, None], ...]:
+    return _read(connection, server), _watch_client(server), _watch_settings(server)
 
 
 async def _read(connection: Connection, server: KernelLanguageServer) -> None:
@@ -77,6 +85,13 @@ async def _watch_client(server: KernelLanguageServer) -> None:
             return
         except (PermissionError, OverflowError):
             return
+
+
+async def _watch_settings(server: KernelLanguageServer) -> None:
+    """A client may be unable to watch files, and the pyproject.toml that counts may lie above what it watches."""
+    while True:
+        await asyncio.sleep(SETTINGS_CHECK_S)
+        server.settings.look()
 
 
 class _Writer:

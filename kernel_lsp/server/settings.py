@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,30 +18,40 @@ _CAPITAL = re.compile(r"(?<!^)(?=[A-Z])")
 _OVERRIDE_ORIGIN = "the command line"
 
 
-class EditorSettings:
-    """The client's values, and the settings of any folder with them. `pyproject_changed` is called when a file that was
-    read before says something else by now, which is found out when settings are asked for."""
+@dataclass(frozen=True)
+class _Read:
+    """What holds in a folder since its pyproject.toml was as `changed` says. With an `error`, what held before."""
 
-    def __init__(self, initial: Mapping[str, Any], pyproject_changed: Callable[[], None] = lambda: None) -> None:
-        self._pyproject_changed = pyproject_changed
+    changed: object
+    settings: Settings
+    error: SettingError | None = None
+
+
+class EditorSettings:
+    """The client's values, and the settings of any folder with them. `on_change` is called when those of a folder that
+    was asked for before are others by now, whoever changed them. That is found out when they are asked for again, or
+    with `look`."""
+
+    def __init__(self, initial: Mapping[str, Any], on_change: Callable[[], None] = lambda: None) -> None:
+        self._on_change = on_change
         self._everywhere = overrides_of(initial)
         self._of_folder: dict[Path, dict[str, Any]] = {}
-        self._known: dict[Path, tuple[float, Settings]] = {}
+        self._read: dict[Path, _Read] = {}
 
     def set_everywhere(self, values: Mapping[str, Any]) -> None:
         """The client's values for all folders that have none of their own."""
         self._everywhere = overrides_of(values)
-        self._known.clear()
+        self._read_again()
 
     def set_for(self, folder: Path, values: Mapping[str, Any]) -> None:
         """The client's values for a workspace folder."""
         self._of_folder[folder] = overrides_of(values)
-        self._known.clear()
+        self._read_again()
 
     def forget(self, folder: Path) -> None:
         """The folder has left the workspace."""
         self._of_folder.pop(folder, None)
-        self._known.clear()
+        self._read_again()
 
     def overrides(self, directory: Path) -> dict[str, Any]:
         """What the client says for files in `directory`: the innermost workspace folder with values counts."""
@@ -48,15 +60,38 @@ class EditorSettings:
 
     def of(self, directory: Path) -> Settings:
         """The settings for files in `directory`. Raises SettingError. A changed pyproject.toml counts at once."""
-        changed = _pyproject_changed(directory)
-        known = self._known.get(directory)
-        if known is not None and known[0] == changed:
-            return known[1]
-        settings = _load(directory, self.overrides(directory))
-        self._known[directory] = (changed, settings)
-        if known is not None and known[1] != settings:
-            self._pyproject_changed()
-        return settings
+        read = self._now(directory)
+        if read.error is not None:
+            raise read.error
+        return read.settings
+
+    def latest(self, directory: Path) -> Settings:
+        """The same; where they cannot be read now those before, or the defaults."""
+        return self._now(directory).settings
+
+    def look(self) -> None:
+        """Find out what has changed of all that was asked for."""
+        for directory in tuple(self._read):
+            self._now(directory)
+
+    # --- below
+
+    def _now(self, directory: Path) -> _Read:
+        known, changed = self._read.get(directory), _pyproject_changed(directory)
+        if known is not None and known.changed == changed:
+            return known
+        before = known.settings if known is not None else Settings()
+        try:
+            read = _Read(changed, _load(directory, self.overrides(directory)))
+        except SettingError as error:
+            read = _Read(changed, before, error)
+        self._read[directory] = read
+        if known is not None and known.settings != read.settings:
+            self._on_change()
+        return read
+
+    def _read_again(self) -> None:
+        self._read = {directory: replace(read, changed=None) for directory, read in self._read.items()}
 
 
 def overrides_of(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -77,11 +112,10 @@ def _load(directory: Path, overrides: Mapping[str, Any]) -> Settings:
         raise
 
 
-def _pyproject_changed(directory: Path) -> float:
-    """When the nearest pyproject.toml was written; 0 without one."""
+def _pyproject_changed(directory: Path) -> object:
+    """Says which pyproject.toml is the nearest, and when it was written; the same again while nothing has changed."""
     for folder in (directory, *directory.parents):
-        try:
-            return (folder / "pyproject.toml").stat().st_mtime
-        except OSError:
-            continue
-    return 0.0
+        with suppress(OSError):
+            found = (folder / "pyproject.toml").stat()
+            return folder, found.st_mtime_ns, found.st_size
+    return ()

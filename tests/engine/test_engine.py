@@ -71,6 +71,15 @@ async def test_an_estimate_names_the_lines_and_their_shares(tmp_path: Path) -> N
         assert (line["line"], line["share"]) == (6, 1.0)
         assert line["text"] == "return torch.relu(x * weight + 1.0)"
         assert reply.result["floor_us"] > 0
+        (tmp_path / "scale.py").write_text("raise RuntimeError('imported again')\n")
+        for_l4 = {"as_captured": True, "settings": {"target_gpu": "L4"}}
+        again = await asked.ask(EstimateTarget(id="f", directory=tmp_path, target="scale.py::scale", **for_l4))
+        assert again.result is not None, again.error
+        assert again.result["estimate"]["gpu"] == "L4"
+        assert [line["line"] for line in again.result["lines"]] == [6]
+        other = {"as_captured": True, "settings": {"python": "/another/python"}}
+        captured = await asked.ask(EstimateTarget(id="g", directory=tmp_path, target="scale.py::scale", **other))
+        assert captured.error is not None, "what another interpreter would capture is not known"
 
 
 async def test_a_check_is_of_the_text_in_the_editor(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from kernel_lsp.engine.captures import Captures
 from kernel_lsp.engine.jobs import JobQueue
 from kernel_lsp.engine.messages import Check, JobEvent, Reply
 
@@ -21,7 +22,7 @@ async def test_a_job_that_is_cancelled_at_once_still_replies(tmp_path: Path, n_s
         if isinstance(said, Reply):
             replied.set_result(said)
 
-    queue = JobQueue(say, tmp_path)
+    queue = JobQueue(say, tmp_path, Captures(tmp_path / "captures"))
     queue.add(Check(id="one", directory=tmp_path, kernel=tmp_path / "a.cu", text="no plan"))
     for _ in range(n_steps):
         await asyncio.sleep(0)

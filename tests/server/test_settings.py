@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from kernel_lsp.config import Settings
 from kernel_lsp.core.event import (
     CandidateEvaluated,
     Event,
@@ -165,3 +166,53 @@ def test_the_percentage_never_falls() -> None:
 
 def test_a_generation_without_proposals_divides_by_nothing() -> None:
     check([generation(0, 0), evaluated()], 47, "generation 1/2, 1/1, cost $0.00")
+
+
+# --- settings that change
+
+
+def with_pyproject(folder: Path, text: str) -> tuple[EditorSettings, list[str]]:
+    told: list[str] = []
+    (folder / "pyproject.toml").write_text(text)
+    settings = EditorSettings({}, lambda: told.append("changed"))
+    settings.latest(folder)
+    return settings, told
+
+
+def test_looking_finds_a_changed_file_of_any_folder_asked_for(tmp_path: Path) -> None:
+    settings, told = with_pyproject(tmp_path, "[tool.kernel-lsp]\ntarget-gpu = 'L4'\n")
+    (tmp_path / "inner").mkdir()
+    settings.of(tmp_path / "inner")
+    (tmp_path / "inner" / "pyproject.toml").write_text("[tool.kernel-lsp]\ntarget-gpu = 'T4'\n")
+    settings.look()
+    assert told == ["changed"]
+    settings.look()
+    assert told == ["changed"]
+
+
+def test_a_file_that_is_gone_is_a_change_too(tmp_path: Path) -> None:
+    settings, told = with_pyproject(tmp_path, "[tool.kernel-lsp]\ngenerations = 9\n")
+    (tmp_path / "pyproject.toml").unlink()
+    settings.look()
+    assert told == ["changed"]
+    assert settings.of(tmp_path).generations == Settings().generations
+
+
+def test_while_a_file_is_half_written_what_held_before_holds(tmp_path: Path) -> None:
+    settings, told = with_pyproject(tmp_path, "[tool.kernel-lsp]\ntarget-gpu = 'L4'\n")
+    (tmp_path / "pyproject.toml").write_text("[tool.kernel-lsp]\ntarget-gpu = ")
+    settings.look()
+    assert not told
+    assert settings.latest(tmp_path).target_gpu == "L4"
+    with pytest.raises(SettingError):
+        settings.of(tmp_path)
+
+
+def test_new_values_of_the_client_are_a_change_when_they_say_something_else(tmp_path: Path) -> None:
+    settings, told = with_pyproject(tmp_path, "")
+    settings.set_everywhere({"generations": Settings().generations})
+    settings.look()
+    assert not told
+    settings.set_everywhere({"generations": 99})
+    settings.look()
+    assert told == ["changed"]

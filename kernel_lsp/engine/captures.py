@@ -1,0 +1,85 @@
+"""What estimates captured, kept while the engine lives: for another GPU nothing needs to be imported and run again."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from contextlib import suppress
+from pathlib import Path
+
+from kernel_lsp.config import load_settings
+from kernel_lsp.core.model import Noun
+from kernel_lsp.core.task import Task
+from kernel_lsp.engine.generated import origin_of
+from kernel_lsp.engine.lines import estimate_lines
+from kernel_lsp.engine.messages import EstimateTarget, TargetEstimate
+from kernel_lsp.errors import SettingError
+from kernel_lsp.gpu.specs import GpuSpec, find_gpu
+
+CAPTURED_NAME = "captured.json"
+"""In the folder of the job that captures."""
+MAX_KEPT = 64
+"""Targets; one takes up to some megabytes of disk."""
+
+
+class Captured(Noun):
+    """A target's task. `generated` is the file that was made of a notebook's cells, where it is of those."""
+
+    task: Task
+    generated: Path | None = None
+
+
+class Captures:
+    """By target and interpreter, in a folder of the engine's own."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def keep(self, request: EstimateTarget, folder: Path) -> None:
+        """What a job left in its folder, if it did; the oldest of too many go."""
+        with suppress(OSError, SettingError):  # without it the next estimate captures again
+            self._folder.mkdir(exist_ok=True)
+            (folder / CAPTURED_NAME).replace(self._path(request))
+            kept = sorted(self._folder.iterdir(), key=lambda path: path.stat().st_mtime_ns)
+            for path in kept[:-MAX_KEPT]:
+                path.unlink()
+
+    def has(self, request: EstimateTarget) -> bool:
+        """Whether there is one for the target, under the interpreter of the request's settings."""
+        try:
+            return self._path(request).is_file()
+        except SettingError:
+            return False
+
+    def estimate(self, request: EstimateTarget) -> TargetEstimate:
+        """Of what is there, for the GPU of the request's settings. Raises SettingError."""
+        captured = Captured.model_validate_json(self._path(request).read_bytes())
+        gpu = find_gpu(load_settings(request.directory, request.settings).target_gpu)
+        return estimate_captured(captured, request.target, gpu)
+
+    # --- below
+
+    def _path(self, request: EstimateTarget) -> Path:
+        python = load_settings(request.directory, request.settings).python
+        about = json.dumps([str(request.directory), request.target, bool(request.cells), str(python)])
+        return self._folder / f"{hashlib.sha256(about.encode(errors='replace')).hexdigest()}.json"
+
+
+def estimate_captured(captured: Captured, target: str, gpu: GpuSpec) -> TargetEstimate:
+    """The estimate of each line, in the lines of the file or of the cells put together."""
+    found = estimate_lines(target, captured.task, gpu)
+    return found if captured.generated is None else _in_cells(found, captured.generated)
+
+
+# --- below
+
+
+def _in_cells(found: TargetEstimate, generated: Path) -> TargetEstimate:
+    """The lines of the generated file as lines of the cells, which have one less above them."""
+    notebook = str(origin_of(generated).file)
+    lines = [
+        line.model_copy(update={"file": notebook, "line": line.line - 1})
+        for line in found.lines
+        if Path(line.file) == generated
+    ]
+    return found.model_copy(update={"lines": tuple(lines)})
