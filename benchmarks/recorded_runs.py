@@ -2,12 +2,14 @@
 
     python benchmarks/recorded_runs.py replay [--only NAME]...            # any machine: which replies are right
     python benchmarks/recorded_runs.py measure [--group NAME]... [--device cuda]  # a GPU: their times against PyTorch's
+    python benchmarks/recorded_runs.py report [FILE]                # any machine: what `measure` wrote, floors anew
 
 `recorded_runs/` holds, for each task and strategy, the replies of one model as the `manual` provider took them:
 prompts as sent, replies as received. `replay` runs `kernel-lsp optimize --replay` on the CPU executor, prints what
 became of each reply and writes the kernels beside the recording. `measure` reaches a full verdict on each of these
 kernels, on those of the search that went on from them (`recorded_refine.py`) and on the generator's seeds, and compares
-the best of a search with the best of as many independent replies (best-of-n).
+the best of a search with the best of as many independent replies (best-of-n). Floors are computed, not measured:
+`report` computes them anew, and writes them and the means into the file.
 """
 
 from __future__ import annotations
@@ -37,10 +39,15 @@ from recorded_report import GROUPS, geomeans, print_report
 from kernel_lsp.config import load_settings
 from kernel_lsp.core.candidate import Candidate, Origin
 from kernel_lsp.core.measurement import Comparison, TimedBaseline
+from kernel_lsp.core.task import Task
 from kernel_lsp.core.verdict import Verdict
+from kernel_lsp.evaluate.cases import captured_sizes, graph_of
 from kernel_lsp.evaluate.session import Session
 from kernel_lsp.evolve.search import Proposer
 from kernel_lsp.generate.program import plan_program
+from kernel_lsp.gpu.estimate import estimate_eager
+from kernel_lsp.gpu.floor import shown_floor
+from kernel_lsp.gpu.specs import GpuSpec, find_gpu
 from kernel_lsp.source.pytorch import read_target
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -60,6 +67,7 @@ N_TASKS_AT_ONCE = 4
 PRICES = (3, 15)
 """Of prompts and replies: an assumption, like the next."""
 CHARACTERS_PER_TOKEN = 4
+MEASURED = "recorded_runs-nvidia_h200-2026-11-21.json"
 EMPTY_TARGET = "benchmarks/targets/one_number.py::one_more"
 EMPTY_KERNEL = """// kernel-lsp: 1
 // op: one_more(x: f32[1]) -> (out: f32[1])
@@ -94,6 +102,8 @@ def main() -> int:
     tasks = [task for task in read_tasks() if not options.only or task.name in options.only]
     if options.command == "replay":
         return _replay_all(tasks)
+    if options.command == "report":
+        return asyncio.run(_report(Path(options.file or FOLDER.parent / "results" / MEASURED)))
     return asyncio.run(_measure_all(tasks, options.group or GROUPS, options.device, Path(options.out)))
 
 
@@ -272,6 +282,35 @@ async def _measure(task: RecordedTask, groups: Sequence[str], device: str) -> di
     }
 
 
+async def _report(path: Path) -> int:
+    """Print the table of measured kernels with the floors that this version computes, and keep these in the file."""
+    report = json.loads(path.read_text())
+    gpu = find_gpu(next(task["gpu"].split(",")[0] for task in report["tasks"].values()))
+    async with Session(load_settings(ROOT, {"device": "cpu"})) as session:
+        for task in read_tasks():
+            captured = await session.capture(read_target(task.target, ROOT), with_backward=task.backward)
+            for times in _all_times(report["tasks"].get(task.name, {})):
+                for operation, each in times.items():
+                    each["floor_us"] = round(_floor_us(captured, operation.endswith("_backward"), gpu), 3)
+    report |= {"floors_of": datetime.date.today().isoformat(), "geomeans": geomeans(report)}
+    path.write_text(json.dumps(report, indent=1) + "\n")
+    print_report(report)
+    return 0
+
+
+def _all_times(task: dict[str, Any]) -> Iterator[dict[str, dict[str, Any]]]:
+    for best in task.get("summary", {}).values():
+        yield best.get("times", {})
+    for kernels in task.get("kernels", {}).values():
+        yield from (kernel["times"] for kernel in kernels)
+
+
+def _floor_us(task: Task, is_backward: bool, gpu: GpuSpec) -> float:
+    graph = graph_of(task, "backward" if is_backward else "forward")
+    sizes = captured_sizes(task)
+    return shown_floor(graph, sizes, gpu, estimate_eager(graph, sizes, gpu).n_operations).time_us
+
+
 def _best(group: Sequence[Verdict]) -> dict[str, Any]:
     """The best right kernel by its time over all operations, with its speed-ups by direction."""
     right = [verdict for verdict in group if verdict.is_correct and verdict.times]
@@ -311,7 +350,8 @@ def read_tasks() -> list[RecordedTask]:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("command", choices=("replay", "measure"))
+    parser.add_argument("command", choices=("replay", "measure", "report"))
+    parser.add_argument("file", nargs="?", help="what `measure` wrote, for `report`; the H200's by default")
     parser.add_argument("--only", action="append", default=[])
     parser.add_argument("--group", action="append", choices=GROUPS, help="what to measure; all groups by default")
     parser.add_argument("--device", default="cuda")

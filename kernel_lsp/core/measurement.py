@@ -137,7 +137,7 @@ class TimeFloor(Noun):
     """What nothing can beat on this GPU, for the same shapes."""
 
     time_us: float
-    """Compulsory bytes at the best bandwidth known, or the largest product at the arithmetic's peak rate."""
+    """Compulsory bytes at the best bandwidth known, all arithmetic at its peak rate, or a kernel that does nothing."""
     impossible_below_us: float
     """A shorter measured time is an error of measurement: the datasheet's bandwidth and the fastest unit, with margin,
     and nothing counted that might stay in L2."""

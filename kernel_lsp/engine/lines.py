@@ -11,7 +11,7 @@ from kernel_lsp.evaluate.cases import captured_sizes
 from kernel_lsp.gpu.aten import base_op
 from kernel_lsp.gpu.eager import EagerKernel, eager_run
 from kernel_lsp.gpu.estimate import EAGER_GAP_US, LAUNCH_US, estimate_eager
-from kernel_lsp.gpu.floor import shown_floor_us
+from kernel_lsp.gpu.floor import shown_floor
 from kernel_lsp.gpu.roofline import floor_us
 from kernel_lsp.gpu.specs import GpuSpec
 
@@ -31,7 +31,7 @@ def estimate_lines(target: str, task: Task, gpu: GpuSpec) -> TargetEstimate:
     return TargetEstimate(
         target=target,
         estimate=estimate,
-        floor_us=shown_floor_us(task.forward, sizes, gpu, estimate.n_operations),
+        floor_us=shown_floor(task.forward, sizes, gpu, estimate.n_operations).time_us,
         lines=tuple(sorted(lines, key=lambda line: -line.time_us)),
         notes=task.notes,
     )
@@ -40,7 +40,7 @@ def estimate_lines(target: str, task: Task, gpu: GpuSpec) -> TargetEstimate:
 def task_floor_us(task: Task, gpu: GpuSpec) -> float:
     """What a captured task's forward takes at best at its captured sizes: `TargetEstimate.floor_us`."""
     sizes = captured_sizes(task)
-    return shown_floor_us(task.forward, sizes, gpu, estimate_eager(task.forward, sizes, gpu).n_operations)
+    return shown_floor(task.forward, sizes, gpu, estimate_eager(task.forward, sizes, gpu).n_operations).time_us
 
 
 # --- below

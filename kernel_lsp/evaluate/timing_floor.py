@@ -16,7 +16,8 @@ from kernel_lsp.core.measurement import TimeFloor
 from kernel_lsp.core.plan import BoundOperation
 from kernel_lsp.core.task import Graph, GraphNode, TensorType
 from kernel_lsp.gpu.aten import base_op
-from kernel_lsp.gpu.floor import EMPTY_KERNEL_US, graph_bytes
+from kernel_lsp.gpu.estimate import estimate_eager
+from kernel_lsp.gpu.floor import shown_floor
 from kernel_lsp.gpu.roofline import US_PER_S, peak_rate
 from kernel_lsp.gpu.specs import GpuSpec
 
@@ -35,50 +36,37 @@ _LAYOUT = "cat clone expand permute reshape squeeze t transpose unsqueeze view _
 NEEDS_ALL = frozenset(f"{_POINTWISE} {_ROWS} {_LAYOUT}".split())
 """Operations that need every element of their floating operands when all of their result is asked for."""
 PRODUCTS = ("mm", "bmm", "addmm", "baddbmm")
-MEGA = 1e6
 
 
 def time_floor(graph: Graph, bound: BoundOperation, gpu: GpuSpec) -> TimeFloor:
     """The floor of one operation on one GPU, for the shapes that it is bound to."""
     needed, sizes = _needed(graph), _symbol_sizes(graph, bound)
-    shown, impossible, basis = EMPTY_KERNEL_US / US_PER_S, 0.0, f"a kernel that does nothing: {EMPTY_KERNEL_US} us"
+    shown = shown_floor(graph, sizes, gpu, estimate_eager(graph, sizes, gpu).n_operations)
+    impossible_s = max(_memory_s(needed, bound, gpu), _product_s(graph, needed, sizes, gpu))
+    impossible_us = MARGIN * impossible_s * US_PER_S
+    return TimeFloor(time_us=shown.time_us, impossible_below_us=impossible_us, basis=shown.basis)
+
+
+# --- below: what every right kernel takes, in seconds
+
+
+def _memory_s(needed: frozenset[str], bound: BoundOperation, gpu: GpuSpec) -> float:
+    """What is written may still be in L2 when the kernel has ended."""
     n_read = sum(tensor.n_bytes for tensor in bound.tensors if tensor.role == "input" and tensor.name in needed)
     n_written = sum(tensor.n_bytes for tensor in bound.tensors if tensor.role == "output")
-    for seconds, certain_seconds, text in (
-        _memory_limit(graph_bytes(graph, sizes), n_read, n_written, gpu),
-        _product_limit(graph, needed, sizes, gpu),
-    ):
-        impossible = max(impossible, certain_seconds)
-        if seconds > shown:
-            shown, basis = seconds, text
-    return TimeFloor(time_us=shown * US_PER_S, impossible_below_us=MARGIN * impossible * US_PER_S, basis=basis)
+    return (n_read + max(0, n_written - gpu.l2_bytes)) / gpu.datasheet_bandwidth
 
 
-# --- below: limits in seconds: as shown, as certain, in words
-
-
-def _memory_limit(n_bytes: int, n_read: int, n_written: int, gpu: GpuSpec) -> tuple[float, float, str]:
-    """`n_bytes` are read or written by any usual kernel, `n_read` and `n_written` by every right one. What is written
-    may still be in L2 when the kernel has ended."""
-    certain = n_read + max(0, n_written - gpu.l2_bytes)
-    text = f"{n_bytes / MEGA:.3g} MB at {gpu.bandwidth / 1e12:.3g} TB/s ({gpu.bandwidth_kind})"
-    return n_bytes / gpu.bandwidth, certain / gpu.datasheet_bandwidth, text
-
-
-def _product_limit(
-    graph: Graph, needed: frozenset[str], sizes: Mapping[str, int], gpu: GpuSpec
-) -> tuple[float, float, str]:
-    """Of the largest matrix product alone: what follows may make the others unnecessary, by association. The certain
-    limit has f32 on the tensor cores, where several products of fewer bits can make an exact one."""
-    found = (0.0, 0.0, "")
+def _product_s(graph: Graph, needed: frozenset[str], sizes: Mapping[str, int], gpu: GpuSpec) -> float:
+    """Of the largest matrix product alone: what follows may make the others unnecessary, by association. f32 runs on
+    the tensor cores, where several products of fewer bits can make an exact one."""
+    found = 0.0
     for node in graph.nodes:
-        if base_op(node.op) not in PRODUCTS or node.name not in needed or node.types[0] is None:
-            continue
-        n_operations, dtype = _n_operations(graph, node, sizes), node.types[0].dtype
-        rate = peak_rate(gpu, dtype)
-        fastest = max(rate, gpu.tf32_rate) if dtype is DType.F32 else rate
-        text = f"{n_operations / 1e9:.3g} GFLOP at {rate / 1e12:.3g} TFLOP/s"
-        found = max(found, (n_operations / rate, n_operations / fastest, text))
+        if base_op(node.op) in PRODUCTS and node.name in needed and node.types[0] is not None:
+            dtype = node.types[0].dtype
+            rate = peak_rate(gpu, dtype)
+            fastest = max(rate, gpu.tf32_rate) if dtype is DType.F32 else rate
+            found = max(found, _n_operations(graph, node, sizes) / fastest)
     return found
 
 

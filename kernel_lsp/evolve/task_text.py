@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from kernel_lsp.core.task import Graph, Task, TaskScalar, TensorType
 from kernel_lsp.evaluate.cases import captured_sizes
 from kernel_lsp.gpu.estimate import estimate_eager
-from kernel_lsp.gpu.floor import graph_floor_us
+from kernel_lsp.gpu.floor import graph_floor
 from kernel_lsp.gpu.specs import GpuSpec
 
 
@@ -52,7 +52,8 @@ def task_floor_us(task: Task, gpu: GpuSpec) -> float:
     """Of the forward, and of the backward where there is one, at the captured sizes."""
     sizes = captured_sizes(task)
     graphs = [task.forward] if task.backward is None else [task.forward, task.backward]
-    return sum(graph_floor_us(graph, sizes, gpu, estimate_eager(graph, sizes, gpu).n_operations) for graph in graphs)
+    floors = (graph_floor(graph, sizes, gpu, estimate_eager(graph, sizes, gpu).n_operations) for graph in graphs)
+    return sum(floor.time_us for floor in floors)
 
 
 # --- below

@@ -10,25 +10,42 @@ from math import prod
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.task import Graph, GraphNode
 from kernel_lsp.gpu.aten import FILLS, GATHERS, TOGETHER, VIEWS, base_op, is_heavy
-from kernel_lsp.gpu.roofline import floor_us
+from kernel_lsp.gpu.roofline import floor_us, peak_rate
 from kernel_lsp.gpu.specs import GpuSpec
 from kernel_lsp.gpu.values import GraphValues
 
+MEGA, GIGA, TERA = 1e6, 1e9, 1e12
 EMPTY_KERNEL_US = 1.18
 """Device time of a kernel that does nothing, measured on one H200 (``empty_kernel_us`` of
 benchmarks/results/recorded_runs-nvidia_h200-2026-11-21.json): whatever is run takes one launch."""
 
 
-def shown_floor_us(graph: Graph, sizes: Mapping[str, int], gpu: GpuSpec, n_operations: int) -> float:
-    """What people are shown as the floor, in microseconds: that of the graph, or a kernel that does nothing."""
-    return max(graph_floor_us(graph, sizes, gpu, n_operations), EMPTY_KERNEL_US)
+@dataclass(frozen=True)
+class Floor:
+    """In microseconds. `basis` says which limit it is, e.g. ``134 MB at 4.3 TB/s (measured)``."""
+
+    time_us: float
+    basis: str
 
 
-def graph_floor_us(graph: Graph, sizes: Mapping[str, int], gpu: GpuSpec, n_operations: int) -> float:
-    """Microseconds on `gpu` at the given sizes; `n_operations` are the floating-point operations of the graph. Raises
-    ExpressionError for a size without a value."""
+def shown_floor(graph: Graph, sizes: Mapping[str, int], gpu: GpuSpec, n_operations: int) -> Floor:
+    """What people are shown as the floor: that of the graph, or a kernel that does nothing."""
+    floor = graph_floor(graph, sizes, gpu, n_operations)
+    empty = Floor(EMPTY_KERNEL_US, f"a kernel that does nothing: {EMPTY_KERNEL_US} us")
+    return max(floor, empty, key=lambda each: each.time_us)
+
+
+def graph_floor(graph: Graph, sizes: Mapping[str, int], gpu: GpuSpec, n_operations: int) -> Floor:
+    """Compulsory bytes at the best bandwidth known, or `n_operations`, the floating-point operations of the graph, at
+    the peak rate of its result's dtype. Raises ExpressionError for a size without a value."""
     dtype = graph.outputs[0].type.dtype if graph.outputs and graph.outputs[0].type is not None else DType.F32
-    return floor_us(gpu, n_bytes=graph_bytes(graph, sizes), n_operations=n_operations, dtype=dtype)
+    n_bytes = graph_bytes(graph, sizes)
+    time_us = floor_us(gpu, n_bytes=n_bytes, n_operations=n_operations, dtype=dtype)
+    if time_us > floor_us(gpu, n_bytes=n_bytes, n_operations=0):
+        rate = peak_rate(gpu, dtype)
+        return Floor(time_us, f"{n_operations / GIGA:.3g} GFLOP at {rate / TERA:.3g} TFLOP/s")
+    bandwidth = f"{gpu.bandwidth / TERA:.3g} TB/s ({gpu.bandwidth_kind})"
+    return Floor(time_us, f"{n_bytes / MEGA:.3g} MB at {bandwidth}")
 
 
 def graph_bytes(graph: Graph, sizes: Mapping[str, int]) -> int:

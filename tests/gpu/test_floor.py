@@ -8,7 +8,7 @@ import pytest
 
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.task import TensorType
-from kernel_lsp.gpu.floor import EMPTY_KERNEL_US, graph_bytes, graph_floor_us, shown_floor_us
+from kernel_lsp.gpu.floor import EMPTY_KERNEL_US, graph_bytes, graph_floor, shown_floor
 from kernel_lsp.gpu.specs import find_gpu
 
 from .graphs import graph, node, tensor_type
@@ -80,5 +80,5 @@ def test_what_only_lends_its_shape_is_not_read() -> None:
 
 def test_small_work_is_shown_a_launch_as_its_floor() -> None:
     small = graph({"x": ONE}, node("y", "exp", ("x",), ONE))
-    assert graph_floor_us(small, {}, H200, 1) < 0.001
-    assert shown_floor_us(small, {}, H200, 1) == EMPTY_KERNEL_US
+    assert graph_floor(small, {}, H200, 1).time_us < 0.001
+    assert shown_floor(small, {}, H200, 1).time_us == EMPTY_KERNEL_US
