@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from kernel_lsp.ptx.flow import CARRY, Block, build_blocks, live_after
+from kernel_lsp.ptx.ir_text import IrText
 from kernel_lsp.ptx.layout import (
     ENTRY_BYTES,
     PARAM_WINDOW,
@@ -79,6 +80,8 @@ class EmittedKernel:
     n_frame_bytes: int
     can_spin: bool
     uses_clusters: bool
+    warp_functions: dict[str, str]
+    """By name, the IR of what warps of this kernel do together."""
 
 
 Handler = Callable[["Emitter", Instruction], None]
@@ -115,10 +118,11 @@ class _Places:
         self.n_bytes = start + variable.n_bytes
 
 
-class Emitter:
+class Emitter(IrText):
     """State of one kernel's translation, and the operations that instruction handlers are written in."""
 
     def __init__(self, kernel: Function, symbols: dict[str, int], shared_variables: Sequence[Variable]) -> None:
+        super().__init__()
         self.kernel, self.symbols = kernel, symbols
         self.blocks = build_blocks(kernel)
         self.shared = _shared_layout(kernel, shared_variables)
@@ -130,45 +134,18 @@ class Emitter:
                 (self.local if variable.space == "local" else self.arguments).add(variable)
         self.storage = {name: llvm_type(kind) for name, kind in kernel.registers.items()}
         self.storage[CARRY] = "i1"
-        self.lines: list[str] = []
         self.sites: list[Site] = []
         self.resume_labels: list[str] = []
         self.yields: list[Instruction | None] = []
         self.position = 0
         self.slots: dict[str, int] = {}
         self.used_registers: dict[str, None] = {}
-        self.faults: list[tuple[str, str]] = []
-        self.n_names = 0
+        self.warp_functions: dict[str, str] = {}
+        self.n_matrix_bytes = 0
         self.can_spin = _can_spin(self.blocks)
         self.maps_addresses = any(i.opcode == "mapa" for block in self.blocks for i in block.instructions)
         """Whether an address of shared memory may be another block's."""
         self.live: dict[int, frozenset[str]] = {}
-
-    # text
-
-    def name(self) -> str:
-        self.n_names += 1
-        return f"%t{self.n_names}"
-
-    def label(self) -> str:
-        self.n_names += 1
-        return f"l{self.n_names}"
-
-    def op(self, text: str) -> str:
-        """Append ``name = text`` and return the name."""
-        name = self.name()
-        self.lines.append(f"  {name} = {text}")
-        return name
-
-    def line(self, text: str) -> None:
-        self.lines.append("  " + text)
-
-    def begin(self, label: str) -> None:
-        self.lines.append(label + ":")
-
-    def call(self, llvm_result: str, function: str, *arguments: str) -> str:
-        """Call `function` with arguments given as ``type value``."""
-        return self.op(f"call {llvm_result} @{function}({', '.join(arguments)})")
 
     # operands
 
@@ -273,9 +250,6 @@ class Emitter:
             return masks[which]
         return self.op(f"xor i32 -1, {up_to if which == 'gt' else below}")
 
-    def field(self, base: str, offset: int) -> str:
-        return self.op(f"getelementptr i8, ptr {base}, i64 {offset}")
-
     def launch_field(self, field_offset: int) -> str:
         return self.op(f"load i64, ptr {self.field('%launch', field_offset)}")
 
@@ -284,6 +258,11 @@ class Emitter:
 
     def store_thread_field(self, field_offset: int, value: str) -> None:
         self.line(f"store i64 {value}, ptr {self.field('%thread', field_offset)}")
+
+    def matrix_area(self, n_bytes: int) -> str:
+        """Where a thread leaves what it gives to its warp, and finds what it gets: at least so many bytes."""
+        self.n_matrix_bytes = max(self.n_matrix_bytes, n_bytes)
+        return "%matrix"
 
     # faults and yields
 
@@ -307,6 +286,16 @@ class Emitter:
         self.op(f"call i64 @fault(i64 %context.i, i64 %thread.i, i64 {site}, i64 0, i64 {int(kind)}) cold")
         self.line("br label %fault")
         self.begin(self.label())
+
+    def fault_unless(self, is_fine: str, site: Site, address: str, kind: FaultKind) -> None:
+        """End the thread with a fault at that address where `is_fine` is false."""
+        fine, bad = self.label(), self.label()
+        self.line(f"br i1 {is_fine}, label %{fine}, label %{bad}, !prof !0")
+        self.begin(bad)
+        place = f"i64 {self.site(site)}, i64 {address}, i64 {int(kind)}"
+        self.op(f"call i64 @fault(i64 %context.i, i64 %thread.i, {place}) cold")
+        self.line("br label %fault")
+        self.begin(fine)
 
     def yield_to_scheduler(self, instruction: Instruction | None, live: frozenset[str], status: Status) -> None:
         """Save what lives on, return `status`, and go on here when resumed."""
@@ -428,7 +417,8 @@ class Emitter:
             assert all(target < len(self.blocks) for target in block.targets)
         frame = Thread.FRAME + FRAME_SLOT_BYTES * len(self.slots)
         arguments_at = _round_up(frame, 16)
-        text = "\n".join([*self.head(arguments_at), *self.lines, *self.tail()])
+        matrix_at = _round_up(arguments_at + self.arguments.n_bytes, 16)
+        text = "\n".join([*self.head(arguments_at, matrix_at), *self.lines, *self.tail()])
         return EmittedKernel(
             name=self.kernel.name,
             text=text,
@@ -439,12 +429,13 @@ class Emitter:
             parameters=tuple((self.parameters.offsets[variable.name], variable) for variable in self.kernel.parameters),
             n_parameter_bytes=self.parameters.n_bytes,
             n_local_bytes=_round_up(self.local.n_bytes, 16),
-            n_frame_bytes=_round_up(arguments_at + self.arguments.n_bytes, 64),
+            n_frame_bytes=_round_up(matrix_at + self.n_matrix_bytes, 64),
             can_spin=self.can_spin,
             uses_clusters=self.maps_addresses or _mentions_clusters(self.blocks),
+            warp_functions=self.warp_functions,
         )
 
-    def head(self, arguments_at: int) -> list[str]:
+    def head(self, arguments_at: int, matrix_at: int) -> list[str]:
         arguments = (
             "ptr noalias %thread, ptr noalias %counts, ptr noalias readonly %table, ptr noalias readonly %launch"
         )
@@ -454,6 +445,7 @@ class Emitter:
             "  %context.i = ptrtoint ptr %context to i64",
             "  %thread.i = ptrtoint ptr %thread to i64",
             f"  %arguments = getelementptr i8, ptr %thread, i64 {arguments_at}",
+            f"  %matrix = getelementptr i8, ptr %thread, i64 {matrix_at}",
             f"  %resume.slot = getelementptr i8, ptr %thread, i64 {int(Thread.RESUME)}",
             f"  %fuel.slot = getelementptr i8, ptr %thread, i64 {int(Thread.FUEL)}",
             "  %fuel = alloca i64",
@@ -530,7 +522,12 @@ _CONSTANT_REGISTERS = {
     "%gridid": 1,
     "%nwarpid": 64,
 }
-YIELDING_OPCODES = frozenset(["bar", "barrier", "shfl", "vote", "match", "activemask", "redux", "elect"])
+YIELDING_OPCODES = frozenset(
+    (
+        *("bar", "barrier", "shfl", "vote", "match", "activemask", "redux", "elect"),
+        *("mma", "wmma", "ldmatrix", "stmatrix", "movmatrix"),
+    )
+)
 
 
 def _may_yield(block: Block) -> bool:

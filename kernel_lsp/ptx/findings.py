@@ -11,10 +11,12 @@ from kernel_lsp.ptx.layout import (
     CLUSTER_OFFSET_HALF,
     FIRST_CLUSTER_WINDOW,
     LOCAL_WINDOW,
+    MATRIX_STRIDE_BYTES,
     N_WINDOWS,
     NULL_WINDOW,
     PARAM_WINDOW,
     SHARED_WINDOW,
+    WARP_SIZE,
     WINDOW_SHIFT,
     FaultKind,
     window_base,
@@ -137,6 +139,10 @@ def describe(fault: Fault, memory: MemoryMap) -> tuple[str, str]:
         return "race", _describe_race(fault, memory)
     if fault.kind == FaultKind.CLUSTER_STEP:
         return "cluster-barrier", _describe_step(fault.site)
+    if fault.kind in (FaultKind.WARP_INCOMPLETE, FaultKind.WARP_DISAGREES):
+        return "incomplete-warp", _describe_warp(fault)
+    if fault.kind in (FaultKind.MATRIX_ADDRESS, FaultKind.MATRIX_STRIDE):
+        return "misaligned-access", _describe_alignment(fault, memory)
     if fault.kind in (FaultKind.BLOCK_NOT_STARTED, FaultKind.BLOCK_ENDED):
         return "cluster-memory", _describe_absent_block(fault)
     return _describe_access(fault, memory)
@@ -189,6 +195,25 @@ def _describe_step(site: Site) -> str:
     if site.instruction.has("arrive"):
         return "arrives at the barrier of the cluster again without having waited there"
     return "waits at the barrier of the cluster without having arrived there"
+
+
+def _describe_warp(fault: Fault) -> str:
+    """The address of such a fault is the mask of the lanes that take part."""
+    if fault.kind == FaultKind.WARP_DISAGREES:
+        return "the lanes of a warp give different addresses or strides for one matrix; all must give the same"
+    n_lanes = fault.address.bit_count()
+    return (
+        f"{n_lanes} lanes of a warp take part in {fault.site.instruction.opcode}, which needs all {WARP_SIZE} of them"
+    )
+
+
+def _describe_alignment(fault: Fault, memory: MemoryMap) -> str:
+    what = "reads" if fault.site.is_read else "writes"
+    if fault.kind == FaultKind.MATRIX_STRIDE:
+        return f"{what} a matrix whose rows are {fault.address} bytes apart, not a multiple of {MATRIX_STRIDE_BYTES}"
+    target = _find_target(fault, memory)
+    place = f"byte {fault.address - target.start} of {target.name}" if target else f"address {fault.address:#x}"
+    return f"{what} a matrix at {place}, not a multiple of {fault.site.n_bytes}"
 
 
 def _describe_absent_block(fault: Fault) -> str:

@@ -80,7 +80,7 @@ def live_in(block: Block) -> frozenset[str]:
 
 def defined(instruction: Instruction) -> Iterator[str]:
     """Names of the registers that the instruction writes."""
-    if instruction.operands and instruction.opcode not in _WITHOUT_RESULT:
+    if instruction.operands and _has_result(instruction):
         yield from _registers(instruction.operands[0])
     if instruction.has("cc"):
         yield CARRY
@@ -89,7 +89,7 @@ def defined(instruction: Instruction) -> Iterator[str]:
 def used(instruction: Instruction) -> Iterator[str]:
     """Names of the registers that the instruction reads."""
     operands = instruction.operands
-    has_result = instruction.opcode not in _WITHOUT_RESULT
+    has_result = _has_result(instruction)
     for operand in operands[1:] if has_result else operands:
         yield from _registers(operand)
     if has_result and operands and isinstance(operands[0], Address):
@@ -99,6 +99,11 @@ def used(instruction: Instruction) -> Iterator[str]:
 
 
 # --- below
+
+
+def _has_result(instruction: Instruction) -> bool:
+    is_matrix_store = instruction.opcode == "wmma" and instruction.has("store")
+    return instruction.opcode not in _WITHOUT_RESULT and not is_matrix_store
 
 
 class _Builder:

@@ -19,9 +19,11 @@ from kernel_lsp.ptx import (
     cooperation,
     floating,
     integer,
+    matrices,
     memory,
     races,
     scheduler,
+    warp_matrices,
 )
 from kernel_lsp.ptx.emitter import EmittedKernel, emit_kernel
 from kernel_lsp.ptx.endless import EndlessLoop, endless_among
@@ -38,9 +40,16 @@ HANDLERS = {
     **conversion.HANDLERS,
     **memory.HANDLERS,
     **cooperation.HANDLERS,
+    **matrices.HANDLERS,
     **clusters.HANDLERS,
 }
 """What translates each opcode."""
+NATIVE_FUNCTIONS = (
+    *scheduler.FUNCTIONS,
+    *cluster_scheduler.FUNCTIONS,
+    *races.FUNCTIONS,
+    *warp_matrices.FUNCTIONS,
+)
 LIBM_FUNCTIONS = (
     *("exp2f", "log2f", "sinf", "cosf", "tanhf", "fma", "fmaf"),
     *("floor", "floorf", "ceil", "ceilf", "trunc", "truncf", "roundeven", "roundevenf"),
@@ -93,9 +102,7 @@ class Compiler:
         llvm.initialize_native_target()
         llvm.initialize_native_asmprinter()
         _add_library_symbols()
-        self._scheduler = self._compile(
-            translate((*scheduler.FUNCTIONS, *cluster_scheduler.FUNCTIONS, *races.FUNCTIONS)), SCHEDULER_PASSES
-        )
+        self._scheduler = self._compile(translate(NATIVE_FUNCTIONS), SCHEDULER_PASSES)
         self.run_queue = self._scheduler.get_function_address("run_queue")
         self.run_cluster_queue = self._scheduler.get_function_address("run_cluster_queue")
         self.run_cluster = self._scheduler.get_function_address("run_cluster")
@@ -164,7 +171,8 @@ def _mentioned_symbols(kernel: Function) -> set[str]:
 
 
 def _module_text(kernels: list[EmittedKernel]) -> str:
-    body = "\n".join(kernel.text for kernel in kernels)
+    warp_functions = {name: text for kernel in kernels for name, text in kernel.warp_functions.items()}
+    body = "\n".join([*(kernel.text for kernel in kernels), *warp_functions.values()])
     declarations = (
         "declare i64 @check(i64, i64, i64, i64)\n"
         "declare i64 @check_shared(i64, i64, i64, i64)\n"

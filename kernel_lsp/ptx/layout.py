@@ -41,6 +41,8 @@ SHADOW_STORE = INITIALISED | WRITTEN_BY_KERNEL
 MAX_PARAMETER_BYTES = 32764  # sm_70 and newer, PTX ISA 8.1
 N_BARRIERS = 16
 WARP_SIZE = 32
+MATRIX_STRIDE_BYTES = 16
+"""The distance between rows or columns of a matrix is a multiple of this (programming guide, `load_matrix_sync`)."""
 
 
 def window_base(window: int) -> int:
@@ -97,6 +99,10 @@ class Thread(IntEnum):
     C = 104
     RESULT = 112
     RESULT_PREDICATE = 120
+    MATRIX_AREA = 112
+    """Of a matrix instruction, which gives no `RESULT`: the address of what the thread gives to its warp, and gets."""
+    WARP_FUNCTION = 120
+    """The address of what the warp then calls, or 0 (`kernel_lsp.ptx.warp_functions`)."""
     CLUSTER_STEP = 128
     """Twice the cluster barriers that the thread has passed, and one more from its arrival to the end of its wait."""
     FRAME = 136
@@ -250,6 +256,14 @@ class FaultKind(IntEnum):
     RACE_OF_BLOCKS = 8
     RACE_OF_THREADS = 9
     """Arrives at the barrier of the cluster twice without a wait, or waits without having arrived."""
+    WARP_INCOMPLETE = 16
+    """A matrix instruction in which not all 32 lanes take part."""
+    WARP_DISAGREES = 17
+    """A matrix instruction whose lanes give different addresses or strides."""
+    MATRIX_ADDRESS = 18
+    """Not aligned."""
+    MATRIX_STRIDE = 19
+    """Not a multiple of 16 bytes; the fault's address is the stride in bytes."""
 
 
 class Operation(IntEnum):
@@ -276,6 +290,7 @@ class Operation(IntEnum):
     WARP_SYNC = 19
     ACTIVE_MASK = 20
     ELECT = 21
+    MATRIX = 22
     BARRIER_SYNC = 32
     BARRIER_ARRIVE = 33
     BARRIER_POPC = 34

@@ -115,16 +115,26 @@ def locate(
     e: Emitter, i: Instruction, operand: Operand, n_bytes: int, *, reads: bool, writes: bool, space: str | None = None
 ) -> str:
     """Emit the check of an access and return the host pointer; leaves the kernel when the check fails."""
-    if not isinstance(operand, Address):
-        raise UnsupportedPtxError("an access without an address", i)
     if i.has("async") and i.opcode != "cp":
         raise UnsupportedPtxError("an asynchronous access of shared memory", i)
+    space = space or space_of(i)
+    if space == "param" and isinstance(operand, Address):
+        return _parameter_pointer(e, i, operand)
+    return locate_at(e, i, operand_address(e, i, operand), n_bytes, reads=reads, writes=writes, space=space)
+
+
+def operand_address(e: Emitter, i: Instruction, operand: Operand) -> str:
+    """The address that an operand ``[base + offset]`` stands for."""
+    if not isinstance(operand, Address):
+        raise UnsupportedPtxError("an access without an address", i)
+    base = e.read(operand.base, "i64")
+    return e.op(f"add i64 {base}, {operand.offset}") if operand.offset else base
+
+
+def locate_at(e: Emitter, i: Instruction, address: str, n_bytes: int, *, reads: bool, writes: bool, space: str) -> str:
+    """As `locate`, for an address that has been computed; parameters have none."""
     if n_bytes > MAX_ACCESS_BYTES:
         raise UnsupportedPtxError(f"an access of {n_bytes} bytes", i)
-    space = space or _space(i)
-    if space == "param":
-        return _parameter_pointer(e, i, operand)
-    address = _address(e, operand)
     site = e.site(Site(i, space, n_bytes, reads, writes))
     info = access_info(site, n_bytes, reads=reads, writes=writes, strong=i.has(*STRONG_MODIFIERS))
     if space == "shared":
@@ -134,6 +144,15 @@ def locate(
     if space == "cluster":
         address = remote_pointer_address(e, address)
     return _generic_pointer(e, address, info, n_bytes, reads=reads, writes=writes)
+
+
+def space_of(i: Instruction) -> str:
+    """The state space that an access names, or ``generic``; ``cluster`` is the shared memory of its blocks."""
+    for modifier in i.modifiers:
+        name = modifier.split("__")[0]
+        if name in ("global", "shared", "local", "param", "const"):
+            return "cluster" if modifier == "shared__cluster" else name
+    return "generic"
 
 
 HANDLERS: dict[str, Handler] = {
@@ -165,21 +184,8 @@ HANDLERS: dict[str, Handler] = {
 # --- below: addresses
 
 
-def _space(i: Instruction) -> str:
-    for modifier in i.modifiers:
-        name = modifier.split("__")[0]
-        if name in ("global", "shared", "local", "param", "const"):
-            return "cluster" if modifier == "shared__cluster" else name
-    return "generic"
-
-
 def _vector_length(i: Instruction) -> int:
     return next((_VECTOR[modifier] for modifier in i.modifiers if modifier in _VECTOR), 1)
-
-
-def _address(e: Emitter, operand: Address) -> str:
-    base = e.read(operand.base, "i64")
-    return e.op(f"add i64 {base}, {operand.offset}") if operand.offset else base
 
 
 def _parameter_pointer(e: Emitter, i: Instruction, operand: Address) -> str:
@@ -189,7 +195,7 @@ def _parameter_pointer(e: Emitter, i: Instruction, operand: Address) -> str:
             return e.field("%launch", Launch.PARAMETERS + e.parameters.offsets[name] + offset)
         return e.field("%arguments", e.arguments.offsets[name] + offset)
     base = window_base(PARAM_WINDOW) - Launch.PARAMETERS
-    offset_in_launch = e.op(f"sub i64 {_address(e, operand)}, {base}")
+    offset_in_launch = e.op(f"sub i64 {operand_address(e, i, operand)}, {base}")
     n_bytes = WIDTH_BITS[i.types()[-1]] // 8 * _vector_length(i)
     last = Launch.PARAMETERS + e.parameters.n_bytes - n_bytes
     site = e.site(Site(i, "param", n_bytes, True, False))

@@ -52,9 +52,14 @@ def call_thread(function: int, thread: int, counts: int, table: int, launch: int
     return kind(function)(thread, counts, table, launch, context)
 
 
+def call_warp(function: int, first: int, stride: int) -> int:
+    """Run a function of `kernel_lsp.ptx.warp_functions`."""
+    return int(ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)(function)(first, stride))
+
+
 INTRINSICS: dict[str, Callable[..., Any]] = {
     function.__name__: function
-    for function in (load64, store64, load8, fill, count_trailing_zeros, shift_right, call_thread)
+    for function in (load64, store64, load8, fill, count_trailing_zeros, shift_right, call_thread, call_warp)
 }
 
 _DECLARATIONS = """
@@ -283,3 +288,6 @@ class _FunctionTranslator:
     def intrinsic_call_thread(self, function: str, *arguments: str) -> str:
         pointers = ", ".join(f"ptr {self.pointer(argument)}" for argument in arguments)
         return self.emit(f"call i64 {self.pointer(function)}({pointers})")
+
+    def intrinsic_call_warp(self, function: str, first: str, stride: str) -> str:
+        return self.emit(f"call i64 {self.pointer(function)}(i64 {first}, i64 {stride})")

@@ -456,6 +456,9 @@ def _declarations(text: str) -> str:
             name = f"llvm.fpto{sign}i.sat.{integer}.{floating}"
             if f"@{name}(" in text:
                 lines.append(f"declare {integer} @{name}({_LLVM_NAME[floating]})")
+    for count in sorted(set(re.findall(r"@llvm\.fma\.v(\d+)f64\(", text))):
+        vector = f"<{count} x double>"
+        lines.append(f"declare {vector} @llvm.fma.v{count}f64({vector}, {vector}, {vector})")
     if "@tanhf(" in text:
         lines.append("declare float @tanhf(float)")
     return "\n".join(lines)

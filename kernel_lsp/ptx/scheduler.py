@@ -33,6 +33,7 @@ from kernel_lsp.ptx.layout import (
 )
 from kernel_lsp.ptx.native import call_thread, count_trailing_zeros, fill, load8, load64, shift_right, store64
 from kernel_lsp.ptx.races import is_race
+from kernel_lsp.ptx.warp_matrices import perform_matrix
 
 BLOCK_ID_MASK = (1 << 48) - 1
 TRACE_BLOCK = 1 << 48
@@ -253,14 +254,17 @@ def run_warp(context: int, first: int, n_lanes: int) -> int:
                     return n_out_of_fuel
         if n_waiting == 0:
             return n_out_of_fuel
-        if resolve_warp(context, first, n_lanes) == 0:
+        n_performed = resolve_warp(context, first, n_lanes)
+        if n_performed < 0:
+            return -1
+        if n_performed == 0:
             return n_out_of_fuel
         store64(context + Context.EPOCH, load64(context + Context.EPOCH) + 1)
     return 0
 
 
 def resolve_warp(context: int, first: int, n_lanes: int) -> int:
-    """Perform each warp operation whose lanes have all arrived. Returns how many were performed."""
+    """Perform each warp operation whose lanes have all arrived. Returns how many were performed, -1 after a fault."""
     stride = load64(context + Context.THREAD_STRIDE)
     live = 0
     waiting = 0
@@ -285,6 +289,11 @@ def resolve_warp(context: int, first: int, n_lanes: int) -> int:
             rest &= rest - 1
         waiting &= ~group
         if operation == Operation.ACTIVE_MASK or (mask & live & ~group) == 0:
+            if operation == Operation.MATRIX:
+                kind = perform_matrix(first, stride, group)
+                if kind != 0:
+                    fault(context, leader, load64(leader + Thread.C), group, kind)
+                    return -1
             perform(first, stride, group, operation)
             n_performed += 1
     return n_performed
@@ -300,7 +309,7 @@ def perform(first: int, stride: int, group: int, operation: int) -> int:
         match_lanes(first, stride, group, operation)
     elif operation <= Operation.REDUX_XOR:
         reduce_lanes(first, stride, group, operation)
-    elif operation != Operation.WARP_SYNC:
+    elif operation != Operation.WARP_SYNC and operation != Operation.MATRIX:
         give_mask(first, stride, group)
     rest = group
     while rest != 0:
