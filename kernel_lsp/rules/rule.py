@@ -63,7 +63,8 @@ class Check(Generic[Subject]):
 
     def findings(self, subject: Subject, at_most: int | None = None) -> list[RuleFinding]:
         """The first hits, with what they have of the rule."""
-        return [self._finding(hit) for hit in islice(self.hits(subject), at_most)]
+        hits = list(islice(self.hits(subject), at_most))
+        return list(map(self._finding, hits)) if hits else []
 
     def _finding(self, hit: Hit) -> RuleFinding:
         rule = self.rule

@@ -155,11 +155,19 @@ class _NodesOf:
 
 
 class _BinariesWith(_NodesOf):
-    """The binary expressions with any of some operators: those with others, the most nodes of all, are never made."""
+    """The binary expressions with any of some operators: those with others, the most nodes of all, are never made. It
+    is the operators that are looked for: a pattern for a node with a part stays open for as long as the node is, and a
+    sum of 500 terms is 500 nodes in each other."""
 
     def __init__(self, *operators: str) -> None:
         super().__init__()
-        self.patterns = tuple(f'(binary_expression operator: "{operator}")' for operator in operators)
+        self.patterns = tuple(f'"{operator}"' for operator in operators)
+
+    def __get__(self, function: Function, owner: type) -> list[Node]:
+        around = [token.parent for token in function.captured.get(self.name, [])]
+        binaries = [node for node in around if node is not None and node.type == "binary_expression"]
+        function.__dict__[self.name] = _in_order(binaries)
+        return binaries
 
 
 @dataclass(eq=False)

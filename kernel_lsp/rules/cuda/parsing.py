@@ -11,13 +11,16 @@ import tree_sitter_cuda
 from tree_sitter import Language, Node, Parser, Tree
 
 from kernel_lsp.rules.finding import TextEdit, TextRange
+from kernel_lsp.rules.pausing import uncollected
 
-_UNKNOWN_ATTRIBUTES = re.compile(
-    rb"\b__(?:cluster_dims|maxnreg|block_size|align)__\s*\([^()\n]*(?:\([^()\n]*\)[^()\n]*)*\)"
-)
+_ATTRIBUTES = (b"__cluster_dims__", b"__maxnreg__", b"__block_size__", b"__align__")
+_UNKNOWN_ATTRIBUTES = re.compile(rb"\b(?:" + b"|".join(_ATTRIBUTES) + rb")\s*\([^()\n]*(?:\([^()\n]*\)[^()\n]*)*\)")
 """Attributes that the grammar does not know. They and long tables are blanked: every position stays as it was."""
 _TABLE = re.compile(rb"(?<=[{,])[\s\d.,'+\-xXuUlLa-fA-F]{4096,}+(?<=[,\s\d.fFuUlLa-eA-E])(?=})")
 """The numbers of a long table, which take a parser a quarter of a second per megabyte, and which no rule is about."""
+_TABLE_BLOCK_BYTES = 2048
+_IN_TABLES = re.compile(rb"[\s\d.,'+\-xXuUlLa-fA-F]{2048}")
+"""A table covers a whole block of these, which most files have none of: to look at each costs next to nothing."""
 _BLANKS = bytes(byte if byte in b"\r\n" else ord(" ") for byte in range(256))
 _LINE_END = re.compile(rb"\r\n|\n|\r")
 
@@ -66,13 +69,12 @@ class ParsedCuda:
         return TextEdit(self.span(offset, offset), new_text)
 
 
+@uncollected
 def parse(text: str, previous: ParsedCuda | None = None) -> ParsedCuda:
     """The tree of `text`, with the parts of `previous` that did not change. Never raises; faults are ERROR nodes."""
     if previous is not None and previous.text == text:
         return previous
-    data = text.encode("utf-8", errors="replace")
-    data = _UNKNOWN_ATTRIBUTES.sub(lambda match: b" " * len(match.group()), data)
-    data = _TABLE.sub(lambda match: match.group().translate(_BLANKS), data)
+    data = _readable(text.encode("utf-8", errors="replace"))
     tree = _parser().parse(data) if previous is None else _parser().parse(data, _edited(previous, data))
     starts = (0, *(match.end() for match in _LINE_END.finditer(data)))
     return ParsedCuda(text, data, tree, starts, data.decode("ascii") if data.isascii() else None)
@@ -84,7 +86,19 @@ def language() -> Language:
     return Language(tree_sitter_cuda.language())
 
 
-# --- below: what changed between two texts
+# --- below: what the grammar reads
+
+
+def _readable(data: bytes) -> bytes:
+    """The text without what the grammar cannot read, or only slowly."""
+    if any(attribute in data for attribute in _ATTRIBUTES):
+        data = _UNKNOWN_ATTRIBUTES.sub(lambda match: b" " * len(match.group()), data)
+    if any(_IN_TABLES.match(data, start) for start in range(0, len(data), _TABLE_BLOCK_BYTES)):
+        data = _TABLE.sub(lambda match: match.group().translate(_BLANKS), data)
+    return data
+
+
+# --- what changed between two texts
 
 
 @lru_cache(maxsize=1)

@@ -8,6 +8,7 @@ from collections import OrderedDict
 from collections.abc import Iterator
 
 from kernel_lsp.rules.finding import RuleFinding, shifted_finding
+from kernel_lsp.rules.pausing import uncollected
 from kernel_lsp.rules.pytorch import cost, memory, precision, sync, usage
 from kernel_lsp.rules.pytorch.names import ModuleClass, Names, read_names
 from kernel_lsp.rules.pytorch.parsing import ParsedModule, parse
@@ -22,6 +23,7 @@ MAX_KEPT_FUNCTIONS = 4096
 """Of all files together; some hundred bytes each."""
 
 
+@uncollected
 def check(text: str, *, tree: ParsedModule | None = None) -> tuple[RuleFinding, ...]:
     """What the rules find in a Python file that imports torch, in the order of the text. Never raises.
 

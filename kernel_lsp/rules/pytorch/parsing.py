@@ -11,6 +11,7 @@ from itertools import pairwise
 from operator import itemgetter
 
 from kernel_lsp.rules.finding import TextEdit, TextRange
+from kernel_lsp.rules.pausing import uncollected
 
 MAX_FAULTS = 8
 """In top-level statements, after which each of them is read by itself."""
@@ -71,6 +72,7 @@ class ParsedModule:
         return min(column + (line == 1 and self.text.startswith(_BYTE_ORDER_MARK)), len(text) + 1)
 
 
+@uncollected
 def parse(text: str) -> ParsedModule:
     """The tree of `text`. Never raises: what does not parse is left out, statement by statement."""
     readable = text.encode("utf-8", errors="replace").decode("utf-8").removeprefix(_BYTE_ORDER_MARK)
