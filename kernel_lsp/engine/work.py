@@ -152,9 +152,14 @@ async def _check(request: Check, tell: Tell, scratch: Path) -> CheckResult:
 
 
 async def _profile(request: ProfileKernel, tell: Tell, scratch: Path) -> ProfileResult:
-    tell(StageStarted(message=f"profiling {request.kernel.name}"))
+    name = request.kernel.name
+    tell(StageStarted(message=f"profiling {name}"))
     settings = load_settings(request.directory, request.settings)
-    found = await profile_kernel(*_as_given(request, None, scratch), settings)
+
+    def say(stage: str) -> None:
+        tell(StageStarted(message=f"profiling {name}: {stage}"))
+
+    found = await profile_kernel(*_as_given(request, None, scratch), settings, say)
     if isinstance(found, ProfileReport):
         return ProfileResult(kernel=request.kernel, report=found)
     return ProfileResult(kernel=request.kernel, outcome=found)

@@ -7,7 +7,7 @@ print(report.summary())
 from __future__ import annotations
 
 import datetime
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -25,7 +25,7 @@ from kernel_lsp.evaluate.pipeline import Evaluator, ReadyRun
 from kernel_lsp.evaluate.profile_advice import advise
 from kernel_lsp.evaluate.profile_executor import executor_kernels
 from kernel_lsp.evaluate.profile_measured import measured_kernels
-from kernel_lsp.evaluate.profile_tools import NcuPages, launch_program, run_ncu, run_sanitizers, run_tidy
+from kernel_lsp.evaluate.profile_tools import N_PASSES, NcuPages, launch_program, run_ncu, run_sanitizers, run_tidy
 from kernel_lsp.evaluate.session import Session
 from kernel_lsp.evaluate.timing_floor import time_floor
 from kernel_lsp.gpu.estimate import estimate_operation
@@ -42,11 +42,18 @@ PROFILED_FOLDER = "profiled"
 TRACE_DEADLINE_S = 120.0
 NO_GPU = "needs a GPU"
 
+Tell = Callable[[str], None]
+
+
+def _ignore(_: str) -> None:
+    pass
+
 
 async def profile_kernel(
-    kernel: Path, target: str | None, directory: Path, settings: Settings
+    kernel: Path, target: str | None, directory: Path, settings: Settings, tell: Tell = _ignore
 ) -> ProfileReport | CheckOutcome:
-    """The profile; or why the kernel cannot be run at all. What single tools cannot do is in the report.
+    """The profile; or why the kernel cannot be run at all. What single tools cannot do is in the report. `tell` hears
+    what is done now, since tools take long.
 
     Raises UserError for a file that cannot be read or has no task, TargetError when the task cannot be captured.
     """
@@ -58,21 +65,23 @@ async def profile_kernel(
     candidate = Candidate(text=text, origin=Origin(proposer="user", description=str(kernel)))
     async with Session(settings) as session:
         index = await session.gpu_index()
+        tell("its task is captured")
         task = await session.capture(source, with_backward=parsed.plan.backward is not None)
         evaluator = await (session.executor(task) if index is None else session.evaluator(task))
-        return await profile_candidate(session, evaluator, task, candidate, kernel.name)
+        return await profile_candidate(session, evaluator, task, candidate, kernel.name, tell)
 
 
 async def profile_candidate(
-    session: Session, evaluator: Evaluator, task: Task, candidate: Candidate, file_name: str
+    session: Session, evaluator: Evaluator, task: Task, candidate: Candidate, file_name: str, tell: Tell = _ignore
 ) -> ProfileReport | CheckOutcome:
     """The profile of a candidate of the session's task, which the report calls `file_name`; as `profile_kernel`."""
     index = await session.gpu_index()
     copy = _copy(candidate, session.settings.cache_directory)
+    tell("it is compiled")
     ready = await evaluator.ready_runs(candidate, str(copy))
     if not isinstance(ready, list):
         return ready
-    profiled = _Profiled(session, evaluator, task, ready, file_name, copy)
+    profiled = _Profiled(session, evaluator, task, ready, file_name, copy, tell)
     return await (profiled.count() if index is None else profiled.measure(index))
 
 
@@ -94,16 +103,24 @@ class _Profiled:
     """One kernel, built and bound."""
 
     def __init__(
-        self, session: Session, evaluator: Evaluator, task: Task, ready: list[ReadyRun], file: str, copy: Path
+        self,
+        session: Session,
+        evaluator: Evaluator,
+        task: Task,
+        ready: list[ReadyRun],
+        file: str,
+        copy: Path,
+        tell: Tell,
     ) -> None:
         self._session, self._evaluator, self._task = session, evaluator, task
         self._given = [run for run in ready if run.is_given]
         self._small = [run for run in ready if not run.is_given]
-        self._file, self._copy = file, copy
+        self._file, self._copy, self._tell = file, copy, tell
         self._built = ready[0].built
 
     async def count(self) -> ProfileReport | CheckOutcome:
         """By the executor, with ptxas's facts and estimated times."""
+        self._tell("the PTX executor counts what each line does")
         profiles = await self._evaluator.count_runs(self._given)
         if not isinstance(profiles, tuple):
             return profiles
@@ -160,12 +177,18 @@ class _Profiled:
             session.sandbox, session.worker.python, readable=readable, scratch=folder, needs_counters=needs_counters
         )
 
+    def _tell_of(self, tool: Tool, what: str) -> None:
+        if tool.path is not None:
+            self._tell(what)
+
     async def _tidy(self, tool: Tool) -> tuple[ToolRun, tuple[Finding, ...]]:
+        self._tell_of(tool, "clang-tidy reads its text")
         return await run_tidy(tool, self._copy, self._session.include_directories, self._session.sandbox)
 
     async def _ncu(self, tool: Tool, run: ReadyRun, files: CaseFiles, index: int) -> NcuPages:
         folder = self._session.new_folder(f"ncu-{run.bound.name}")
         program = launch_program(self._session.worker.python, run, files, index, folder)
+        self._tell_of(tool, f"Nsight Compute runs each kernel of {run.bound.name} some {N_PASSES} times")
         device = await self._session.gpu_device()
         turn = nullcontext if device is None else device.turn
         return await run_ncu(tool, program, folder, self._confinement(folder, needs_counters=True), turn)
@@ -182,6 +205,7 @@ class _Profiled:
             folder = self._session.new_folder(f"sanitizer-{run.bound.name}")
             program = launch_program(self._session.worker.python, run, files, index, folder)
             confinement = self._confinement(folder, needs_counters=False)
+            self._tell_of(tool, f"compute-sanitizer runs {run.bound.name} at small sizes")
             ran, found = await run_sanitizers(tool, program, folder, confinement)
             runs += ran
             findings += found
@@ -196,6 +220,7 @@ class _Profiled:
         entries = [
             {"name": t.name, "path": str(t.path), "dtype": t.dtype.value, "shape": list(t.shape)} for t in files.inputs
         ]
+        self._tell("the torch profiler looks at what PyTorch launches")
         reference = {"name": self._task.name, "source": self._task.reference_source}
         request = {"device": index, "inputs": entries, "reference": {**reference, "arguments": arguments}}
         try:

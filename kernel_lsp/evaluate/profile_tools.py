@@ -32,8 +32,9 @@ from kernel_lsp.toolchain.sanitizer import ERROR_EXIT_CODE, TOOLS, SanitizerTool
 from kernel_lsp.toolchain.tools import Tool
 
 PROGRAM = "profile_launches"
+N_PASSES = 34
+"""About so many times Nsight Compute launches each kernel for what we ask of it."""
 COLLECT_DEADLINE_S = 240.0
-"""Each kernel is launched again for each of some 34 passes."""
 PRINT_DEADLINE_S = 60.0
 SANITIZE_DEADLINE_S = 120.0
 TIDY_DEADLINE_S = 60.0

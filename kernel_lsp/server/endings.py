@@ -142,11 +142,9 @@ def _estimate_again(server: KernelLanguageServer, job: Job) -> None:
 
 def _checked(server: KernelLanguageServer, job: Job, result: CheckResult) -> None:
     document = server.documents.get(job.uri)
-    if document is None:
-        return
-    serial = job.serial
-    server.knowledge.learn_check(job.uri, KnownCheck(result.verdict, serial))
-    server.knowledge_changed(document)
+    if document is not None:
+        server.knowledge.learn_check(job.uri, KnownCheck(result.verdict, job.serial))
+        server.knowledge_changed(document)
     if not job.is_quiet:
         kind = types.MessageType.Info if result.verdict.is_correct else types.MessageType.Warning
         server.say(kind, f"{result.kernel.name}: {check_text(result.verdict)}")
@@ -165,14 +163,13 @@ def _with_next_step(problem: Problem) -> str:
 
 def _profiled(server: KernelLanguageServer, job: Job, result: ProfileResult) -> None:
     document = server.documents.get(job.uri)
-    if document is None:
-        return
     if result.report is None:
         reason = failure_text(result.outcome) if result.outcome is not None else "no reason was given"
         server.say(types.MessageType.Warning, f"{result.kernel.name}: no profile: {reason}")
         return
-    server.knowledge.learn_profile(job.uri, KnownProfile(result.report, job.serial))
-    server.knowledge_changed(document)
+    if document is not None:
+        server.knowledge.learn_profile(job.uri, KnownProfile(result.report, job.serial))
+        server.knowledge_changed(document)
     server.say(types.MessageType.Info, f"{result.kernel.name}: {result.report.summary()}")
 
 

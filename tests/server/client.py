@@ -17,6 +17,8 @@ import pytest_lsp
 
 from kernel_lsp.process.tree import descendants, kill_tree
 
+from . import fake_engine
+
 DEADLINE_S = 60.0
 SERVE = (sys.executable, "-m", "kernel_lsp", "serve")
 MINIMAL: dict[str, Any] = {}
@@ -184,14 +186,14 @@ class Client:
 
 
 @asynccontextmanager
-async def started() -> AsyncIterator[Client]:
-    """A server that has not been told anything."""
+async def started(engine_script: Path | None = None) -> AsyncIterator[Client]:
+    """A server that has not been told anything; with `engine_script` its engine is the fake one."""
     process = await asyncio.create_subprocess_exec(
-        *SERVE,
+        *(SERVE if engine_script is None else fake_engine.SERVE),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         limit=1 << 28,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        env={**os.environ, "OMP_NUM_THREADS": "1", fake_engine.VARIABLE: str(engine_script)},
     )
     client = Client(process)
     try:
@@ -207,11 +209,12 @@ async def initialized(
     root: Path,
     capabilities: dict[str, Any] = MINIMAL,
     answers: dict[str, Callable[[Any], Any]] | None = None,
+    engine_script: Path | None = None,
     **options: Any,
 ) -> AsyncIterator[Client]:
-    """A server for a workspace. `options` are `initializationOptions`."""
+    """A server for a workspace. `options` are `initializationOptions`; `engine_script` is what a fake engine does."""
     before = time.perf_counter()
-    async with started() as client:
+    async with started(engine_script) as client:
         client.answers.update(answers or {})
         params = {
             "processId": os.getpid(),
