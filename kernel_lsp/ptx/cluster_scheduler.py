@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from kernel_lsp.ptx.access_checks import fault
 from kernel_lsp.ptx.layout import (
     ENTRY_BYTES,
     FIRST_CLUSTER_WINDOW,
@@ -26,7 +27,7 @@ from kernel_lsp.ptx.layout import (
     Thread,
 )
 from kernel_lsp.ptx.native import fill, load64, store64
-from kernel_lsp.ptx.scheduler import BLOCK_ID_MASK, N_PASSES_BEFORE_PARKING, TRACE_BLOCK, fault, run_block, start_block
+from kernel_lsp.ptx.scheduler import BLOCK_ID_MASK, N_PASSES_BEFORE_PARKING, TRACE_BLOCK, run_block, start_block
 
 NO_STEP = 1 << 62
 """More than any thread's `CLUSTER_STEP`."""

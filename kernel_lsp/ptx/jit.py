@@ -13,6 +13,9 @@ from dataclasses import dataclass
 import llvmlite.binding as llvm
 
 from kernel_lsp.ptx import (
+    access_checks,
+    access_traces,
+    block_barriers,
     cluster_scheduler,
     clusters,
     conversion,
@@ -24,6 +27,7 @@ from kernel_lsp.ptx import (
     races,
     scheduler,
     warp_matrices,
+    warp_operations,
 )
 from kernel_lsp.ptx.emitter import EmittedKernel, emit_kernel
 from kernel_lsp.ptx.endless import EndlessLoop, endless_among
@@ -46,6 +50,10 @@ HANDLERS = {
 """What translates each opcode."""
 NATIVE_FUNCTIONS = (
     *scheduler.FUNCTIONS,
+    *warp_operations.FUNCTIONS,
+    *block_barriers.FUNCTIONS,
+    *access_checks.FUNCTIONS,
+    *access_traces.FUNCTIONS,
     *cluster_scheduler.FUNCTIONS,
     *races.FUNCTIONS,
     *warp_matrices.FUNCTIONS,
