@@ -210,7 +210,8 @@ def _describe_warp(fault: Fault) -> str:
 def _describe_alignment(fault: Fault, memory: MemoryMap) -> str:
     what = "reads" if fault.site.is_read else "writes"
     if fault.kind == FaultKind.MATRIX_STRIDE:
-        return f"{what} a matrix whose rows are {fault.address} bytes apart, not a multiple of {MATRIX_STRIDE_BYTES}"
+        multiple = min(fault.site.n_bytes, MATRIX_STRIDE_BYTES)
+        return f"{what} a matrix whose rows are {fault.address} bytes apart, not a multiple of {multiple}"
     target = _find_target(fault, memory)
     place = f"byte {fault.address - target.start} of {target.name}" if target else f"address {fault.address:#x}"
     return f"{what} a matrix at {place}, not a multiple of {fault.site.n_bytes}"

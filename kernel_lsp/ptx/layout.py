@@ -42,7 +42,8 @@ MAX_PARAMETER_BYTES = 32764  # sm_70 and newer, PTX ISA 8.1
 N_BARRIERS = 16
 WARP_SIZE = 32
 MATRIX_STRIDE_BYTES = 16
-"""The distance between rows or columns of a matrix is a multiple of this (programming guide, `load_matrix_sync`)."""
+"""The distance between rows or columns of a matrix is a multiple of this (programming guide, `load_matrix_sync`), or
+of what one lane holds where that is less (PTX ISA, "Matrix Storage")."""
 
 
 def window_base(window: int) -> int:

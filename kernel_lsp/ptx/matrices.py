@@ -329,7 +329,8 @@ def _memory_operands(
     site = Site(i, space_of(i), n_bytes, i.has("load"), i.has("store"))
     e.fault_unless(_is_multiple(e, address, n_bytes), site, address, FaultKind.MATRIX_ADDRESS)
     distance = e.op(f"mul i64 {stride}, {held.element_bits // 8}")
-    e.fault_unless(_is_multiple(e, distance, MATRIX_STRIDE_BYTES), site, distance, FaultKind.MATRIX_STRIDE)
+    is_aligned = _is_multiple(e, distance, min(n_bytes, MATRIX_STRIDE_BYTES))
+    e.fault_unless(is_aligned, site, distance, FaultKind.MATRIX_STRIDE)
     return address, stride
 
 

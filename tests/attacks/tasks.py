@@ -72,3 +72,8 @@ def reciprocal(x: torch.Tensor) -> torch.Tensor:
 # kernel-lsp: x=f32[64, 256]
 def sign_bit_of(x: torch.Tensor) -> torch.Tensor:
     return torch.copysign(torch.ones_like(x), x)
+
+
+# kernel-lsp: x=f16[80, 96], y=f16[96, 72]
+def matmul_f16(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return x @ y

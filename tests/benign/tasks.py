@@ -132,3 +132,8 @@ def reciprocal(x: torch.Tensor) -> torch.Tensor:
 # kernel-lsp: x=f32[64, 256], y=f32[64, 256]
 def angle_of(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return torch.atan2(y, x) + torch.copysign(x, y)
+
+
+# kernel-lsp: x=f16[80, 96], y=f16[96, 72]
+def matmul_f16(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return x @ y
