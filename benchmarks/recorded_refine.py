@@ -22,7 +22,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from recorded_runs import REFINED, ROOT, STRATEGIES, RecordedTask, copy_target, read_tasks
+from recorded_tasks import REFINED, ROOT, STRATEGIES, RecordedTask, copy_target, read_tasks
 
 from kernel_lsp.core.candidate import Candidate, Origin
 from kernel_lsp.evolve.archive import FOLDER_NAME, Archive

@@ -18,23 +18,15 @@ import argparse
 import asyncio
 import datetime
 import json
-import math
-import os
-import shutil
-import statistics
-import subprocess
 import sys
-import tempfile
-import tomllib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-
 from gpu_facts import gpu_facts
+from recorded_replay import replay_all
 from recorded_report import GROUPS, geomeans, print_report
+from recorded_tasks import FOLDER, REFINED, ROOT, STRATEGIES, RecordedTask, read_tasks
 
 from kernel_lsp.config import load_settings
 from kernel_lsp.core.candidate import Candidate, Origin
@@ -50,23 +42,12 @@ from kernel_lsp.gpu.floor import shown_floor
 from kernel_lsp.gpu.specs import GpuSpec, find_gpu
 from kernel_lsp.source.pytorch import read_target
 
-ROOT = Path(__file__).resolve().parent.parent
-FOLDER = ROOT / "benchmarks" / "recorded_runs"
-STRATEGIES = ("evolve", "best-of-n")
-REFINED = "refine"
-"""The search that goes on from the others' kernels (`recorded_refine.py`)."""
-GENERATIONS, PROPOSALS = 2, 2
-"""Of each recording: four proposals, repairs beside them."""
 N_SEEDS = 4
-REPLAY_DEADLINE_S = 900
 VERDICT_DEADLINE_S = 180.0
 BASELINE_WAIT_S = 90.0
 """For torch.compile's modes, at a task's first verdict; they compile while other tasks are measured."""
 N_TASKS_AT_ONCE = 4
 """Whose compilers share the CPU's cores. The GPU is held by one timing at a time."""
-PRICES = (3, 15)
-"""Of prompts and replies: an assumption, like the next."""
-CHARACTERS_PER_TOKEN = 4
 MEASURED = "recorded_runs-nvidia_h200-2026-11-21.json"
 EMPTY_TARGET = "benchmarks/targets/one_number.py::one_more"
 EMPTY_KERNEL = """// kernel-lsp: 1
@@ -80,133 +61,14 @@ __global__ void one_more_kernel(const float* __restrict__ x, float* __restrict__
 """One number through one launch: no kernel that reads and writes anything takes less."""
 
 
-@dataclass(frozen=True)
-class RecordedTask:
-    """A row of `tasks.toml`."""
-
-    name: str
-    target: str
-    backward: bool
-
-    def recording(self, strategy: str) -> Path:
-        """Prompts and replies."""
-        return FOLDER / f"{self.name}.{strategy}.jsonl"
-
-    def kernels(self, strategy: str) -> Path:
-        """What the replies hold, as `replay` wrote it."""
-        return FOLDER / f"{self.name}.{strategy}.kernels.json"
-
-
 def main() -> int:
     options = _options()
     tasks = [task for task in read_tasks() if not options.only or task.name in options.only]
     if options.command == "replay":
-        return _replay_all(tasks)
+        return replay_all(tasks)
     if options.command == "report":
         return asyncio.run(_report(Path(options.file or FOLDER.parent / "results" / MEASURED)))
     return asyncio.run(_measure_all(tasks, options.group or GROUPS, options.device, Path(options.out)))
-
-
-# --- below: replaying
-
-
-def _replay_all(tasks: Sequence[RecordedTask]) -> int:
-    rows = [(task, strategy, _replay(task, strategy)) for task, strategy in _recorded(tasks)]
-    print(f"{'task':<22}{'strategy':<12}{'replies':>8}{'right':>7}{'verified':>10}{'best us':>9}{'seeds us':>9}")
-    shares = []
-    for task, strategy, kernels in rows:
-        right = [kernel for kernel in kernels if kernel["outcome"] == "correct"]
-        best = min((kernel["time_us"] for kernel in right if kernel["time_us"]), default=math.nan)
-        seeds = next((kernel["best_before_us"] for kernel in kernels if kernel["best_before_us"]), math.nan)
-        verified = "yes" if right else "no"
-        print(f"{task.name:<22}{strategy:<12}{len(kernels):>8}{len(right):>7}{verified:>10}{best:>9.2f}{seeds:>9.2f}")
-        shares += [best / seeds] if strategy == "evolve" else []
-    if shares:
-        spread = f"{statistics.median(shares):.2f}x ({min(shares):.2f}x to {max(shares):.2f}x)"
-        print(f"estimated time of the best reply of a search against the best seed: median {spread}")
-    n_tasks, n_verified = _n_verified(rows)
-    n_replies = sum(len(kernels) for _, _, kernels in rows)
-    n_right = sum(kernel["outcome"] == "correct" for _, _, kernels in rows for kernel in kernels)
-    print(f"{n_verified} of {n_tasks} tasks have a right kernel from a reply")
-    print(f"{n_right} of {n_replies} replies are right; two strategies share those to the same prompts")
-    accepted = {kernel["kernel"] for _, _, kernels in rows for kernel in kernels if kernel["outcome"] == "correct"}
-    _print_cost([task.recording(strategy) for task, strategy, _ in rows], len(accepted))
-    print("times are estimates for the GPU that the recordings name; `measure` measures")
-    return 0
-
-
-def _print_cost(recordings: Sequence[Path], n_accepted: int) -> None:
-    """What the same prompts and replies would cost. Nobody counted tokens: a person's chat does not say them, nor what
-    a model thought before it replied."""
-    lines = [json.loads(line) for path in recordings for line in path.read_text().splitlines()]
-    asked = {line["key"]: line for line in lines if "request" in line}
-    n_prompt = sum(len(message["content"]) for line in asked.values() for message in line["request"]["messages"])
-    n_reply = sum(len(line["outcome"].get("text", "")) for line in asked.values())
-    prompt_usd, reply_usd = (price / 1e6 / CHARACTERS_PER_TOKEN for price in PRICES)
-    cost = n_prompt * prompt_usd + n_reply * reply_usd
-    print(f"{len(asked)} different replies: {n_prompt} characters of prompts, {n_reply} of replies")
-    print(
-        f"at {PRICES[0]}:{PRICES[1]} US dollars a million tokens, {CHARACTERS_PER_TOKEN} characters each, thinking not"
-    )
-    print(f"counted: ${cost:.2f}, ${cost / max(n_accepted, 1):.3f} for each accepted kernel")
-
-
-def _n_verified(rows: Sequence[tuple[RecordedTask, str, list[dict[str, Any]]]]) -> tuple[int, int]:
-    names = {task.name for task, _, _ in rows}
-    right = {task.name for task, _, kernels in rows if any(kernel["outcome"] == "correct" for kernel in kernels)}
-    return len(names), len(right)
-
-
-def _recorded(tasks: Sequence[RecordedTask]) -> Iterator[tuple[RecordedTask, str]]:
-    for task in tasks:
-        for strategy in STRATEGIES:
-            if task.recording(strategy).is_file():
-                yield task, strategy
-
-
-def _replay(task: RecordedTask, strategy: str) -> list[dict[str, Any]]:
-    """The kernels of the replies with their outcomes; they are kept beside the recording."""
-    with tempfile.TemporaryDirectory() as parent:
-        # Prompts quote the seeds, and these name their task's folder as seen from where the kernel will lie.
-        folder, out = Path(parent) / task.name, Path(parent) / f"out_{task.name}"
-        folder.mkdir()
-        target = copy_target(task, folder)
-        search = ["--generations", str(GENERATIONS), "--proposals", str(PROPOSALS), "--strategy", strategy]
-        replay = ["--model", "manual", "--replay", str(task.recording(strategy)), "--device", "cpu", "--out", str(out)]
-        backward = ["--backward"] if task.backward else []
-        kernel_lsp(["optimize", target, *search, *replay, *backward], folder)
-        return keep_kernels(task, strategy, folder)
-
-
-def keep_kernels(task: RecordedTask, strategy: str, folder: Path) -> list[dict[str, Any]]:
-    """The kernels of the last run in `folder`, with their outcomes; they are kept beside the recording."""
-    kernel_lsp(["export", "last", "--format", "jsonl", "--out", "rows.jsonl"], folder)
-    rows = [json.loads(line) for line in (folder / "rows.jsonl").read_text().splitlines()]
-    kept = ("slot", "round", "operator", "name", "outcome", "time_us", "best_before_us", "feedback", "kernel")
-    kernels = [{name: row[name] for name in kept} for row in rows]
-    task.kernels(strategy).write_text(json.dumps(kernels, indent=1) + "\n")
-    return kernels
-
-
-def copy_target(task: RecordedTask, folder: Path) -> str:
-    """The target's name inside of `folder`, as it was when it was recorded."""
-    file, colons, symbol = task.target.partition("::")
-    source = ROOT / file
-    if source.is_dir():
-        shutil.copytree(source, folder, dirs_exist_ok=True)
-        return "."
-    shutil.copy(source, folder)
-    return f"{source.name}{colons}{symbol}"
-
-
-def kernel_lsp(arguments: Sequence[str | Path], directory: Path) -> None:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-m", "kernel_lsp", *map(str, arguments)]
-    done = subprocess.run(
-        command, cwd=directory, env=environment, capture_output=True, text=True, timeout=REPLAY_DEADLINE_S, check=False
-    )
-    if done.returncode not in (0, 1):
-        raise SystemExit(f"{' '.join(command)}\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
 
 
 # --- below: measuring
@@ -341,11 +203,6 @@ def _times(comparison: Comparison) -> dict[str, Any]:
         "claim": comparison.ratio.claim if comparison.ratio else "not compared",
         "baselines_us": {baseline.name: round(baseline.measurement.time_us, 3) for baseline in timed},
     }
-
-
-def read_tasks() -> list[RecordedTask]:
-    """Those of `tasks.toml`."""
-    return [RecordedTask(**row) for row in tomllib.loads((FOLDER / "tasks.toml").read_text())["task"]]
 
 
 def _options() -> argparse.Namespace:
