@@ -10,15 +10,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from kernel_lsp.ptx.flow import CARRY, Block, build_blocks, live_after
+from kernel_lsp.ptx.flow import CARRY, Block, build_blocks, defined, live_after, used
 from kernel_lsp.ptx.ir_text import IrText
 from kernel_lsp.ptx.layout import (
     ENTRY_BYTES,
     PARAM_WINDOW,
     SHARED_WINDOW,
+    WARP_SIZE,
     FaultKind,
     Info,
     Launch,
+    Operation,
     Status,
     Thread,
     window_base,
@@ -36,6 +38,8 @@ from kernel_lsp.ptx.syntax import (
     UnsupportedPtxError,
     Variable,
 )
+from kernel_lsp.ptx.warp_batches import WarpBatch
+from kernel_lsp.ptx.warp_matrices import ALL_LANES
 
 FRAME_SLOT_BYTES = 8
 DYNAMIC_SHARED_ALIGN = 16
@@ -141,6 +145,8 @@ class Emitter(IrText):
         self.slots: dict[str, int] = {}
         self.used_registers: dict[str, None] = {}
         self.warp_functions: dict[str, str] = {}
+        self.batch = WarpBatch()
+        self.n_batches = 0
         self.n_matrix_bytes = 0
         self.can_spin = _can_spin(self.blocks)
         self.maps_addresses = any(i.opcode == "mapa" for block in self.blocks for i in block.instructions)
@@ -350,6 +356,8 @@ class Emitter(IrText):
         self.live = dict(enumerate(live_after(block))) if _may_yield(block) else {}
         for position, instruction in enumerate(block.instructions):
             self.position = position
+            if instruction.opcode not in MATRIX_OPCODES:
+                self.settle(instruction)
             handler = handlers.get(instruction.opcode)
             if handler is None:
                 raise UnsupportedPtxError(f"the instruction '{instruction.opcode}'", instruction)
@@ -360,7 +368,40 @@ class Emitter(IrText):
             except (ValueError, KeyError, IndexError, AttributeError) as error:
                 # A form that the handler did not foresee: it cannot be run, and that is all there is to say.
                 raise UnsupportedPtxError(f"this form ({error})", instruction) from None
+        self.end_batch(block.live_out | _ended_by(block))
         self.end_block(block)
+
+    def settle(self, instruction: Instruction) -> None:
+        """Before an instruction that is no step of the batch: let the warp do the steps, if it matters."""
+        touched = {*used(instruction), *defined(instruction)}
+        if instruction.opcode in YIELDING_OPCODES or not touched.isdisjoint(self.batch.held):
+            self.end_batch(self.live[self.position] | touched)
+
+    def end_batch(self, live: frozenset[str]) -> None:
+        """Wait for the warp to do the steps of the batch. `live` are the registers that are wanted then."""
+        batch, self.batch = self.batch, WarpBatch()
+        if not batch.steps:
+            return
+        self.n_batches += 1
+        functions = batch.functions(f"{self.kernel.name}.batch{self.n_batches}")
+        self.warp_functions.update((function.name, function.text) for function in functions)
+        first_site = min([self.site(Site(step.instruction)) for step in batch.steps])
+        values = {
+            Thread.C: str(first_site),
+            Thread.MATRIX_AREA: self.op(f"ptrtoint ptr {self.matrix_area(batch.n_bytes)} to i64"),
+            Thread.WARP_FUNCTION: f'ptrtoint (ptr @"{functions[0].name}" to i64)',
+            Thread.OPERATION: str(int(Operation.MATRIX)),
+            # Lanes at different instructions do not wait for the same thing.
+            Thread.MASK: str(ALL_LANES | (len(self.resume_labels) + 1) << WARP_SIZE),
+        }
+        for place, value in values.items():
+            self.store_thread_field(place, value)
+        self.yield_to_scheduler(batch.steps[0].instruction, live - batch.held.keys(), Status.WARP)
+        for name, held in batch.held.items():
+            if name in live:
+                width = f"i{held.n_bits}"
+                value = self.op(f"load {width}, ptr {self.field('%matrix', held.offset)}, align 1")
+                self.write(Register(name), value, width)
 
     def count(self, block: Block) -> None:
         if block.n_instructions == 0:
@@ -398,11 +439,8 @@ class Emitter(IrText):
         self.line(f"br i1 {spent}, label %{empty}, label %{fine}, !prof !1")
         self.begin(empty)
         if self.can_spin:
-            live = block.live_out | {block.guard.register.name} if block.guard else block.live_out
-            if block.selector is not None:
-                live |= {block.selector.name}
             last = block.terminator or (block.instructions[-1] if block.instructions else None)
-            self.yield_to_scheduler(last, frozenset(live), Status.OUT_OF_FUEL)
+            self.yield_to_scheduler(last, block.live_out | _ended_by(block), Status.OUT_OF_FUEL)
             self.line(f"br label %{fine}")
         else:
             self.save_fuel()
@@ -522,16 +560,18 @@ _CONSTANT_REGISTERS = {
     "%gridid": 1,
     "%nwarpid": 64,
 }
-YIELDING_OPCODES = frozenset(
-    (
-        *("bar", "barrier", "shfl", "vote", "match", "activemask", "redux", "elect"),
-        *("mma", "wmma", "ldmatrix", "stmatrix", "movmatrix"),
-    )
-)
+YIELDING_OPCODES = frozenset(["bar", "barrier", "shfl", "vote", "match", "activemask", "redux", "elect"])
+MATRIX_OPCODES = frozenset(["mma", "wmma", "ldmatrix", "stmatrix", "movmatrix"])
 
 
 def _may_yield(block: Block) -> bool:
-    return any(instruction.opcode in YIELDING_OPCODES for instruction in block.instructions)
+    return any(instruction.opcode in YIELDING_OPCODES | MATRIX_OPCODES for instruction in block.instructions)
+
+
+def _ended_by(block: Block) -> frozenset[str]:
+    """The registers by which the end of the block is chosen."""
+    deciding = (block.guard.register if block.guard else None, block.selector)
+    return frozenset(register.name for register in deciding if register is not None)
 
 
 def _can_spin(blocks: list[Block]) -> bool:

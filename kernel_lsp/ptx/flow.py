@@ -81,7 +81,7 @@ def live_in(block: Block) -> frozenset[str]:
 def defined(instruction: Instruction) -> Iterator[str]:
     """Names of the registers that the instruction writes."""
     if instruction.operands and _has_result(instruction):
-        yield from _registers(instruction.operands[0])
+        yield from registers_of(instruction.operands[0])
     if instruction.has("cc"):
         yield CARRY
 
@@ -91,11 +91,28 @@ def used(instruction: Instruction) -> Iterator[str]:
     operands = instruction.operands
     has_result = _has_result(instruction)
     for operand in operands[1:] if has_result else operands:
-        yield from _registers(operand)
+        yield from registers_of(operand)
     if has_result and operands and isinstance(operands[0], Address):
-        yield from _registers(operands[0])
+        yield from registers_of(operands[0])
     if instruction.opcode in _WITH_CARRY_IN:
         yield CARRY
+
+
+def registers_of(operand: Operand) -> Iterator[str]:
+    """Names of the registers in an operand."""
+    match operand:
+        case Register(name):
+            yield name
+        case Negated(register):
+            yield register.name
+        case Vector(elements):
+            for element in elements:
+                yield from registers_of(element)
+        case Pair(first, second):
+            yield from registers_of(first)
+            yield from registers_of(second)
+        case Address(base):
+            yield from registers_of(base)
 
 
 # --- below
@@ -182,22 +199,6 @@ class _Builder:
         if name not in self.labels:
             raise UnsupportedPtxError(f"a branch to '{name}', which is not in this function", block.terminator)
         return self.labels[name]
-
-
-def _registers(operand: Operand) -> Iterator[str]:
-    match operand:
-        case Register(name):
-            yield name
-        case Negated(register):
-            yield register.name
-        case Vector(elements):
-            for element in elements:
-                yield from _registers(element)
-        case Pair(first, second):
-            yield from _registers(first)
-            yield from _registers(second)
-        case Address(base):
-            yield from _registers(base)
 
 
 def _terminator_uses(block: Block) -> set[str]:

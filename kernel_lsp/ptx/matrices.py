@@ -11,22 +11,24 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from kernel_lsp.ptx.emitter import Emitter, Handler, Site
-from kernel_lsp.ptx.flow import used
-from kernel_lsp.ptx.fragments import LANES_PER_ROW, Fragment, Role, fragment, parse_shape
-from kernel_lsp.ptx.layout import MATRIX_STRIDE_BYTES, FaultKind, Operation, Status, Thread
+from kernel_lsp.ptx.flow import registers_of, used
+from kernel_lsp.ptx.fragments import LANES_PER_ROW, REGISTER_BITS, Fragment, Role, fragment, parse_shape
+from kernel_lsp.ptx.layout import MATRIX_STRIDE_BYTES, FaultKind
 from kernel_lsp.ptx.memory import locate_at, operand_address, space_of
-from kernel_lsp.ptx.syntax import WIDTH_BITS, Instruction, Operand, UnsupportedPtxError, Vector
+from kernel_lsp.ptx.syntax import WIDTH_BITS, Instruction, Operand, Register, UnsupportedPtxError, Vector
+from kernel_lsp.ptx.warp_batches import Held, Step
 from kernel_lsp.ptx.warp_functions import (
+    AGREED_BYTES,
     MATRIX_ROWS,
     ROW_BYTES,
     Product,
     WarpFunction,
+    agree,
     load_matrices,
     multiply,
     store_matrices,
     transpose,
 )
-from kernel_lsp.ptx.warp_matrices import ALL_LANES
 
 _INTEGER_SHAPES = ("m8n8k16", "m16n8k16", "m16n8k32")
 MMA_SHAPES: dict[str, tuple[str, ...]] = {
@@ -83,22 +85,21 @@ def load_rows(e: Emitter, i: Instruction) -> None:
     """``ldmatrix.sync.aligned.m8n8.num{.trans}.shared.b16 r, [p]``: lanes 8 j to 8 j + 7 point at the rows of the j-th
     matrix."""
     n_matrices = _n_matrices(i)
-    function = load_matrices(n_matrices, is_transposed=i.has("trans"))
+    step = _step(e, i, load_matrices(n_matrices, is_transposed=i.has("trans")), addresses=(i.operands[1],))
     with _lanes_below(e, MATRIX_ROWS * n_matrices):
-        row = _row_pointer(e, i, i.operands[1])
-        e.line(f"store i128 {e.op(f'load i128, ptr {row}, align 1')}, ptr {e.matrix_area(ROW_BYTES)}, align 1")
-    _ask(e, i, function)
-    _take(e, _elements(i.operands[0]), 32, function.result_offset)
+        value = e.op(f"load i128, ptr {_row_pointer(e, i, i.operands[1])}, align 1")
+        e.line(f"store i128 {value}, ptr {e.field('%matrix', step.base)}, align 1")
+    _give(e, _elements(i.operands[0]), REGISTER_BITS, step.base + step.function.result_offset)
 
 
 def store_rows(e: Emitter, i: Instruction) -> None:
     """``stmatrix.sync.aligned.m8n8.num{.trans}.shared.b16 [p], r``."""
     n_matrices = _n_matrices(i)
-    function = store_matrices(n_matrices, is_transposed=i.has("trans"))
-    _put(e, _elements(i.operands[1]), 32, 0)
-    _ask(e, i, function, keeps=frozenset(used(i)))
+    step = _step(e, i, store_matrices(n_matrices, is_transposed=i.has("trans")), addresses=(i.operands[0],))
+    _put(e, step, _elements(i.operands[1]), REGISTER_BITS, 0)
+    e.end_batch(e.live_after_current() | frozenset(used(i)))
     with _lanes_below(e, MATRIX_ROWS * n_matrices):
-        source = e.field(e.matrix_area(function.n_bytes), function.result_offset)
+        source = e.field("%matrix", step.base + step.function.result_offset)
         value = e.op(f"load i128, ptr {source}, align 1")
         e.line(f"store i128 {value}, ptr {_row_pointer(e, i, i.operands[0])}, align 1")
 
@@ -107,10 +108,9 @@ def move_matrix(e: Emitter, i: Instruction) -> None:
     """``movmatrix.sync.aligned.m8n8.trans.b16 d, a``."""
     if not i.has("trans") or not i.has("m8n8"):
         raise UnsupportedPtxError("this form of movmatrix", i)
-    function = transpose()
-    _put(e, (i.operands[1],), 32, 0)
-    _ask(e, i, function)
-    _take(e, (i.operands[0],), 32, function.result_offset)
+    step = _step(e, i, transpose())
+    _put(e, step, (i.operands[1],), REGISTER_BITS, 0)
+    _give(e, (i.operands[0],), REGISTER_BITS, step.base + step.function.result_offset)
 
 
 HANDLERS: dict[str, Handler] = {
@@ -172,14 +172,14 @@ def _checked_product(i: Instruction, shapes: dict[str, tuple[str, ...]], kinds: 
 
 def _product(e: Emitter, i: Instruction, shapes: dict[str, tuple[str, ...]], kinds: tuple[str, str, str, str]) -> None:
     product = _checked_product(i, shapes, kinds)
-    function = multiply(product)
+    step = _step(e, i, multiply(product))
     offset = 0
     for held, operand in zip((product.a, product.b, product.c), i.operands[1:], strict=True):
         registers = _registers_of(i, operand, held)[: held.n_registers]
-        _put(e, registers, held.register_bits, offset)
+        _put(e, step, registers, held.register_bits, offset)
         offset += held.n_bytes
-    _ask(e, i, function)
-    _take(e, _registers_of(i, i.operands[0], product.d), product.d.register_bits, function.result_offset)
+    registers = _registers_of(i, i.operands[0], product.d)
+    _give(e, registers, product.d.register_bits, step.base + step.function.result_offset)
 
 
 def _know(i: Instruction, words: frozenset[str]) -> None:
@@ -204,50 +204,37 @@ def _elements(operand: Operand) -> tuple[Operand, ...]:
     return operand.elements if isinstance(operand, Vector) else (operand,)
 
 
-def _put(e: Emitter, registers: Sequence[Operand], n_bits: int, offset: int) -> None:
-    """Registers into the lane's area."""
-    area = e.matrix_area(offset + len(registers) * n_bits // 8)
+def _step(
+    e: Emitter, i: Instruction, function: WarpFunction, *, n_bytes: int = 0, addresses: Sequence[Operand] = ()
+) -> Step:
+    """A step of the batch for this instruction. What it needs right now must not be in the batch."""
+    n_bytes = n_bytes or function.n_bytes
+    names = {name for operand in addresses for name in registers_of(operand)}
+    if not names.isdisjoint(e.batch.held) or not e.batch.has_room(n_bytes):
+        e.end_batch(e.live_after_current() | frozenset(used(i)))
+    step = e.batch.add(i, function, n_bytes)
+    e.matrix_area(e.batch.n_bytes)
+    return step
+
+
+def _put(e: Emitter, step: Step, registers: Sequence[Operand], n_bits: int, offset: int) -> None:
+    """Registers into the area of a step: from elsewhere in the lane's area, when they are held there."""
+    n_bytes = n_bits // 8
     for index, register in enumerate(registers):
-        place = e.field(area, offset + index * n_bits // 8)
-        e.line(f"store i{n_bits} {e.read(register, f'i{n_bits}')}, ptr {place}, align 1")
+        target = step.base + offset + index * n_bytes
+        held = e.batch.held.get(register.name) if isinstance(register, Register) else None
+        if held is not None:
+            step.copy(held.offset, target, n_bytes)
+        else:
+            e.line(f"store i{n_bits} {e.read(register, f'i{n_bits}')}, ptr {e.field('%matrix', target)}, align 1")
 
 
-def _take(e: Emitter, registers: Sequence[Operand], n_bits: int, offset: int, n_different: int = 0) -> None:
-    """Registers from the lane's area. After `n_different` they repeat."""
-    n_different = n_different or len(registers)
-    area = e.matrix_area(offset + n_different * n_bits // 8)
+def _give(e: Emitter, registers: Sequence[Operand], n_bits: int, offset: int, n_different: int = 0) -> None:
+    """The registers are in the lane's area from now on. After `n_different` they repeat."""
     for index, register in enumerate(registers):
-        place = e.field(area, offset + index % n_different * n_bits // 8)
-        e.write(register, e.op(f"load i{n_bits}, ptr {place}, align 1"), f"i{n_bits}")
-
-
-def _ask(
-    e: Emitter,
-    i: Instruction,
-    function: WarpFunction | None,
-    *,
-    agreed: tuple[str, str] = ("0", "0"),
-    keeps: frozenset[str] = frozenset(),
-) -> None:
-    """Wait for the warp, which then calls `function`. All lanes must give the same `agreed` values."""
-    called = "0"
-    if function is not None:
-        e.warp_functions[function.name] = function.text
-        e.matrix_area(function.n_bytes)
-        called = f'ptrtoint (ptr @"{function.name}" to i64)'
-    values = {
-        Thread.A: agreed[0],
-        Thread.B: agreed[1],
-        Thread.C: str(e.site(Site(i))),
-        Thread.MATRIX_AREA: e.op(f"ptrtoint ptr {e.matrix_area(0)} to i64"),
-        Thread.WARP_FUNCTION: called,
-        Thread.OPERATION: str(int(Operation.MATRIX)),
-        # Lanes at different instructions do not wait for the same thing.
-        Thread.MASK: str(ALL_LANES | (len(e.resume_labels) + 1) << 32),
-    }
-    for place, value in values.items():
-        e.store_thread_field(place, value)
-    e.yield_to_scheduler(i, e.live_after_current() | keeps, Status.WARP)
+        if isinstance(register, Register):
+            place = index % (n_different or len(registers))
+            e.batch.held[register.name] = Held(offset + place * n_bits // 8, n_bits)
 
 
 @contextmanager
@@ -291,31 +278,39 @@ def _load_fragment(e: Emitter, i: Instruction) -> None:
     """``wmma.load.role.sync.aligned.layout.shape.space.type r, [p], stride``."""
     held = loaded_fragment(i)
     registers = _registers_of(i, i.operands[0], held)
+    step = _step(e, i, agree(), n_bytes=AGREED_BYTES + held.n_bytes, addresses=i.operands[1:])
     agreed = _memory_operands(e, i, i.operands[1], i.operands[2:], held, len(registers))
-    area = e.matrix_area(held.n_bytes)
+    _say(e, step, agreed)
+    first = step.base + AGREED_BYTES
     for piece in _pieces(e, i, held, agreed):
         width = f"i{8 * piece.n_bytes}"
         pointer = locate_at(e, i, piece.address, piece.n_bytes, reads=True, writes=False, space=space_of(i))
         value = e.op(f"load {width}, ptr {pointer}, align 1")
-        e.line(f"store {width} {value}, ptr {e.field(area, piece.offset)}, align 1")
-    _ask(e, i, None, agreed=agreed)
-    _take(e, registers, held.register_bits, 0, held.n_registers)
+        e.line(f"store {width} {value}, ptr {e.field('%matrix', first + piece.offset)}, align 1")
+    _give(e, registers, held.register_bits, first, held.n_registers)
 
 
 def _store_fragment(e: Emitter, i: Instruction) -> None:
     """``wmma.store.d.sync.aligned.layout.shape.space.type [p], r, stride``."""
     held = loaded_fragment(i)
     registers = _registers_of(i, i.operands[1], held)
-    _put(e, registers, held.register_bits, 0)
-    agreed = _memory_operands(e, i, i.operands[0], i.operands[2:], held, len(registers))
-    _ask(e, i, None, agreed=agreed, keeps=frozenset(used(i)))
-    area = e.matrix_area(held.n_bytes)
-    again = (e.thread_field(Thread.A), e.thread_field(Thread.B))
-    for piece in _pieces(e, i, held, again):
-        width = f"i{8 * piece.n_bytes}"
-        value = e.op(f"load {width}, ptr {e.field(area, piece.offset)}, align 1")
+    addresses = (i.operands[0], *i.operands[2:])
+    step = _step(e, i, agree(), n_bytes=AGREED_BYTES + held.n_bytes, addresses=addresses)
+    _put(e, step, registers, held.register_bits, AGREED_BYTES)
+    _say(e, step, _memory_operands(e, i, i.operands[0], i.operands[2:], held, len(registers)))
+    e.end_batch(e.live_after_current())
+    said = [e.op(f"load i64, ptr {e.field('%matrix', step.base + offset)}, align 1") for offset in (0, 8)]
+    for piece in _pieces(e, i, held, (said[0], said[1])):
+        width, source = f"i{8 * piece.n_bytes}", e.field("%matrix", step.base + AGREED_BYTES + piece.offset)
+        value = e.op(f"load {width}, ptr {source}, align 1")
         pointer = locate_at(e, i, piece.address, piece.n_bytes, reads=False, writes=True, space=space_of(i))
         e.line(f"store {width} {value}, ptr {pointer}, align 1")
+
+
+def _say(e: Emitter, step: Step, agreed: tuple[str, str]) -> None:
+    """What all lanes must give alike."""
+    for index, value in enumerate(agreed):
+        e.line(f"store i64 {value}, ptr {e.field('%matrix', step.base + 8 * index)}, align 1")
 
 
 def _memory_operands(

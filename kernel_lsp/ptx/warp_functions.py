@@ -14,11 +14,12 @@ from dataclasses import dataclass
 
 from kernel_lsp.ptx.fragments import LANES_PER_ROW, Fragment, Shape
 from kernel_lsp.ptx.ir_text import IrText
-from kernel_lsp.ptx.layout import WARP_SIZE
+from kernel_lsp.ptx.layout import WARP_SIZE, FaultKind
 
 ROW_BYTES = 16
 """A row of an 8 x 8 matrix of 16-bit elements."""
 MATRIX_ROWS = 8
+AGREED_BYTES = 16
 TF32_MASK = -(1 << 13)
 """tf32 has the bits of f32 but for the last 13: they are cut off, as hardware does."""
 
@@ -31,6 +32,7 @@ class WarpFunction:
     text: str
     result_offset: int
     n_bytes: int
+    may_fail: bool = False
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,36 @@ class Product:
         held = f"{'row' if self.a.outer_is_row else 'col'}.{'row' if self.b.outer_is_row else 'col'}"
         kinds = ".".join(one.kind for one in (self.d, self.a, self.b, self.c))
         return f"w.mma.m{m}n{n}k{k}.{held}.{kinds}{'.clamped' if self.clamps else ''}"
+
+
+def define(name: str, text: IrText, result_offset: int, n_bytes: int, *, may_fail: bool = False) -> WarpFunction:
+    """The function with that body, which returns 0 or a FaultKind. It has the names ``%first`` and ``%stride``."""
+    head = f'define internal i64 @"{name}"(i64 %first, i64 %stride) #1 {{\nentry:'
+    return WarpFunction(name, "\n".join([head, *text.lines, "}", ""]), result_offset, n_bytes, may_fail)
+
+
+def area_of(text: IrText, lane: str) -> str:
+    """The pointer to a lane's area, inside of a warp function."""
+    address = text.op(f"add i64 %first, {text.op(f'mul i64 {lane}, %stride')}")
+    return text.op(f"inttoptr i64 {address} to ptr")
+
+
+@functools.cache
+def agree() -> WarpFunction:
+    """The function that fails unless all lanes have the same two 64-bit values at the start of their areas."""
+    text = IrText()
+    different = text.op("alloca i64")
+    text.line(f"store i64 0, ptr {different}")
+    lead = area_of(text, "0")
+    with text.loop(WARP_SIZE) as lane:
+        own, seen = area_of(text, lane), text.op(f"load i64, ptr {different}")
+        for offset in (0, 8):
+            values = [text.op(f"load i64, ptr {text.field(area, offset)}, align 1") for area in (own, lead)]
+            seen = text.op(f"or i64 {seen}, {text.op(f'xor i64 {values[0]}, {values[1]}')}")
+        text.line(f"store i64 {seen}, ptr {different}")
+    is_fine = text.op(f"icmp eq i64 {text.op(f'load i64, ptr {different}')}, 0")
+    text.line(f"ret i64 {text.op(f'select i1 {is_fine}, i64 0, i64 {int(FaultKind.WARP_DISAGREES)}')}")
+    return define("w.agree", text, AGREED_BYTES, AGREED_BYTES, may_fail=True)
 
 
 @functools.cache
@@ -72,7 +104,7 @@ def load_matrices(n_matrices: int, *, is_transposed: bool) -> WarpFunction:
     """The function of `ldmatrix`: a row is at the start of each area that has one."""
     text = IrText()
     with text.loop(WARP_SIZE) as lane:
-        own = _area(text, lane)
+        own = area_of(text, lane)
         for matrix in range(n_matrices):
             value = _two_of_row(text, lane, matrix, is_transposed=is_transposed)
             text.line(f"store i32 {value}, ptr {text.field(own, ROW_BYTES + 4 * matrix)}, align 4")
@@ -84,12 +116,12 @@ def store_matrices(n_matrices: int, *, is_transposed: bool) -> WarpFunction:
     """The function of `stmatrix`: one register per matrix is at the start of each area; rows are the result."""
     text = IrText()
     with text.loop(WARP_SIZE) as lane:
-        own = _area(text, lane)
+        own = area_of(text, lane)
         for matrix in range(n_matrices):
             value = text.op(f"load i32, ptr {text.field(own, 4 * matrix)}, align 4")
             for half in range(2):
                 row, column = _place(text, lane, half, is_transposed=is_transposed)
-                target = _area(text, text.op(f"add i64 {row}, {MATRIX_ROWS * matrix}"))
+                target = area_of(text, text.op(f"add i64 {row}, {MATRIX_ROWS * matrix}"))
                 place = text.field(text.field(target, ROW_BYTES), text.op(f"shl i64 {column}, 1"))
                 bits = text.op(f"trunc i32 {text.op(f'lshr i32 {value}, {16 * half}')} to i16")
                 text.line(f"store i16 {bits}, ptr {place}, align 2")
@@ -101,12 +133,12 @@ def transpose() -> WarpFunction:
     """The function of `movmatrix`."""
     text = IrText()
     with text.loop(WARP_SIZE) as lane:
-        own, halves = _area(text, lane), []
+        own, halves = area_of(text, lane), []
         for half in range(2):
             row, column = _place(text, lane, half, is_transposed=True)
             holder = text.op(f"add i64 {text.op(f'shl i64 {row}, 2')}, {text.op(f'lshr i64 {column}, 1')}")
             odd = text.op(f"shl i64 {text.op(f'and i64 {column}, 1')}, 1")
-            place = text.op(f"getelementptr i8, ptr {_area(text, holder)}, i64 {odd}")
+            place = text.op(f"getelementptr i8, ptr {area_of(text, holder)}, i64 {odd}")
             halves.append(text.op(f"zext i16 {text.op(f'load i16, ptr {place}, align 2')} to i32"))
         value = text.op(f"or i32 {halves[0]}, {text.op(f'shl i32 {halves[1]}, 16')}")
         text.line(f"store i32 {value}, ptr {text.field(own, 4)}, align 4")
@@ -117,13 +149,9 @@ def transpose() -> WarpFunction:
 
 
 def _function(name: str, text: IrText, result_offset: int, n_bytes: int) -> WarpFunction:
-    head = f'define internal i64 @"{name}"(i64 %first, i64 %stride) #1 {{\nentry:'
-    return WarpFunction(name, "\n".join([head, *text.lines, "  ret i64 0", "}", ""]), result_offset, n_bytes)
-
-
-def _area(text: IrText, lane: str) -> str:
-    address = text.op(f"add i64 %first, {text.op(f'mul i64 {lane}, %stride')}")
-    return text.op(f"inttoptr i64 {address} to ptr")
+    """One that cannot fail."""
+    text.line("ret i64 0")
+    return define(name, text, result_offset, n_bytes)
 
 
 def _place(text: IrText, lane: str, half: int, *, is_transposed: bool) -> tuple[str, str]:
@@ -138,7 +166,7 @@ def _two_of_row(text: IrText, lane: str, matrix: int, *, is_transposed: bool) ->
     halves = []
     for half in range(2):
         row, column = _place(text, lane, half, is_transposed=is_transposed)
-        source = _area(text, text.op(f"add i64 {row}, {MATRIX_ROWS * matrix}"))
+        source = area_of(text, text.op(f"add i64 {row}, {MATRIX_ROWS * matrix}"))
         place = text.op(f"getelementptr i16, ptr {source}, i64 {column}")
         halves.append(text.op(f"zext i16 {text.op(f'load i16, ptr {place}, align 2')} to i32"))
     return text.op(f"or i32 {halves[0]}, {text.op(f'shl i32 {halves[1]}, 16')}")
@@ -168,7 +196,7 @@ def _gather(text: IrText, held: Fragment, array: str, offset: int) -> None:
     """From the lanes' areas into the array."""
     element = _ELEMENT[held.element_bits]
     with text.loop(WARP_SIZE) as lane:
-        area = _area(text, lane)
+        area = area_of(text, lane)
         for number, index in enumerate(_indices(text, held, lane)):
             source = text.field(area, offset + number * held.element_bits // 8)
             value = text.op(f"load {element}, ptr {source}, align 1")
@@ -179,7 +207,7 @@ def _scatter(text: IrText, held: Fragment, array: str, offset: int) -> None:
     """From the array into the lanes' areas."""
     element = _ELEMENT[held.element_bits]
     with text.loop(WARP_SIZE) as lane:
-        area = _area(text, lane)
+        area = area_of(text, lane)
         for number, index in enumerate(_indices(text, held, lane)):
             value = text.op(f"load {element}, ptr {_at(text, array, element, index)}, align 1")
             target = text.field(area, offset + number * held.element_bits // 8)

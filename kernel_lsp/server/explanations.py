@@ -36,6 +36,10 @@ EXPLANATIONS = {
         No thread of the block can go on: they wait at different barriers, or for lanes of their warp that never come.
         A barrier must be reached by all threads of the block, a warp function by all lanes of its mask. Look for a
         `__syncthreads()` or a shuffle inside of a branch or behind a `return`.""",
+    "incomplete-warp": """
+        A matrix instruction (`wmma`, `mma`, `ldmatrix`, `stmatrix`) is one of the whole warp: all 32 lanes must execute
+        it, with the same address and leading dimension for `wmma`. Return from a kernel by whole warps, and make blocks
+        of a multiple of 32 threads.""",
     "cluster-memory": """
         A thread uses the shared memory of another block of its cluster while that block does not run. Before it has
         started or after it has exited its shared memory does not exist, and on a GPU this ends the kernel or reads

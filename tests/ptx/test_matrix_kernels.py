@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -256,6 +258,29 @@ def test_a_row_in_the_wrong_place_is_found_at_its_line(executor, offset, stride,
     assert [(finding["code"], finding["line"]) for finding in ran.findings] == (
         [(code, line_of("rows"))] if code else []
     )
+
+
+@pytest.mark.parametrize("name", ["tensor_cores_by_fragments", "tensor_cores_by_instruction"])
+def test_a_whole_product_in_tiles_with_ragged_ends(cuda, name):
+    m, n, k = 72, 88, 104
+    x, y = RNG.standard_normal((m, k)), RNG.standard_normal((k, n))
+    tiled = cuda((Path(__file__).parents[1] / "benign" / f"{name}.cu").read_text(), "k")
+    is_half = name.endswith("instruction")
+    tile, as_stored, as_read = (64, np.float16, np.float32) if is_half else (32, to_bf16, from_bf16)
+    left, right = as_stored(x), as_stored(y if is_half else y.T.copy())
+    ran = tiled.run(
+        "k",
+        grid=(-(-n // tile), -(-m // tile)),
+        block=128,
+        inputs={"x": left, "y": right},
+        outputs={"out": np.zeros((m, n), left.dtype)},
+        arguments=("x", "y", "out", m, n, k),
+    )
+    assert ran.findings == []
+    a, b = as_read(left).astype("f8"), as_read(right).astype("f8")
+    b = b if is_half else b.T
+    error = abs(as_read(ran.arrays["out"]).astype("f8") - a @ b)
+    assert (error <= 2.0 ** (-11 if is_half else -8) * abs(a @ b) + 2.0**-20 * (abs(a) @ abs(b))).all()
 
 
 def test_loads_of_matrices_are_counted_in_sectors(executor):
