@@ -38,10 +38,10 @@ def main() -> None:
 
 
 class Session:
-    """The compiler, and the module that was loaded last."""
+    """The compiler, and the module that was loaded last. Sessions of one process share one compiler."""
 
-    def __init__(self) -> None:
-        self._compiler = Compiler()
+    def __init__(self, compiler: Compiler | None = None) -> None:
+        self.compiler = compiler or Compiler()
         self._loaded: LoadedModule | None = None
         self._file_name = ""
 
@@ -65,7 +65,7 @@ class Session:
     def _load(self, request: dict[str, Any]) -> dict[str, Any]:
         self._loaded, self._file_name = None, request["file_name"]
         try:
-            self._loaded = self._compiler.load(request["ptx"])
+            self._loaded = self.compiler.load(request["ptx"])
         except UnsupportedPtxError as error:
             # What cannot be run can still be read.
             if error.module is None or not (endless := tuple(endless_loops(error.module))):
@@ -78,7 +78,7 @@ class Session:
     def _run(self, request: dict[str, Any]) -> dict[str, Any]:
         if self._loaded is None:
             raise InvalidRequestError("no module is loaded")
-        result = run_steps(self._compiler, self._loaded, self._file_name, _run_request(request))
+        result = run_steps(self.compiler, self._loaded, self._file_name, _run_request(request))
         report = {
             "findings": result.findings,
             "counters": [launch.counters for launch in result.launches],

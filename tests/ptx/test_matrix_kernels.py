@@ -127,10 +127,10 @@ def line_of(mark: str) -> int:
 
 
 @pytest.fixture(scope="module")
-def executor(compile_cuda, tmp_path_factory) -> Executor:
+def executor(session, compile_cuda, tmp_path_factory) -> Executor:
     """All kernels in one module, compiled once."""
     built = compile_cuda(SOURCE, *map(cell_name, CELLS))
-    return Executor(Session(), built.ptx, tmp_path_factory.mktemp("wmma"), built.symbols)
+    return Executor(Session(session.compiler), built.ptx, tmp_path_factory.mktemp("wmma"), built.symbols)
 
 
 def drawn(kind: str, shape: tuple[int, int]) -> np.ndarray:

@@ -231,13 +231,13 @@ ROW_CASES = [(opcode, n, t) for opcode in ("ldmatrix", "stmatrix") for n in (1, 
 
 
 @pytest.fixture(scope="module")
-def executor(tmp_path_factory) -> Executor:
+def executor(session, tmp_path_factory) -> Executor:
     """One module with a kernel per case: compiling it is what takes the time."""
     kernels = [mma_kernel(f"mma{index}", case) for index, case in enumerate(CASES)]
     kernels.append(mma_kernel("clamped", CASES[12], ".satfinite"))
     kernels += [row_kernel(*case) for case in ROW_CASES]
     text = HEAD + "\n".join([*kernels, MOVE])
-    return Executor(Session(), text, tmp_path_factory.mktemp("matrices"), {})
+    return Executor(Session(session.compiler), text, tmp_path_factory.mktemp("matrices"), {})
 
 
 def product(executor, name, case, a, b, c) -> np.ndarray:
