@@ -332,3 +332,49 @@ def found(text: str, header: str = HEADER) -> list[str]:
 def in_forward(body: str) -> list[str]:
     text = "class M(nn.Module):\n    def forward(self, x: Tensor, mask: Tensor):\n" + textwrap.indent(body, " " * 8)
     return found(text + "\n")
+
+
+# --- what a parameter without an annotation is
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "def mask(n, where):\n    m = torch.ones(n, n, device=where)\n    if n > 3:\n        m *= 2\n    return m\n",
+        "def table(length, dim):\n    if dim % 2:\n        raise ValueError\n    return torch.zeros(length, dim)\n",
+        "def rate(value):\n    t = torch.tensor(value)\n    return t if value > 3 else -t\n",
+        "def joined(parts):\n    for part in parts:\n        check(part)\n    return torch.cat(parts)\n",
+        "def contracted(rule, x):\n    y = torch.einsum(rule, x)\n    return y if rule else x\n",
+        "def scaled(config, x):\n    return torch.exp(config.scale) * x if config else x\n",
+    ],
+)
+def test_a_size_a_number_or_a_list_is_not_taken_for_a_tensor(text: str) -> None:
+    assert found(text) == []
+
+
+def test_a_parameter_inside_of_arithmetic_is_a_tensor_where_a_function_takes_only_those() -> None:
+    text = "def gelu(x):\n    return 0.5 * x * (1.0 + torch.tanh(0.79 * (x + 0.04 * x * x * x)))\n"
+    assert found(text) == ["KL110"]
+    assert found("def spread(x):\n    return torch.sqrt((x ** 2).mean(0) - x.mean(0) ** 2)\n") == ["KL141"]
+
+
+def test_an_item_of_a_list_that_is_put_together_is_a_tensor() -> None:
+    loop = "    for part in parts:\n        total += part.item()\n"
+    text = f"def total(parts):\n    total = 0.0\n{loop}    print(torch.cat(parts))\n"
+    assert found(text) == ["KL105"]
+
+
+def test_a_list_of_losses_keeps_their_graphs() -> None:
+    loop = "def run(model, batches, losses):\n    for x, y in batches:\n        loss = F.mse_loss(model(x), y)\n"
+    kept = f"{loop}        loss.backward()\n        losses.append(loss)\n"
+    (finding,) = pytorch.check(HEADER + kept)
+    assert finding.code == "KL157"
+    fixed = apply_fix(HEADER + kept, finding.fixes[0])
+    assert "losses.append(loss.detach())" in fixed
+    assert pytorch.check(fixed) == ()
+
+
+def test_what_a_sampler_hands_out_at_its_end_may_be_on_the_cpu() -> None:
+    body = "def sample(x: Tensor) -> Tensor:\n    y = x.clamp(-1, 1)\n    return y.cpu()\n"
+    assert found(f"@torch.no_grad()\n{body}") == []
+    assert found(body) == ["KL101"]

@@ -62,6 +62,21 @@ TENSOR_ONLY_METHODS = words(
     """
 )
 """A parameter on which one of these is called is a tensor: arrays of NumPy have none of them."""
+TAKES_NUMBERS = words(
+    """
+    arange range zeros ones empty full eye linspace logspace rand randn randint randperm normal tensor as_tensor
+    asarray from_numpy frombuffer scalar_tensor sparse_coo_tensor empty_strided tril_indices triu_indices
+    bartlett_window blackman_window hamming_window hann_window kaiser_window einsum vander broadcast_shapes
+    """
+)
+"""Functions of `torch` whose first argument is a size, a number, a text or an array: no evidence of a tensor."""
+TAKES_TENSORS = words(
+    """
+    cat concat concatenate stack hstack vstack dstack row_stack column_stack block_diag cartesian_prod meshgrid
+    broadcast_tensors
+    """
+)
+"""Those whose first argument is a list of tensors."""
 ARRAY_LIKE_NAMES = words(
     """
     shape ndim device dtype view reshape transpose flatten mean sum pow exp log sqrt abs max min T

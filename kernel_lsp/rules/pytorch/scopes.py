@@ -18,6 +18,8 @@ from kernel_lsp.rules.pytorch.kinds import (
     MULTIPLE_OUTPUT_MODULES,
     NOT_TENSOR_FUNCTIONS,
     NOT_TENSOR_METHODS,
+    TAKES_NUMBERS,
+    TAKES_TENSORS,
     TENSOR_ATTRIBUTES,
     TENSOR_KINDS,
     TENSOR_NAMESPACES,
@@ -238,22 +240,37 @@ class _Reader:
         unclear -= {"self", "cls", "ctx"}
         if unclear:
             in_forward = self.scope.owner is not None and node.name in self.scope.owner.forward_methods
-            for name in self.used_as_tensors(node, unclear, in_forward):
-                self.values[name] = Kind.TENSOR
+            self.values |= self.used_as_tensors(node, unclear, in_forward)
         self.has_tensor_parameter = bool(self.values)
 
-    def used_as_tensors(self, node: FunctionNode, unclear: set[str], in_forward: bool) -> set[str]:
+    def used_as_tensors(self, node: FunctionNode, unclear: set[str], in_forward: bool) -> dict[str, Kind]:
+        """What parameters without an annotation are, by a use that nothing else would survive."""
         evidence = TENSOR_ONLY_METHODS | ARRAY_LIKE_NAMES if in_forward else TENSOR_ONLY_METHODS
         found: set[str] = set()
+        lists: set[str] = set()
         for used in ast.walk(node):
             match used:
                 case ast.Attribute(value=ast.Name(id=name), attr=attribute) if name in unclear:
                     if attribute in evidence:
                         found.add(name)
-                case ast.Call(func=function, args=[ast.Name(id=name), *_]) if name in unclear:
-                    if self.call_kind_by_name(function) is Kind.TENSOR:
-                        found.add(name)
-        return found
+                case ast.Call(func=function, args=[first, *_]) if not isinstance(first, ast.Constant):
+                    names, is_list = self.tensors_taken(function, first)
+                    (lists if is_list else found).update(names & unclear)
+        return dict.fromkeys(lists, Kind.TENSORS) | dict.fromkeys(found, Kind.TENSOR)
+
+    def tensors_taken(self, function: ast.expr, first: ast.expr) -> tuple[set[str], bool]:
+        """The names in a call's first argument that must be tensors for it; or the one that must be a list of them."""
+        if self.call_kind_by_name(function) is not Kind.TENSOR:
+            return set(), False
+        name = self.names.dotted(function)
+        name = name.removeprefix("torch.") if name.count(".") == 1 else ""
+        if name in TAKES_NUMBERS:
+            return set(), False
+        if name not in TAKES_TENSORS:
+            return _only_name(first), False
+        if isinstance(first, ast.List | ast.Tuple):
+            return {element.id for element in first.elts if isinstance(element, ast.Name)}, False
+        return ({first.id}, True) if isinstance(first, ast.Name) else (set(), False)
 
     def call_kind_by_name(self, function: ast.expr) -> Kind:
         if isinstance(function, ast.Attribute) and isinstance(function.value, ast.Name) and function.value.id == "self":
@@ -547,6 +564,28 @@ class _Reader:
             for condition in generator.ifs:
                 self.test(condition, generator)
         return Kind.TENSORS if self.value(node.elt, node) in TENSOR_KINDS else Kind.OTHER
+
+
+def _only_name(node: ast.expr) -> set[str]:
+    """The name that arithmetic, and methods that arrays have, come down to, when there is just one: the tensor that they
+    give was one before."""
+    found: set[str] = set()
+    parts = [node]
+    while parts:
+        match parts.pop():
+            case ast.Name(id=name):
+                found.add(name)
+            case ast.BinOp(left=left, right=right):
+                parts += [left, right]
+            case ast.UnaryOp(operand=operand):
+                parts.append(operand)
+            case ast.Call(func=ast.Attribute(value=value, attr=method)) if method in ARRAY_LIKE_NAMES:
+                parts.append(value)
+            case ast.Constant():
+                pass
+            case _:
+                return set()
+    return found if len(found) == 1 else set()
 
 
 _COMPARISONS = (ast.Eq, ast.NotEq, ast.Lt, ast.LtE, ast.Gt, ast.GtE)

@@ -392,8 +392,16 @@ _CPU_ARGUMENTS = ("pack_padded_sequence",)
 
 
 def _is_wanted_on_cpu(call: ast.Call, scope: Scope) -> bool:
+    """As an argument that must be there, or as what a sampler or the like hands out at its end."""
     parent = next(scope.around(call), None)
+    if isinstance(parent, ast.Return) and scope.owner is None and _is_for_inference(scope):
+        return True
     return isinstance(parent, ast.Call) and scope.dotted(parent.func).rpartition(".")[2] in _CPU_ARGUMENTS
+
+
+def _is_for_inference(scope: Scope) -> bool:
+    decorators = [d.func if isinstance(d, ast.Call) else d for d in getattr(scope.node, "decorator_list", [])]
+    return any(scope.dotted(each) in ("torch.no_grad", "torch.inference_mode") for each in decorators)
 
 
 def _holds_steps(loop: ast.stmt) -> bool:

@@ -287,10 +287,10 @@ def direct_forward(scope: Scope) -> Iterator[Hit]:
     "KL157",
     "kept-graph",
     WARNING,
-    summary="A running sum of losses keeps every graph alive",
+    summary="A running sum or a list of losses keeps every graph alive",
     why="""
-    `total += loss` keeps the graph of each round until `total` is gone: memory grows with every step. Add
-    `loss.detach()`.
+    `total += loss` and `losses.append(loss)` keep the graph of each round until `total` or `losses` is gone: memory
+    grows with every step. Keep `loss.detach()`.
     """,
     bad="""
     import torch
@@ -320,17 +320,27 @@ def direct_forward(scope: Scope) -> Iterator[Hit]:
 def kept_graph(scope: Scope) -> Iterator[Hit]:
     differentiated = {ast.dump(c.func.value): c for c in scope.calls if _is_method(c, "backward")}  # type: ignore[attr-defined]
     for statement in scope.statements:
-        if isinstance(statement, ast.AugAssign) and isinstance(statement.op, ast.Add):
-            loss = statement.value
+        loss = _kept(statement)
+        if loss is not None:
             backward = differentiated.get(ast.dump(loss)) if isinstance(loss, ast.Name) else None
             loop = scope.loop_around(statement)
             if backward is not None and loop is not None and scope.loop_around(backward) is loop:
                 source = scope.module.source(loss)
                 fix = rewrite(scope, loss, f"{source}.detach()")
-                yield hit(scope, statement, f"`{source}` keeps its graph alive: add `{source}.detach()`", fix)
+                yield hit(scope, statement, f"`{source}` keeps its graph alive: keep `{source}.detach()`", fix)
 
 
 # --- below: what the rules ask
+
+
+def _kept(statement: ast.stmt) -> ast.expr | None:
+    """What ``total += loss`` or ``losses.append(loss)`` keeps; None for other statements."""
+    match statement:
+        case ast.AugAssign(op=ast.Add(), value=loss):
+            return loss
+        case ast.Expr(value=ast.Call(func=ast.Attribute(attr="append"), args=[loss], keywords=[])):
+            return loss
+    return None
 
 
 def _turns_gradients_off(scope: Scope) -> bool:
