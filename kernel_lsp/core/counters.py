@@ -65,5 +65,8 @@ class LaunchCounters(Noun):
     n_barriers: int
     n_shuffles: int
     max_instructions_per_thread: int
+    n_matrix_operations: int = 0
+    """Multiplications and additions of tensor cores, a thread's share of each instruction: an `mma` of m16n8k16 is 4096
+    of a warp. They are not among the floating operations."""
     lines: tuple[LineCounters, ...] = ()
     """By line, where blocks were traced."""

@@ -78,6 +78,7 @@ BOUND_OF: dict[str, Bound] = {
     "issue": "compute",
     "f32": "compute",
     "f64": "compute",
+    "tensor cores": "compute",
     "special": "compute",
     "atomics": "memory",
     "latency": "latency",
@@ -182,6 +183,8 @@ def _parts_s(load: _Load, traffic: Traffic) -> dict[str, float]:
         "issue": n_warp_instructions / (N_SCHEDULERS_PER_SM * ISSUE_EFFICIENCY * cycles),
         "f32": n_f32_lanes / (architecture.f32_lanes * cycles),
         "f64": counters.n_f64_operations * scale / 2 / (architecture.f64_lanes * cycles),
+        # At the rate of 16-bit factors; GPUs without tensor cores have none.
+        "tensor cores": counters.n_matrix_operations * scale / load.gpu.f16_rate if load.gpu.f16_rate else 0.0,
         "special": counters.n_special_operations * scale / (architecture.special_lanes * cycles),
         "atomics": counters.n_atomics * scale / (ATOMICS_PER_CYCLE_AND_SM * cycles),
         # Warps of blocks that start together wait together, so what they issue adds to the wait.

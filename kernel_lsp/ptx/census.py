@@ -6,7 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 from kernel_lsp.ptx.clusters import is_mapped_access
+from kernel_lsp.ptx.emitter import MATRIX_OPCODES
 from kernel_lsp.ptx.flow import Block
+from kernel_lsp.ptx.layout import WARP_SIZE
+from kernel_lsp.ptx.matrices import MATRIX_BYTES, loaded_fragment, n_matrices, product_of
 from kernel_lsp.ptx.syntax import WIDTH_BITS, Instruction
 
 _ARITHMETIC = frozenset(["add", "sub", "mul", "fma", "mad", "min", "max", "neg", "abs"])
@@ -30,6 +33,7 @@ class Census:
     n_atomics: int = 0
     n_barriers: int = 0
     n_shuffles: int = 0
+    n_matrix_operations: int = 0
 
     def add(self, other: Census, times: int = 1) -> None:
         """Count `other` as often as `times` says."""
@@ -62,6 +66,8 @@ def census_of(block: Block, mapped: frozenset[str]) -> Census:
     for instruction in block.instructions:
         _count_arithmetic(total, instruction)
         _count_memory(total, instruction, mapped)
+        if instruction.opcode in MATRIX_OPCODES:
+            _count_matrices(total, instruction)
     return total
 
 
@@ -103,14 +109,33 @@ def _count_memory(total: Census, instruction: Instruction, mapped: frozenset[str
         total.shared_store_bytes += n_bytes
 
 
+def _count_matrices(total: Census, instruction: Instruction) -> None:
+    """A thread's share of what its warp does."""
+    if instruction.opcode in ("ldmatrix", "stmatrix"):
+        n_bytes = MATRIX_BYTES * n_matrices(instruction) // WARP_SIZE
+        _add_bytes(total, n_bytes, is_load=instruction.opcode == "ldmatrix", is_shared=True)
+    elif instruction.opcode == "wmma" and instruction.has("load", "store"):
+        n_bytes = loaded_fragment(instruction).n_bytes
+        is_shared = instruction.has("shared", "shared__cta")
+        _add_bytes(total, n_bytes, is_load=instruction.has("load"), is_shared=is_shared)
+    elif instruction.opcode in ("mma", "wmma"):
+        shape = product_of(instruction).shape
+        total.n_matrix_operations += 2 * shape.m * shape.n * shape.k // WARP_SIZE
+
+
+def _add_bytes(total: Census, n_bytes: int, *, is_load: bool, is_shared: bool) -> None:
+    total.shared_load_bytes += n_bytes if is_shared and is_load else 0
+    total.shared_store_bytes += n_bytes if is_shared and not is_load else 0
+    total.global_load_bytes += n_bytes if not is_shared and is_load else 0
+    total.global_store_bytes += n_bytes if not is_shared and not is_load else 0
+
+
 def _count_access(total: Census, instruction: Instruction, mapped: frozenset[str]) -> None:
     lanes = next((_VECTOR[modifier] for modifier in instruction.modifiers if modifier in _VECTOR), 1)
     n_bytes = WIDTH_BITS[instruction.types()[-1]] // 8 * lanes
     is_load = instruction.opcode != "st"
     if instruction.has("shared", "shared__cta", "shared__cluster") or is_mapped_access(instruction, mapped):
-        total.shared_load_bytes += n_bytes if is_load else 0
-        total.shared_store_bytes += 0 if is_load else n_bytes
+        _add_bytes(total, n_bytes, is_load=is_load, is_shared=True)
     elif not instruction.has("param", "local", "const", "param__func", "param__entry"):
         # A generic access is nearly always to global memory: compilers find out when it is not.
-        total.global_load_bytes += n_bytes if is_load else 0
-        total.global_store_bytes += 0 if is_load else n_bytes
+        _add_bytes(total, n_bytes, is_load=is_load, is_shared=False)

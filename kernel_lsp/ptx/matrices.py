@@ -57,6 +57,7 @@ ACCUMULATORS: dict[str, tuple[str, ...]] = {
     "s8": ("s32",),
     "u8": ("s32",),
 }
+MATRIX_BYTES = MATRIX_ROWS * ROW_BYTES
 N_HALF_REGISTERS = 8
 """Of the factors of `wmma` in f16, whatever the shape: those that are too many repeat the first."""
 _N_MATRICES = {"x1": 1, "x2": 2, "x4": 4}
@@ -84,9 +85,9 @@ def wmma(e: Emitter, i: Instruction) -> None:
 def load_rows(e: Emitter, i: Instruction) -> None:
     """``ldmatrix.sync.aligned.m8n8.num{.trans}.shared.b16 r, [p]``: lanes 8 j to 8 j + 7 point at the rows of the j-th
     matrix."""
-    n_matrices = _n_matrices(i)
-    step = _step(e, i, load_matrices(n_matrices, is_transposed=i.has("trans")), addresses=(i.operands[1],))
-    with _lanes_below(e, MATRIX_ROWS * n_matrices):
+    count = n_matrices(i)
+    step = _step(e, i, load_matrices(count, is_transposed=i.has("trans")), addresses=(i.operands[1],))
+    with _lanes_below(e, MATRIX_ROWS * count):
         value = e.op(f"load i128, ptr {_row_pointer(e, i, i.operands[1])}, align 1")
         e.line(f"store i128 {value}, ptr {e.field('%matrix', step.base)}, align 1")
     _give(e, _elements(i.operands[0]), REGISTER_BITS, step.base + step.function.result_offset)
@@ -94,11 +95,11 @@ def load_rows(e: Emitter, i: Instruction) -> None:
 
 def store_rows(e: Emitter, i: Instruction) -> None:
     """``stmatrix.sync.aligned.m8n8.num{.trans}.shared.b16 [p], r``."""
-    n_matrices = _n_matrices(i)
-    step = _step(e, i, store_matrices(n_matrices, is_transposed=i.has("trans")), addresses=(i.operands[0],))
+    count = n_matrices(i)
+    step = _step(e, i, store_matrices(count, is_transposed=i.has("trans")), addresses=(i.operands[0],))
     _put(e, step, _elements(i.operands[1]), REGISTER_BITS, 0)
     e.end_batch(e.live_after_current() | frozenset(used(i)))
-    with _lanes_below(e, MATRIX_ROWS * n_matrices):
+    with _lanes_below(e, MATRIX_ROWS * count):
         source = e.field("%matrix", step.base + step.function.result_offset)
         value = e.op(f"load i128, ptr {source}, align 1")
         e.line(f"store i128 {value}, ptr {_row_pointer(e, i, i.operands[0])}, align 1")
@@ -137,6 +138,14 @@ def loaded_fragment(i: Instruction) -> Fragment:
 def product_of(i: Instruction) -> Product:
     """What `mma` or `wmma.mma` computes. Raises UnsupportedPtxError, or ValueError for other text."""
     return _checked_product(i, MMA_SHAPES if i.opcode == "mma" else WMMA_SHAPES, _kinds(i))
+
+
+def n_matrices(i: Instruction) -> int:
+    """How many 8 x 8 matrices `ldmatrix` or `stmatrix` moves. Raises UnsupportedPtxError."""
+    _know(i, _ROW_WORDS | _SPACES)
+    if not i.has("m8n8") or i.types() != ["b16"] or not i.has("shared", "shared__cta"):
+        raise UnsupportedPtxError(f"this form of {i.opcode}", i)
+    return next(_N_MATRICES[modifier] for modifier in i.modifiers if modifier in _N_MATRICES)
 
 
 # --- below: products
@@ -247,13 +256,6 @@ def _lanes_below(e: Emitter, count: int) -> Iterator[None]:
     yield
     e.line(f"br label %{end}")
     e.begin(end)
-
-
-def _n_matrices(i: Instruction) -> int:
-    _know(i, _ROW_WORDS | _SPACES)
-    if not i.has("m8n8") or i.types() != ["b16"] or not i.has("shared", "shared__cta"):
-        raise UnsupportedPtxError(f"this form of {i.opcode}", i)
-    return next(_N_MATRICES[modifier] for modifier in i.modifiers if modifier in _N_MATRICES)
 
 
 def _row_pointer(e: Emitter, i: Instruction, operand: Operand) -> str:

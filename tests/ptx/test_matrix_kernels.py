@@ -288,3 +288,5 @@ def test_loads_of_matrices_are_counted_in_sectors(executor):
     # Two matrices of 16 rows of 32 bytes, each row read as two halves of a sector, and sums of 16 rows of 64 bytes.
     assert counters["n_global_sectors"] == 2 * 32 + 32
     assert counters["n_global_requests"] == 2 * 4 + 4
+    assert (counters["global_load_bytes"], counters["global_store_bytes"]) == (2 * 512, 1024)
+    assert counters["n_matrix_operations"] == 2 * 16**3
