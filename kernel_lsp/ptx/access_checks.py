@@ -7,11 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from kernel_lsp.ptx.access_faults import fault, warn
 from kernel_lsp.ptx.access_traces import trace
 from kernel_lsp.ptx.layout import (
     ENTRY_BYTES,
     FIRST_CLUSTER_WINDOW,
+    N_ACCESS_SIZES,
     N_WINDOWS,
+    SHARED_WINDOW,
     WINDOW_SHIFT,
     Context,
     Entry,
@@ -19,10 +22,10 @@ from kernel_lsp.ptx.layout import (
     FaultKind,
     Info,
     Launch,
-    Thread,
 )
 from kernel_lsp.ptx.native import load8, load64, shift_right, store64
-from kernel_lsp.ptx.races import is_race
+from kernel_lsp.ptx.race_layout import RaceBlock, RaceLaunch, Record
+from kernel_lsp.ptx.races import find_race
 
 
 def check(context: int, thread: int, info: int, address: int) -> int:
@@ -46,47 +49,53 @@ def check(context: int, thread: int, info: int, address: int) -> int:
                 if window >= FIRST_CLUSTER_WINDOW:
                     return warn(context, thread, info)
                 return fault(context, thread, info, address, FaultKind.UNINITIALISED)
-    if flags & EntryFlag.WATCHED:
-        race = is_race(context, thread, info, entry, offset, n_bytes)
-        if race != 0:
-            return fault(context, thread, info, address, race)
+    if (flags & EntryFlag.WATCHED) != 0 and watch(context, thread, info, address, entry, offset) != 0:
+        return 1
     if flags & EntryFlag.TRACED:
         trace(context, thread, info, address, n_bytes)
     return 0
 
 
 def check_shared(context: int, thread: int, info: int, offset: int) -> int:
-    """The closer look at an access of shared memory by its own address. Reading bytes that were never written is noted
-    and goes on: compilers may load early what they then do not use."""
+    """The closer look at an access of shared memory by its own address."""
     launch = load64(context + Context.LAUNCH)
     n_bytes = 1 << ((info >> Info.LOG2_SHIFT) & 7)
     if offset < 0 or offset > load64(launch + Launch.SHARED_BYTES) - n_bytes or (offset & (n_bytes - 1)) != 0:
         return fault(context, thread, info, offset, FaultKind.ACCESS)
-    return warn(context, thread, info)
-
-
-def warn(context: int, thread: int, info: int) -> int:
-    """Note a read of shared memory that nothing has written."""
-    site = 8 * (info & Info.SITE_MASK)
-    counts = load64(context + Context.WARNING_COUNTS) + site
-    if load64(counts) == 0:
-        place = (load64(context + Context.BLOCK) << 16) | load64(thread + Thread.INDEX)
-        store64(load64(context + Context.WARNING_PLACES) + site, place)
-    store64(counts, load64(counts) + 1)
+    races = load64(context + Context.RACES)
+    if races == 0:
+        return 0
+    shift = load64(load64(races + RaceBlock.LAUNCH) + RaceLaunch.SHARED_GRAIN_SHIFT)
+    record = load64(races + RaceBlock.SHARED_RECORDS) + Record.N_BYTES * (offset >> shift)
+    if find_race(context, thread, info, offset, record, load64(launch + Launch.SHARED_HOST) + offset, shift) != 0:
+        return 1
+    if load64(load64(races + RaceBlock.LAUNCH) + RaceLaunch.IS_ON) == 0:
+        trust_shared(launch)
     return 0
 
 
-def fault(context: int, thread: int, info: int, address: int, kind: int) -> int:
-    store64(context + Context.FAULT_INFO, info)
-    store64(context + Context.FAULT_KIND, kind)
-    store64(context + Context.FAULT_ADDRESS, address)
-    store64(context + Context.FAULT_THREAD, thread)
-    return 1
+def check_shared_written(context: int, thread: int, info: int, offset: int) -> int:
+    """A read of shared memory that was never written is noted and goes on: compilers may load early what they then do
+    not use."""
+    return warn(context, thread, info)
 
 
-FUNCTIONS: tuple[Callable[..., int], ...] = (
-    check,
-    check_shared,
-    warn,
-    fault,
-)
+def watch(context: int, thread: int, info: int, address: int, entry: int, offset: int) -> int:
+    """Look for a race at an offset of a window. Returns 1 after it recorded a fault."""
+    launch = load64(load64(context + Context.RACES) + RaceBlock.LAUNCH)
+    shift = load64(launch + RaceLaunch.GRAIN_SHIFT)
+    if entry == load64(context + Context.TABLE) + SHARED_WINDOW * ENTRY_BYTES:
+        shift = load64(launch + RaceLaunch.SHARED_GRAIN_SHIFT)
+    record = load64(entry + Entry.RECORDS) + Record.N_BYTES * (offset >> shift)
+    return find_race(context, thread, info, address, record, load64(entry + Entry.HOST) + offset, shift)
+
+
+def trust_shared(launch: int) -> int:
+    """No longer look closer at every access of shared memory: the check for races has given up."""
+    for log2 in range(N_ACCESS_SIZES):
+        limit = load64(launch + Launch.SHARED_BYTES) - (1 << log2) + 1
+        store64(launch + Launch.SHARED_LIMITS + 8 * log2, limit if limit > 0 else 0)
+    return 0
+
+
+FUNCTIONS: tuple[Callable[..., int], ...] = (check, check_shared, check_shared_written, watch, trust_shared)

@@ -19,7 +19,9 @@ from kernel_lsp.ptx.layout import (
     Launch,
     window_base,
 )
-from kernel_lsp.ptx.native import store64
+from kernel_lsp.ptx.native import load64, store64
+from kernel_lsp.ptx.race_layout import RaceBlock
+from kernel_lsp.ptx.race_memory import LaunchRaces
 from kernel_lsp.ptx.stillness import BlockMemory
 
 SPINNING_SLICE = 4096
@@ -55,9 +57,10 @@ class Arenas:
         orders: Orders,
         rank_order: Sequence[int],
         max_thread_instructions: int,
+        races: LaunchRaces | None,
     ) -> None:
         self.setup, self.tallies, self.table, self.parameters, self.orders = setup, tallies, table, parameters, orders
-        self.max_thread_instructions = max_thread_instructions
+        self.max_thread_instructions, self.races = max_thread_instructions, races
         self.regions: list[Region] = []
         size = setup.cluster.n_blocks
         self.rank_order = (ctypes.c_int64 * size)(*rank_order)
@@ -88,7 +91,9 @@ class Arenas:
     def show(self, arena: Arena) -> None:
         """Make the block's memory what the table shows."""
         shared = window_base(SHARED_WINDOW)
-        self.table.set(SHARED_WINDOW, shared, arena.shared, arena.shadow, self.setup.n_shared, 0)
+        races = load64(arena.context + Context.RACES)
+        records = load64(races + RaceBlock.SHARED_RECORDS) if races else 0
+        self.table.set(SHARED_WINDOW, shared, arena.shared, arena.shadow, self.setup.n_shared, 0, records)
         n_local = self.setup.emitted.n_local_bytes
         self.table.set(LOCAL_WINDOW, window_base(LOCAL_WINDOW), 0, self.scratch.address, n_local, 0)
         parameters = arena.launch + Launch.PARAMETERS
@@ -147,6 +152,7 @@ class Arenas:
             Context.SEEN: self.seen[rank].address,
             Context.SITE_TRACES: ctypes.addressof(self.tallies.site_traces),
             Context.SEEN_MASK: N_SEEN_SLOTS - 1,
+            Context.RACES: self.races.new_block(self.setup.n_shared) if self.races else 0,
         }
         for place, value in values.items():
             store64(arena.context + place, value)
@@ -161,10 +167,12 @@ class Arenas:
         store64(launch + Launch.CLUSTER_RANK, rank)
         store64(launch + Launch.CLUSTER_N_BLOCKS, setup.cluster.n_blocks)
         store64(launch + Launch.IS_EXPLICIT_CLUSTER, int(setup.cluster.is_explicit))
+        store64(launch + Launch.IS_WATCHED, int(self.races is not None))
         store64(launch + Launch.SHARED_HOST, arena.shared)
         store64(launch + Launch.SHARED_SHADOW, arena.shadow)
         store64(launch + Launch.SHARED_BYTES, setup.n_shared)
         store64(launch + Launch.DYNAMIC_SHARED_BYTES, setup.step["shared_bytes"])
         for log2 in range(N_ACCESS_SIZES):
-            store64(launch + Launch.SHARED_LIMITS + 8 * log2, max(0, setup.n_shared - (1 << log2) + 1))
+            limit = 0 if self.races else max(0, setup.n_shared - (1 << log2) + 1)
+            store64(launch + Launch.SHARED_LIMITS + 8 * log2, limit)
         ctypes.memmove(launch + Launch.PARAMETERS, self.parameters, len(self.parameters))

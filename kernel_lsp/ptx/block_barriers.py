@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from kernel_lsp.ptx.layout import N_BARRIERS, Context, Operation, Status, Thread
 from kernel_lsp.ptx.native import fill, load64, store64
+from kernel_lsp.ptx.race_order import order_arrival, order_barrier, tick
 
 
 def release_barriers(context: int) -> int:
@@ -25,6 +26,8 @@ def release_barriers(context: int) -> int:
             n_expected = n_live
         if n_arrived > 0 and n_arrived >= n_expected:
             store64(context + Context.BARRIER_ARRIVED + 8 * barrier, 0)
+            if load64(context + Context.RACES) != 0:
+                order_barrier(context, barrier)
             n_released += release(context, barrier, n_arrived)
     return n_released + let_arrivers_go(context)
 
@@ -34,7 +37,7 @@ def count_waiting(context: int) -> int:
     thread = load64(context + Context.THREADS)
     stride = load64(context + Context.THREAD_STRIDE)
     n_live = 0
-    for _ in range(load64(context + Context.N_THREADS)):
+    for index in range(load64(context + Context.N_THREADS)):
         status = load64(thread + Thread.STATUS)
         if status != Status.EXITED:
             n_live += 1
@@ -44,6 +47,8 @@ def count_waiting(context: int) -> int:
                 store64(barrier + Context.BARRIER_EXPECTED, load64(thread + Thread.A))
             if load64(thread + Thread.OPERATION) == Operation.BARRIER_ARRIVE:
                 store64(barrier + Context.BARRIER_ARRIVED, load64(barrier + Context.BARRIER_ARRIVED) + 1)
+                if load64(context + Context.RACES) != 0:
+                    order_arrival(context, load64(thread + Thread.MASK), index)
             else:
                 store64(barrier + Context.BARRIER_WAITING, load64(barrier + Context.BARRIER_WAITING) + 1)
                 if load64(thread + Thread.B) != 0:
@@ -84,6 +89,8 @@ def let_arrivers_go(context: int) -> int:
             store64(thread + Thread.STATUS, Status.RUNNABLE)
             n_released += 1
         thread = thread + stride
+    if n_released > 0 and load64(context + Context.RACES) != 0:
+        tick(load64(context + Context.RACES))
     return n_released
 
 

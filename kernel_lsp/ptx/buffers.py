@@ -73,7 +73,7 @@ class Buffer:
         self.data = _map_data(request)
         self.is_initialised = request.is_initialised or request.role == "input"
         self.shadow = _map_shadow(request, keep_written=keep_written)
-        self.writers = Region(0)
+        self.records = Region(0)
 
     @property
     def n_bytes(self) -> int:
@@ -100,16 +100,16 @@ class Buffer:
             self.is_initialised = self.n_bytes == 0 or self.shadow.memory.find(b"\0", 0, self.n_bytes) < 0
         return self.is_initialised
 
-    def clean_writers(self) -> int:
-        """The address of who wrote each byte, with nobody in it. Inputs have none."""
-        self.writers.close()
-        self.writers = Region(0 if self.is_read_only else 8 * self.n_bytes)
-        return self.writers.address
+    def clean_records(self, n_bytes: int) -> int:
+        """The address of who accessed what, with nobody in it."""
+        self.records.close()
+        self.records = Region(n_bytes)
+        return self.records.address
 
     def close(self) -> None:
         self.data.close()
         self.shadow.close()
-        self.writers.close()
+        self.records.close()
 
 
 @contextlib.contextmanager
@@ -144,17 +144,18 @@ class AddressTable:
     def traced_address(self) -> int:
         return self._traced.address
 
-    def set_buffer(self, buffer: Buffer, *, is_initialised: bool, watch: int = 0) -> None:
-        """Describe a buffer. `watch` are the flags of what kernels may write that is to be watched for races."""
-        flags = EntryFlag.READ_ONLY if buffer.is_read_only else watch
+    def set_buffer(self, buffer: Buffer, *, is_initialised: bool, records: int = 0) -> None:
+        """Describe a buffer. `records` is where it is noted who accessed what, or 0."""
+        flags = int(EntryFlag.READ_ONLY) if buffer.is_read_only else 0
         flags |= 0 if is_initialised else EntryFlag.CHECK_INITIALISED
-        if watch:
-            for table in (self._fast, self._traced):
-                store64(table.address + buffer.window * ENTRY_BYTES + Entry.WRITERS, buffer.clean_writers())
-        self.set(buffer.window, buffer.base, buffer.data.address, buffer.shadow.address, buffer.n_bytes, int(flags))
+        data, shadow = buffer.data.address, buffer.shadow.address
+        self.set(buffer.window, buffer.base, data, shadow, buffer.n_bytes, flags, records)
 
-    def set(self, window: int, base: int, host: int, shadow: int, n_bytes: int, flags: int) -> None:
-        """Describe a window. Buffers are traced in the traced table."""
+    def set(self, window: int, base: int, host: int, shadow: int, n_bytes: int, flags: int, records: int = 0) -> None:
+        """Describe a window. Buffers are traced in the traced table. With `records`, every access is looked at."""
+        flags |= EntryFlag.WATCHED if records else 0
+        for table in (self._fast, self._traced):
+            store64(table.address + window * ENTRY_BYTES + Entry.RECORDS, records)
         is_traced = window >= FIRST_BUFFER_WINDOW
         _write_entry(self._fast.address, window, (base, host, shadow, flags, n_bytes), is_fast=True)
         traced_flags = flags | (EntryFlag.TRACED if is_traced else 0)

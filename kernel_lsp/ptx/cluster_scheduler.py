@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from kernel_lsp.ptx.access_checks import fault
+from kernel_lsp.ptx.access_faults import fault
 from kernel_lsp.ptx.layout import (
     ENTRY_BYTES,
     FIRST_CLUSTER_WINDOW,

@@ -25,7 +25,7 @@ from kernel_lsp.ptx.layout import (
     Thread,
     window_base,
 )
-from kernel_lsp.ptx.races import STRONG_MODIFIERS
+from kernel_lsp.ptx.race_sites import STRONG_MODIFIERS, race_flags
 from kernel_lsp.ptx.syntax import (
     WIDTH_BITS,
     Function,
@@ -149,6 +149,7 @@ class Emitter(IrText):
         self.n_batches = 0
         self.n_matrix_bytes = 0
         self.can_spin = _can_spin(self.blocks)
+        self.race_flags = race_flags(self.blocks)
         self.maps_addresses = any(i.opcode == "mapa" for block in self.blocks for i in block.instructions)
         """Whether an address of shared memory may be another block's."""
         self.live: dict[int, frozenset[str]] = {}
@@ -510,9 +511,9 @@ class Emitter(IrText):
         ]
 
 
-def access_info(site: int, n_bytes: int, *, reads: bool, writes: bool, strong: bool = False) -> int:
+def access_info(site: int, n_bytes: int, *, reads: bool, writes: bool, race_flags: int = 0) -> int:
     """How an access describes itself to the slow check."""
-    info = site | ((n_bytes.bit_length() - 1) << Info.LOG2_SHIFT) | (int(Info.STRONG) if strong else 0)
+    info = site | ((n_bytes.bit_length() - 1) << Info.LOG2_SHIFT) | race_flags
     return info | (int(Info.READS) if reads else 0) | (int(Info.WRITES) if writes else 0)
 
 

@@ -31,12 +31,27 @@ NULL_PAGE_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
+class Other:
+    """With whom a thread is in a race, where, and what the other did. `sees_signal` says that a signal of the other
+    block had been seen, but with no fence after it."""
+
+    block: Position
+    thread: Position
+    line: int | None
+    verb: str
+    is_of_warp: bool
+    sees_signal: bool
+
+
+@dataclass(frozen=True)
 class Fault:
-    """What a thread did. `address` is generic, or an offset for shared memory by its own address."""
+    """What a thread did. `address` is generic, or an offset for shared memory by its own address. `other` is for races
+    alone."""
 
     kind: FaultKind
     site: Site
     address: int
+    other: Other | None = None
 
 
 @dataclass(frozen=True)
@@ -242,12 +257,20 @@ def _describe_uninitialised(fault: Fault, memory: MemoryMap) -> str:
 
 
 def _describe_race(fault: Fault, memory: MemoryMap) -> str:
-    other, ordered = "block", "fence"
-    if fault.kind == FaultKind.RACE_OF_THREADS:
-        other, ordered = "thread of the block", "barrier"
     target = _find_target(fault, memory)
     place = f"at byte {fault.address - target.start} of {target.name}" if target else "of memory"
-    return f"{_verb(fault.site)} {place}, which another {other} has written in this launch with no {ordered} between"
+    assert fault.other is not None
+    return f"{_verb(fault.site)} {place}, which {_describe_other(fault.kind, fault.other)}"
+
+
+def _describe_other(kind: FaultKind, other: Other) -> str:
+    did = other.verb + (f" at line {other.line}" if other.line is not None else "")
+    if kind == FaultKind.RACE_OF_THREADS:
+        missing = "__syncwarp() or __syncthreads()" if other.is_of_warp else "__syncthreads()"
+        return f"thread {other.thread} of the block {did} with no {missing} between"
+    if other.sees_signal:
+        return f"block {other.block} {did}: its signal was seen, but there is no __threadfence() after that"
+    return f"block {other.block} {did} in the same launch with no __threadfence() and signal between"
 
 
 def _find_target(fault: Fault, memory: MemoryMap) -> _Target | None:

@@ -14,6 +14,7 @@ import llvmlite.binding as llvm
 
 from kernel_lsp.ptx import (
     access_checks,
+    access_faults,
     access_traces,
     block_barriers,
     cluster_scheduler,
@@ -24,6 +25,8 @@ from kernel_lsp.ptx import (
     integer,
     matrices,
     memory,
+    race_order,
+    race_signals,
     races,
     scheduler,
     warp_matrices,
@@ -53,9 +56,12 @@ NATIVE_FUNCTIONS = (
     *warp_operations.FUNCTIONS,
     *block_barriers.FUNCTIONS,
     *access_checks.FUNCTIONS,
+    *access_faults.FUNCTIONS,
     *access_traces.FUNCTIONS,
     *cluster_scheduler.FUNCTIONS,
     *races.FUNCTIONS,
+    *race_order.FUNCTIONS,
+    *race_signals.FUNCTIONS,
     *warp_matrices.FUNCTIONS,
 )
 LIBM_FUNCTIONS = (
@@ -63,7 +69,7 @@ LIBM_FUNCTIONS = (
     *("floor", "floorf", "ceil", "ceilf", "trunc", "truncf", "roundeven", "roundevenf"),
 )
 """What LLVM may call for operations that the CPU lacks."""
-SLOW_CHECKS = ("check", "check_shared", "check_cluster_step", "fault")
+SLOW_CHECKS = ("check", "check_shared", "check_shared_written", "check_cluster_step", "watch_fence", "fault")
 SCHEDULER_PASSES = ("sroa", "instruction_combine", "simplify_cfg")
 KERNEL_PASSES = (
     "always_inliner",
@@ -184,6 +190,8 @@ def _module_text(kernels: list[EmittedKernel]) -> str:
     declarations = (
         "declare i64 @check(i64, i64, i64, i64)\n"
         "declare i64 @check_shared(i64, i64, i64, i64)\n"
+        "declare i64 @check_shared_written(i64, i64, i64, i64)\n"
+        "declare i64 @watch_fence(i64, i64, i64, i64)\n"
         "declare i64 @check_cluster_step(i64, i64, i64, i64)\n"
         "declare i64 @fault(i64, i64, i64, i64, i64)\n"
     )

@@ -17,6 +17,7 @@ from kernel_lsp.ptx.launch_setup import LaunchSetup
 from kernel_lsp.ptx.layout import BlockStatus, Context
 from kernel_lsp.ptx.native import load64, store64
 from kernel_lsp.ptx.parameters import pack_parameters
+from kernel_lsp.ptx.race_memory import LaunchRaces
 from kernel_lsp.ptx.run_request import LaunchResult, RunRequest
 from kernel_lsp.ptx.scheduler import TRACE_BLOCK
 from kernel_lsp.ptx.stillness import Stillness
@@ -41,6 +42,7 @@ class LaunchRun:
         table: AddressTable,
         buffers: dict[str, Buffer],
         variables: dict[int, tuple[str, int]],
+        races: LaunchRaces | None = None,
         *,
         budget: int,
         was_sampled: bool,
@@ -58,6 +60,7 @@ class LaunchRun:
             thread_orders(request, setup.n_threads),
             in_order(range(setup.cluster.n_blocks), request),
             request.max_thread_instructions,
+            races,
         )
         self.memory_map = MemoryMap(
             {buffer.window: buffer for buffer in buffers.values()},

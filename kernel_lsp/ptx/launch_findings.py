@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kernel_lsp.ptx.arena import Arena
-from kernel_lsp.ptx.findings import ERROR, WARNING, Fault, FindingLog, MemoryMap, Place, Position, describe
+from kernel_lsp.ptx.findings import ERROR, WARNING, Fault, FindingLog, MemoryMap, Other, Place, Position, describe
 from kernel_lsp.ptx.flow import Block
 from kernel_lsp.ptx.launch_counters import Tallies
 from kernel_lsp.ptx.launch_setup import LaunchSetup
-from kernel_lsp.ptx.layout import BlockStatus, Context, FaultKind, Info, Status, Thread
+from kernel_lsp.ptx.layout import WARP_SIZE, BlockStatus, Context, FaultKind, Info, Status, Thread
 from kernel_lsp.ptx.native import load64
+from kernel_lsp.ptx.race_layout import BLOCK_MASK, BLOCK_SHIFT, THREAD_MASK, TIME_BITS, RaceBlock
 from kernel_lsp.ptx.scheduler import BLOCK_ID_MASK
 from kernel_lsp.ptx.syntax import Instruction, Location
 
@@ -89,9 +90,26 @@ class LaunchFindings:
         context = arena.context
         kind = FaultKind(load64(context + Context.FAULT_KIND))
         site = self.emitted.sites[load64(context + Context.FAULT_INFO) & Info.SITE_MASK]
-        code, message = describe(Fault(kind, site, load64(context + Context.FAULT_ADDRESS)), memory)
+        other = self._other(context) if kind in (FaultKind.RACE_OF_BLOCKS, FaultKind.RACE_OF_THREADS) else None
+        code, message = describe(Fault(kind, site, load64(context + Context.FAULT_ADDRESS), other), memory)
         place = self._place(arena, load64(context + Context.FAULT_THREAD))
         self.log.add(code, message, site.instruction.location, place)
+
+    def _other(self, context: int) -> Other:
+        """With whom a thread is in a race."""
+        races = load64(context + Context.RACES)
+        stamp = load64(races + RaceBlock.OTHER_STAMP)
+        site = self.emitted.sites[load64(races + RaceBlock.OTHER_SITE)]
+        thread = stamp >> TIME_BITS & THREAD_MASK
+        own = load64(load64(context + Context.FAULT_THREAD) + Thread.INDEX)
+        return Other(
+            block=self._block_position(stamp >> BLOCK_SHIFT & BLOCK_MASK),
+            thread=self._tid(thread),
+            line=self.user_line(site.instruction),
+            verb="read" if load64(races + RaceBlock.OTHER_IS_READ) else "wrote",
+            is_of_warp=thread // WARP_SIZE == own // WARP_SIZE,
+            sees_signal=load64(races + RaceBlock.SEES_SIGNAL) != 0,
+        )
 
     def _note_deadlock(self, arenas: tuple[Arena, ...]) -> None:
         """No thread of these blocks can go on. The place is that of one at the barrier of the cluster, if any is."""

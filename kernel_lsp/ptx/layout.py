@@ -62,8 +62,8 @@ class Entry(IntEnum):
     N_BYTES = 32
     READ_LIMITS = 40
     WRITE_LIMITS = 80
-    WRITERS = 120
-    """Of a watched buffer: 8 bytes per byte that say who wrote it (`kernel_lsp.ptx.races`)."""
+    RECORDS = 120
+    """Of what is watched: who accessed it (`kernel_lsp.ptx.race_layout`)."""
 
 
 class EntryFlag(IntEnum):
@@ -75,9 +75,7 @@ class EntryFlag(IntEnum):
     ENDED = 16
     """The block has exited, and its shared memory went with it."""
     WATCHED = 32
-    """Who wrote is noted, and looked at when another block reads."""
-    WATCHED_IN_BLOCK = 64
-    """Also when another thread of the block reads."""
+    """Who accesses it is noted, and looked at when others do."""
 
 
 class Thread(IntEnum):
@@ -103,7 +101,7 @@ class Thread(IntEnum):
     MATRIX_AREA = 112
     """Of a matrix instruction, which gives no `RESULT`: the address of what the thread gives to its warp, and gets."""
     WARP_FUNCTION = 120
-    """The address of what the warp then calls, or 0 (`kernel_lsp.ptx.warp_functions`)."""
+    """The address of what the warp then calls (`kernel_lsp.ptx.warp_functions`)."""
     CLUSTER_STEP = 128
     """Twice the cluster barriers that the thread has passed, and one more from its arrival to the end of its wait."""
     FRAME = 136
@@ -141,6 +139,8 @@ class Launch(IntEnum):
     CLUSTER_RANK = 240
     CLUSTER_N_BLOCKS = 248
     IS_EXPLICIT_CLUSTER = 256
+    IS_WATCHED = 264
+    """Whether the launch is watched for races."""
     PARAMETERS = 272
 
 
@@ -205,8 +205,8 @@ class Context(IntEnum):
     CLUSTER_N_STALLED = 872
     CLUSTER_STATE = 880
     """Of each block: `EntryFlag.NOT_STARTED`, 0 while it runs, `EntryFlag.ENDED`."""
-    EPOCH = 888
-    """How often threads of the block have waited for each other."""
+    RACES = 888
+    """What the block's threads know of each other, where races are looked for; else 0."""
     N_BYTES = 896
 
 
@@ -308,3 +308,11 @@ class Info(IntEnum):
     WRITES = 1 << 29
     STRONG = 1 << 30
     """An access by which threads may talk to each other."""
+    ACQUIRES = 1 << 31
+    RELEASES = 1 << 32
+    IN_BLOCK = 1 << 33
+    """It does so for threads of its block only."""
+    UNUSED = 1 << 34
+    """A load whose value may be any."""
+    NEARBY = 1 << 35
+    """An access that does not use what a multiprocessor may have kept from earlier."""

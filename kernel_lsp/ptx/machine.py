@@ -11,9 +11,10 @@ from kernel_lsp.ptx.jit import Compiler, LoadedModule
 from kernel_lsp.ptx.launch import LaunchRun
 from kernel_lsp.ptx.launch_counters import Tallies
 from kernel_lsp.ptx.launch_findings import LaunchFindings
-from kernel_lsp.ptx.launch_setup import LaunchSetup, invalid_launch, launch_setup
+from kernel_lsp.ptx.launch_setup import invalid_launch, launch_setup
 from kernel_lsp.ptx.layout import FIRST_BUFFER_WINDOW, EntryFlag, window_base
-from kernel_lsp.ptx.races import watch_flags
+from kernel_lsp.ptx.race_memory import LaunchRaces
+from kernel_lsp.ptx.race_sites import can_be_followed
 from kernel_lsp.ptx.run_request import LaunchResult, RunRequest, RunResult
 from kernel_lsp.ptx.syntax import UnsupportedPtxError
 
@@ -83,7 +84,9 @@ class _Run:
             findings.note_invalid(problem)
         if problem or setup.n_blocks == 0 or setup.n_threads == 0:
             return LaunchResult(Tallies(setup.emitted).counters(setup, 0, findings.user_line), 0)
-        self._show_buffers(setup)
+        is_watched = self.request.watches_races and not setup.is_clustered and can_be_followed(setup.emitted.blocks)
+        races = LaunchRaces(setup.emitted, setup.n_blocks, setup.n_threads) if is_watched else None
+        self._show_buffers(races)
         launch = LaunchRun(
             self.compiler,
             setup,
@@ -92,6 +95,7 @@ class _Run:
             self.table,
             self.buffers,
             self.variables,
+            races,
             budget=self.budget,
             was_sampled=self.has_sampled,
         )
@@ -100,13 +104,15 @@ class _Run:
         finally:
             self.budget, self.has_sampled = launch.budget, launch.was_sampled
             launch.close()
+            if races is not None:
+                races.close()
 
-    def _show_buffers(self, setup: LaunchSetup) -> None:
-        """Bring the table up to date with what is initialised, and with what this kernel is watched for."""
-        is_watched = self.request.watches_races and not setup.is_clustered
-        watch = watch_flags(setup.emitted.blocks) if is_watched else 0
+    def _show_buffers(self, races: LaunchRaces | None) -> None:
+        """Bring the table up to date with what is initialised, and with who is looked for in what kernels may write."""
         for buffer in self.buffers.values():
-            self.table.set_buffer(buffer, is_initialised=buffer.look_whether_initialised(), watch=watch)
+            is_watched = races is not None and not buffer.is_read_only
+            records = buffer.clean_records(races.record_bytes(buffer.n_bytes)) if races and is_watched else 0
+            self.table.set_buffer(buffer, is_initialised=buffer.look_whether_initialised(), records=records)
 
     def _place_variables(self) -> None:
         """Module variables start each run with their initial values."""

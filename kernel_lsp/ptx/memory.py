@@ -20,7 +20,7 @@ from kernel_lsp.ptx.layout import (
     Thread,
     window_base,
 )
-from kernel_lsp.ptx.races import STRONG_MODIFIERS
+from kernel_lsp.ptx.race_sites import is_of_device
 from kernel_lsp.ptx.syntax import (
     WIDTH_BITS,
     Address,
@@ -103,8 +103,15 @@ def copy_async(e: Emitter, i: Instruction) -> None:
     e.line(f"store {width} {value}, ptr {pointer}, align 1")
 
 
+def fence(e: Emitter, i: Instruction) -> None:
+    """`membar` and `fence`: a machine which runs one thread at a time needs none, but the check for races looks."""
+    is_unwatched = e.op(f"icmp eq i64 {e.launch_field(Launch.IS_WATCHED)}, 0")
+    if not i.has("proxy"):
+        e.slow_check("watch_fence", e.site(Site(i)), str(int(is_of_device(i))), is_unwatched)
+
+
 def no_operation(e: Emitter, i: Instruction) -> None:
-    """Fences, hints and waits that a machine which runs one thread at a time does not need."""
+    """Hints and waits that a machine which runs one thread at a time does not need."""
 
 
 def create_policy(e: Emitter, i: Instruction) -> None:
@@ -136,7 +143,7 @@ def locate_at(e: Emitter, i: Instruction, address: str, n_bytes: int, *, reads: 
     if n_bytes > MAX_ACCESS_BYTES:
         raise UnsupportedPtxError(f"an access of {n_bytes} bytes", i)
     site = e.site(Site(i, space, n_bytes, reads, writes))
-    info = access_info(site, n_bytes, reads=reads, writes=writes, strong=i.has(*STRONG_MODIFIERS))
+    info = access_info(site, n_bytes, reads=reads, writes=writes, race_flags=e.race_flags.get(id(i), 0))
     if space == "shared":
         return _shared_pointer(e, address, info, n_bytes, reads=reads, writes=writes)
     if space == "local":
@@ -163,10 +170,10 @@ HANDLERS: dict[str, Handler] = {
     "red": atomic,
     "cp": copy_async,
     "createpolicy": create_policy,
+    "membar": fence,
+    "fence": fence,
     **dict.fromkeys(
         (
-            "membar",
-            "fence",
             "prefetch",
             "prefetchu",
             "discard",
@@ -226,12 +233,10 @@ def _generic_pointer(e: Emitter, address: str, info: int, n_bytes: int, *, reads
 
 
 def _shared_pointer(e: Emitter, address: str, info: int, n_bytes: int, *, reads: bool, writes: bool) -> str:
-    """Shared memory by its own address: the bounds are known, or in the launch record when some of it is dynamic."""
+    """Shared memory by its own address. The launch record has the bounds: some of it may be dynamic, and where races
+    are looked for they send every access to the closer look."""
     address = e.op(f"and i64 {address}, {0xFFFFFFFF}")
-    if e.shared.has_dynamic:
-        limit = e.launch_field(Launch.SHARED_LIMITS + 8 * (n_bytes.bit_length() - 1))
-    else:
-        limit = str(max(0, e.shared.n_static_bytes - n_bytes + 1))
+    limit = e.launch_field(Launch.SHARED_LIMITS + 8 * (n_bytes.bit_length() - 1))
     shadow_base = e.launch_field(Launch.SHARED_SHADOW)
     shadow = e.op(f"inttoptr i64 {e.op(f'add i64 {shadow_base}, {address}')} to ptr")
     conditions = [e.op(f"icmp ult i64 {address}, {limit}"), *_aligned(e, address, n_bytes)]
@@ -239,7 +244,7 @@ def _shared_pointer(e: Emitter, address: str, info: int, n_bytes: int, *, reads:
     if reads:
         loaded = e.op(f"load i{8 * n_bytes}, ptr {shadow}, align 1")
         is_written = e.op(f"icmp eq i{8 * n_bytes} {loaded}, {_repeated(SHADOW_STORE, n_bytes)}")
-        e.slow_check("check_shared", info, address, is_written)
+        e.slow_check("check_shared_written", info, address, is_written)
     if writes:
         _mark(e, shadow, n_bytes)
     host = e.launch_field(Launch.SHARED_HOST)

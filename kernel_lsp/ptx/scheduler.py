@@ -25,6 +25,8 @@ from kernel_lsp.ptx.layout import (
     Thread,
 )
 from kernel_lsp.ptx.native import call_thread, fill, load64, store64
+from kernel_lsp.ptx.race_order import start_races
+from kernel_lsp.ptx.races import settle_store
 from kernel_lsp.ptx.warp_operations import resolve_warp
 
 BLOCK_ID_MASK = (1 << 48) - 1
@@ -64,6 +66,8 @@ def start_block(context: int, entry: int) -> int:
         fill(load64(launch + Launch.SHARED_SHADOW), 0, n_shared)
     fill(context + Context.BARRIER_ARRIVED, 0, 8 * N_BARRIERS)
     store64(context + Context.N_STALLED, 0)
+    if load64(context + Context.RACES) != 0:
+        start_races(context)
     choose_table(context, entry)
     start_threads(context)
     return 0
@@ -137,8 +141,6 @@ def run_block(context: int) -> int:
             if n_out_of_fuel > 0 and can_wait == 0:
                 return BlockStatus.OUT_OF_BUDGET
         n_released = release_barriers(context)
-        if n_released > 0:
-            store64(context + Context.EPOCH, load64(context + Context.EPOCH) + 1)
         if load64(context + Context.N_LIVE) == 0:
             return finish_block(context)
         if n_out_of_fuel == 0:
@@ -216,6 +218,7 @@ def run_warp(context: int, first: int, n_lanes: int) -> int:
     stride = load64(context + Context.THREAD_STRIDE)
     order = load64(context + Context.LANE_ORDER)
     can_wait = load64(context + Context.CAN_SPIN)
+    races = load64(context + Context.RACES)
     local_host = table + LOCAL_WINDOW * ENTRY_BYTES + Entry.HOST
     while True:
         n_waiting = 0
@@ -232,6 +235,8 @@ def run_warp(context: int, first: int, n_lanes: int) -> int:
                 store64(thread + Thread.STATUS, status)
                 if status == Status.FAULT:
                     return -1
+                if races != 0 and settle_store(context) != 0:
+                    return -1
             if status == Status.WARP:
                 n_waiting += 1
             if status == Status.OUT_OF_FUEL:
@@ -245,7 +250,6 @@ def run_warp(context: int, first: int, n_lanes: int) -> int:
             return -1
         if n_performed == 0:
             return n_out_of_fuel
-        store64(context + Context.EPOCH, load64(context + Context.EPOCH) + 1)
     return 0
 
 

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from kernel_lsp.ptx.access_checks import fault
+from kernel_lsp.ptx.access_faults import fault
 from kernel_lsp.ptx.layout import Context, Operation, Status, Thread
 from kernel_lsp.ptx.native import count_trailing_zeros, load64, store64
+from kernel_lsp.ptx.race_order import order_warp
 from kernel_lsp.ptx.warp_matrices import perform_matrix
 
 
@@ -45,6 +46,8 @@ def resolve_warp(context: int, first: int, n_lanes: int) -> int:
                     fault(context, leader, load64(leader + Thread.C), group, kind)
                     return -1
             perform(first, stride, group, operation)
+            if operation != Operation.ACTIVE_MASK and load64(context + Context.RACES) != 0:
+                order_warp(context, first, group, live)
             n_performed += 1
     return n_performed
 

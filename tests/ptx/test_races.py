@@ -1,104 +1,290 @@
-"""Reads of what another thread wrote are errors where nothing orders the two, and only there."""
+"""Accesses of one word by two threads are errors where one writes another value and nothing orders them, only there."""
 
 from __future__ import annotations
+
+import re
 
 import numpy as np
 import pytest
 
-KERNEL = """
-extern "C" __global__ void k(float* g, int* ticket, float* out) {{
-    const int t = threadIdx.x, i = blockIdx.x * blockDim.x + t, n = gridDim.x * blockDim.x;
-    {body}
-}}
-"""
+from kernel_lsp.ptx.program import Session
+from tests.ptx.harness import Executor
+
 BLOCKS, THREADS = 4, 64
-
-
-@pytest.fixture
-def codes(cuda):
-    """The codes of what is found in a kernel of that body, with `g` and `ticket` zero."""
-
-    def run(body, **changes):
-        executor = cuda(KERNEL.format(body=body), "k")
-        scratch = {"g": np.zeros(BLOCKS * THREADS, "f4"), "ticket": np.zeros(4, "i4")}
-        ran = executor.run(
-            "k",
-            grid=BLOCKS,
-            block=THREADS,
-            outputs={"out": np.zeros(BLOCKS * THREADS, "f4")},
-            scratch=scratch,
-            arguments=("g", "ticket", "out"),
-            fills={"g": 0, "ticket": 0, "out": 0},
-            **{"watches_races": True, **changes},
-        )
-        return [finding["code"] for finding in ran.findings]
-
-    return run
-
-
 LAST_BLOCK = """
     __shared__ bool is_last;
-    if (t == 0) { g[blockIdx.x] = 1.0f; FENCE is_last = atomicAdd(ticket, 1) == gridDim.x - 1; }
+    if (t == 0) { g[b] = 1.0f; BEFORE is_last = atomicAdd(ticket, 1) == gridDim.x - 1; }
     __syncthreads();
-    if (is_last && t == 0) { float s = 0; for (int b = 0; b < gridDim.x; ++b) s += READ; out[0] = s; }
+    if (is_last && t == 0) { AFTER float s = 0; for (int j = 0; j < gridDim.x; ++j) s += READ; out[0] = s; }
+"""
+FENCE, PLAIN, VOLATILE = "__threadfence();", "g[j]", "((volatile float*)g)[j]"
+CHAIN = """
+    if (t == 0) {
+        float s = 0;
+        if (b > 0) { while (((volatile int*)ticket)[b] == 0); AFTER s = g[b - 1]; }
+        g[b] = s + 1.0f; BEFORE ((volatile int*)ticket)[b + 1] = 1;
+    }
+"""
+GRID_BARRIER = """
+    for (int turn = 1; turn < 6; ++turn) {
+        if (turn & 1) g[i] = turn; else out[i] += g[(i + THREADS) % n];
+        __syncthreads();
+        if (t == 0) {
+            __threadfence(); atomicAdd(ticket, 1);
+            while (((volatile int*)ticket)[0] < turn * (int)gridDim.x);
+            AFTER
+        }
+        __syncthreads();
+    }
 """
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        "g[0] = g[0] + 1.0f;",
-        "g[t] = g[t] + 1.0f;",
-        "g[i / 2] += 1.0f;",
-        "out[i] = 1.0f; if (i + THREADS < n) out[i] += out[i + THREADS]; else out[i] += out[i - THREADS];",
-        LAST_BLOCK.replace("FENCE", "").replace("READ", "g[b]"),
-        LAST_BLOCK.replace("FENCE", "").replace("READ", "((volatile float*)g)[b]"),
-    ],
-    ids=["one sum", "a sum of blocks", "a sum of neighbours", "neighbour", "last block", "last block, volatile"],
-)
-def test_a_read_of_what_another_thread_wrote_is_a_race(codes, body):
-    assert set(codes(body.replace("THREADS", str(THREADS)))) == {"race"}
+def last_block(before: str, after: str, read: str) -> str:
+    return LAST_BLOCK.replace("BEFORE", before).replace("AFTER", after).replace("READ", read)
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        "g[i] += 1.0f; g[i] += 1.0f;",
-        "g[t] = 1.0f; out[i] = 2.0f;",
-        "g[i] = 1.0f; __syncthreads(); out[i] = g[i ^ 1];",
-        "g[i] = 1.0f; __syncwarp(); out[i] = g[i ^ 1];",
-        "atomicAdd(g, 1.0f); out[i] = atomicAdd(g + 1, 1.0f);",
-        LAST_BLOCK.replace("FENCE", "__threadfence();").replace("READ", "((volatile float*)g)[b]"),
-        "((volatile float*)g)[t] = 1.0f; out[i] = ((volatile float*)g)[t];",
-        "reinterpret_cast<char*>(g)[i] = 1; out[i] = reinterpret_cast<char*>(g)[i];",
-    ],
-    ids=["own", "same value", "barrier", "warp", "atomics", "last block", "volatile", "bytes"],
-)
-def test_what_is_ordered_or_a_threads_own_is_no_race(codes, body):
-    assert codes(body) == []
+def chain(before: str, after: str) -> str:
+    return CHAIN.replace("BEFORE", before).replace("AFTER", after)
 
 
-def test_a_later_launch_may_read_what_an_earlier_one_wrote(cuda):
-    executor = cuda(KERNEL.format(body="out[i] = g[n - 1 - i]; g[i] = 1.0f;").replace("out[i] = g", "out[i] += g"), "k")
-    scratch = {"g": np.zeros(64, "f4"), "ticket": np.zeros(1, "i4"), "out": np.zeros(64, "f4")}
-    launch = {"kind": "launch", "kernel": "k", "symbol": "k", "grid": (1, 1, 1), "block": (1, 1, 1), "shared_bytes": 0}
-    launch["arguments"] = [{"kind": "tensor", "tensor": name} for name in scratch]
-    fills = [{"kind": "fill", "tensor": name, "value": 0} for name in scratch]
-    ran = executor.run_steps([*fills, launch, launch], scratch=scratch, watches_races=True)
-    assert ran.findings == []
+def grid_barrier(after: str) -> str:
+    return GRID_BARRIER.replace("AFTER", after)
 
 
-def test_nothing_is_looked_for_where_it_is_not_asked_for(codes):
-    assert codes("g[0] = g[0] + 1.0f;", watches_races=False) == []
+def tree(between: str, volatile: str = "") -> str:
+    """The sum of a warp in shared memory, with one step's barrier between reading and writing."""
+    return f"""
+    __shared__ {volatile} float s[64];
+    s[t] = i; __syncthreads();
+    if (t < 32) for (int half = 32; half > 0; half /= 2) {{
+        float other = s[t + half]; {between} s[t] += other; {between}
+    }}
+    if (t == 0) out[b] = s[0];
+    """
 
 
-def test_a_race_says_what_was_read_and_what_was_missing(cuda):
-    executor = cuda(KERNEL.format(body="g[0] = g[0] + 1.0f;"), "k")
-    arrays = {"g": np.zeros(4, "f4"), "ticket": np.zeros(1, "i4"), "out": np.zeros(4, "f4")}
-    fills = {"g": 0}
-    ran = executor.run("k", grid=2, block=1, scratch=arrays, fills=fills, watches_races=True)
-    finding = ran.finding()
-    assert finding["line"] == 4
-    assert finding["message"] == (
-        "reads 4 bytes at byte 0 of g (f32[4]), which another block has written in this launch with no fence between"
+RACES = {
+    "one_sum": "g[0] = g[0] + 1.0f;",
+    "a_sum_of_blocks": "g[t] = g[t] + 1.0f;",
+    "a_sum_of_neighbours": "g[i / 2] += 1.0f;",
+    "neighbour": "out[i] = 1.0f; if (i + THREADS < n) out[i] += out[i + THREADS]; else out[i] += out[i - THREADS];",
+    "two_values": "g[0] = i;",
+    "no_fence": last_block("", "", PLAIN),
+    "no_fence_volatile": last_block("", "", VOLATILE),
+    "fence_after_the_ticket": last_block("", FENCE, PLAIN),
+    "fence_of_the_block": last_block("__threadfence_block();", FENCE, PLAIN),
+    "fence_of_one_thread_alone": """
+        __shared__ bool is_last; g[i] = i;
+        if (t == 0) { __threadfence(); is_last = atomicAdd(ticket, 1) == gridDim.x - 1; }
+        __syncthreads();
+        if (is_last) { __threadfence(); float s = 0; for (int j = t; j < n; j += blockDim.x) s += g[j]; out[i] = s; }
+        """,
+    "no_fence_of_the_reader": chain(FENCE, ""),
+    "no_fence_of_the_writer": chain("", FENCE),
+    "reader_may_have_cached": grid_barrier(""),
+    "plain_store_before_atomics": "if (i == 0) g[0] = 1.0f; atomicAdd(g, 1.0f);",
+    "read_of_a_sum_of_atomics": "__shared__ float s; if (t == 0) s = 0; __syncthreads(); atomicAdd(&s, 1.0f); "
+    "if (t == 0) out[b] = s;",
+    "shared_update": "__shared__ int s[8]; if (t < 8) s[t] = 0; __syncthreads(); s[t % 8] += t; __syncthreads(); "
+    "out[i] = s[t % 8];",
+    "no_barrier_at_all": "__shared__ float s[64]; s[t] = i; out[i] = s[t ^ 32];",
+    "no_barrier_in_a_warp": "__shared__ float s[64]; s[t] = i; out[i] = s[t ^ 1];",
+    "half_a_warp_waits": "__shared__ float s[64]; s[t] = i; if (t % 32 < 16) __syncwarp(0xffff); out[i] = s[t ^ 16];",
+    "no_barrier_in_a_loop": "__shared__ float s[64]; for (int k = 0; k < 3; ++k) "
+    "{ s[t] = k + i; __syncthreads(); out[i] += s[t ^ 33]; }",
+    "warp_in_step": tree(""),
+    "warp_in_step_volatile": tree("", "volatile"),
+    "halves": "__shared__ __half_raw s[64]; s[t].x = t; __syncthreads(); s[t ^ 1].x += s[t].x; out[i] = s[t].x;",
+    "wrong_named_barrier": '__shared__ float s[64]; s[t] = i; asm volatile("bar.sync %0, 32;" :: "r"(1 + t / 32)); '
+    "out[i] = s[t ^ 32];",
+}
+ORDERED = {
+    "own": "g[i] += 1.0f; g[i] += 1.0f;",
+    "same_value": "g[t] = 1.0f; out[i] = 2.0f;",
+    "same_value_read_back": "g[0] = 3.0f; out[i] = g[0];",
+    "same_value_in_shared": "__shared__ int s; if (t > 3) s = 7; if (t > 3) out[i] = s; __syncthreads(); out[i] = s;",
+    "barrier": "g[i] = 1.0f; __syncthreads(); out[i] = g[i ^ 1];",
+    "warp": "g[i] = i; __syncwarp(); out[i] = g[i ^ 1];",
+    "shuffle": "__shared__ float s[64]; s[t] = i; out[i] = __shfl_xor_sync(~0u, i, 1) + s[t ^ 1];",
+    "atomics": "atomicAdd(g, 1.0f); out[i] = atomicAdd(g + 1, 1.0f);",
+    "volatile": "((volatile float*)g)[t] = 1.0f; out[i] = ((volatile float*)g)[t];",
+    "bytes": "reinterpret_cast<char*>(g)[i] = 1; out[i] = reinterpret_cast<char*>(g)[i];",
+    "last_block": last_block(FENCE, FENCE, PLAIN),
+    "last_block_volatile": last_block(FENCE, "", VOLATILE),
+    "last_block_after_a_barrier": last_block(FENCE, "", PLAIN),
+    "last_block_past_the_cache": last_block(FENCE, "", "__ldcg(g + j)"),
+    "last_block_resets": last_block(FENCE, FENCE + "*ticket = 0;", PLAIN),
+    "fence_before_a_barrier": """
+        __shared__ bool is_last; g[i] = i; __threadfence(); __syncthreads();
+        if (t == 0) is_last = atomicAdd(ticket, 1) == gridDim.x - 1;
+        __syncthreads();
+        if (is_last) { __threadfence(); float s = 0; for (int j = t; j < n; j += blockDim.x) s += g[j]; out[i] = s; }
+        """,
+    "fence_after_a_barrier": """
+        __shared__ bool is_last; g[i] = i; __syncthreads();
+        if (t == 0) { __threadfence(); is_last = atomicAdd(ticket, 1) == gridDim.x - 1; __threadfence(); }
+        __syncthreads();
+        if (is_last) { float s = 0; for (int j = t; j < n; j += blockDim.x) s += g[j]; out[i] = s; }
+        """,
+    "every_thread_counts": """
+        g[i] = i; __threadfence();
+        if (atomicAdd(ticket, 1) == n - 1) { __threadfence(); for (int j = 0; j < n; ++j) out[0] += g[j]; }
+        """,
+    "sum_by_atomics_then_ticket": """
+        atomicAdd(g, 1.0f); __threadfence(); __syncthreads();
+        if (t == 0 && atomicAdd(ticket, 1) == gridDim.x - 1) { __threadfence(); g[0] = g[0] / n; }
+        """,
+    "chain": chain(FENCE, FENCE),
+    "chain_of_plain_flags": chain(FENCE, FENCE).replace("((volatile int*)ticket)[b + 1]", "ticket[b + 1]"),
+    "grid_barrier": grid_barrier(FENCE),
+    "lock": """
+        if (t == 0) while (atomicCAS(ticket, 0, 1));
+        if (t == 0) { __threadfence(); g[0] += b; __threadfence(); atomicExch(ticket, 0); }
+        """,
+    "lock_opened_by_a_store": """
+        if (t == 0) { while (atomicCAS(ticket, 0, 1)); __threadfence(); g[0] += b; __threadfence(); ticket[0] = 0; }
+        """,
+    "release_and_acquire": """
+        if (t == 0) { g[b] = b; asm volatile("red.release.gpu.global.add.u32 [%0], 1;" :: "l"(ticket) : "memory");
+          int seen; do asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(seen) : "l"(ticket) : "memory");
+          while (seen < gridDim.x); out[b] = g[(b + 1) % gridDim.x]; }
+        """,
+    "compare_and_swap": """
+        __shared__ int s; if (t == 0) s = 0; __syncthreads();
+        int old = s, assumed;
+        do { assumed = old; old = atomicCAS(&s, assumed, max(assumed, t)); } while (old != assumed);
+        __syncthreads(); out[i] = s;
+        """,
+    "a_look_before_an_update": """
+        __shared__ int s; if (t == 0) s = 0; __syncthreads(); if (s < t) atomicMax(&s, t); __syncthreads(); out[i] = s;
+        """,
+    "histogram": "__shared__ int s[8]; if (t < 8) s[t] = 0; __syncthreads(); atomicAdd(s + t % 8, t); __syncthreads(); "
+    "out[i] = s[t % 8];",
+    "tree": tree("__syncwarp();"),
+    "tree_volatile": tree("__syncwarp();", "volatile"),
+    "halves_of_a_warp": "__shared__ float s[64]; s[t] = i; __syncwarp(t % 32 < 16 ? 0xffff : 0xffff0000); "
+    "out[i] = s[t ^ 15];",
+    "two_barriers_in_a_loop": "__shared__ float s[64]; for (int k = 0; k < 3; ++k) "
+    "{ s[t] = k + i; __syncthreads(); out[i] += s[t ^ 33]; __syncthreads(); }",
+    "two_buffers_in_a_loop": "__shared__ float s[2][64]; for (int k = 0; k < 5; ++k) "
+    "{ s[k & 1][t] = k + i; __syncthreads(); out[i] += s[k & 1][t ^ 33]; }",
+    "halves": "__shared__ __half_raw s[64]; s[t].x = t; out[i] = s[t].x; __syncthreads(); out[i] += s[t ^ 1].x;",
+    "some_have_ended": "__shared__ float s[64]; s[t] = i; if (t > 40) return; __syncthreads(); out[i] = s[63 - t];",
+    "named_barrier": "__shared__ float s[64]; s[t] = i; asm volatile(\"bar.sync 1, 64;\"); out[i] = s[t ^ 32];",
+    "producer_and_consumer": """
+        __shared__ float s[32];
+        for (int k = 0; k < 3; ++k) {
+            if (t < 32) {
+                s[t] = k + i;
+                asm volatile("bar.arrive 1, 64;" ::: "memory"); asm volatile("bar.sync 2, 64;" ::: "memory");
+            } else {
+                asm volatile("bar.sync 1, 64;" ::: "memory"); out[i] += s[31 - t % 32];
+                asm volatile("bar.arrive 2, 64;" ::: "memory");
+            }
+        }
+        """,
+    "flag_in_shared_memory": """
+        __shared__ volatile int flag; __shared__ float s; if (t == 0) flag = 0; __syncthreads();
+        if (t == 40) { s = i; __threadfence_block(); flag = 1; }
+        if (t == 0) { while (flag == 0); __threadfence_block(); out[b] = s; }
+        """,
+    "counted_barrier": "__shared__ int s[64]; s[t] = t; out[i] = __syncthreads_count(t & 1) + s[63 - t];",
+    "values_of_the_block_before": "__shared__ float s[64]; out[i] = i; s[t] = b; out[i] = s[t];",
+}  # fmt: skip
+
+
+def _kernel(name: str, body: str) -> str:
+    text = body.replace("THREADS", str(THREADS))
+    return (
+        f'extern "C" __global__ void {name}(float* g, int* ticket, float* out) {{\n'
+        f"const int t = threadIdx.x, b = blockIdx.x, i = b * blockDim.x + t, n = gridDim.x * blockDim.x;\n{text}\n}}\n"
     )
+
+
+@pytest.fixture(scope="module")
+def executor(compile_cuda, tmp_path_factory):
+    """All the kernels above, compiled and loaded once."""
+    bodies = {
+        **{f"race_{name}": body for name, body in RACES.items()},
+        **{f"ok_{name}": body for name, body in ORDERED.items()},
+    }
+    text = "#include <cuda_fp16.h>\n" + "".join(_kernel(name, body) for name, body in bodies.items())
+    built = compile_cuda(text, *bodies)
+    return Executor(Session(), built.ptx, tmp_path_factory.mktemp("races"), built.symbols)
+
+
+def run(executor, name, thread_order="reverse", **changes):
+    arrays = {"g": np.zeros(BLOCKS * THREADS, "f4"), "ticket": np.zeros(8, "i4")}
+    return executor.run(
+        name,
+        grid=BLOCKS,
+        block=THREADS,
+        outputs={"out": np.zeros(BLOCKS * THREADS, "f4")},
+        scratch=arrays,
+        arguments=("g", "ticket", "out"),
+        fills={"g": 0, "ticket": 0, "out": 0},
+        **{"watches_races": True, "thread_order": thread_order, **changes},
+    )
+
+
+@pytest.mark.parametrize("order", ["forward", "reverse", "random"])
+@pytest.mark.parametrize("name", RACES)
+def test_accesses_that_nothing_orders_are_a_race_in_every_order_of_threads(executor, name, order):
+    assert "race" in {finding["code"] for finding in run(executor, f"race_{name}", order).findings}
+
+
+@pytest.mark.parametrize("order", ["forward", "reverse", "random"])
+@pytest.mark.parametrize("name", ORDERED)
+def test_what_is_ordered_or_cannot_differ_is_no_race(executor, name, order):
+    assert run(executor, f"ok_{name}", order).findings == []
+
+
+def test_nothing_is_looked_for_where_it_is_not_asked_for(executor):
+    assert run(executor, "race_one_sum", watches_races=False).findings == []
+
+
+def test_a_later_launch_may_read_what_an_earlier_one_wrote(executor):
+    names = {"g": np.zeros(64, "f4"), "ticket": np.zeros(1, "i4"), "out": np.zeros(64, "f4")}
+    launch = {"kind": "launch", "kernel": "ok_own", "symbol": "ok_own", "shared_bytes": 0}
+    launch |= {
+        "grid": (1, 1, 1),
+        "block": (1, 1, 1),
+        "arguments": [{"kind": "tensor", "tensor": name} for name in names],
+    }
+    fills = [{"kind": "fill", "tensor": name, "value": 0} for name in names]
+    assert executor.run_steps([*fills, launch, launch], scratch=names, watches_races=True).findings == []
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        (
+            "neighbour",
+            r"writes 4 bytes at byte \d+ of out \(f32\[256\]\), which block \(\d, 0, 0\) read at line \d+"
+            r" in the same launch with no __threadfence\(\) and signal between",
+        ),
+        (
+            "no_fence_of_the_reader",
+            r"reads 4 bytes at byte 0 of g \(f32\[256\]\), which block \(0, 0, 0\) wrote at line \d+:"
+            r" its signal was seen, but there is no __threadfence\(\) after that",
+        ),
+        (
+            "no_barrier_in_a_loop",
+            r"reads 4 bytes at byte \d+ of shared memory, which thread \(\d+, 0, 0\) of the block wrote at line \d+"
+            r" with no __syncthreads\(\) between",
+        ),
+        (
+            "shared_update",
+            r"reads 4 bytes at byte \d+ of shared memory, which thread \(\d+, 0, 0\) of the block wrote at line \d+"
+            r" with no __syncwarp\(\) or __syncthreads\(\) between",
+        ),
+    ],
+)
+def test_a_race_says_who_did_what_and_what_is_missing(executor, name, message):
+    found = next(one for one in run(executor, f"race_{name}").findings if one["code"] == "race")
+    assert re.fullmatch(message, found["message"])
+
+
+def test_both_lines_of_a_race_are_named(executor):
+    found = run(executor, "race_no_fence_of_the_reader").findings[0]
+    assert f"wrote at line {found['line'] + 1}:" in found["message"]
