@@ -64,9 +64,10 @@ class Check(Generic[Subject]):
     def findings(self, subject: Subject, at_most: int | None = None) -> list[RuleFinding]:
         """The first hits, with what they have of the rule."""
         hits = list(islice(self.hits(subject), at_most))
-        return list(map(self._finding, hits)) if hits else []
+        return list(map(self.finding, hits)) if hits else []
 
-    def _finding(self, hit: Hit) -> RuleFinding:
+    def finding(self, hit: Hit) -> RuleFinding:
+        """The hit with what it has of the rule."""
         rule = self.rule
         severity = hit.severity or rule.severity
         return RuleFinding(rule.code, rule.name, severity, hit.message, hit.range, rule.documentation, hit.fixes)

@@ -9,8 +9,8 @@ from tree_sitter import Node
 
 from kernel_lsp.rules.cuda import fields
 from kernel_lsp.rules.cuda.declare import INFORMATION, LOOP_WORDS, WARNING, declare, hit, rewrite
-from kernel_lsp.rules.cuda.model import CudaFile as File
-from kernel_lsp.rules.cuda.model import Function, Meaning, Variable, type_bytes
+from kernel_lsp.rules.cuda.model import Function, Meaning
+from kernel_lsp.rules.cuda.outline import CudaFile as File
 from kernel_lsp.rules.cuda.threads import (
     BLOCK_SOURCES,
     THREAD_SOURCES,
@@ -20,6 +20,8 @@ from kernel_lsp.rules.cuda.threads import (
     is_loop_variable,
     may_depend_on_thread,
 )
+from kernel_lsp.rules.cuda.type_text import type_bytes
+from kernel_lsp.rules.cuda.variables import Variable
 from kernel_lsp.rules.finding import QuickFix
 from kernel_lsp.rules.rule import Hit
 

@@ -19,7 +19,9 @@ from kernel_lsp.rules.cuda.declare import (
     hit,
     is_barrier,
 )
-from kernel_lsp.rules.cuda.model import CONDITIONAL_COMPILATION, LOOPS, Function, Variable, within
+from kernel_lsp.rules.cuda.model import Function
+from kernel_lsp.rules.cuda.nodes import LOOPS, within
+from kernel_lsp.rules.cuda.outline import CONDITIONAL_COMPILATION
 from kernel_lsp.rules.cuda.threads import (
     WARP,
     block_names,
@@ -27,6 +29,7 @@ from kernel_lsp.rules.cuda.threads import (
     may_depend_on_thread,
     thread_names,
 )
+from kernel_lsp.rules.cuda.variables import Variable
 from kernel_lsp.rules.finding import QuickFix, TextEdit
 from kernel_lsp.rules.rule import Hit
 from kernel_lsp.rules.words import words
@@ -489,7 +492,7 @@ def _has_rounded_limit(function: Function, condition: Node) -> bool:
 def _is_conditionally_compiled(function: Function, node: Node) -> bool:
     """Whether an `#if` holds the node: code for other compilers or older hardware."""
     is_inside = any(parent.type.startswith(CONDITIONAL_COMPILATION) for parent in function.around(node))
-    return is_inside or function.is_conditionally_compiled
+    return is_inside or function.definition.is_conditionally_compiled
 
 
 def _splits_warp(function: Function, condition: Node) -> bool:

@@ -7,13 +7,15 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import lru_cache
+from itertools import islice
 from time import monotonic
 
 from tree_sitter import Node
 
 from kernel_lsp.rules.cuda import access, arithmetic, barriers, host, launches, signature
 from kernel_lsp.rules.cuda.facts import FileFacts, FunctionFacts, function_facts, has_launch_bounds, read_plan
-from kernel_lsp.rules.cuda.model import CudaFile, Definition, plain_name, read_function, read_outline
+from kernel_lsp.rules.cuda.model import Function, read_function
+from kernel_lsp.rules.cuda.outline import CudaFile, Definition, read_outline
 from kernel_lsp.rules.cuda.parsing import ParsedCuda, parse
 from kernel_lsp.rules.finding import RuleFinding, in_order
 from kernel_lsp.rules.pausing import uncollected
@@ -26,12 +28,10 @@ _CHECKS_ON = {
     "device": tuple(check for check in FUNCTION_CHECKS if check.on in ("any", "device")),
     "host": tuple(check for check in FUNCTION_CHECKS if check.on in ("any", "host")),
 }
-_NEEDED_WORDS = tuple(
-    (word, 1 << index)
-    for index, word in enumerate(
-        sorted({word for check in FUNCTION_CHECKS for text in check.needs for word in text.split()})
-    )
-)
+_NEEDED_WORDS = {
+    kind: tuple(sorted({word for check in checks for needed in check.needs for word in needed.split()}))
+    for kind, checks in _CHECKS_ON.items()
+}
 RULES = tuple(sorted((check.rule for check in (*FUNCTION_CHECKS, *FILE_CHECKS)), key=lambda rule: rule.code))
 MAX_FINDINGS = 500
 """Of one file: an editor shows no more of use."""
@@ -56,7 +56,7 @@ def check(text: str, *, tree: ParsedCuda | None = None, soon: Soon | None = None
     outline = read_outline(parsed)
     functions: list[FunctionFacts] = []
     n_found = 0
-    for function in _all_facts(outline):
+    for function in _Reading(outline).all_facts():
         functions.append(function)
         n_found += len(function.findings)
         is_more = n_found and len(functions) < len(outline.definitions)
@@ -96,127 +96,133 @@ Placed = tuple[int, Facts]
 """Facts with the first line of their definition."""
 _kept: OrderedDict[tuple, Placed] = OrderedDict()
 """By all that the rules about one function look at, and how it was read."""
-
-
-def _all_facts(file: CudaFile) -> Iterator[FunctionFacts]:
-    """The facts of every function. Functions behind the one that has the last finding to be shown are not checked:
-    what is found in them stands behind it."""
-    n_open, read = MAX_FINDINGS, _checked
-    may_be_silenced = b"NOLINT" in file.parsed.data
-    alike: dict[tuple, Placed] = {}
-    for definition in file.definitions:
-        for facts in _facts(definition, file, read, alike):
-            n_open -= len(facts.findings)
-            yield facts
-        if n_open <= 0 and not may_be_silenced:
-            read = _unchecked
-
-
-def _facts(definition: Definition, file: CudaFile, read: Read, alike: dict[tuple, Placed]) -> Facts:
-    """The facts of a definition. `alike` has those of this file by all but the function's own name."""
-    first_line = file.parsed.position(definition.outer.start_byte)[0]
-    key = (read, *_key(definition, file))
-    kept = _kept.get(key)
-    if kept is not None and kept[0] == first_line:
-        return kept[1]
-    facts = _moved(kept, first_line) if kept is not None else _first_facts(definition, file, read, key, alike)
-    _kept[key] = first_line, facts
-    if len(_kept) > MAX_KEPT_FUNCTIONS:
-        _kept.popitem(last=False)
-    return facts
-
-
-def _moved(placed: Placed, first_line: int) -> Facts:
-    return tuple(facts.shifted(first_line - placed[0]) for facts in placed[1])
-
-
-def _first_facts(definition: Definition, file: CudaFile, read: Read, key: tuple, alike: dict[tuple, Placed]) -> Facts:
-    """The facts of a function that was never seen: those of another with as long a name, if only the digits in the
-    names differ."""
-    name = plain_name(definition)
-    if name is None or _DIGITS.search(file.parsed.data, name.start_byte, name.end_byte) is None:
-        return read(definition, file)
-    shared = _key_but_name(definition, file, name, key)
-    if shared is None:
-        return read(definition, file)
-    first_line = file.parsed.position(definition.outer.start_byte)[0]
-    if shared not in alike:
-        facts = read(definition, file)
-        alike[shared] = first_line, facts
-        return facts
-    return tuple(replace(facts, name=file.source(name)) for facts in _moved(alike[shared], first_line))
-
-
 _DIGITS = re.compile(rb"\d")
 
 
-def _key_but_name(definition: Definition, file: CudaFile, name: Node, key: tuple) -> tuple | None:
-    """The key without the digits in the function's name. None where the name is mentioned again: what rules say may
-    then have to do with it. Words that rules look for in the text are in both names or in none."""
-    read, code, *others = key
-    start, end = name.start_byte - definition.outer.start_byte, name.end_byte - definition.outer.start_byte
-    text = code[start:end]
-    if code.count(text) > 1:
-        return None
-    is_declared = file.source(name) in file.declared
-    return read, code[:start], _DIGITS.sub(b"0", text), code[end:], is_declared, *others
+class _Reading:
+    """One file, function by function. `is_full` says that all findings that will be shown are found. `alike` has the
+    facts of this file by all but the function's own name, `selected` the checks for a kind of function by the words
+    that it has."""
+
+    def __init__(self, file: CudaFile) -> None:
+        self.file = file
+        self.is_full = False
+        self.alike: dict[tuple, Placed] = {}
+        text = file.parsed.text
+        self.words = {kind: [word for word in words if word in text] for kind, words in _NEEDED_WORDS.items()}
+        self.selected: dict[tuple, tuple[Check, ...]] = {}
+        self.visible = (file.promises_divisibility, _interned(file.context))
+
+    def all_facts(self) -> Iterator[FunctionFacts]:
+        """The facts of every function. Functions behind the one that has the last finding to be shown are not checked:
+        what is found in them stands behind it."""
+        n_open = MAX_FINDINGS
+        may_be_silenced = b"NOLINT" in self.file.parsed.data
+        for definition in self.file.definitions:
+            for facts in self.facts(definition):
+                n_open -= len(facts.findings)
+                yield facts
+            self.is_full = n_open <= 0 and not may_be_silenced
+
+    def facts(self, definition: Definition) -> Facts:
+        """Those of a definition, new or kept."""
+        first_line, column = self.file.parsed.position(definition.outer.start_byte)
+        key = self.key(definition, column)
+        kept = _kept.get(key)
+        if kept is not None and kept[0] == first_line:
+            return kept[1]
+        facts = self.first_facts(definition, key, first_line) if kept is None else _moved(kept, first_line)
+        _kept[key] = first_line, facts
+        if len(_kept) > MAX_KEPT_FUNCTIONS:
+            _kept.popitem(last=False)
+        return facts
+
+    def key(self, definition: Definition, column: int) -> tuple:
+        node, outer = definition.node, definition.outer
+        return (
+            self.is_full,
+            self.file.parsed.data[outer.start_byte : outer.end_byte],
+            column,
+            outer.has_error,
+            definition.is_conditionally_compiled,
+            has_launch_bounds(self.file, node, node.start_byte),
+            *self.visible,
+        )
+
+    def first_facts(self, definition: Definition, key: tuple, first_line: int) -> Facts:
+        """The facts of a function that was never seen: those of another with as long a name, if only the digits in the
+        names differ."""
+        name = definition.plain_name
+        if name is None or _DIGITS.search(self.file.parsed.data, name.start_byte, name.end_byte) is None:
+            return self.read(definition)
+        shared = self.key_but_name(definition, name, key)
+        if shared is None:
+            return self.read(definition)
+        if shared not in self.alike:
+            facts = self.read(definition)
+            self.alike[shared] = first_line, facts
+            return facts
+        renamed = self.file.source(name)
+        return tuple(replace(facts, name=renamed) for facts in _moved(self.alike[shared], first_line))
+
+    def key_but_name(self, definition: Definition, name: Node, key: tuple) -> tuple | None:
+        """The key without the digits in the function's name. None where the name is mentioned again: what rules say may
+        then have to do with it. Words that rules look for in the text are in both names or in none."""
+        is_full, code, *others = key
+        first = definition.outer.start_byte
+        start, end = name.start_byte - first, name.end_byte - first
+        text = code[start:end]
+        if code.count(text) > 1:
+            return None
+        is_declared = self.file.source(name) in self.file.declared
+        return is_full, code[:start], _DIGITS.sub(b"0", text), code[end:], is_declared, *others
+
+    def read(self, definition: Definition) -> Facts:
+        """The facts with all that the rules find, as long as that is shown."""
+        function = read_function(definition, self.file)
+        if function is None:
+            return ()
+        found = [] if self.is_full else self.findings(function)
+        return (function_facts(function, tuple(in_order(found) if len(found) > 1 else found)),)
+
+    def findings(self, function: Function) -> list[RuleFinding]:
+        """What the rules find in one function."""
+        found: list[RuleFinding] = []
+        text = function.text
+        last_pattern, is_matched = None, True
+        for check in self.checks_for(function):
+            if check.pattern is not last_pattern:
+                last_pattern = check.pattern
+                is_matched = last_pattern is None or last_pattern.search(text) is not None
+            if is_matched:
+                hits = list(islice(check.hits(function), MAX_FINDINGS))
+                if hits:
+                    found += map(check.finding, hits)
+        return found
+
+    def checks_for(self, function: Function) -> tuple[Check, ...]:
+        """Those for its kind that may find something in a text with its words."""
+        kind, text = "kernel" if function.is_kernel else "device" if function.is_device else "host", function.text
+        words = self.words[kind]
+        key = kind, *[word in text for word in words]
+        selected = self.selected.get(key)
+        if selected is None:
+            present = {word for word in words if word in text}
+            needing = ((check, [needed.split() for needed in check.needs]) for check in _CHECKS_ON[kind])
+            selected = tuple(check for check, needs in needing if not any(map(present.isdisjoint, needs)))
+            self.selected[key] = selected
+        return selected
 
 
-def _key(definition: Definition, file: CudaFile) -> tuple:
-    outer, parsed = definition.outer, file.parsed
-    return (
-        parsed.data[outer.start_byte : outer.end_byte],
-        parsed.position(outer.start_byte)[1],
-        outer.has_error,
-        definition.is_conditionally_compiled,
-        has_launch_bounds(file, definition.node, definition.node.start_byte),
-        file.promises_divisibility,
-        _interned(file.context),
-    )
+def _moved(placed: Placed, first_line: int) -> Facts:
+    n_lines = first_line - placed[0]
+    return tuple(facts.shifted(n_lines) for facts in placed[1])
 
 
 @lru_cache(maxsize=16)
 def _interned(context: tuple) -> tuple:
     """The first context that was equal: keys of one file then share it, and comparing them looks no further."""
     return context
-
-
-def _checked(definition: Definition, file: CudaFile) -> Facts:
-    """The facts with all that the rules find."""
-    function = read_function(definition, file)
-    if function is None:
-        return ()
-    kind = "kernel" if function.is_kernel else "device" if function.is_device else "host"
-    text = function.text
-    checks = [c for c in _checks_for(kind, _words_in(text, file)) if c.pattern is None or c.pattern.search(text)]
-    found = [finding for check in checks for finding in check.findings(function, MAX_FINDINGS)]
-    return (function_facts(function, tuple(in_order(found) if len(found) > 1 else found)),)
-
-
-def _unchecked(definition: Definition, file: CudaFile) -> Facts:
-    """The facts without what the rules find."""
-    function = read_function(definition, file)
-    return () if function is None else (function_facts(function, ()),)
-
-
-Read = Callable[[Definition, CudaFile], Facts]
-"""How a function that was never seen is read."""
-
-
-def _words_in(text: str, file: CudaFile) -> int:
-    """Which of the words that checks need the text of a function has, as bits."""
-    found = 0
-    for word, bit in file.words_among(_NEEDED_WORDS):
-        if word in text:
-            found |= bit
-    return found
-
-
-@lru_cache(maxsize=4096)
-def _checks_for(kind: str, found: int) -> tuple[Check, ...]:
-    """Those for the kind of function that may find something in a text with these words."""
-    words = {word for word, bit in _NEEDED_WORDS if found & bit}
-    return tuple(c for c in _CHECKS_ON[kind] if not any(words.isdisjoint(needed.split()) for needed in c.needs))
 
 
 _NOLINT = re.compile(rb"//.*\bNOLINT\b(?:\((?P<codes>[^)]*)\))?")

@@ -5,7 +5,8 @@ from __future__ import annotations
 from tree_sitter import Node
 
 from kernel_lsp.core.finding import Severity
-from kernel_lsp.rules.cuda.model import CudaFile, Function
+from kernel_lsp.rules.cuda.model import Function
+from kernel_lsp.rules.cuda.outline import CudaFile
 from kernel_lsp.rules.finding import QuickFix
 from kernel_lsp.rules.rule import Declare, Hit
 

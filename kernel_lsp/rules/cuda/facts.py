@@ -16,7 +16,9 @@ from kernel_lsp.plan.codes import PlanCode
 from kernel_lsp.plan.parser import parse as parse_plan
 from kernel_lsp.rules.cuda import fields
 from kernel_lsp.rules.cuda.declare import is_launch
-from kernel_lsp.rules.cuda.model import CudaFile, Function, type_bytes
+from kernel_lsp.rules.cuda.model import Function
+from kernel_lsp.rules.cuda.outline import CudaFile
+from kernel_lsp.rules.cuda.type_text import type_bytes
 from kernel_lsp.rules.finding import RuleFinding, TextRange, shifted_finding, shifted_range
 from kernel_lsp.source.cuda import kernel_signatures
 
@@ -113,13 +115,16 @@ class FileFacts:
 
 def function_facts(function: Function, findings: tuple[RuleFinding, ...]) -> FunctionFacts:
     """The facts of a function at its place in the file."""
-    file = function.file
-    arrays = [v for v in function.all_variables() if v.is_shared] if "__shared__" in function.text else []
+    file, text = function.file, function.text
+    name_range = file.parsed.range(function.name_node)
+    if not file.launch_bounds_at and "__shared__" not in text and "<<<" not in text:
+        return FunctionFacts(function.name, name_range, function.is_kernel, 0, False, False, 0, NOWHERE, (), findings)
+    arrays = [v for v in function.all_variables() if v.is_shared] if "__shared__" in text else []
     static = [v for v in arrays if "extern" not in v.words]
-    launches = [c for c in function.calls if is_launch(c)] if "<<<" in function.text else []
+    launches = [c for c in function.calls if is_launch(c)] if "<<<" in text else []
     return FunctionFacts(
         name=function.name,
-        name_range=file.parsed.range(function.name_node),
+        name_range=name_range,
         is_kernel=function.is_kernel,
         launch_bound=_launch_bound(function),
         has_launch_bounds=has_launch_bounds(file, function.node, function.body.start_byte),

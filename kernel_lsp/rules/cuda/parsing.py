@@ -52,7 +52,10 @@ class ParsedCuda:
 
     def span(self, start: int, end: int) -> TextRange:
         """The range of the bytes ``[start, end)``."""
-        return TextRange(*self.position(start), *self.position(end))
+        line, column = self.position(start)
+        if self.ascii_text is not None and (line + 1 == len(self.starts) or end < self.starts[line + 1]):
+            return TextRange(line, column, line, column + end - start)
+        return TextRange(line, column, *self.position(end))
 
     def position(self, offset: int) -> tuple[int, int]:
         """0-based line and code-point column of the byte at `offset`."""

@@ -9,8 +9,9 @@ from tree_sitter import Node
 
 from kernel_lsp.rules.cuda import fields
 from kernel_lsp.rules.cuda.declare import HINT, INFORMATION, WARNING, declare, hit
-from kernel_lsp.rules.cuda.model import CudaFile as File
-from kernel_lsp.rules.cuda.model import Function, Variable
+from kernel_lsp.rules.cuda.model import Function
+from kernel_lsp.rules.cuda.outline import CudaFile as File
+from kernel_lsp.rules.cuda.variables import Variable
 from kernel_lsp.rules.finding import QuickFix
 from kernel_lsp.rules.rule import Hit
 from kernel_lsp.rules.words import words
@@ -112,11 +113,11 @@ def missing_const(kernel: Function) -> Iterator[Hit]:
 )
 def unused_parameter(kernel: Function) -> Iterator[Hit]:
     file = kernel.file
-    if kernel.node.has_error or kernel.is_empty:
+    unused = [parameter for parameter in kernel.parameters if not kernel.is_mentioned(parameter.name)]
+    if not unused or kernel.node.has_error or kernel.is_empty:
         return
-    for parameter in kernel.parameters:
-        is_used = next(kernel.mentions(parameter.name), None) is not None
-        if not is_used and "maybe_unused" not in parameter.type_text:
+    for parameter in unused:
+        if "maybe_unused" not in parameter.type_text:
             yield hit(file, parameter.name_node, f"`{parameter.name}` is not used")
 
 

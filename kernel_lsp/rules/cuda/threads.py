@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from enum import Enum
 
 from tree_sitter import Node
 
 from kernel_lsp.rules.cuda import fields
-from kernel_lsp.rules.cuda.model import MAX_DEPTH, Function, Variable, within
+from kernel_lsp.rules.cuda.model import Function
+from kernel_lsp.rules.cuda.nodes import within
+from kernel_lsp.rules.cuda.outline import MAX_DEPTH
+from kernel_lsp.rules.cuda.variables import Variable
 from kernel_lsp.rules.words import words
 
 THREAD_SOURCES = frozenset(("threadIdx", "thread_rank", "thread_index"))
@@ -63,7 +65,7 @@ def growth(function: Function, node: Node | None, depth: int = 0) -> Growth:
     known = cache.get(meaning)
     if known is None:
         cache[meaning] = Stride.UNKNOWN  # for a name that is defined by itself
-        known = cache[meaning] = _growth(function, node, depth)
+        known = cache[meaning] = _new_growth(function, node, depth)
     return known
 
 
@@ -83,16 +85,22 @@ def _find_dependent(function: Function, sources: frozenset[str]) -> frozenset[st
     reached = set(sources)
     waiting = _values(function)
     for _ in range(2):  # a loop may carry a value to a line above
-        for name, values in waiting.items():
-            if name in reached or reached.isdisjoint(values.names):
-                continue
-            alone = values.alone
-            if alone is not None:
-                if not _has_hiding_call(function, alone):
-                    reached.add(name)
-            elif all(_is_made_of(function, nodes, reached) for nodes in values.of_each):
-                reached.add(name)
+        waiting = {name: values for name, values in waiting.items() if not _reach_for_sure(name, values, reached)}
     return frozenset(reached)
+
+
+def _reach_for_sure(name: str, values: _Values, reached: set[str]) -> bool:
+    """Whether the name is reached, now: all of its variables have a value that differs with those that are."""
+    if not values.mention(reached):
+        return False
+    function, alone = values.function, values.alone
+    if alone is not None:
+        is_reached = not _has_hiding_call(function, alone)
+    else:
+        is_reached = all(_is_made_of(function, nodes, reached) for nodes in values.of_each)
+    if is_reached:
+        reached.add(name)
+    return is_reached
 
 
 def _mentions_any(function: Function, sources: frozenset[str]) -> bool:
@@ -114,24 +122,48 @@ def _find_possible(function: Function) -> frozenset[str]:
     if not _mentions_any(function, THREAD_SOURCES):
         return THREAD_SOURCES
     reached = set(THREAD_SOURCES)
+    waiting = _values(function)
     for _ in range(3):
-        for name, values in _values(function).items():
-            if name not in reached and not reached.isdisjoint(values.names):
-                reached.add(name)
+        n_before = len(reached)
+        waiting = {name: values for name, values in waiting.items() if not _reach_perhaps(name, values, reached)}
+        if len(reached) == n_before:
+            break
     return frozenset(reached)
 
 
-@dataclass(slots=True)
-class _Values:
-    """What the variables of one name start with and are set to: the nodes for each variable, and all names in them."""
+def _reach_perhaps(name: str, values: _Values, reached: set[str]) -> bool:
+    if values.mention(reached):
+        reached.add(name)
+        return True
+    return False
 
-    of_each: list[list[Node]]
-    names: set[str]
+
+class _Values:
+    """What the variables of one name start with and are set to: the nodes for each variable."""
+
+    __slots__ = ("function", "names", "of_each", "unread")
+
+    def __init__(self, function: Function, of_each: list[list[Node]]) -> None:
+        self.function, self.of_each = function, of_each
+        self.unread = iter([node for nodes in of_each for node in nodes])
+        self.names: set[str] = set()
+        """Those in the nodes that were read."""
 
     @property
     def alone(self) -> Node | None:
         """The one value of the one variable, if there are no others: what its names are is known then."""
         return self.of_each[0][0] if len(self.of_each) == 1 and len(self.of_each[0]) == 1 else None
+
+    def mention(self, names: set[str]) -> bool:
+        """Whether any of the values does. They are read as far as it takes: a sum may have thousands of them."""
+        if not names.isdisjoint(self.names):
+            return True
+        for node in self.unread:
+            found = self.function.names_in(node)
+            self.names |= found
+            if not names.isdisjoint(found):
+                return True
+        return False
 
 
 def _values(function: Function) -> dict[str, _Values]:
@@ -142,14 +174,10 @@ def _values(function: Function) -> dict[str, _Values]:
 
 
 def _given_values(function: Function) -> Iterator[tuple[str, _Values]]:
-    names_in = function.names_in
     for name, variables in function.variables.items():
         of_each = [_values_of(variable) for variable in variables]
-        names: set[str] = set()
-        for nodes in of_each:
-            names.update(*map(names_in, nodes))
-        if names:
-            yield name, _Values(of_each, names)
+        if any(of_each):
+            yield name, _Values(function, of_each)
 
 
 def _values_of(variable: Variable) -> list[Node]:
@@ -181,6 +209,27 @@ def _hides(function: Function, call: Node) -> bool:
 
 
 # --- growth
+
+MAX_COMMON_CHARACTERS, MAX_COMMON_DEPTH = 80, 8
+"""Of an expression of which it is kept what it means in every function: it cannot nest beyond `MAX_DEPTH`."""
+MAX_KEPT_GROWTHS = 4096
+_BUILTINS = frozenset(("threadIdx", "blockIdx", "blockDim", "gridDim"))
+_growth_of_builtins: dict[str, Growth] = {}
+"""Of expressions of these alone, which files repeat over and over, by their text."""
+
+
+def _new_growth(function: Function, node: Node, depth: int) -> Growth:
+    """That of an expression which the function did not have so far."""
+    names = function.names_in(node)
+    if not names or not names <= _BUILTINS or depth > MAX_COMMON_DEPTH or not names.isdisjoint(function.variables):
+        return _growth(function, node, depth)
+    text = function.source(node)
+    known = _growth_of_builtins.get(text)
+    if known is None:
+        known = _growth(function, node, depth)
+        if len(text) <= MAX_COMMON_CHARACTERS and len(_growth_of_builtins) < MAX_KEPT_GROWTHS:
+            _growth_of_builtins[text] = known
+    return known
 
 
 def _growth(function: Function, node: Node, depth: int) -> Growth:

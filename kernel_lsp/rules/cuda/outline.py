@@ -1,0 +1,230 @@
+"""What stands outside of function bodies in a CUDA file, and what its functions can see of it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from tree_sitter import Node
+
+from kernel_lsp.rules.cuda import fields
+from kernel_lsp.rules.cuda.constants import applied, integer_literal
+from kernel_lsp.rules.cuda.parsing import ParsedCuda
+from kernel_lsp.rules.cuda.type_text import IDENTIFIER, type_bytes
+from kernel_lsp.rules.once import once
+from kernel_lsp.rules.words import words
+
+if TYPE_CHECKING:
+    from kernel_lsp.rules.cuda.model import Function
+
+MAX_CONSTANT = 1 << 63
+MAX_DEPTH = 60
+"""Of an expression that is evaluated: beyond it nothing is known."""
+MAX_PLAN_CHARACTERS = 5000
+"""Of the file, within which a launch plan's conditions are looked for."""
+CONDITIONAL_COMPILATION = ("preproc_if", "preproc_el")
+"""How the types of nodes for `#if` and `#else` begin."""
+_NOT_ENTERED = words(
+    """
+    parameter_list template_parameter_list string_literal preproc_arg comment preproc_include
+    preproc_function_def preproc_call expression_statement field_declaration alias_declaration
+    using_declaration type_definition
+    """
+)
+_DEFINE_INTEGER = re.compile(r"\(?\s*((?:0[xX][0-9a-fA-F]+|\d+)[uUlL]*)\s*\)?\s*(?://.*|/\*.*)?", re.DOTALL)
+_LAUNCH_BOUNDS = b"launch_bounds"
+_POINT = re.compile(rb"\.(?:(?<=[\d']\.)|(?=\d))[\d']*(?:[eE][+-]?\d+)?(?![a-zA-Z0-9.'])")
+"""The point of ``0.5``, ``5.`` or ``.5e3`` without a suffix. It begins with a character, which a search is fast for."""
+_EXPONENT = re.compile(rb"[eE](?<=[\d'][eE])[+-]?\d+(?![a-zA-Z0-9.'])")
+"""The exponent of ``1e3`` without a suffix."""
+
+
+class Definition:
+    """A function definition as the outline finds it. `outer` is its template declaration, or itself."""
+
+    def __init__(self, node: Node, outer: Node, is_conditionally_compiled: bool) -> None:
+        self.node, self.outer, self.is_conditionally_compiled = node, outer, is_conditionally_compiled
+
+    @once
+    def declarator(self) -> Node | None:
+        """That of the function; None for text that declares none."""
+        return _function_declarator(self.node)
+
+    @once
+    def plain_name(self) -> Node | None:
+        """The function's name if it is one word of no namespace."""
+        name = None if self.declarator is None else self.declarator.child_by_field_id(fields.DECLARATOR)
+        return name if name is not None and name.type == "identifier" else None
+
+
+@dataclass(eq=False)
+class CudaFile:
+    """A parsed file: `constants` are its `#define`s, `constexpr`s and enumerators that are integers."""
+
+    parsed: ParsedCuda
+    definitions: list[Definition] = field(default_factory=list)
+    constants: dict[str, int] = field(default_factory=dict)
+    declared: set[str] = field(default_factory=set)
+    """Functions that are declared without a body."""
+    names: dict[str, frozenset[str]] = field(default_factory=dict)
+    """Those in texts of expressions, which repeat."""
+
+    @once
+    def source(self) -> Callable[[Node], str]:
+        """The text of a node."""
+        text = self.parsed.ascii_text
+        if text is None:
+            return self.parsed.source
+        return lambda node: text[node.start_byte : node.end_byte]
+
+    def names_in(self, node: Node | None) -> frozenset[str]:
+        """Every identifier in the node's text, field names too."""
+        if node is None:
+            return frozenset()
+        text = self.source(node)
+        names = self.names.get(text)
+        if names is None:
+            names = self.names[text] = frozenset(IDENTIFIER.findall(text))
+        return names
+
+    @once
+    def context(self) -> tuple[frozenset, frozenset]:
+        """What a function can see of the file."""
+        return frozenset(self.constants.items()), frozenset(self.declared)
+
+    @once
+    def launch_bounds_at(self) -> list[int]:
+        """Where launch bounds are mentioned, or a macro with them."""
+        return _places(self.parsed.data.lower(), _LAUNCH_BOUNDS)
+
+    @once
+    def doubles_at(self) -> list[int]:
+        """Places in literals that may be doubles, in comments too; a literal may have two of them."""
+        data = self.parsed.data
+        found = [match.start() for match in _POINT.finditer(data)]
+        exponents = [match.start() for match in _EXPONENT.finditer(data)]
+        return sorted(found + exponents) if exponents else found
+
+    @once
+    def promises_divisibility(self) -> bool:
+        """Whether a `where:` line of the launch plan has a remainder, as in ``N % 256 == 0``."""
+        lines = self.parsed.text[:MAX_PLAN_CHARACTERS].splitlines()
+        return any("where:" in line and "%" in line for line in lines if line.lstrip().startswith("//"))
+
+    def constant(self, node: Node | None, function: Function | None = None, depth: int = 0) -> int | None:
+        """The value of a constant integer expression; None when the text does not say, or it is out of range."""
+        if node is None or depth > MAX_DEPTH:
+            return None
+        value = self._constant(node, function, depth)
+        return value if value is not None and abs(value) < MAX_CONSTANT else None
+
+    def _constant(self, node: Node, function: Function | None, depth: int) -> int | None:
+        kind = node.type
+        if kind == "number_literal":
+            return integer_literal(self.source(node))
+        if kind in ("parenthesized_expression", "template_argument_list") and node.named_child_count == 1:
+            return self.constant(node.named_children[0], function, depth + 1)
+        if kind == "identifier":
+            return self._named_constant(node, function, depth)
+        if kind == "binary_expression":
+            left = self.constant(node.child_by_field_id(fields.LEFT), function, depth + 1)
+            right = self.constant(node.child_by_field_id(fields.RIGHT), function, depth + 1)
+            operator = node.child_by_field_id(fields.OPERATOR)
+            if left is None or right is None or operator is None:
+                return None
+            return applied(self.source(operator), left, right)
+        if kind == "sizeof_expression":
+            return type_bytes(self.source(node).removeprefix("sizeof").strip(" ()"))
+        return None
+
+    def _named_constant(self, node: Node, function: Function | None, depth: int) -> int | None:
+        name = self.source(node)
+        if function is not None and name in function.variables:
+            variable = function.variable(node)
+            is_fixed = variable is not None and variable.is_const and not variable.is_pointer and not variable.writes
+            return self.constant(variable.value, function, depth + 1) if is_fixed and variable is not None else None
+        return self.constants.get(name)
+
+
+def read_outline(parsed: ParsedCuda) -> CudaFile:
+    """What stands outside of function bodies."""
+    file = CudaFile(parsed)
+    stack: list[tuple[Node, Node, bool]] = [(parsed.tree.root_node, parsed.tree.root_node, False)]
+    while stack:
+        node, parent, is_conditional = stack.pop()
+        kind = node.type
+        if kind == "function_definition":
+            outer = parent if parent.type == "template_declaration" else node
+            file.definitions.append(Definition(node, outer, is_conditional))
+        elif kind in ("preproc_def", "enumerator"):
+            _read_named_value(node, file)
+        elif kind == "declaration":
+            _read_outer_declaration(node, file)
+        elif kind not in _NOT_ENTERED:
+            inside = is_conditional or kind.startswith(CONDITIONAL_COMPILATION)
+            stack.extend([(child, node, inside) for child in reversed(node.named_children)])
+    return file
+
+
+# --- below: what stands outside of functions
+
+
+def _places(data: bytes, word: bytes) -> list[int]:
+    found: list[int] = []
+    start = data.find(word)
+    while start >= 0:
+        found.append(start)
+        start = data.find(word, start + len(word))
+    return found
+
+
+def _function_declarator(node: Node) -> Node | None:
+    declarator = node.child_by_field_id(fields.DECLARATOR)
+    for _ in range(MAX_DEPTH):
+        if declarator is None or declarator.type == "function_declarator":
+            return declarator
+        declarator = declarator.child_by_field_id(fields.DECLARATOR) or next(
+            (child for child in declarator.named_children if child.type.endswith("declarator")), None
+        )
+    return None
+
+
+def _read_named_value(node: Node, file: CudaFile) -> None:
+    """A `#define` of an integer, or an enumerator with a value."""
+    name, value = node.child_by_field_id(fields.NAME), node.child_by_field_id(fields.VALUE)
+    if name is None or value is None:
+        return
+    if node.type == "enumerator":
+        _add_constant(file, file.source(name), file.constant(value))
+        return
+    match = _DEFINE_INTEGER.fullmatch(file.source(value).strip())
+    if match is not None:
+        _add_constant(file, file.source(name), integer_literal(match[1]))
+
+
+def _read_outer_declaration(node: Node, file: CudaFile) -> None:
+    children = node.children
+    is_constant = any(
+        child.type in ("type_qualifier", "constexpr") and file.source(child) in ("constexpr", "const")
+        for child in children
+    )
+    for child in children:
+        if child.type == "function_declarator":
+            name = child.child_by_field_id(fields.DECLARATOR)
+            file.declared.add("" if name is None else file.source(name))
+        elif child.type == "init_declarator" and is_constant:
+            name, value = child.child_by_field_id(fields.DECLARATOR), child.child_by_field_id(fields.VALUE)
+            if name is not None and name.type == "identifier":
+                _add_constant(file, file.source(name), file.constant(value))
+
+
+def _add_constant(file: CudaFile, name: str, value: int | None) -> None:
+    """A name with two values (under `#if`) has none that we know."""
+    if name in file.constants and file.constants[name] != value:
+        value = None
+    if value is None:
+        file.constants.pop(name, None)
+    else:
+        file.constants[name] = value
