@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -163,6 +163,20 @@ def free_names(expression: Expression) -> frozenset[str]:
         case Call(_, arguments):
             return frozenset().union(*(free_names(argument) for argument in arguments))
     return frozenset()
+
+
+def parts(expression: Expression) -> Iterator[Expression]:
+    """The expression and everything inside it."""
+    yield expression
+    match expression:
+        case Unary(_, operand):
+            yield from parts(operand)
+        case Binary(_, left, right):
+            yield from parts(left)
+            yield from parts(right)
+        case Call(_, arguments):
+            for argument in arguments:
+                yield from parts(argument)
 
 
 def evaluate(expression: Expression, values: Mapping[str, Number]) -> Number:

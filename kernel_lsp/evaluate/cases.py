@@ -7,7 +7,7 @@ are drawn for what breaks kernels: primes, powers of two, their neighbours, and 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -35,6 +35,8 @@ ALIGNMENTS = (1, 2, 4, 8, 16, 32)
 MAX_REDUCED_ELEMENTS = 1 << 20
 """Of all inputs and outputs of a reduced case, or as many as the captured sizes have: weights do not shrink."""
 MAX_REDUCED_ASSIGNMENTS = 4
+MULTIPLES = ((2, 1), (3, 1), (5, 1), (1, 2), (1, 3), (1, 5))
+"""Of a captured size, tried in this order."""
 HIDDEN_SIZES = (1, 2, 31, 33, 61, 63, 65, 127, 129, 251, 255, 257, 509, 511, 513, 1021, 1023, 1025, 2039, 2049, 4097)
 """One, two, primes, and neighbours of powers of two. Which of them a run uses its seed says, and no candidate sees."""
 N_HIDDEN = 4
@@ -58,9 +60,15 @@ FAMILIES = (
     "uniform",
     "special_inf",
     "negative_zeros",
+    "needles",
+    "halves",
+    "special_minus_inf",
 )
 """Beside `normal` and `given`; ordered by what they have been seen to catch."""
-
+FORWARD_FAMILIES = ("zeros", "huge", "tiny", "offset")
+"""Inputs that PyTorch's own gradients, with incoming ones of the same kind, need not survive."""
+LONG_FAMILIES = ("special_nan", "special_inf", "special_minus_inf", "constant_rows", "one_hot", "needles", "zeros")
+"""Given at rows longer than a block: a kernel that takes the beginning of a row for all of it is wrong there."""
 
 OPERATOR_ALIGNMENT_BYTES = 16
 """Of what a kernel is given: an operator copies an input that begins elsewhere, and leaves empty ones to PyTorch."""
@@ -125,11 +133,12 @@ def reduced_sizes(task: Task, operation: OperationKind, holds: Callable[[Sizes],
     found: list[Sizes] = []
     for pattern in PATTERNS.values() if task.symbols else ():
         aligned = (_assign(task.symbols, pattern, alignment) for alignment in ALIGNMENTS)
-        sizes = next((s for s in aligned if _is_usable(task, operation, s) and holds(s)), None)
+        sizes = next((s for s in aligned if is_usable(task, operation, s) and holds(s)), None)
         sizes = sizes or _captured_but_first(task, operation, pattern, holds)
         if sizes is not None and sizes not in found:
             found.append(sizes)
-    return found[:MAX_REDUCED_ASSIGNMENTS]
+    found = found[:MAX_REDUCED_ASSIGNMENTS]
+    return [*found, *_changing_the_rest(task, operation, holds, found)]
 
 
 def full_cases(
@@ -145,8 +154,10 @@ def full_cases(
     for position, sizes in enumerate(assignments[1:]):
         order: ThreadOrder = ("random", "forward", "reverse")[position % 3]
         cases.append(_case(operation, sizes, captured, "normal", seed + 2 + position, order))
-    for position, family in enumerate(FAMILIES):
-        sizes = assignments[position % len(assignments)] if assignments else captured
+    families = (*FAMILIES, *FORWARD_FAMILIES) if operation == "forward" else FAMILIES
+    for position, family in enumerate(families):
+        nth = 1 if family in LONG_FAMILIES else position
+        sizes = assignments[nth % len(assignments)] if assignments else captured
         order = ("forward", "random", "reverse")[position % 3]
         case = _case(operation, sizes, captured, family, seed + 20 + position, order)
         cases.append(replace(case, offset_bytes=OPERATOR_ALIGNMENT_BYTES if family == OFFSET_FAMILY else 0))
@@ -162,11 +173,11 @@ def hidden_sizes(
     found: list[Sizes] = []
     for attempt in range(N_HIDDEN_TRIES if task.symbols else 0):
         alignment = ALIGNMENTS[min(attempt // len(ALIGNMENTS), len(ALIGNMENTS) - 1)]
-        drawn = {symbol.name: _clamped(symbol, draw.choice(HIDDEN_SIZES), alignment) for symbol in task.symbols}
+        drawn = {symbol.name: clamped(symbol, draw.choice(HIDDEN_SIZES), alignment) for symbol in task.symbols}
         kept = draw.choice(task.symbols).name
         sizes = drawn if attempt % 2 == 0 else {**captured_sizes(task), kept: drawn[kept]}
         or_as_captured = attempt >= N_HIDDEN_TRIES // 2 and not found
-        if sizes in found or not _is_usable(task, operation, sizes, MAX_HIDDEN_ELEMENTS, or_as_captured):
+        if sizes in found or not is_usable(task, operation, sizes, MAX_HIDDEN_ELEMENTS, or_as_captured):
             continue
         if holds(sizes):
             found.append(sizes)
@@ -191,7 +202,7 @@ def wide_sizes(task: Task, operation: OperationKind, holds: Callable[[Sizes], bo
         if (len(pattern) == 1) != (len(task.symbols) == 1):
             continue
         aligned = (_assign(task.symbols, pattern, alignment) for alignment in ALIGNMENTS)
-        sizes = next((s for s in aligned if _is_usable(task, operation, s, or_as_captured=False) and holds(s)), None)
+        sizes = next((s for s in aligned if is_usable(task, operation, s, or_as_captured=False) and holds(s)), None)
         if sizes is not None and sizes not in found:
             found.append(sizes)
     return found[:MAX_WIDE_CASES]
@@ -213,8 +224,8 @@ def fresh_case(
     draw, captured = random.Random(seed), captured_sizes(task)
     for attempt in range(N_FRESH_TRIES if task.symbols else 0):
         alignment = ALIGNMENTS[attempt * len(ALIGNMENTS) // N_FRESH_TRIES]
-        sizes = {symbol.name: _clamped(symbol, draw.choice(FRESH_SIZES), alignment) for symbol in task.symbols}
-        if _is_usable(task, operation, sizes) and holds(sizes):
+        sizes = {symbol.name: clamped(symbol, draw.choice(FRESH_SIZES), alignment) for symbol in task.symbols}
+        if is_usable(task, operation, sizes) and holds(sizes):
             return _case(operation, sizes, captured, "normal", seed, "random")
     return _case(operation, next(iter(reduced), captured), captured, "normal", seed, "random")
 
@@ -223,6 +234,30 @@ def screen_cases(operation: OperationKind, reduced: Iterable[Sizes], captured: S
     """The one case that ranks a candidate in a search."""
     sizes = next(iter(reduced), captured)
     return [_case(operation, sizes, captured, "normal", seed + 1, "reverse")]
+
+
+def clamped(symbol: Symbol, size: int, alignment: int) -> int:
+    """A multiple of `alignment` near `size`, inside the symbol's bounds and no larger than it needs to be."""
+    low = max(size, symbol.minimum)
+    aligned = -(-low // alignment) * alignment
+    return aligned if symbol.maximum is None else min(aligned, symbol.maximum)
+
+
+def is_usable(
+    task: Task,
+    operation: OperationKind,
+    sizes: Sizes,
+    max_elements: int = MAX_REDUCED_ELEMENTS,
+    or_as_captured: bool = True,
+) -> bool:
+    """Whether the sizes give shapes, none empty, that are not too large."""
+    try:
+        shapes = _all_shapes(task, operation, sizes)
+    except ExpressionError:
+        return False
+    n_captured = _n_total(_all_shapes(task, operation, captured_sizes(task))) if or_as_captured else 0
+    n_allowed = max(max_elements, n_captured)
+    return all(all(shape) for shape in shapes) and _n_total(shapes) <= n_allowed
 
 
 # --- below: drawing sizes
@@ -241,16 +276,9 @@ def _case(operation: OperationKind, sizes: Sizes, captured: Sizes, family: str, 
 
 def _assign(symbols: tuple[Symbol, ...], pattern: tuple[int, ...], alignment: int) -> Sizes:
     return {
-        symbol.name: _clamped(symbol, pattern[position % len(pattern)], alignment)
+        symbol.name: clamped(symbol, pattern[position % len(pattern)], alignment)
         for position, symbol in enumerate(symbols)
     }
-
-
-def _clamped(symbol: Symbol, size: int, alignment: int) -> int:
-    """A multiple of `alignment` near `size`, inside the symbol's bounds and no larger than it needs to be."""
-    low = max(size, symbol.minimum)
-    aligned = -(-low // alignment) * alignment
-    return aligned if symbol.maximum is None else min(aligned, symbol.maximum)
 
 
 def _captured_but_first(
@@ -258,25 +286,36 @@ def _captured_but_first(
 ) -> Sizes | None:
     """The captured sizes with the first symbol (nearly always the batch) made small."""
     first = task.symbols[0]
-    sizes = {**captured_sizes(task), first.name: _clamped(first, pattern[0], 1)}
-    return sizes if _is_usable(task, operation, sizes) and holds(sizes) else None
+    sizes = {**captured_sizes(task), first.name: clamped(first, pattern[0], 1)}
+    return sizes if is_usable(task, operation, sizes) and holds(sizes) else None
 
 
-def _is_usable(
-    task: Task,
-    operation: OperationKind,
-    sizes: Sizes,
-    max_elements: int = MAX_REDUCED_ELEMENTS,
-    or_as_captured: bool = True,
-) -> bool:
-    """Whether the sizes give shapes, none empty, that are not too large."""
-    try:
-        shapes = _all_shapes(task, operation, sizes)
-    except ExpressionError:
-        return False
-    n_captured = _n_total(_all_shapes(task, operation, captured_sizes(task))) if or_as_captured else 0
-    n_allowed = max(max_elements, n_captured)
-    return all(all(shape) for shape in shapes) and _n_total(shapes) <= n_allowed
+def _changing_the_rest(
+    task: Task, operation: OperationKind, holds: Callable[[Sizes], bool], found: Sequence[Sizes]
+) -> Iterator[Sizes]:
+    """Multiples and parts of the captured size of each symbol that is the same in all that was found: no pattern meets
+    some contracts, e.g. `N % 1000 == 0` and `B * N == 6000`."""
+    captured = captured_sizes(task)
+    for symbol in task.symbols:
+        if any(sizes[symbol.name] != symbol.captured for sizes in found):
+            continue
+        changed = (
+            {**base, symbol.name: clamped(symbol, multiple * symbol.captured // part, 1), **other}
+            for multiple, part in MULTIPLES
+            for base in (*found[:1], captured)
+            for other in ({}, *_divided(task, symbol, multiple, part))
+        )
+        usable = (sizes for sizes in changed if is_usable(task, operation, sizes) and holds(sizes))
+        sizes = next((sizes for sizes in usable if sizes[symbol.name] != symbol.captured), None)
+        if sizes is not None:
+            yield sizes
+
+
+def _divided(task: Task, symbol: Symbol, multiple: int, part: int) -> Iterator[Sizes]:
+    """Each other symbol made smaller by as much as this one grows."""
+    for other in task.symbols:
+        if other != symbol and other.captured * part % multiple == 0:
+            yield {other.name: clamped(other, other.captured * part // multiple, 1)}
 
 
 def _all_shapes(task: Task, operation: OperationKind, sizes: Sizes) -> list[tuple[int, ...]]:

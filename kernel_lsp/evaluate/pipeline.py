@@ -52,6 +52,7 @@ from kernel_lsp.evaluate.cpu import CpuDevice, Profile, Skipped, new_executor
 from kernel_lsp.evaluate.executor_checks import FULL_LIMITS, ExecutorChecks
 from kernel_lsp.evaluate.executor_pool import ExecutorPool
 from kernel_lsp.evaluate.gpu_checks import GpuChecks, MeasuringGpu
+from kernel_lsp.evaluate.pointed_sizes import pointed_sizes
 from kernel_lsp.evaluate.prepare import Prepared, kernel_names, plan_failure, prepare
 from kernel_lsp.evaluate.progress import Plan, Progress
 from kernel_lsp.gpu.specs import GpuSpec
@@ -283,6 +284,8 @@ class Evaluator:
             )
             chosen.insert(N_BEFORE_FRESH, fresh)
             wide = wide_sizes(self._task, direction, lambda sizes: prepared.holds(direction, sizes))
+            known = [sizes for sizes in (captured, *reduced, *wide) if prepared.holds(direction, sizes)]
+            wide += pointed_sizes(prepared, direction, known)
             chosen[N_BEFORE_WIDE:N_BEFORE_WIDE] = wide_cases(direction, wide, captured, self._seed)
             if self._gpu_device is not None:
                 hidden = hidden_sizes(self._task, direction, lambda sizes: prepared.holds(direction, sizes), self._seed)

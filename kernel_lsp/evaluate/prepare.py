@@ -22,7 +22,7 @@ from kernel_lsp.core.verdict import BuildFailed
 from kernel_lsp.errors import PlanError
 from kernel_lsp.evaluate.cases import OperationKind, Sizes, graph_of, shapes_for
 from kernel_lsp.evaluate.contract import check_contract, operation_names
-from kernel_lsp.plan.binding import bind, contract_holds
+from kernel_lsp.plan.binding import bind, contract_holds, decisions
 from kernel_lsp.plan.checking import check
 from kernel_lsp.plan.parser import parse
 from kernel_lsp.source.cuda import kernel_signatures
@@ -36,6 +36,7 @@ SCRATCH_FACTOR = 16
 class Prepared:
     """A plan that fits its kernels and its task. `findings` are warnings."""
 
+    text: str
     task: Task
     plan: LaunchPlan
     signatures: tuple[KernelSignature, ...]
@@ -61,6 +62,11 @@ class Prepared:
         """Whether the sizes are inside the operation's contract."""
         operation = self.operation(direction)
         return contract_holds(operation, self._shapes(direction, sizes), self._scalars(operation))
+
+    def decisions(self, direction: OperationKind, sizes: Sizes) -> tuple[str, ...]:
+        """What each step comes to at these sizes. Raises PlanError, ContractError outside the contract."""
+        operation = self.operation(direction)
+        return decisions(operation, self._shapes(direction, sizes), self._scalars(operation))
 
     @property
     def library_steps(self) -> tuple[str, ...]:
@@ -89,7 +95,7 @@ def prepare(text: str, task: Task) -> Prepared | BuildFailed:
     findings += check_contract(parsed.plan, task, operation_names=operation_names(task, parsed.plan))
     if any(finding.severity is Severity.ERROR for finding in findings):
         return BuildFailed(findings=tuple(sorted(findings, key=lambda f: f.severity is not Severity.ERROR)))
-    return Prepared(task, parsed.plan, signatures, tuple(findings))
+    return Prepared(text, task, parsed.plan, signatures, tuple(findings))
 
 
 def _refuse_vast_scratch(bound: BoundOperation, operation: Operation) -> None:

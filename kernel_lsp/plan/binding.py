@@ -80,6 +80,15 @@ def contract_holds(operation: Operation, shapes: Mapping[str, tuple[int, ...]], 
     return True
 
 
+def decisions(
+    operation: Operation, shapes: Mapping[str, tuple[int, ...]], scalars: Mapping[str, Number]
+) -> tuple[str, ...]:
+    """What each step comes to: the kernel's name with its template arguments, the library's function, or nothing where
+    it is left out. Raises ContractError outside the contract, PlanError for a broken plan."""
+    scope = _open_scope(operation, shapes, scalars)
+    return tuple(_decision(step, scope) for step in operation.steps)
+
+
 def kernel_name(launch: Launch, values: Mapping[str, Number]) -> str:
     """The C++ name expression, e.g. ``rows<256, true, float>``, for these dims and scalars. Raises ExpressionError."""
     arguments = ", ".join(template_texts(launch, values))
@@ -227,6 +236,17 @@ def _allocate(tensors: Sequence[TensorParameter], role: Literal["input", "output
 
 
 # --- steps
+
+
+def _decision(step: Fill | Launch | LibraryStep, scope: _Scope) -> str:
+    if isinstance(step, Fill) or not scope.holds(step.condition, step.span):
+        return ""
+    if isinstance(step, LibraryStep):
+        return step.function
+    try:
+        return kernel_name(step, scope.values)
+    except ExpressionError as error:
+        raise scope.fault(f"a template argument: {error.message}", step.span) from None
 
 
 def _bind_step(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Sequence
 from itertools import zip_longest
@@ -15,18 +16,17 @@ from .captured import WARM, Argument, Captured
 from .drawing import draw, own_generator
 from .dtypes import PLAN_NAMES
 from .failure import Failure
-from .families import FAMILIES, SPECIAL_VALUES, buffer_values, integers, near_own_values, place_special, resized
+from .families import FAMILIES, SPARSE_FAMILIES, buffer_values, integers, near_own_values, place_special, resized
 from .files import write_tensor
 from .index_bounds import index_limits
 from .inputs import TensorLeaf
 from .results import Case, Results, give_back_memory, result_dtypes, results_of
 from .roundings import is_plain, rounding
 from .task import DEFAULT_INTEGER_RANGE, evaluate_size
+from .telling import why_it_tells_nothing
 from .trial import input_shapes, seeded
 
 GIVEN = "given"
-MOSTLY = 0.5
-"""A case whose reference is non-finite in more than this share of an output tells nothing about a kernel."""
 
 
 def make_cases(request: dict[str, Any]) -> dict[str, Any]:
@@ -94,12 +94,19 @@ def _make(captured: Captured, family: str, seed: int, sizes: dict[sympy.Symbol, 
     at_captured = _are_captured(captured, sizes)
     given = _given(captured, seed, is_wanted=family == GIVEN and at_captured)
     inputs = [
-        _input(captured, position, shape, family, seed, given, sizes, at_captured=at_captured)
-        for position, shape in enumerate(shapes)
+        _input(captured, position, shape, own_family, seed, given, sizes, at_captured=at_captured)
+        for position, (shape, own_family) in enumerate(zip(shapes, _own_families(captured, family, shapes)))
     ]
     passed = [value for value, leaf in zip(inputs, captured.inputs.tensors) if leaf.state is None]
     place_special(family, passed, own_generator(seed, family, "special"))
     return Case(inputs, _state(captured, seed), [])
+
+
+def _own_families(captured: Captured, family: str, shapes: Sequence[tuple[int, ...]]) -> list[str]:
+    """The family of each input: not all of them have a sparse one."""
+    sizes = [math.prod(s) if t.dtype.is_floating_point else 0 for s, t in zip(shapes, captured.inputs.tensors)]
+    is_shared = family not in SPARSE_FAMILIES
+    return [family if is_shared or size == max(sizes) else "normal" for size in sizes]
 
 
 def _given(captured: Captured, seed: int, *, is_wanted: bool) -> list[torch.Tensor] | None:
@@ -212,7 +219,7 @@ def _write(
     results: Results,
     is_backward: bool,
 ) -> dict[str, Any]:
-    reason = "" if request["family"] in SPECIAL_VALUES else _degenerate(results.expected, results.native)
+    reason = why_it_tells_nothing(captured, request["family"], results.expected, results.native)
     folder = os.path.abspath(request["directory"])
     names = _result_names(captured, is_backward)
     dtypes = result_dtypes(captured, is_backward)
@@ -259,11 +266,3 @@ def _write_native(folder: str, names: Sequence[str], results: Results) -> list[d
 def _value(argument: Argument, case: Case) -> torch.Tensor:
     placeholder = argument.placeholder
     return case.inputs[placeholder.index] if placeholder.role == "input" else case.state[placeholder.node]
-
-
-def _degenerate(expected: list[torch.Tensor], native: list[torch.Tensor]) -> str:
-    for what, tensors in (("reference", expected), ("result at the declared dtype", native)):
-        for tensor in tensors:
-            if tensor.numel() and float((~torch.isfinite(tensor)).float().mean()) > MOSTLY:
-                return f"the {what} is mostly not finite for these inputs"
-    return ""

@@ -8,6 +8,12 @@ import torch
 
 SCALE_UP, SCALE_DOWN = 3.0, 0.01
 LARGE = 1e4
+HUGE, TINY = 1e10, 1e-8
+"""Beyond what an integer of 32 bits holds, and below what a guard against division by zero adds; the square of either,
+and the sum of many, is a normal number of f32 and bf16. In f16 they are infinite and zero."""
+OFFSET = 1000.0
+"""A mean this many times the spread: the difference of the means of squares has no digit of the variance left."""
+NEEDLE = -1.0
 INTEGER_BOUND = 3
 """Small integers are within [-3, 3]: sums of thousands of their products are exact in f32."""
 NEGATIVE_ZEROS_ONE_IN = 4
@@ -41,6 +47,21 @@ def _one_hot(shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor
     return torch.zeros(shape).scatter_(-1, places, 1.0)
 
 
+def _needles(shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
+    """Every row along the last dim is positive, but for a single element."""
+    if not shape:
+        return torch.full(shape, NEEDLE)
+    places = torch.randint(0, shape[-1], (*shape[:-1], 1), generator=generator)
+    return (0.5 + torch.rand(shape, generator=generator)).scatter_(-1, places, NEEDLE)
+
+
+def _huge(shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
+    """Every row along the last dim has one sign."""
+    rows = (*shape[:-1], 1) if shape else shape
+    sign = torch.randint(0, 2, rows, generator=generator) * 2 - 1
+    return HUGE * (0.5 + 0.5 * torch.rand(shape, generator=generator)) * sign
+
+
 def _small_integers(shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
     return torch.randint(-INTEGER_BOUND, INTEGER_BOUND + 1, shape, generator=generator).float()
 
@@ -71,12 +92,22 @@ FAMILIES: dict[str, Make] = {
     "large": _large,
     "special_nan": _normal,
     "special_inf": _normal,
+    "special_minus_inf": _normal,
     "negative_zeros": _negative_zeros,
+    "needles": _needles,
+    "halves": lambda shape, generator: _small_integers(shape, generator) / 2,
+    "zeros": lambda shape, generator: torch.zeros(shape),
+    "huge": _huge,
+    "tiny": lambda shape, generator: TINY * _normal(shape, generator),
+    "offset": lambda shape, generator: OFFSET + _normal(shape, generator),
 }
 """Family -> how its floating inputs are made. `given` is made by the user's own `get_inputs`."""
-ROW_FAMILIES = ("constant_rows", "one_hot")
+ROW_FAMILIES = ("constant_rows", "one_hot", "needles", "huge")
 """Those in which the elements of a row depend on each other."""
-SPECIAL_VALUES = {"special_nan": float("nan"), "special_inf": float("inf")}
+SPARSE_FAMILIES = ("one_hot", "needles", "zeros")
+"""Those that the largest inputs have alone, beside normal ones: a row of ones and zeros times a weight like it is zero
+nearly everywhere, whatever a kernel does."""
+SPECIAL_VALUES = {"special_nan": float("nan"), "special_inf": float("inf"), "special_minus_inf": -float("inf")}
 """Placed once, in the largest floating input."""
 
 

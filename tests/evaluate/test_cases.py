@@ -89,6 +89,29 @@ def test_a_full_check_has_the_captured_sizes_the_small_ones_and_every_family() -
     assert {case.thread_order for case in cases} == {"forward", "reverse", "random"}
 
 
+def test_families_that_break_gradients_are_left_to_the_forward() -> None:
+    families = {kind: {case.family for case in full_cases(kind, [], {}, seed=0)} for kind in ("forward", "backward")}
+    assert {"zeros", "huge", "tiny", "offset"} == families["forward"] - families["backward"]
+
+
+def test_families_of_whole_rows_are_given_at_long_rows() -> None:
+    task = _task("B", "D")
+    cases = full_cases("forward", check(task), captured_sizes(task), seed=0)
+    long = {case.family for case in cases if dict(case.sizes)["D"] > 1024}
+    assert {"one_hot", "needles", "zeros", "special_nan"} <= long
+
+
+def test_a_contract_of_odd_multiples_is_met_by_multiples_of_the_captured_sizes() -> None:
+    task = _task("B", "D")
+    found = reduced_sizes(task, "forward", lambda sizes: sizes["B"] % 512 == 0 and sizes["D"] % 512 == 0)
+    assert all(any(sizes[name] != 512 for sizes in found) for name in ("B", "D"))
+
+
+def test_a_contract_of_one_product_is_met_by_other_shares_of_it() -> None:
+    found = reduced_sizes(_task("B", "D"), "forward", lambda sizes: sizes["B"] * sizes["D"] == 1 << 18)
+    assert {"B": 1024, "D": 256} in found
+
+
 def test_configurations_of_the_task_are_checked_at_their_own_sizes() -> None:
     configuration = Configuration(name="multi", shapes={"x": (3, 96)})
     task = _task("B", "D", configurations=(configuration,))

@@ -103,6 +103,22 @@ class TestFamilies:
         assert np.isinf(load(case.inputs, "x")).sum() == 1
         assert not case.is_degenerate
 
+    def test_needles_have_one_negative_in_every_row(self, tmp_path: Path) -> None:
+        case = self.case("needles", tmp_path)
+        np.testing.assert_array_equal((load(case.inputs, "x") < 0).sum(-1), np.ones((5, 3)))
+
+    def test_halves_lie_between_integers(self, tmp_path: Path) -> None:
+        assert set(np.unique(2 * self.x("halves", tmp_path))) == {-3, -2, -1, 0, 1, 2, 3}
+
+    def test_huge_rows_have_one_sign_and_no_integer_of_32_bits_holds_them(self, tmp_path: Path) -> None:
+        x = self.x("huge", tmp_path)
+        assert np.abs(x).min() > 2**32
+        assert (np.abs(np.sign(x).sum(-1)) == 64).all()
+
+    @pytest.mark.parametrize("family", ["zeros", "tiny", "offset", "huge", "special_minus_inf"])
+    def test_families_at_the_edges_say_something_of_an_ordinary_function(self, family: str, tmp_path: Path) -> None:
+        assert not self.case(family, tmp_path).is_degenerate
+
     def test_given_needs_get_inputs(self, tmp_path: Path) -> None:
         case = self.case("given", tmp_path)
         assert (case.is_degenerate, case.reason) == (True, "the target has no get_inputs()")
@@ -222,3 +238,39 @@ def test_integer_and_bool_results_are_exact(tmp_path: Path) -> None:
     np.testing.assert_array_equal(load(case.expected, "out_0"), x.argmax(-1))
     np.testing.assert_array_equal(load(case.expected, "out_1"), x > 0)
     assert list(case.output_dtypes.values()) == ["i64", "bool"]
+
+
+@pytest.mark.parametrize(("family", "is_told"), [("special_nan", False), ("huge", False), ("large", True)])
+def test_what_an_integer_makes_of_nan_and_of_what_it_cannot_hold_is_nobodys_fault(
+    family: str, is_told: bool, tmp_path: Path
+) -> None:
+    capture_text("def f(x):\n    return torch.round(x).to(torch.int32)", "f", inputs=[tensor("x", 4, 8)])
+    assert make_case("forward", {"x": (4, 8)}, family, tmp_path).is_degenerate is not is_told
+
+
+def test_a_nan_counts_where_integers_are_no_conversions(tmp_path: Path) -> None:
+    capture_text("def f(x):\n    return x.argmax(-1)", "f", inputs=[tensor("x", 4, 8)])
+    assert not make_case("forward", {"x": (4, 8)}, "special_nan", tmp_path).is_degenerate
+
+
+def test_extreme_inputs_say_nothing_where_pytorch_itself_is_far_off(tmp_path: Path) -> None:
+    capture_text("def f(x):\n    return (x * x * x * x).sum(-1)", "f", inputs=[tensor("x", 4, 8)])
+    case = make_case("forward", {"x": (4, 8)}, "huge", tmp_path)
+    assert (case.is_degenerate, case.reason) == (
+        True,
+        "the result at the declared dtype is mostly not finite for these inputs",
+    )
+
+
+@pytest.mark.parametrize(("code", "is_excused"), [("torch.round(x)", False), ("x.exp()", True)])
+def test_at_ties_the_other_side_excuses_nothing(code: str, is_excused: bool, tmp_path: Path) -> None:
+    capture_text(f"def f(x):\n    return {code}", "f", inputs=[tensor("x", 4, 8)])
+    rounding = make_case("forward", {"x": (4, 8)}, "halves", tmp_path).roundings["out"]
+    assert (rounding.response_max > 0) is is_excused
+
+
+def test_a_sparse_family_leaves_lesser_inputs_normal(tmp_path: Path) -> None:
+    capture_text("def f(x, w):\n    return x * w", "f", inputs=[tensor("x", 4, 64), tensor("w", 64)])
+    case = make_case("forward", {"x": (4, 64), "w": (64,)}, "one_hot", tmp_path)
+    assert (load(case.inputs, "x") != 0).sum() == 4
+    assert (load(case.inputs, "w") != 0).all()

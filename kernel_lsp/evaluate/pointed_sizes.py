@@ -1,0 +1,108 @@
+"""Sizes that a candidate's own text points to: both sides of what its plan decides by, and beyond the large numbers in
+its code.
+
+A kernel that is right up to a million elements, and a plan whose variant for long rows nobody ever took, pass every
+check at sizes that somebody else chose.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+
+from kernel_lsp.core.expression import Constant, Expression, parts
+from kernel_lsp.core.plan import Launch, LibraryStep, Operation
+from kernel_lsp.core.task import Task
+from kernel_lsp.evaluate.cases import MAX_HIDDEN_ELEMENTS, OperationKind, Sizes, captured_sizes, clamped, is_usable
+from kernel_lsp.evaluate.prepare import Prepared
+from kernel_lsp.toolchain.masking import mask_literals
+
+MAX_SIZES = 6
+"""Of each kind."""
+SMALL = 2
+"""The other dims of a large size."""
+LEAST_LITERAL = 4_100
+"""Sizes up to here are among those that every candidate is run at."""
+LARGEST_LITERAL = 1 << 21
+_INTEGER = re.compile(r"(?<![\w.])(?:0[xX](?P<hex>[0-9a-fA-F']+)|(?P<decimal>[1-9][0-9']*))[uUlL]*(?![\w.])")
+_POWER = re.compile(r"(?<![\w.])1[uUlL]*\s*<<\s*(?P<exponent>[0-9]{1,2})(?![\w.])")
+
+
+def pointed_sizes(prepared: Prepared, kind: OperationKind, known: Sequence[Sizes]) -> list[Sizes]:
+    """Both, beside those that are `known`. Raises PlanError for a broken plan."""
+    deciding = deciding_sizes(prepared, kind, known)
+    return [*deciding, *sizes_beyond_literals(prepared, kind, [*known, *deciding])]
+
+
+def deciding_sizes(prepared: Prepared, kind: OperationKind, known: Sequence[Sizes]) -> list[Sizes]:
+    """Sizes inside the contract at which some step comes to what it does not at any of the `known` ones: another
+    variant is taken, or another instance of a template."""
+    seen = {place for sizes in known for place in enumerate(prepared.decisions(kind, sizes))}
+    numbers = sorted({n for expression in _deciding(prepared.operation(kind)) for n in _integers(expression)})
+    around = dict.fromkeys(size for number in numbers for size in (number, number + 1, number - 1))
+    found: list[Sizes] = []
+    for sizes in _with_one_of(prepared.task, around, known):
+        if len(found) < MAX_SIZES and _is_possible(prepared, kind, sizes):
+            new = set(enumerate(prepared.decisions(kind, sizes))) - seen
+            found += [sizes] if new else []
+            seen |= new
+    return found
+
+
+def sizes_beyond_literals(prepared: Prepared, kind: OperationKind, known: Sequence[Sizes]) -> list[Sizes]:
+    """Sizes inside the contract that pass a large number in the code, which no known size does."""
+    task = prepared.task
+    small = {symbol.name: clamped(symbol, SMALL, 1) for symbol in task.symbols}
+    bases = (small, captured_sizes(task), *known)
+    found: list[Sizes] = []
+    for literal in sorted(large_literals(prepared.text)):
+        for symbol in task.symbols:
+            largest = max((sizes[symbol.name] for sizes in (*known, *found)), default=0)
+            beyond = (
+                {**base, symbol.name: clamped(symbol, literal + 1, align)} for base in bases for align in (1, 4, 32)
+            )
+            usable = (s for s in beyond if s[symbol.name] > literal and _is_possible(prepared, kind, s))
+            sizes = next(usable, None) if largest <= literal else None
+            if sizes is not None and len(found) < MAX_SIZES:
+                found.append(sizes)
+    return found
+
+
+def large_literals(text: str) -> set[int]:
+    """Integers in the code, `1 << 20` among them, that a size or a number of elements may be compared with."""
+    code = mask_literals(text)
+    numbers = {1 << int(match["exponent"]) for match in _POWER.finditer(code)}
+    for match in _INTEGER.finditer(code):
+        digits = (match["hex"] or match["decimal"]).replace("'", "")
+        numbers.add(int(digits, 16 if match["hex"] else 10))
+    return {number for number in numbers if LEAST_LITERAL <= number <= LARGEST_LITERAL}
+
+
+# --- below: what a plan decides by
+
+
+def _is_possible(prepared: Prepared, kind: OperationKind, sizes: Sizes) -> bool:
+    return is_usable(prepared.task, kind, sizes, MAX_HIDDEN_ELEMENTS) and prepared.holds(kind, sizes)
+
+
+def _deciding(operation: Operation) -> Iterator[Expression]:
+    for step in operation.steps:
+        if isinstance(step, Launch | LibraryStep) and step.condition is not None:
+            yield step.condition
+        if isinstance(step, Launch):
+            yield from (argument for argument in step.template_arguments if isinstance(argument, Expression))
+
+
+def _integers(expression: Expression) -> set[int]:
+    """The whole numbers above 0 in it."""
+    values = (part.value for part in parts(expression) if isinstance(part, Constant))
+    return {int(value) for value in values if value > 0 and (isinstance(value, int) or value.is_integer())}
+
+
+def _with_one_of(task: Task, around: Iterable[int], known: Sequence[Sizes]) -> Iterator[Sizes]:
+    """Small sizes, then those known, with one symbol of each of these sizes."""
+    small = {symbol.name: clamped(symbol, SMALL, 1) for symbol in task.symbols}
+    for size in around:
+        for symbol in task.symbols if size > 0 else ():
+            for base in (small, *known):
+                yield {**base, symbol.name: clamped(symbol, size, 1)}

@@ -1,0 +1,87 @@
+"""Whether a case tells anything about a kernel: whether PyTorch has a result there that can be asked of others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from .captured import Captured
+from .dtypes import PLAN_NAMES
+from .families import SPECIAL_VALUES
+
+MOSTLY = 0.5
+"""A case whose reference is non-finite in more than this share of an output tells nothing about a kernel."""
+EXTREME_FAMILIES = ("huge", "tiny", "offset")
+"""Told by where PyTorch keeps half of the digits that its dtype has: elsewhere the order of operations decides."""
+UNCONVERTIBLE_FAMILIES = (*SPECIAL_VALUES, "huge")
+"""Have values that no integer holds: what a conversion makes of them, C++ and PyTorch leave open."""
+STEPS = tuple(f"aten.{name}." for name in "round floor ceil trunc frac sign div remainder fmod floor_divide".split())
+"""Jump, some of them or in some of their modes, at the middle between integers or at integers themselves."""
+CASTS = ("aten._to_copy.default", "aten.to.dtype")
+FLOATING = tuple(name for dtype, name in PLAN_NAMES.items() if dtype.is_floating_point)
+INTEGERS = tuple(name for dtype, name in PLAN_NAMES.items() if not dtype.is_floating_point and dtype != torch.bool)
+
+
+def why_it_tells_nothing(
+    captured: Captured, family: str, expected: Sequence[torch.Tensor], native: Sequence[torch.Tensor]
+) -> str:
+    """The reason; empty for a case that tells something."""
+    if (
+        family in UNCONVERTIBLE_FAMILIES
+        and any(not t.is_floating_point() for t in native)
+        and _makes_integers(captured)
+    ):
+        return "the code converts floats to integers, and none of these holds such a value"
+    if family in SPECIAL_VALUES:
+        return ""
+    reason = _mostly_not_finite(expected, native)
+    if family in EXTREME_FAMILIES and not reason and any(map(_is_far, expected, native)):
+        return "PyTorch itself loses most digits for these inputs"
+    return reason
+
+
+def is_judged_at_ties(captured: Captured, family: str) -> bool:
+    """Whether the inputs lie where the code jumps: what it would give beside them excuses nothing."""
+    return family == "halves" and any(node["op"].startswith(STEPS) for node in captured.forward_text.nodes)
+
+
+# --- below: reasons
+
+
+def _mostly_not_finite(expected: Sequence[torch.Tensor], native: Sequence[torch.Tensor]) -> str:
+    for what, tensors in (("reference", expected), ("result at the declared dtype", native)):
+        for tensor in tensors:
+            if tensor.numel() and float((~torch.isfinite(tensor)).float().mean()) > MOSTLY:
+                return f"the {what} is mostly not finite for these inputs"
+    return ""
+
+
+def _is_far(expected: torch.Tensor, native: torch.Tensor) -> bool:
+    """Whether PyTorch's result has less than half of its dtype's digits, or overflows."""
+    if not native.is_floating_point():
+        return False
+    reference = expected.double()
+    off = float((native.double() - reference).norm())
+    return not off <= float(torch.finfo(native.dtype).eps ** 0.5 * reference.norm())
+
+
+def _makes_integers(captured: Captured) -> bool:
+    dtypes = {argument.name: PLAN_NAMES[_dtype(captured, argument.position)] for argument in captured.arguments}
+    for node in captured.forward_text.nodes:
+        made = [type_["dtype"] if type_ else "" for type_ in node["types"]]
+        if node["op"] in CASTS and made[0] in INTEGERS and dtypes.get(_source(node)) in FLOATING:
+            return True
+        dtypes[node["name"]] = made[0] if made else ""
+    return False
+
+
+def _dtype(captured: Captured, position: int) -> torch.dtype:
+    dtype: torch.dtype = captured.program.fake_inputs[position].dtype
+    return dtype
+
+
+def _source(node: dict[str, Any]) -> str:
+    first = node["arguments"][0]
+    return str(first.get("node")) if isinstance(first, dict) else ""

@@ -1,0 +1,88 @@
+"""What a plan decides by, and the large numbers in its code, are passed on both sides."""
+
+from __future__ import annotations
+
+import pytest
+
+from kernel_lsp.core.dtype import DType
+from kernel_lsp.core.task import Graph, GraphOutput, Symbol, Task, TaskTensor, TensorType
+from kernel_lsp.evaluate.cases import Sizes
+from kernel_lsp.evaluate.pointed_sizes import deciding_sizes, large_literals, sizes_beyond_literals
+from kernel_lsp.evaluate.prepare import Prepared, prepare
+
+TYPE = TensorType(dtype=DType.F32, shape=("B", "D"))
+TASK = Task(
+    name="copy",
+    target="model.py::copy",
+    kind="function",
+    source_file="model.py",
+    source_line=1,
+    symbols=(Symbol(name="B", captured=6, minimum=1), Symbol(name="D", captured=1000, minimum=1)),
+    arguments=(TaskTensor(name="x", type=TYPE, role="input"),),
+    forward=Graph(
+        inputs=("x",), input_types=(TYPE,), nodes=(), outputs=(GraphOutput(name="out", node="x", type=TYPE),)
+    ),
+    reference_source="",
+    configurations=(),
+    torch_version="2",
+)
+KNOWN: list[Sizes] = [{"B": 6, "D": 1000}, {"B": 7, "D": 5}]
+
+
+def prepared(*directives: str, code: str = "") -> Prepared:
+    lines = ["kernel-lsp: 1", "op: copy(x: f32[B, D]) -> (out: f32[B, D])", *directives]
+    kernel = f"template <bool LONG = false> __global__ void k(const float* x, float* out, int D) {{ {code} }}"
+    found = prepare("".join(f"// {line}\n" for line in lines) + "\n" + kernel, TASK)
+    assert isinstance(found, Prepared), found
+    return found
+
+
+def deciding(*directives: str) -> list[Sizes]:
+    return deciding_sizes(prepared(*directives), "forward", KNOWN)
+
+
+def beyond(code: str, *directives: str) -> list[Sizes]:
+    return sizes_beyond_literals(prepared(*directives, "launch: k<<<1, 32>>>(x, out, D)", code=code), "forward", KNOWN)
+
+
+def test_the_variant_that_no_size_takes_is_found() -> None:
+    found = deciding("launch[D <= 60000]: k<<<1, 32>>>(x, out, D)", "launch[D > 60000]: k<true><<<1, 32>>>(x, out, D)")
+    assert [sizes["D"] for sizes in found] == [60_001]
+
+
+def test_the_instance_of_a_template_that_no_size_takes_is_found() -> None:
+    assert [sizes["B"] for sizes in deciding("launch: k<B == 77><<<1, 32>>>(x, out, D)")] == [77]
+
+
+def test_a_plan_that_decides_nothing_gets_no_sizes() -> None:
+    assert deciding("launch: k<<<1, 32>>>(x, out, D)") == []
+
+
+def test_variants_outside_the_contract_are_not_asked_for() -> None:
+    launches = ("launch[D <= 60000]: k<<<1, 32>>>(x, out, D)", "launch[D > 60000]: k<true><<<1, 32>>>(x, out, D)")
+    assert deciding("where: D <= 4096", *launches) == []
+
+
+def test_large_numbers_in_the_code_are_passed_by_every_size() -> None:
+    found = beyond("if (D > 1'000'000) return;")
+    assert [max(sizes.values()) for sizes in found] == [1_000_001, 1_000_001]
+
+
+def test_sizes_beyond_stay_inside_the_contract() -> None:
+    found = beyond("if (D > 9000) return;", "where: D % 4 == 0 and B < 100")
+    assert [(sizes["B"] < 100, sizes["D"]) for sizes in found] == [(True, 9004)]
+
+
+@pytest.mark.parametrize(
+    ("code", "numbers"),
+    [
+        ("n > 1000000", {1_000_000}),
+        ("n > 1u << 20", {1 << 20}),
+        ("n > 0x10000u", {65_536}),
+        ("v > 10000.0f || v > 10000e3", set()),
+        ("// 10000", set()),
+        ("n & 0x7fffffff | n % 256 | x10000", set()),
+    ],
+)
+def test_numbers_that_a_size_may_be_compared_with(code: str, numbers: set[int]) -> None:
+    assert large_literals(code) == numbers
