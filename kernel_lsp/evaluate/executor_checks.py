@@ -50,7 +50,9 @@ N_SCREEN_CASES = 2
 MAX_PROFILED_BYTES = 16 << 30
 """Of all tensors of the captured case, which the executor maps."""
 FULL_BUDGET_S = 25.0
-"""Per operation. When it is spent, the families left over are not run; the verdict lists what was."""
+"""Per operation. When it is spent, the smallest of the cases left over come first."""
+REST_BUDGET_S = 15.0
+"""For those. When it is spent, too, the rest is not run; the verdict lists what was."""
 MIN_CASES = 4
 """Run whatever the budget says: the captured sizes, two small ones, exact integers."""
 MIN_SAMPLED_BLOCKS = 12
@@ -168,13 +170,15 @@ class ExecutorChecks:
         progress: Progress,
     ) -> CheckOutcome | None:
         """Run cases until `n_enough` have said something: None when all passed, else the first failure."""
-        started, n_run = time.monotonic(), 0
-        for position, (case, bound) in enumerate(plan):
-            if n_run >= n_enough:
+        started, n_run, left = time.monotonic(), 0, list(plan)
+        while left and n_run < n_enough:
+            elapsed_s = time.monotonic() - started
+            if n_run >= MIN_CASES and elapsed_s > FULL_BUDGET_S:
+                left.sort(key=lambda entry: _n_elements(entry[1]))
+            if n_run >= MIN_CASES and elapsed_s > FULL_BUDGET_S + REST_BUDGET_S:
+                progress.notes.append(f"{left[0][1].name}: {len(left)} more input families were not run (time)")
                 break
-            if n_run >= MIN_CASES and time.monotonic() - started > FULL_BUDGET_S:
-                progress.notes.append(f"{bound.name}: {len(plan) - position} more input families were not run (time)")
-                break
+            case, bound = left.pop(0)
             sample = None if progress.has_atomics else _sample(bound, profile, limits, case.seed)
             outcome = await self._device.run_case(executor, built, bound, case, sample, limits)
             if isinstance(outcome, Skipped):
@@ -202,9 +206,13 @@ def _small_cases(plan: Plan) -> Sequence[tuple[Case, BoundOperation]]:
 
     def cost(entry: tuple[Case, BoundOperation]) -> tuple[bool, int]:
         case, bound = entry
-        return case.thread_order == "forward", sum(tensor.n_elements for tensor in bound.tensors)
+        return case.thread_order == "forward", _n_elements(bound)
 
     return sorted(ordinary, key=cost)[:N_SCREEN_CASES]
+
+
+def _n_elements(bound: BoundOperation) -> int:
+    return sum(tensor.n_elements for tensor in bound.tensors)
 
 
 def _sample(bound: BoundOperation, profile: Profile | Skipped, limits: Limits, seed: int) -> BlockSample | None:

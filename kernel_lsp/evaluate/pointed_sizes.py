@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
-from kernel_lsp.core.expression import Constant, Expression, parts
+from kernel_lsp.core.expression import Call, Constant, Expression, parts
 from kernel_lsp.core.plan import Launch, LibraryStep, Operation
 from kernel_lsp.core.task import Task
 from kernel_lsp.evaluate.cases import MAX_HIDDEN_ELEMENTS, OperationKind, Sizes, captured_sizes, clamped, is_usable
@@ -91,6 +91,7 @@ def _deciding(operation: Operation) -> Iterator[Expression]:
             yield step.condition
         if isinstance(step, Launch):
             yield from (argument for argument in step.template_arguments if isinstance(argument, Expression))
+            yield from (part for size in step.grid for part in parts(size) if isinstance(part, Call))
 
 
 def _integers(expression: Expression) -> set[int]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from kernel_lsp.core.expression import (
+    Call,
     Constant,
     Expression,
     ExpressionError,
@@ -15,6 +16,7 @@ from kernel_lsp.core.expression import (
     evaluate,
     evaluate_int,
     free_names,
+    parts,
 )
 from kernel_lsp.core.plan import (
     BoundFill,
@@ -83,8 +85,10 @@ def contract_holds(operation: Operation, shapes: Mapping[str, tuple[int, ...]], 
 def decisions(
     operation: Operation, shapes: Mapping[str, tuple[int, ...]], scalars: Mapping[str, Number]
 ) -> tuple[str, ...]:
-    """What each step comes to: the kernel's name with its template arguments, the library's function, or nothing where
-    it is left out. Raises ContractError outside the contract, PlanError for a broken plan."""
+    """What each step comes to: the kernel's name with its template arguments and which side of each `min` and `max` its
+    grid takes, the library's function, or nothing where it is left out.
+
+    Raises ContractError outside the contract, PlanError for a broken plan."""
     scope = _open_scope(operation, shapes, scalars)
     return tuple(_decision(step, scope) for step in operation.steps)
 
@@ -244,9 +248,18 @@ def _decision(step: Fill | Launch | LibraryStep, scope: _Scope) -> str:
     if isinstance(step, LibraryStep):
         return step.function
     try:
-        return kernel_name(step, scope.values)
+        sides = (side for size in step.grid for side in _sides(size, scope.values))
+        return " ".join((kernel_name(step, scope.values), *sides))
     except ExpressionError as error:
-        raise scope.fault(f"a template argument: {error.message}", step.span) from None
+        raise scope.fault(error.message, step.span) from None
+
+
+def _sides(expression: Expression, values: Mapping[str, Number]) -> Iterator[str]:
+    """Which argument each `min` and `max` in it is."""
+    for part in parts(expression):
+        if isinstance(part, Call) and part.function in ("min", "max"):
+            result = evaluate(part, values)
+            yield str([evaluate(argument, values) for argument in part.arguments].index(result))
 
 
 def _bind_step(

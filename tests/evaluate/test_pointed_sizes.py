@@ -54,6 +54,10 @@ def test_the_instance_of_a_template_that_no_size_takes_is_found() -> None:
     assert [sizes["B"] for sizes in deciding("launch: k<B == 77><<<1, 32>>>(x, out, D)")] == [77]
 
 
+def test_a_grid_that_stops_growing_is_passed() -> None:
+    assert [sizes["D"] for sizes in deciding("launch: k<<<min(D, 5000), 32>>>(x, out, D)")] == [5001]
+
+
 def test_a_plan_that_decides_nothing_gets_no_sizes() -> None:
     assert deciding("launch: k<<<1, 32>>>(x, out, D)") == []
 
