@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import ast
 import ctypes
+import functools
 import inspect
 import sys
-import textwrap
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -81,13 +81,25 @@ _BINARY = {
 _COMPARE = {ast.Eq: "eq", ast.NotEq: "ne", ast.Lt: "slt", ast.LtE: "sle", ast.Gt: "sgt", ast.GtE: "sge"}
 
 
-def translate(functions: Sequence[Callable[..., int]]) -> str:
-    """The LLVM IR of the functions, each with external linkage under its own name."""
-    names = {function.__name__ for function in functions}
-    return _DECLARATIONS + "\n".join(_FunctionTranslator(function, names).run() for function in functions)
+def translate(functions: Sequence[Callable[..., int]], others: Sequence[Callable[..., int]] = ()) -> str:
+    """The LLVM IR of the functions, each with external linkage under its own name. They may call `others`, which are
+    translated elsewhere."""
+    names = {function.__name__ for function in (*functions, *others)}
+    declared = "".join(
+        f"declare i64 @{other.__name__}({', '.join(['i64'] * other.__code__.co_argcount)})\n" for other in others
+    )
+    bodies = "\n".join(_FunctionTranslator(function, names).run() for function in functions)
+    return _DECLARATIONS + declared + bodies
 
 
 # --- below: one function
+
+
+@functools.cache
+def _definitions(module: str) -> dict[str, ast.FunctionDef]:
+    """The functions of a module. To read them together is much faster than one by one."""
+    tree = ast.parse(inspect.getsource(sys.modules[module]))
+    return {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
 
 
 class _FunctionTranslator:
@@ -96,9 +108,7 @@ class _FunctionTranslator:
     def __init__(self, function: Callable[..., int], names: set[str]) -> None:
         self.globals: dict[str, Any] = vars(sys.modules[function.__module__])
         self.names = names
-        tree = ast.parse(textwrap.dedent(inspect.getsource(function))).body[0]
-        assert isinstance(tree, ast.FunctionDef)
-        self.tree = tree
+        self.tree = _definitions(function.__module__)[function.__name__]
         self.lines: list[str] = []
         self.variables: dict[str, None] = {}
         self.n_temporaries = 0

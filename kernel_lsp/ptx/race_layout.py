@@ -19,6 +19,8 @@ BLOCK_BITS = 20
 BLOCK_MASK = (1 << BLOCK_BITS) - 1
 WARP_IN_STAMP = ((1 << BLOCK_BITS + 5) - 1) << (TIME_BITS + 5)
 """The bits of a stamp that tell warps apart."""
+NOT_THREAD = ~(THREAD_MASK << TIME_BITS)
+"""The bits of a stamp that say when and in which block."""
 SILENT = 1 << (BLOCK_SHIFT + BLOCK_BITS)
 """In a stamp of a write: it left the value that was there."""
 STRONG = 1 << (BLOCK_SHIFT + BLOCK_BITS + 1)

@@ -16,6 +16,7 @@ from kernel_lsp.ptx.native import fill, load8, load64, store64
 from kernel_lsp.ptx.race_layout import (
     BLOCK_MASK,
     BLOCK_SHIFT,
+    NOT_THREAD,
     SILENT,
     SITE_BITS,
     STAMP_SITE_MASK,
@@ -235,6 +236,12 @@ def note_read(state: int, own: int, info: int, record: int) -> int:
     stamp = new_stamp(state, own, info)
     first = load64(record + Record.READ)
     second = load64(record + Record.OTHER_READ)
+    if first == stamp or second == stamp:
+        return 0
+    # Two reads of right now by other threads, which nobody waited for: that is quickly said of most reads.
+    is_now = ((first ^ stamp) & NOT_THREAD) == 0 and ((second ^ stamp) & NOT_THREAD) == 0
+    if is_now and (((first ^ second) & WARP_IN_STAMP) != 0 or ((second ^ stamp) & WARP_IN_STAMP) == 0):
+        return 0
     if first == 0 or is_free(state, own, info, record, first):
         store64(record + Record.READ, stamp)
         put_site(record, 1, info)

@@ -1,0 +1,26 @@
+// Every thread has a fence behind its sum, then a barrier, and one takes the ticket.
+// kernel-lsp: 1
+// task: tasks.py::mean_all
+// op: mean_all(x: f32[B, N]) -> (out: f32[])
+// scratch: partial: f32[1024], arrived: i32[1]
+// fill: arrived = 0
+// launch: k<<<16, 64>>>(x, partial, arrived, out, B * N)
+
+__global__ void k(const float* x, float* partial, int* arrived, float* out, int n) {
+    __shared__ bool is_last;
+    float sum = 0.0f;
+    for (int i = blockIdx.x * 64 + threadIdx.x; i < n; i += gridDim.x * 64) sum += x[i];
+    partial[blockIdx.x * 64 + threadIdx.x] = sum;
+    __threadfence();
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        is_last = atomicAdd(arrived, 1) == gridDim.x - 1;
+    }
+    __syncthreads();
+    if (is_last && threadIdx.x == 0) {
+        __threadfence();
+        float total = 0.0f;
+        for (int i = 0; i < gridDim.x * 64; ++i) total += partial[i];
+        out[0] = total / n;
+    }
+}

@@ -1,0 +1,18 @@
+// The lanes of a warp exchange their sums through shared memory, with __syncwarp() on both sides of each read.
+// kernel-lsp: 1
+// task: tasks.py::row_sum
+// op: row_sum(x: f32[B, N]) -> (out: f32[B])
+// launch: k<<<B, 32>>>(x, out, N)
+
+__global__ void k(const float* x, float* out, int n) {
+    __shared__ float part[32];
+    float sum = 0.0f;
+    for (int i = threadIdx.x; i < n; i += 32) sum += x[blockIdx.x * (long long)n + i];
+    for (int offset = 16; offset > 0; offset /= 2) {
+        part[threadIdx.x] = sum;
+        __syncwarp();
+        sum += part[threadIdx.x ^ offset];
+        __syncwarp();
+    }
+    if (threadIdx.x == 0) out[blockIdx.x] = sum;
+}
