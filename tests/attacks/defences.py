@@ -47,6 +47,7 @@ def _sizes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only the sizes of the task are tried."""
     monkeypatch.setattr(pipeline, "reduced_sizes", lambda *_: [])
     monkeypatch.setattr(pipeline, "wide_sizes", lambda *_: [])
+    monkeypatch.setattr(pipeline, "pointed_sizes", lambda *_: [])
     monkeypatch.setattr(pipeline, "fresh_case", _captured_case)
 
 

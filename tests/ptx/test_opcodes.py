@@ -566,7 +566,7 @@ APPROXIMATE = [
         lambda a: 1 / math.sqrt(a) if a > 0 else (math.copysign(math.inf, a) if a == 0 else math.nan),
         1,
     ),
-    ("tanh.approx.f32", math.tanh, 2),
+    ("tanh.approx.f32", math.tanh, 2**12),
 ]
 
 
@@ -581,6 +581,13 @@ def test_approximate_functions_are_close(ptx, instruction, reference, ulp):
         return reference(a)
 
     check_floats(ptx, instruction, 1, guarded, tolerance_ulp=ulp)
+
+
+def test_the_approximate_tanh_has_eleven_bits_as_on_a_gpu(ptx):
+    with pytest.raises(AssertionError):
+        check_floats(
+            ptx, "tanh.approx.f32", 1, lambda a: math.nan if math.isnan(a) else math.tanh(a), tolerance_ulp=256
+        )
 
 
 @pytest.mark.parametrize("name", ["sin", "cos"])
