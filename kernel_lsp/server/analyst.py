@@ -124,14 +124,18 @@ def _block_sizes(plan: LaunchPlan) -> dict[str, int]:
 
 
 def _analyse_python(path: Path, text: str) -> Analysis:
+    """Of a text that does not parse as a whole: what its sound parts have, and no calls to replace."""
     module = pytorch.parse(text) if TORCH in text else None
     findings = pytorch.check(text, tree=module)
-    has_tree = module is not None and module.is_complete and not text.startswith(BYTE_ORDER_MARK)
     try:
-        source = parse_python(text, str(path), module.tree if module is not None and has_tree else None)
+        source = parse_python(
+            text.removeprefix(BYTE_ORDER_MARK), str(path), module.tree if module is not None else None
+        )
     except TargetError:
         return Analysis(findings=findings)
     targets = tuple(_targets(path, source)) if TORCH in text else ()
+    if module is not None and not module.is_complete:
+        return Analysis(findings=findings, targets=targets)
     calls = [node for node in ast.walk(source.tree) if isinstance(node, ast.Call)]
     return Analysis(
         findings=findings,

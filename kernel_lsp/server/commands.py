@@ -31,6 +31,8 @@ from kernel_lsp.server.progress import WorkDoneProgress
 from kernel_lsp.server.rpc import structure_strictly
 from kernel_lsp.server.showing import show_report, show_result
 
+ANALYSIS_WAIT_S, FIRST_ANALYSIS_S = 0.5, 5.0
+"""A text takes some hundredths of a second, the first one as long as its analyst takes to start."""
 UNTRUSTED = "The workspace is not trusted, so nothing of it is run. Trust it first."
 
 
@@ -40,6 +42,8 @@ async def execute(server: KernelLanguageServer, params: types.ExecuteCommandPara
     if command is None:
         raise JsonRpcInvalidParams(message=f"there is no command {params.command!r}")
     argument = _argument(command, list(params.arguments or ()))
+    if isinstance(argument, protocol.TargetArguments):
+        await _up_to_date(server, argument.uri)
     return await _HANDLERS[command.name](server, argument)
 
 
@@ -102,16 +106,24 @@ async def _optimize_with_backward(server: KernelLanguageServer, about: protocol.
     return _start_optimize(server, about, backward=True)
 
 
+async def _up_to_date(server: KernelLanguageServer, uri: str) -> None:
+    """Wait a moment for the analysis of the text as it is now, so that a result is known to be of it."""
+    document = server.documents.named(uri)
+    if document is not None:
+        is_new = server.analyses.latest(document).asked_serial < 0
+        await server.analyses.current(document, FIRST_ANALYSIS_S if is_new else ANALYSIS_WAIT_S)
+
+
 def _start_optimize(
     server: KernelLanguageServer, about: protocol.TargetArguments, *, backward: bool
 ) -> protocol.JobStarted:
     _allow(server)
-    document = server.documents.get(about.uri)
+    document = server.documents.named(about.uri)
     path = file_of(document) if document is not None else file_at(about.uri)
     cells = cells_of(server, document) if document is not None else ()
     if document is not None and not cells:
         _check_saved(server, document, path)
-    given = server.documents.get(about.kernel) if about.kernel else None
+    given = server.documents.named(about.kernel) if about.kernel else None
     request = Optimize(
         id=new_id(),
         directory=path.parent,
@@ -123,14 +135,15 @@ def _start_optimize(
         settings=server.settings.overrides(path.parent),
         has_editor_model=server.has_editor_model,
     )
-    known = _about(server, document, about.symbol) if document is not None else {}
-    return protocol.JobStarted(_start(server, request, f"Optimize {about.symbol}", about.uri, path, **known))
+    known = _about(server, document, about.symbol) if document is not None else {"symbol": about.symbol}
+    uri = document.uri if document is not None else about.uri
+    return protocol.JobStarted(_start(server, request, f"Optimize {about.symbol}", uri, path, **known))
 
 
 async def _optimize_lines(server: KernelLanguageServer, about: protocol.LinesArguments) -> protocol.JobStarted:
     _allow(server)
     path = file_at(about.uri)
-    document = server.documents.get(about.uri)
+    document = server.documents.named(about.uri)
     if document is None:
         raise JsonRpcInvalidParams(message=f"the document {about.uri!r} is not open")
     _check_saved(server, document, path)
@@ -145,7 +158,7 @@ async def _optimize_lines(server: KernelLanguageServer, about: protocol.LinesArg
         has_editor_model=server.has_editor_model,
     )
     title = f"Optimize lines {first} to {last} of {about.symbol}"
-    return protocol.JobStarted(_start(server, request, title, about.uri, path, serial=document.serial))
+    return protocol.JobStarted(_start(server, request, title, document.uri, path, serial=document.serial))
 
 
 async def _check(server: KernelLanguageServer, about: protocol.DocumentArguments) -> protocol.JobStarted:
@@ -171,7 +184,7 @@ async def _profile(server: KernelLanguageServer, about: protocol.DocumentArgumen
 def _kernel(server: KernelLanguageServer, about: protocol.DocumentArguments) -> Document:
     """The open kernel file that a command is about. Raises JsonRpcInvalidParams, also in an untrusted workspace."""
     _allow(server)
-    document = server.documents.get(about.uri)
+    document = server.documents.named(about.uri)
     if document is None or document.language != "cuda":
         raise JsonRpcInvalidParams(message=f"no CUDA document {about.uri!r} is open")
     return document
@@ -188,7 +201,7 @@ def _measuring(device: str) -> str:
 
 async def _estimate(server: KernelLanguageServer, about: protocol.TargetArguments) -> protocol.JobStarted:
     _allow(server)
-    document = server.documents.get(about.uri)
+    document = server.documents.named(about.uri)
     if document is None:
         raise JsonRpcInvalidParams(message=f"the document {about.uri!r} is not open")
     return protocol.JobStarted(start_estimate(server, document, about.symbol, is_quiet=False))

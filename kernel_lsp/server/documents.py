@@ -18,6 +18,8 @@ LANGUAGE_IDS: dict[str, Language] = {"python": "python", "cuda": "cuda", "cuda-c
 SUFFIXES: dict[str, Language] = {".py": "python", ".cu": "cuda", ".cuh": "cuda"}
 MAX_EDITS_KEPT = 4096
 """Findings older than so many edits are not carried along any more."""
+SERIALS_PER_TEXT = 1 << 32
+"""More than a text is ever edited: a result for one that was closed is never taken for one of its successor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +168,7 @@ class Documents:
     def __init__(self, encoding: Encoding) -> None:
         self._encoding = encoding
         self._open: dict[str, Document] = {}
+        self._n_opened = 0
 
     def __iter__(self) -> Iterator[Document]:
         return iter(self._open.values())
@@ -175,7 +178,9 @@ class Documents:
 
     def open(self, uri: str, language_id: str, version: int, text: str) -> Document:
         """A newly opened document. Opening it again starts it anew."""
-        document = Document(uri, language_of(uri, language_id), version, self._encoding, split_lines(text))
+        language, lines = language_of(uri, language_id), split_lines(text)
+        document = Document(uri, language, version, self._encoding, lines, self._n_opened * SERIALS_PER_TEXT)
+        self._n_opened += 1
         self._open[uri] = document
         return document
 
@@ -185,6 +190,11 @@ class Documents:
     def get(self, uri: str) -> Document | None:
         """None when it is not open."""
         return self._open.get(uri)
+
+    def named(self, uri: str) -> Document | None:
+        """The open document that a URI means. Clients write the same path in several ways, and not always as we do."""
+        found, path = self.get(uri), path_of(uri)
+        return self.at(path) if found is None and path is not None else found
 
     def at(self, path: Path) -> Document | None:
         """The open document of a file."""

@@ -204,6 +204,10 @@ async def _ran(server: KernelLanguageServer, job: Job, result: RunResult) -> Non
     elif result.problem:
         server.say(types.MessageType.Warning, f"{summary.target}: {result.problem}")
     else:
+        if not Path(summary.file).exists():
+            server.say(
+                types.MessageType.Warning, f"{summary.file}, which {summary.name} was made of, is gone meanwhile."
+            )
         await present(server, job.workspace, result, None if isinstance(job.request, Resume) else job.serial)
 
 
@@ -220,7 +224,7 @@ async def _failed(server: KernelLanguageServer, job: Job, problem: Problem) -> N
         _not_checked(server, job, problem)
     if job.is_quiet:
         if problem.kind == "environment":
-            server.say_once(types.MessageType.Warning, f"{problem.message}. Next: {problem.next_step}")
+            server.say_once(types.MessageType.Warning, f"{_with_next_step(problem)}.")
         logger.info("%s: %s", job.title, problem.message)
         return
     run_id = job.tracker.run_id

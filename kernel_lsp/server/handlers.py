@@ -223,10 +223,12 @@ async def _hover(ls: KernelLanguageServer, params: types.HoverParams) -> types.H
 def _pending(ls: KernelLanguageServer, document: Document, analysis: Analysis, line: int) -> str:
     """Starts an estimate where it may start by itself; says what is going on, or what the user can do."""
     target = analysis.target_at(line)
-    if target is None or not target.inputs or document.file is None:
+    if target is None or not target.inputs:
         return ""
     if ls.knowledge.estimate(document.uri, target.symbol) is not None or line not in (target.line, target.forward_line):
         return ""
+    if document.file is None or not document.file.is_file():
+        return "No estimate: save this text as a file first."
     problem = ls.knowledge.why_no_estimate(document.uri, target)
     if problem:
         return f"No estimate: {problem}."

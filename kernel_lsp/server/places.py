@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 def file_of(document: Document) -> Path:
     """Its own, or that of the notebook it is a cell of. Raises JsonRpcInvalidParams for a text that was never saved."""
     if document.file is None:
-        raise JsonRpcInvalidParams(message=f"{document.uri!r} is no file")
+        raise JsonRpcInvalidParams(message=no_file_text(document.uri))
     return document.file
 
 
 def place_of(server: KernelLanguageServer, uri: str) -> Path:
     """The file of a document, open or not, or of the notebook that it is a cell of."""
-    document = server.documents.get(uri)
+    document = server.documents.named(uri)
     return file_of(document) if document is not None else file_at(uri)
 
 
@@ -47,8 +47,13 @@ def file_at(uri: str) -> Path:
     """The file of a URI. Raises JsonRpcInvalidParams when it is none."""
     path = path_of(uri)
     if path is None:
-        raise JsonRpcInvalidParams(message=f"{uri!r} is no file")
+        raise JsonRpcInvalidParams(message=no_file_text(uri))
     return path
+
+
+def no_file_text(uri: str) -> str:
+    """What is wrong with a text that nothing can be run on, and what to do."""
+    return f"{uri!r} is no file on this machine: save it as one first"
 
 
 # --- below

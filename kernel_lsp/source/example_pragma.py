@@ -50,6 +50,8 @@ def example_sizes_pragma(items: Iterable[TensorItem], sizes: Mapping[str, int]) 
 # --- below: guesses by name, from what PyTorch code commonly calls things
 
 _EXAMPLE_DIM = 1024
+_EXAMPLE_SHAPES = {1: (4096,), 2: (1024, 4096), 3: (8, 512, 1024), 4: (8, 64, 56, 56)}
+"""By the number of dims: rows of a matrix, a batch of sequences, a batch of images."""
 _VECTORS = ("weight", "bias", "gamma", "beta", "scale", "shift", "mean", "var", "running_mean", "running_var")
 _INDICES = ("target", "targets", "label", "labels", "index", "indices", "tokens", "token_ids", "input_ids", "ids")
 _FLOATS = {"eps": "1e-6", "epsilon": "1e-6", "alpha": "1.0", "temperature": "0.7", "dropout": "0.0", "p": "0.0"}
@@ -90,4 +92,6 @@ def _example_tensor(parameter: Parameter) -> str:
         return "i64[1024] in [0, 1000)"
     if "mask" in parameter.name:
         return "bool[1024, 4096]"
+    if parameter.rank:
+        return f"f32[{', '.join(map(str, _EXAMPLE_SHAPES.get(parameter.rank, (8,) * parameter.rank)))}]"
     return "f32[4096]" if parameter.name in _VECTORS else "f32[1024, 4096]"

@@ -21,11 +21,13 @@ Definition = FunctionNode | ast.ClassDef
 
 @dataclass(frozen=True)
 class Parameter:
-    """A parameter of a function, `self` left out."""
+    """A parameter of a function, `self` left out. `rank` is its number of dims where the function takes its shape
+    apart, else 0."""
 
     name: str
     annotation: ast.expr | None
     has_default: bool
+    rank: int = 0
 
 
 @dataclass(frozen=True)
@@ -118,11 +120,27 @@ def parameters_of(node: FunctionNode, *, of_class: bool) -> tuple[Parameter, ...
     """The parameters in order, without `*args`, `**kwargs` and, for a method, without `self`."""
     positional = [*node.args.posonlyargs, *node.args.args]
     n_required = len(positional) - len(node.args.defaults)
-    read = [Parameter(a.arg, a.annotation, i >= n_required) for i, a in enumerate(positional)]
+    ranks = _ranks(node)
+    read = [Parameter(a.arg, a.annotation, i >= n_required, ranks.get(a.arg, 0)) for i, a in enumerate(positional)]
     if of_class and not any(isinstance(d, ast.Name) and d.id == "staticmethod" for d in node.decorator_list):
         read = read[1:]
     pairs = zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True)
-    return (*read, *(Parameter(a.arg, a.annotation, default is not None) for a, default in pairs))
+    named = (Parameter(a.arg, a.annotation, default is not None, ranks.get(a.arg, 0)) for a, default in pairs)
+    return (*read, *named)
+
+
+def _ranks(node: FunctionNode) -> dict[str, int]:
+    """By ``b, n, d = x.shape`` or ``x.size()`` among the function's own statements."""
+    found: dict[str, int] = {}
+    for statement in node.body:
+        match statement:
+            case ast.Assign(
+                targets=[ast.Tuple(elts=names)],
+                value=ast.Attribute(value=ast.Name(id=name), attr="shape")
+                | ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr="size"), args=[]),
+            ) if not any(isinstance(each, ast.Starred) for each in names):
+                found.setdefault(name, len(names))
+    return found
 
 
 def definitions(body: Sequence[ast.stmt]) -> Iterator[Definition]:

@@ -89,7 +89,7 @@ class CodeActions:
                     yield self._revert_action(use)
 
     def _kernel_actions(self) -> Iterator[types.CodeAction]:
-        if self._analysis.has_plan:
+        if self._analysis.has_plan and self._document.path is not None:
             about = {"uri": self._document.uri}
             yield self._command("Check now", REWRITE_KIND, "check", about)
             if self._has_gpu:

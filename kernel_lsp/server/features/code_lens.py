@@ -27,7 +27,7 @@ def cuda_lenses(document: Document, analysis: Analysis, knowledge: Knowledge) ->
     check = knowledge.check(document.uri)
     stale = " (stale)" if check is not None and check.serial != document.serial else ""
     lenses = []
-    if analysis.has_plan:
+    if analysis.has_plan and document.path is not None:
         title = f"Check now: {check_text(check.verdict)}{stale}" if check is not None else "Check now"
         about = {"uri": document.uri}
         lenses.append(types.CodeLens(line_range(document, 0), _command(title, "kernelLsp.check", about)))
