@@ -156,14 +156,18 @@ class KernelParameter:
 
 @dataclass(frozen=True)
 class KernelSignature:
-    """A `__global__` function as the source declares it. The last `n_template_defaults` of its template parameters may
-    be left out of a launch."""
+    """A `__global__` function as the source declares it. A launch may leave out the last of its template parameters,
+    those with `template_defaults`."""
 
     name: str
     template_parameters: tuple[str, ...]
     parameters: tuple[KernelParameter, ...]
-    n_template_defaults: int = 0
+    template_defaults: tuple[str, ...] = ()
     span: Span = field(default=NO_SPAN, compare=False)
+
+    @property
+    def n_template_defaults(self) -> int:
+        return len(self.template_defaults)
 
 
 # --- a plan bound to actual shapes: what the CPU executor and the GPU worker both run

@@ -72,13 +72,15 @@ def pointer_fits(element: str, dtype: DType) -> bool | None:
 
 
 def resolve_template(element: str, signature: KernelSignature, template_arguments: tuple[str, ...]) -> str | None:
-    """`element` with a template parameter replaced by its argument; None when it depends on one in another way, or on
-    one that the launch leaves to its default."""
-    bound = dict(zip(signature.template_parameters, template_arguments, strict=False))
-    if element in signature.template_parameters:
+    """`element` with a template parameter replaced by its argument, or by its default where the launch leaves it out;
+    None when it depends on one in another way."""
+    names, defaults = signature.template_parameters, signature.template_defaults
+    bound = dict(zip(names[len(names) - len(defaults) :], defaults, strict=False))
+    bound |= dict(zip(names, template_arguments, strict=False))
+    if element in names:
         return bound.get(element)
     words = set(re.findall(r"\w+", element))
-    return None if words & set(signature.template_parameters) else element
+    return None if words & set(names) else element
 
 
 def convert_scalar(value: Number, cuda_type: str) -> Number:

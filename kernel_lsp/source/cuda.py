@@ -210,7 +210,7 @@ def _signature(kernel: _Kernel, source: _Source, aliases: dict[str, str]) -> Ker
         name=_qualified_name(kernel, source),
         template_parameters=tuple(_template_parameter(node, source) for node in template),
         parameters=() if [(p.element, p.is_pointer) for p in read] == [("void", False)] else read,
-        n_template_defaults=sum(node.type in _WITH_DEFAULT for node in template),
+        template_defaults=tuple(_template_default(node, source) for node in template if node.type in _WITH_DEFAULT),
         span=source.span(name),
     )
 
@@ -276,6 +276,11 @@ def _template_parameter(node: Node, source: _Source) -> str:
     head = source.text(node).split("=", 1)[0]
     names = re.findall(r"[A-Za-z_]\w*", head)
     return names[-1] if names else head.strip()
+
+
+def _template_default(node: Node, source: _Source) -> str:
+    """What the parameter is when a launch leaves it out: ``256`` for ``int BLOCK = 256``."""
+    return " ".join(source.text(node).partition("=")[2].split())
 
 
 def _aliases(source: _Source) -> Iterator[tuple[str, str]]:

@@ -22,6 +22,7 @@ __global__ void k(const float* x, float* out, int D, float eps) {}
 template <typename T, int BLOCK, bool TAIL> __global__ void t(const T* x, T* out, T scale) {}
 template <int BLOCK = 256> __global__ void d(const float* x, float* out) {}
 __global__ void wide(float* out, size_t n, unsigned m, bool flag, double eps, long long l) {}
+template <int BLOCK, typename I = int> __global__ void i(const float* x, float* out, I n) {}
 __global__ void odd(float* out, __half h) {}
 """
 SIGNATURE = "f(x: f32[B, D], eps: float) -> (out: f32[B, D])"
@@ -96,6 +97,11 @@ def test_template_arguments_become_a_name_expression() -> None:
     assert launch("launch: t<float, D * 32, D % 3 == 0><<<B, 256>>>(x, out, eps)", signature=signature).kernel == (
         "t<float, 256, false>"
     )
+
+
+def test_a_type_that_a_launch_leaves_out_is_its_default() -> None:
+    step = launch("launch: i<64><<<1, 32>>>(x, out, D)")
+    assert (step.kernel, step.arguments[2]) == ("i<64>", ScalarArgument(cuda_type="int", value=8))
 
 
 def test_a_template_of_defaults_gets_empty_brackets() -> None:

@@ -94,10 +94,10 @@ def test_a_comment_between_parameters_changes_nothing() -> None:
     check("const float* x,  // (B, D)\n int D", ("x", "float", True, True), ("D", "int", False, False))
 
 
-def test_template_parameters_are_named_and_defaults_counted() -> None:
+def test_template_parameters_are_named_and_defaults_known() -> None:
     signature = one("template <typename T, int BLOCK = 256, bool A = (1 > 0)> __global__ void k(const T* x) {}")
     assert signature.template_parameters == ("T", "BLOCK", "A")
-    assert signature.n_template_defaults == 2
+    assert signature.template_defaults == ("256", "(1 > 0)")
 
 
 def test_the_span_is_that_of_the_name() -> None:
