@@ -14,8 +14,8 @@ from kernel_lsp.core.finding import Severity
 from kernel_lsp.rules.finding import QuickFix, RuleFinding, TextRange
 
 Language = Literal["pytorch", "cuda"]
-SubjectKind = Literal["any", "kernel", "device", "host"]
-"""``device`` is kernels and the functions that they call."""
+SubjectKind = Literal["any", "kernel", "device", "host", "forward"]
+"""``device`` is kernels and the functions that they call, ``forward`` what a model runs at each step."""
 Subject = TypeVar("Subject")
 """What a check looks at: an analysed file, function or kernel."""
 
@@ -63,8 +63,7 @@ class Check(Generic[Subject]):
 
     def findings(self, subject: Subject, at_most: int | None = None) -> list[RuleFinding]:
         """The first hits, with what they have of the rule."""
-        hits = list(islice(self.hits(subject), at_most))
-        return list(map(self.finding, hits)) if hits else []
+        return [self.finding(hit) for hit in islice(self.hits(subject), at_most)]
 
     def finding(self, hit: Hit) -> RuleFinding:
         """The hit with what it has of the rule."""

@@ -10,10 +10,11 @@ from collections.abc import Iterator
 from kernel_lsp.rules.finding import RuleFinding, shifted_finding
 from kernel_lsp.rules.pausing import uncollected
 from kernel_lsp.rules.pytorch import cost, memory, precision, sync, usage
+from kernel_lsp.rules.pytorch.inference import may_be_forward, read_scope
 from kernel_lsp.rules.pytorch.names import ModuleClass, Names, read_names
 from kernel_lsp.rules.pytorch.parsing import ParsedModule, parse
-from kernel_lsp.rules.pytorch.scopes import Definition, FunctionNode, Scope, first_line, read_scope
-from kernel_lsp.rules.rule import checks_in
+from kernel_lsp.rules.pytorch.scopes import Definition, FunctionNode, Scope, first_line
+from kernel_lsp.rules.rule import Check, checks_in
 
 CHECKS = checks_in(sync, cost, memory, precision, usage)
 RULES = tuple(check.rule for check in CHECKS)
@@ -49,21 +50,22 @@ _kept: OrderedDict[tuple, tuple[RuleFinding, ...]] = OrderedDict()
 
 
 def _findings(module: ParsedModule, names: Names) -> Iterator[RuleFinding]:
-    scope, inner = _read(module.tree, None, module, names)
-    yield from _check(scope)
+    selection = _Selection(names)
+    found, inner = _read(module.tree, None, module, selection)
+    yield from found
     for node, owner in inner:
-        yield from _function_findings(node, owner, module, names)
+        yield from _function_findings(node, owner, module, selection)
 
 
 def _function_findings(
-    node: FunctionNode, owner: ModuleClass | None, module: ParsedModule, names: Names
+    node: FunctionNode, owner: ModuleClass | None, module: ParsedModule, selection: _Selection
 ) -> tuple[RuleFinding, ...]:
     """Those of a function and of all functions in it."""
     line = first_line(node) - 1
-    key = (_text(node, module), node.col_offset, names.context, None if owner is None else owner.context)
+    key = (_text(node, module), node.col_offset, selection.names.context, None if owner is None else owner.context)
     kept = _kept.get(key)
     if kept is None:
-        kept = tuple(shifted_finding(finding, -line) for finding in _fresh_findings(node, owner, module, names))
+        kept = tuple(shifted_finding(finding, -line) for finding in _fresh_findings(node, owner, module, selection))
         _kept[key] = kept
         if len(_kept) > MAX_KEPT_FUNCTIONS:
             _kept.popitem(last=False)
@@ -78,32 +80,71 @@ def _text(node: FunctionNode, module: ParsedModule) -> tuple[str, ...]:
 
 
 def _fresh_findings(
-    node: FunctionNode, owner: ModuleClass | None, module: ParsedModule, names: Names
+    node: FunctionNode, owner: ModuleClass | None, module: ParsedModule, selection: _Selection
 ) -> Iterator[RuleFinding]:
     waiting: list[Definition] = [(node, owner)]
     while waiting:
         function, its_owner = waiting.pop()
-        scope, inner = _read(function, its_owner, module, names)
-        yield from _check(scope)
+        found, inner = _read(function, its_owner, module, selection)
+        yield from found
         waiting += inner
 
 
 def _read(
-    node: FunctionNode | ast.Module, owner: ModuleClass | None, module: ParsedModule, names: Names
-) -> tuple[Scope, list[Definition]]:
+    node: FunctionNode | ast.Module, owner: ModuleClass | None, module: ParsedModule, selection: _Selection
+) -> tuple[list[RuleFinding], list[Definition]]:
+    """The findings of one scope, and the functions in it. A scope in which no rule can find anything is not read."""
+    is_module = isinstance(node, ast.Module)
+    text = module.text if is_module else "\n".join(module.lines[first_line(node) - 1 : node.end_lineno])
+    checks = selection.checks_for(text, may_be_forward(node, owner, module))
+    if not checks and not is_module and text.count("def") <= 1 and "class" not in text:
+        return [], []
     try:
-        return read_scope(node, owner, module, names)
+        scope, inner = read_scope(node, owner, module, selection.names)
     except RecursionError:  # code nested beyond the stack: nothing is said about it
-        return Scope(module, names, node, owner), []
+        return [], []
+    return _check(scope, checks), inner
 
 
-def _check(scope: Scope) -> list[RuleFinding]:
+def _check(scope: Scope, checks: tuple[Check, ...]) -> list[RuleFinding]:
     try:
-        return [finding for check in CHECKS for finding in check.findings(scope)]
+        wanted = [check for check in checks if check.on == "any" or scope.is_forward]
+        return [finding for check in wanted for finding in check.findings(scope)]
     except RecursionError:  # an expression nested beyond the stack: nothing is said about this function
         return []
 
 
+class _Selection:
+    """Which rules a scope of one file needs, by the words in its text. A name that an import renames counts as one that
+    every scope has."""
+
+    def __init__(self, names: Names) -> None:
+        self.names = names
+        renamed = {target.rpartition(".")[2] for alias, target in names.imported.items()} - names.imported.keys()
+        self.renamed = "".join(f" {name}(" for name in sorted(renamed))
+        self.selected: dict[tuple, tuple[Check, ...]] = {}
+
+    def checks_for(self, text: str, is_hot: bool) -> tuple[Check, ...]:
+        """Those that may find something in a scope, which may be a forward; all where letters may be written in several
+        ways."""
+        if not text.isascii():
+            return tuple(check for check in CHECKS if check.on == "any" or is_hot)
+        text += self.renamed
+        key = is_hot, *[word in text for word in _NEEDED_WORDS]
+        selected = self.selected.get(key)
+        if selected is None:
+            present = {word for word in _NEEDED_WORDS if word in text}
+            needing = ((check, [needed.split() for needed in check.needs]) for check in CHECKS)
+            selected = tuple(
+                check
+                for check, needs in needing
+                if (check.on == "any" or is_hot) and not any(map(present.isdisjoint, needs))
+            )
+            self.selected[key] = selected
+        return tuple(check for check in selected if check.pattern is None or check.pattern.search(text) is not None)
+
+
+_NEEDED_WORDS = tuple(sorted({word for check in CHECKS for needed in check.needs for word in needed.split()}))
 _NOQA = re.compile(r"#\s*noqa\b(?::\s*(?P<codes>[A-Z]+\d+(?:[,\s]+[A-Z]+\d+)*))?", re.IGNORECASE)
 
 

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from itertools import pairwise
 
 from kernel_lsp.rules.finding import QuickFix, TextEdit
-from kernel_lsp.rules.pytorch.declare import HINT, INFORMATION, WARNING, declare, hit, rewrite
+from kernel_lsp.rules.pytorch.chains import chains_of
+from kernel_lsp.rules.pytorch.declare import CALLED, HINT, INFORMATION, LOOP_WORDS, WARNING, declare, hit, rewrite
 from kernel_lsp.rules.pytorch.kinds import (
     CAST_DTYPES,
     CASTS,
     POINTWISE_FUNCTIONS,
-    POINTWISE_MODULES,
     REDUCTIONS,
 )
 from kernel_lsp.rules.pytorch.scopes import Scope, same
@@ -31,6 +30,7 @@ _TRANSPOSING = ("permute", "transpose", "t", "movedim", "swapaxes", "mT", "T")
     "KL110",
     "pointwise-chain",
     INFORMATION,
+    on="forward",
     summary="A chain of pointwise operations launches many kernels",
     why="""
     In eager mode each pointwise operation is a kernel of its own that reads its operands from memory and writes its
@@ -53,9 +53,9 @@ _TRANSPOSING = ("permute", "transpose", "t", "movedim", "swapaxes", "mT", "T")
     """,
 )
 def pointwise_chain(scope: Scope) -> Iterator[Hit]:
-    if not scope.is_forward or _is_compiled(scope):
+    if _is_compiled(scope):
         return
-    for chain in _chains(scope):
+    for chain in chains_of(scope):
         if chain.n_operations >= MIN_CHAIN:
             gain = chain.n_moved / (len(chain.inputs) + 1)
             message = (
@@ -70,6 +70,7 @@ def pointwise_chain(scope: Scope) -> Iterator[Hit]:
     "KL111",
     "repeated-conversion",
     WARNING,
+    pattern=rf"\b(?:to|{'|'.join(_SAME_AGAIN)}){CALLED}",
     summary="The same copy or cast twice in a row",
     why="The second does nothing, or copies once more. Remove it.",
     bad="""
@@ -101,6 +102,7 @@ def repeated_conversion(scope: Scope) -> Iterator[Hit]:
     "KL112",
     "conversion-to-itself",
     WARNING,
+    needs=("to type", "dtype device"),
     summary="A tensor is converted to its own dtype or device",
     why="It does nothing, and hides what was meant.",
     bad="""
@@ -132,6 +134,7 @@ def conversion_to_itself(scope: Scope) -> Iterator[Hit]:
     "KL113",
     "hidden-broadcast",
     WARNING,
+    needs=("None unsqueeze", " ".join(sorted(REDUCTIONS))),
     summary="Two tensors are broadcast against each other into a large temporary that is then reduced",
     why="""
     `x[:, None] - y[None]` of (N, D) and (M, D) is a tensor of N·M·D elements in memory before it is reduced to N·M.
@@ -164,6 +167,7 @@ def hidden_broadcast(scope: Scope) -> Iterator[Hit]:
     "KL114",
     "cat-in-loop",
     WARNING,
+    needs=("cat concat vstack hstack", LOOP_WORDS),
     summary="`torch.cat` grows a tensor in a loop",
     why="""
     Each round copies everything so far: the cost is quadratic in the number of rounds. Collect the parts in a list and
@@ -206,6 +210,7 @@ def cat_in_loop(scope: Scope) -> Iterator[Hit]:
     "KL115",
     "repeat-instead-of-expand",
     INFORMATION,
+    needs=("repeat", "unsqueeze"),
     summary="`repeat` copies a dimension of size 1 that `expand` would only view",
     why="""
     `repeat` writes every copy to memory; `expand` gives a view with stride 0, which every operation can read. Only if
@@ -248,6 +253,7 @@ def repeat_instead_of_expand(scope: Scope) -> Iterator[Hit]:
     "KL116",
     "transposed-twice",
     INFORMATION,
+    needs=("contiguous",),
     summary="Two transposing copies in one chain",
     why="""
     `x.permute(...).contiguous()` rewrites the whole tensor in another order. A chain with two such copies moves it
@@ -278,6 +284,7 @@ def transposed_twice(scope: Scope) -> Iterator[Hit]:
     "KL117",
     "contiguous-view",
     HINT,
+    needs=("contiguous", "view"),
     summary="`.contiguous().view(...)` where `.reshape(...)` copies only if it must",
     why="`reshape` is a view whenever the layout allows one; `contiguous` copies whatever is not row-major.",
     bad="""
@@ -311,6 +318,7 @@ def contiguous_view(scope: Scope) -> Iterator[Hit]:
     "KL118",
     "reciprocal-square-root",
     INFORMATION,
+    needs=("sqrt", "/"),
     summary="`1 / sqrt(x)` takes two kernels and a division",
     why="`torch.rsqrt` is one kernel, and one instruction in it. Results differ in the last bits.",
     bad="""
@@ -340,6 +348,7 @@ def reciprocal_square_root(scope: Scope) -> Iterator[Hit]:
     "KL119",
     "cast-there-and-back",
     INFORMATION,
+    needs=("float half bfloat16 double",),
     summary="A tensor is cast and cast again, with nothing in between",
     why="""
     Two kernels, and the value is rounded to the narrower dtype on the way. If the rounding is meant, say so in a
@@ -369,101 +378,13 @@ def cast_there_and_back(scope: Scope) -> Iterator[Hit]:
             yield hit(scope, call, f"`.{inner_name}()` is undone by `.{outer_name}()` at once: cast once")
 
 
-# --- below: chains of pointwise operations
-
-
-@dataclass(slots=True)
-class _Chain:
-    """Pointwise operations that feed each other. `inputs` are the distinct tensors from outside, as their code."""
-
-    first: ast.expr
-    last: ast.expr
-    n_operations: int = 0
-    n_moved: int = 0
-    """Tensors read or written by the separate kernels."""
-    inputs: set[str] = field(default_factory=set)
-    names: set[str] = field(default_factory=set)
-    """Variables that hold results of the chain."""
-
-
-def _chains(scope: Scope) -> Iterator[_Chain]:
-    """Chains in runs of plain statements; a branch, a loop or another operation ends one."""
-    open_chain: _Chain | None = None
-    for statement in scope.statements:
-        value = getattr(statement, "value", None)
-        is_plain = isinstance(statement, ast.Assign | ast.Return | ast.AnnAssign | ast.AugAssign)
-        chain = _chain_of(value, scope) if is_plain and isinstance(value, ast.expr) else None
-        if chain is None:
-            if open_chain is not None:
-                yield open_chain
-            open_chain = None
-            continue
-        if open_chain is not None and chain.inputs & open_chain.names:
-            _extend(open_chain, chain)
-        else:
-            if open_chain is not None:
-                yield open_chain
-            open_chain = chain
-        if isinstance(statement, ast.Assign):
-            open_chain.names |= {target.id for target in statement.targets if isinstance(target, ast.Name)}
-    if open_chain is not None:
-        yield open_chain
-
-
-def _extend(chain: _Chain, more: _Chain) -> None:
-    chain.last = more.last
-    chain.n_operations += more.n_operations
-    chain.n_moved += more.n_moved
-    chain.inputs |= more.inputs - chain.names
-
-
-def _chain_of(root: ast.expr, scope: Scope) -> _Chain | None:
-    """The largest chain at the root of an expression, through the pointwise operations only."""
-    chain = _Chain(root, root)
-    waiting = [root]
-    while waiting:
-        operands = _pointwise_operands(waiting.pop(), scope)
-        if not operands:
-            continue
-        tensors = [operand for operand in operands if scope.is_tensor(operand)]
-        chain.n_operations += 1
-        inner = [tensor for tensor in tensors if _pointwise_operands(tensor, scope)]
-        leaves = {
-            tensor.id if isinstance(tensor, ast.Name) else ast.dump(tensor) for tensor in tensors if tensor not in inner
-        }
-        chain.n_moved += 1 + len(inner) + len(leaves)
-        chain.inputs |= leaves
-        waiting += inner
-    return chain if chain.n_operations else None
-
-
-def _pointwise_operands(node: ast.expr, scope: Scope) -> list[ast.expr]:
-    """The operands of a pointwise operation on tensors; none for anything else."""
-    if not scope.is_tensor(node):
-        return []
-    match node:
-        case ast.BinOp(left=left, op=op, right=right) if not isinstance(op, ast.MatMult):
-            return [left, right]
-        case ast.UnaryOp(operand=operand):
-            return [operand]
-        case ast.Compare(left=left, comparators=[right]):
-            return [left, right]
-        case ast.Call(func=ast.Attribute(value=ast.Name(id="self"), attr=name), args=[argument]):
-            constructor = "" if scope.owner is None else scope.owner.submodules.get(name, "")
-            return [argument] if constructor.rpartition(".")[2] in POINTWISE_MODULES else []
-        case ast.Call() if scope.function_name(node) in POINTWISE_FUNCTIONS:
-            first = scope.operand(node)
-            return [] if first is None else [first, *scope.arguments(node)]
-    return []
+# --- below: what the rules ask
 
 
 def _is_compiled(scope: Scope) -> bool:
     decorators = getattr(scope.node, "decorator_list", [])
     called = [decorator.func if isinstance(decorator, ast.Call) else decorator for decorator in decorators]
     return any(scope.dotted(node) in ("torch.compile", "torch.jit.script") for node in called)
-
-
-# --- what the rules ask
 
 
 def _receiver(call: ast.Call) -> ast.expr | None:

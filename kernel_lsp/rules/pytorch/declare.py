@@ -11,6 +11,9 @@ from kernel_lsp.rules.rule import Declare, Hit
 
 declare = Declare("pytorch")
 ERROR, WARNING, INFORMATION, HINT = Severity.ERROR, Severity.WARNING, Severity.INFORMATION, Severity.HINT
+LOOP_WORDS = "for while"
+CALLED = r"[\s\\]*\("
+"""What stands behind the name of what is called, as a pattern."""
 
 
 def hit(scope: Scope, node: ast.expr | ast.stmt, message: str, *fixes: QuickFix) -> Hit:

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from kernel_lsp.rules.finding import QuickFix, TextEdit, TextRange
-from kernel_lsp.rules.pytorch.declare import ERROR, INFORMATION, WARNING, declare, hit
+from kernel_lsp.rules.pytorch.declare import CALLED, ERROR, INFORMATION, WARNING, declare, hit
 from kernel_lsp.rules.pytorch.kinds import TENSOR_KINDS
 from kernel_lsp.rules.pytorch.scopes import Scope, keyword
 from kernel_lsp.rules.rule import Hit
@@ -25,6 +25,8 @@ _NOT_LAYERS = ("functional", "init", "utils", "Parameter", "ParameterList", "Mod
     "KL120",
     "allocation-without-device",
     WARNING,
+    on="forward",
+    needs=(" ".join(sorted(_CREATORS)),),
     summary="A forward creates a tensor without saying on which device",
     why="""
     Without `device=` the tensor is made on the CPU: with a model on a GPU the next operation fails, or each forward
@@ -44,8 +46,6 @@ _NOT_LAYERS = ("functional", "init", "utils", "Parameter", "ParameterList", "Mod
     """,
 )
 def allocation_without_device(scope: Scope) -> Iterator[Hit]:
-    if not scope.is_forward:
-        return
     for call in scope.calls:
         name = scope.dotted(call.func).removeprefix("torch.")
         has_device = any(k.arg in (None, "device", "out") for k in call.keywords)
@@ -60,6 +60,7 @@ def allocation_without_device(scope: Scope) -> Iterator[Hit]:
     "KL121",
     "created-then-moved",
     WARNING,
+    needs=(" ".join(sorted(_CREATORS)), "to cuda"),
     summary="A tensor is created on the CPU and then moved",
     why="""
     `torch.zeros(n).to(device)` fills memory on the CPU and copies it, which waits for the GPU. With `device=` the
@@ -99,6 +100,8 @@ def created_then_moved(scope: Scope) -> Iterator[Hit]:
     "KL122",
     "constant-in-forward",
     WARNING,
+    on="forward",
+    needs=("tensor from_numpy",),
     summary="A forward copies Python numbers into a new tensor each time",
     why="""
     `torch.tensor([...])` builds the tensor on the CPU from Python objects and copies it to the device at every call.
@@ -127,8 +130,6 @@ def created_then_moved(scope: Scope) -> Iterator[Hit]:
     """,
 )
 def constant_in_forward(scope: Scope) -> Iterator[Hit]:
-    if not scope.is_forward:
-        return
     for call in scope.calls:
         is_copy = scope.dotted(call.func) in ("torch.tensor", "torch.as_tensor", "torch.from_numpy")
         if is_copy and call.args and not scope.is_tensor(call.args[0]) and _is_constant_copy(call, scope):
@@ -139,6 +140,8 @@ def constant_in_forward(scope: Scope) -> Iterator[Hit]:
     "KL123",
     "module-in-forward",
     WARNING,
+    on="forward",
+    pattern=rf"\b[A-Z]\w*{CALLED}",
     summary="A module or parameter is made in a forward",
     why="""
     Its parameters are new at every call: they are never trained, never saved, and allocated and initialized each time.
@@ -166,7 +169,7 @@ def constant_in_forward(scope: Scope) -> Iterator[Hit]:
     """,
 )
 def module_in_forward(scope: Scope) -> Iterator[Hit]:
-    if not scope.is_forward or scope.owner is None:
+    if scope.owner is None:
         return
     for call in scope.calls:
         dotted = scope.dotted(call.func)
@@ -181,6 +184,7 @@ def module_in_forward(scope: Scope) -> Iterator[Hit]:
     "KL124",
     "tensor-of-tensor",
     WARNING,
+    needs=("tensor",),
     summary="`torch.tensor(x)` of a tensor",
     why="""
     It copies, cuts the gradient and warns at each call. `x.clone()` keeps the gradient; `x.detach().clone()` says
@@ -214,6 +218,7 @@ def tensor_of_tensor(scope: Scope) -> Iterator[Hit]:
     "KL125",
     "write-to-expanded",
     ERROR,
+    needs=("expand broadcast_to",),
     summary="A view made by `expand` is written in place",
     why="""
     In an expanded dim all elements are the same memory: writing in place writes one place several times. PyTorch
@@ -240,8 +245,8 @@ def write_to_expanded(scope: Scope) -> Iterator[Hit]:
         written = _written_in_place(statement, scope)
         if isinstance(written, ast.Name):
             values = scope.assigned.get(written.id, ())
-            plain = [value for value in values if _is_expanded(value, scope)]
-            if plain and len(values) - isinstance(statement, ast.AugAssign) == 1:
+            is_set_once = len(values) - isinstance(statement, ast.AugAssign) == 1
+            if is_set_once and any(_is_expanded(value, scope) for value in values):
                 yield hit(scope, statement, f"`{written.id}` is expanded: several of its elements are one place")
 
 
@@ -249,6 +254,8 @@ def write_to_expanded(scope: Scope) -> Iterator[Hit]:
     "KL126",
     "hard-coded-cuda",
     INFORMATION,
+    on="forward",
+    needs=("cuda",),
     summary="A forward names the device `cuda`",
     why="""
     The model then fails on the CPU, on a second GPU and on other accelerators. Take the device of an input or a
@@ -272,8 +279,6 @@ def write_to_expanded(scope: Scope) -> Iterator[Hit]:
     """,
 )
 def hard_coded_cuda(scope: Scope) -> Iterator[Hit]:
-    if not scope.is_forward:
-        return
     for call in scope.calls:
         is_cuda_method = isinstance(call.func, ast.Attribute) and call.func.attr == "cuda" and not call.args
         if is_cuda_method and scope.is_tensor(call.func.value):  # type: ignore[attr-defined]

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from kernel_lsp.rules.pytorch.parsing import ParsedModule
+from kernel_lsp.rules.pytorch.walking import nodes_in
 
 _MODULE = "torch.nn.Module"
 
@@ -108,7 +109,7 @@ def read_names(module: ParsedModule) -> Names:
             names.imported |= {alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names}
     _shorten_known(names.imported)
     if names.has_torch:
-        _read_definitions(module.tree, names)
+        _read_definitions(module, names)
     return names
 
 
@@ -148,13 +149,13 @@ def _shorten_known(imported: dict[str, str]) -> None:
             imported[alias] = target.replace("torch.functional.", "torch.", 1)
 
 
-def _read_definitions(tree: ast.Module, names: Names) -> None:
-    for name, function in functions_of(tree).items():
+def _read_definitions(module: ParsedModule, names: Names) -> None:
+    for name, function in functions_of(module.tree).items():
         if names.is_tensor_annotation(function.returns):
             names.tensor_functions.add(name)
-    for node in tree.body:
+    for node in module.tree.body:
         if isinstance(node, ast.ClassDef) and _is_module(node, names):
-            names.classes[node.name] = _read_class(node, names)
+            names.classes[node.name] = _read_class(node, names, module)
 
 
 def _is_module(node: ast.ClassDef, names: Names) -> bool:
@@ -169,7 +170,7 @@ def _is_module(node: ast.ClassDef, names: Names) -> bool:
     return False
 
 
-def _read_class(node: ast.ClassDef, names: Names) -> ModuleClass:
+def _read_class(node: ast.ClassDef, names: Names, module: ParsedModule) -> ModuleClass:
     methods = functions_of(node)
     submodules: dict[str, str] = {}
     tensors: set[str] = set()
@@ -179,7 +180,7 @@ def _read_class(node: ast.ClassDef, names: Names) -> ModuleClass:
     forward = methods.get("forward")
     returns_tensor = forward is not None and names.is_tensor_annotation(forward.returns)
     bases = tuple(names.dotted(base) for base in node.bases)
-    return ModuleClass(node, methods, submodules, frozenset(tensors), _reached(methods), returns_tensor, bases)
+    return ModuleClass(node, methods, submodules, frozenset(tensors), _reached(methods, module), returns_tensor, bases)
 
 
 def _read_attribute(statement: ast.stmt, names: Names, submodules: dict[str, str], tensors: set[str]) -> None:
@@ -201,7 +202,8 @@ def _read_attribute(statement: ast.stmt, names: Names, submodules: dict[str, str
             tensors.add(attribute)
 
 
-def _reached(methods: dict[str, ast.FunctionDef]) -> frozenset[str]:
+def _reached(methods: dict[str, ast.FunctionDef], module: ParsedModule) -> frozenset[str]:
+    """`forward` and what it calls through `self`. Only a method with the name of another in its text may call it."""
     reached: set[str] = set()
     waiting: list[str] = [name for name in ("forward", "__call__") if name in methods]
     while waiting:
@@ -209,7 +211,11 @@ def _reached(methods: dict[str, ast.FunctionDef]) -> frozenset[str]:
         if name in reached:
             continue
         reached.add(name)
-        for node in ast.walk(methods[name]):
+        text = "\n".join(module.lines[methods[name].lineno - 1 : methods[name].end_lineno])
+        others = [other for other in methods if other not in reached]
+        if text.isascii() and not any(other in text for other in others):
+            continue
+        for node in nodes_in(methods[name]):
             match node:
                 case ast.Call(func=ast.Attribute(value=ast.Name(id="self"), attr=called)) if called in methods:
                     waiting.append(called)

@@ -30,6 +30,8 @@ _DOUBLE_ARRAYS = ("zeros", "ones", "full", "linspace", "random.rand", "random.ra
     "KL130",
     "float64-in-forward",
     WARNING,
+    on="forward",
+    needs=("double float64",),
     summary="A forward computes in double precision",
     why="""
     Consumer GPUs run double precision at 1/64 of the speed of single precision, data-centre ones at half of it or less,
@@ -50,8 +52,6 @@ _DOUBLE_ARRAYS = ("zeros", "ones", "full", "linspace", "random.rand", "random.ra
     """,
 )
 def float64_in_forward(scope: Scope) -> Iterator[Hit]:
-    if not scope.is_forward:
-        return
     for call in scope.calls:
         is_method = isinstance(call.func, ast.Attribute) and call.func.attr == "double"
         if is_method and scope.is_tensor(call.func.value):  # type: ignore[attr-defined]
@@ -65,6 +65,7 @@ def float64_in_forward(scope: Scope) -> Iterator[Hit]:
     "KL131",
     "float64-from-numpy",
     WARNING,
+    needs=("from_numpy tensor", "zeros ones full linspace rand normal uniform"),
     summary="An array of NumPy, float64 by default, becomes a tensor",
     why="""
     `torch.from_numpy` keeps NumPy's float64. Everything that meets the tensor is then computed in double precision or
@@ -96,6 +97,7 @@ def float64_from_numpy(scope: Scope) -> Iterator[Hit]:
     "KL132",
     "log-of-softmax",
     WARNING,
+    needs=("log", "softmax"),
     summary="`log(softmax(x))` gives -inf where `log_softmax` is exact",
     why="""
     Probabilities below 1e-38 are 0 in float32, and their logarithm is -inf, with NaN gradients. `log_softmax` computes
@@ -127,6 +129,7 @@ def log_of_softmax(scope: Scope) -> Iterator[Hit]:
     "KL133",
     "softmax-without-maximum",
     WARNING,
+    needs=("exp", "sum", "/"),
     summary="A softmax written by hand overflows",
     why="""
     `exp(x)` is infinite in float32 from x = 89 on, and inf / inf is NaN. `torch.softmax` subtracts the maximum first,
@@ -166,6 +169,7 @@ def softmax_without_maximum(scope: Scope) -> Iterator[Hit]:
     "KL134",
     "log-of-one-plus",
     WARNING,
+    needs=("log", "+"),
     summary="`log(1 + x)` loses small `x`",
     why="""
     1 + x is 1 in float32 for |x| below 6e-8, and the result 0. `torch.log1p(x)` keeps full accuracy.
@@ -205,6 +209,7 @@ def log_of_one_plus(scope: Scope) -> Iterator[Hit]:
     "KL135",
     "exp-minus-one",
     WARNING,
+    needs=("exp", "-"),
     summary="`exp(x) - 1` loses small `x`",
     why="For small x, exp(x) is 1 + x rounded, and the difference has few right digits. `torch.expm1(x)` has all.",
     bad="""
@@ -233,6 +238,7 @@ def exp_minus_one(scope: Scope) -> Iterator[Hit]:
     "KL136",
     "root-of-square",
     WARNING,
+    needs=("sqrt",),
     summary="`sqrt(x ** 2)` is `abs(x)`, but overflows and has no gradient at 0",
     why="""
     The square overflows from 1.8e19 on and is 0 below 1e-23 in float32; the gradient at 0 is NaN. `torch.abs` is exact.
@@ -262,6 +268,7 @@ def root_of_square(scope: Scope) -> Iterator[Hit]:
     "KL137",
     "log-of-sigmoid",
     WARNING,
+    needs=("log", "sigmoid"),
     summary="`log(sigmoid(x))` gives -inf where `logsigmoid` is exact",
     why="`sigmoid` is 0 in float32 below x = -104, and its logarithm -inf. `logsigmoid` stays exact.",
     bad="""
@@ -292,6 +299,7 @@ def log_of_sigmoid(scope: Scope) -> Iterator[Hit]:
     "KL138",
     "log-of-sum-of-exp",
     WARNING,
+    needs=("log", "sum", "exp"),
     summary="`log(sum(exp(x)))` overflows where `logsumexp` does not",
     why="`exp(x)` is infinite in float32 from x = 89 on. `torch.logsumexp` subtracts the maximum first.",
     bad="""
@@ -329,6 +337,7 @@ def log_of_sum_of_exp(scope: Scope) -> Iterator[Hit]:
     "KL139",
     "compared-with-nan",
     ERROR,
+    pattern=r"[nN][aA][nN]",
     summary="A comparison with NaN is always false",
     why="NaN is not equal to anything, itself included. Ask with `torch.isnan`.",
     bad="""
@@ -359,6 +368,7 @@ def compared_with_nan(scope: Scope) -> Iterator[Hit]:
     "KL140",
     "loss-of-activated",
     WARNING,
+    needs=("cross_entropy",),
     summary="A loss that activates its input gets one that is activated already",
     why="""
     `cross_entropy` takes logits: after a `softmax` it normalizes twice and trains badly. `binary_cross_entropy` after a
@@ -397,6 +407,7 @@ def loss_of_activated(scope: Scope) -> Iterator[Hit]:
     "KL141",
     "variance-by-difference",
     INFORMATION,
+    needs=("mean", "-"),
     summary="`mean(x²) - mean(x)²` cancels",
     why="""
     Both terms are large and nearly equal when the mean is far from 0; the difference can even be negative, and its root

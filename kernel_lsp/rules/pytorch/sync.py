@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from kernel_lsp.rules.pytorch.declare import HINT, INFORMATION, WARNING, declare, hit
+from kernel_lsp.rules.pytorch.declare import CALLED, HINT, INFORMATION, LOOP_WORDS, WARNING, declare, hit
 from kernel_lsp.rules.pytorch.kinds import Kind
 from kernel_lsp.rules.pytorch.scopes import Scope, keyword
 from kernel_lsp.rules.rule import Hit
@@ -19,6 +19,8 @@ _DYNAMIC_FUNCTIONS = ("nonzero", "argwhere", "masked_select", "unique", "unique_
     "KL101",
     "host-sync",
     WARNING,
+    on="forward",
+    needs=("item tolist numpy cpu",),
     summary="A tensor is read back to the CPU in a forward",
     why="""
     `.item()`, `.tolist()`, `.numpy()` and `.cpu()` wait until the GPU has done everything before them, and then the GPU
@@ -40,8 +42,6 @@ _DYNAMIC_FUNCTIONS = ("nonzero", "argwhere", "masked_select", "unique", "unique_
     """,
 )
 def host_sync(scope: Scope) -> Iterator[Hit]:
-    if not scope.is_forward:
-        return
     for call in scope.calls:
         name = _to_host(call, scope)
         if name and not _is_wanted_on_cpu(call, scope):
@@ -52,6 +52,8 @@ def host_sync(scope: Scope) -> Iterator[Hit]:
     "KL102",
     "tensor-branch",
     WARNING,
+    on="forward",
+    pattern=r"\b(?:if|elif|while|assert|and|or|not)\b",
     summary="Python branches on the value of a tensor in a forward",
     why="""
     `if`, `while`, `assert`, `and`, `or`, `not` and `x if c else y` need a Python bool, so the CPU waits for the GPU,
@@ -76,8 +78,6 @@ def host_sync(scope: Scope) -> Iterator[Hit]:
     """,
 )
 def tensor_branch(scope: Scope) -> Iterator[Hit]:
-    if not scope.is_forward:
-        return
     for test in scope.tests:
         if scope.is_tensor(test) and not _is_maybe_none(test, scope):
             yield hit(scope, test, "Python asks for the value of a tensor here: use `torch.where`, or a shape or flag")
@@ -87,6 +87,8 @@ def tensor_branch(scope: Scope) -> Iterator[Hit]:
     "KL103",
     "tensor-to-scalar",
     WARNING,
+    on="forward",
+    pattern=rf"\b(?:float|int|bool|complex){CALLED}",
     summary="`float()`, `int()` or `bool()` of a tensor in a forward",
     why="The same wait as `.item()`, in a quieter form. Keep the value in a tensor.",
     bad="""
@@ -108,8 +110,6 @@ def tensor_branch(scope: Scope) -> Iterator[Hit]:
     """,
 )
 def tensor_to_scalar(scope: Scope) -> Iterator[Hit]:
-    if not scope.is_forward:
-        return
     for call in scope.calls:
         name = _scalar_conversion(call, scope)
         if name:
@@ -120,6 +120,8 @@ def tensor_to_scalar(scope: Scope) -> Iterator[Hit]:
     "KL104",
     "print-tensor",
     WARNING,
+    on="forward",
+    needs=("print",),
     summary="A tensor is printed in a forward",
     why="Printing copies the tensor to the CPU at each call. Print its shape, or print outside of the forward.",
     bad="""
@@ -142,8 +144,6 @@ def tensor_to_scalar(scope: Scope) -> Iterator[Hit]:
     """,
 )
 def print_tensor(scope: Scope) -> Iterator[Hit]:
-    if not scope.is_forward:
-        return
     for call in scope.calls:
         is_print = isinstance(call.func, ast.Name) and call.func.id == "print"
         if is_print and any(scope.is_tensor(part) for argument in call.args for part in _printed(argument)):
@@ -154,6 +154,7 @@ def print_tensor(scope: Scope) -> Iterator[Hit]:
     "KL105",
     "sync-in-loop",
     INFORMATION,
+    needs=("item tolist numpy cpu float int bool complex", LOOP_WORDS),
     summary="A tensor is read back to the CPU in each round of a loop",
     why="""
     Outside a forward one `.item()` is fine, but in a loop it stops the CPU from running ahead of the GPU at each step.
@@ -196,6 +197,8 @@ def sync_in_loop(scope: Scope) -> Iterator[Hit]:
     "KL106",
     "data-dependent-shape",
     INFORMATION,
+    on="forward",
+    pattern=r"nonzero|argwhere|masked_select|unique|bincount|where|<|(?<!-)>|[=!]=",
     summary="The size of a result depends on values, so the CPU must wait for it",
     why="""
     A boolean mask as an index, `nonzero`, `masked_select`, `unique` and `torch.where` with one argument give as many
@@ -216,8 +219,6 @@ def sync_in_loop(scope: Scope) -> Iterator[Hit]:
     """,
 )
 def data_dependent_shape(scope: Scope) -> Iterator[Hit]:
-    if not scope.is_forward:
-        return
     for subscript in scope.subscripts:
         is_masked = isinstance(subscript.ctx, ast.Load) and scope.kind(subscript.slice) is Kind.MASK
         if is_masked and scope.is_tensor(subscript.value):
@@ -235,6 +236,8 @@ def data_dependent_shape(scope: Scope) -> Iterator[Hit]:
     "KL107",
     "loop-over-tensor",
     WARNING,
+    on="forward",
+    needs=("for",),
     summary="A Python loop over a dimension of a tensor",
     why="""
     Each round launches its own small kernels, at several microseconds each, and an unrolled graph grows with the size.
@@ -257,8 +260,6 @@ def data_dependent_shape(scope: Scope) -> Iterator[Hit]:
     """,
 )
 def loop_over_tensor(scope: Scope) -> Iterator[Hit]:
-    if not scope.is_forward:
-        return
     for loop in scope.loops:
         goes_over = isinstance(loop, ast.For) and (_iterates_tensor(loop.iter, scope) or _counts_size(loop, scope))
         if isinstance(loop, ast.For) and goes_over and not _is_recurrence(loop):
@@ -270,6 +271,8 @@ def loop_over_tensor(scope: Scope) -> Iterator[Hit]:
     "KL108",
     "device-synchronize",
     WARNING,
+    on="forward",
+    needs=("synchronize empty_cache",),
     summary="`torch.cuda.synchronize` or `empty_cache` in a forward",
     why="""
     `synchronize` waits for all work of the GPU, `empty_cache` gives memory back that the next call must ask the driver
@@ -299,8 +302,6 @@ def loop_over_tensor(scope: Scope) -> Iterator[Hit]:
     """,
 )
 def device_synchronize(scope: Scope) -> Iterator[Hit]:
-    if not scope.is_forward:
-        return
     for call in scope.calls:
         dotted = scope.dotted(call.func)
         if dotted in ("torch.cuda.synchronize", "torch.cuda.empty_cache", "torch.accelerator.synchronize"):
@@ -311,6 +312,8 @@ def device_synchronize(scope: Scope) -> Iterator[Hit]:
     "KL109",
     "membership-of-tensor",
     HINT,
+    on="forward",
+    pattern=r"\bin\b",
     summary="`in` asks a tensor for a member in a forward",
     why="`value in tensor` compares every element and waits for the answer. Use `(tensor == value).any()` as a tensor.",
     bad="""
@@ -327,8 +330,6 @@ def device_synchronize(scope: Scope) -> Iterator[Hit]:
     """,
 )
 def membership_of_tensor(scope: Scope) -> Iterator[Hit]:
-    if not scope.is_forward:
-        return
     for compare in scope.compares:
         if isinstance(compare.ops[0], ast.In | ast.NotIn) and scope.is_tensor(compare.comparators[0]):
             yield hit(scope, compare, "`in` waits for the GPU: compare and reduce with `any` instead")

@@ -6,7 +6,17 @@ import ast
 from collections.abc import Iterator
 
 from kernel_lsp.rules.finding import QuickFix, TextEdit
-from kernel_lsp.rules.pytorch.declare import ERROR, HINT, INFORMATION, WARNING, declare, hit, rewrite, unsafe_rewrite
+from kernel_lsp.rules.pytorch.declare import (
+    CALLED,
+    ERROR,
+    HINT,
+    INFORMATION,
+    WARNING,
+    declare,
+    hit,
+    rewrite,
+    unsafe_rewrite,
+)
 from kernel_lsp.rules.pytorch.scopes import Scope
 from kernel_lsp.rules.rule import Hit
 
@@ -38,6 +48,7 @@ _TENSOR_CONSTRUCTORS = ("Tensor", "FloatTensor", "DoubleTensor", "HalfTensor", "
     "KL150",
     "missing-no-grad",
     INFORMATION,
+    needs=("eval",),
     summary="A model in evaluation mode runs with gradients recorded",
     why="""
     `model.eval()` changes dropout and batch norm; it does not turn autograd off. Without `torch.inference_mode()` or
@@ -75,6 +86,7 @@ def missing_no_grad(scope: Scope) -> Iterator[Hit]:
     "KL151",
     "data-attribute",
     INFORMATION,
+    needs=("data",),
     summary="`.data` hides a tensor from autograd",
     why="""
     Writing through `.data` changes values that a backward may still need, without the check that would find it.
@@ -108,6 +120,7 @@ def data_attribute(scope: Scope) -> Iterator[Hit]:
     "KL152",
     "deprecated",
     WARNING,
+    needs=(" ".join(name.rpartition(".")[2] for name in (*_RENAMED, *_REPLACED)),),
     summary="A function that PyTorch has deprecated or removed",
     why="It warns, or is gone in the current version. The message names what took its place.",
     bad="""
@@ -137,6 +150,7 @@ def deprecated(scope: Scope) -> Iterator[Hit]:
     "KL153",
     "old-constructor",
     INFORMATION,
+    pattern=rf"Tensor{CALLED}",
     summary="`torch.Tensor(...)` and `torch.FloatTensor(...)`",
     why="""
     `torch.Tensor(3)` is three uninitialized numbers and `torch.Tensor([3])` is one 3. `torch.tensor`, `torch.empty` and
@@ -164,6 +178,7 @@ def old_constructor(scope: Scope) -> Iterator[Hit]:
     "KL154",
     "missing-super-init",
     ERROR,
+    needs=("__init__",),
     summary="A module's `__init__` does not call `super().__init__()`",
     why="Without it the first module or parameter that is assigned raises AttributeError.",
     bad="""
@@ -200,6 +215,7 @@ def missing_super_init(scope: Scope) -> Iterator[Hit]:
     "KL155",
     "modules-in-list",
     WARNING,
+    needs=("__init__", "["),
     summary="Modules in a plain Python list are not part of the module",
     why="""
     `parameters()`, `.to()`, `state_dict()` and `train()` do not see them: they are not trained, moved or saved. Use
@@ -243,6 +259,7 @@ def modules_in_list(scope: Scope) -> Iterator[Hit]:
     "KL156",
     "direct-forward",
     HINT,
+    pattern=r"\.[\s\\]*forward\b",
     summary="`module.forward(x)` instead of `module(x)`",
     why="Calling `forward` skips the hooks of the module: those of profilers, quantization and parallel wrappers too.",
     bad="""
@@ -287,6 +304,7 @@ def direct_forward(scope: Scope) -> Iterator[Hit]:
     "KL157",
     "kept-graph",
     WARNING,
+    needs=("backward",),
     summary="A running sum or a list of losses keeps every graph alive",
     why="""
     `total += loss` and `losses.append(loss)` keep the graph of each round until `total` or `losses` is gone: memory

@@ -1,0 +1,113 @@
+"""Chains of pointwise operations that feed each other: each is a kernel of its own in eager mode."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from kernel_lsp.rules.pytorch.kinds import POINTWISE_FUNCTIONS, POINTWISE_MODULES
+from kernel_lsp.rules.pytorch.scopes import Scope
+
+
+@dataclass(slots=True)
+class Chain:
+    """Pointwise operations that feed each other. `inputs` are the distinct tensors from outside, as their code."""
+
+    first: ast.expr
+    last: ast.expr
+    n_operations: int = 0
+    n_moved: int = 0
+    """Tensors read or written by the separate kernels."""
+    inputs: set[str] = field(default_factory=set)
+    names: set[str] = field(default_factory=set)
+    """Variables that hold results of the chain."""
+
+
+def chains_of(scope: Scope) -> Iterator[Chain]:
+    """Chains in runs of plain statements; a branch, a loop or another operation ends one."""
+    open_chain: Chain | None = None
+    for statement in scope.statements:
+        value = getattr(statement, "value", None)
+        is_plain = isinstance(statement, ast.Assign | ast.Return | ast.AnnAssign | ast.AugAssign)
+        chain = _chain_at(value, scope) if is_plain and isinstance(value, ast.expr) else None
+        if chain is None:
+            if open_chain is not None:
+                yield open_chain
+            open_chain = None
+            continue
+        if open_chain is not None and chain.inputs & open_chain.names:
+            _extend(open_chain, chain)
+        else:
+            if open_chain is not None:
+                yield open_chain
+            open_chain = chain
+        if isinstance(statement, ast.Assign):
+            open_chain.names |= {target.id for target in statement.targets if isinstance(target, ast.Name)}
+    if open_chain is not None:
+        yield open_chain
+
+
+# --- below: one expression
+
+
+def _extend(chain: Chain, more: Chain) -> None:
+    chain.last = more.last
+    chain.n_operations += more.n_operations
+    chain.n_moved += more.n_moved
+    chain.inputs |= more.inputs - chain.names
+
+
+def _chain_at(root: ast.expr, scope: Scope) -> Chain | None:
+    """The largest chain at the root of an expression, through the pointwise operations only."""
+    operands = _pointwise_operands(root, scope)
+    if not operands:
+        return None
+    chain = Chain(root, root)
+    waiting = [operands]
+    while waiting:
+        n_inner = len(waiting)
+        leaves = set()
+        for tensor in waiting.pop():
+            inner = _pointwise_operands(tensor, scope)
+            if inner:
+                waiting.append(inner)
+            elif scope.is_tensor(tensor):
+                leaves.add(_code(tensor, scope))
+        n_inner = len(waiting) + 1 - n_inner
+        chain.n_operations += 1
+        chain.n_moved += 1 + n_inner + len(leaves)
+        chain.inputs |= leaves
+    return chain
+
+
+def _code(tensor: ast.expr, scope: Scope) -> str:
+    """What is the same for the same code, whatever its spaces."""
+    return tensor.id if isinstance(tensor, ast.Name) else "".join(scope.module.source(tensor).split())
+
+
+def _pointwise_operands(node: ast.expr, scope: Scope) -> list[ast.expr]:
+    """The operands of a pointwise operation on tensors; none for anything else."""
+    if not scope.is_tensor(node):
+        return []
+    if isinstance(node, ast.Call):
+        return _operands_of_call(node, scope)
+    match node:
+        case ast.BinOp(left=left, op=op, right=right) if not isinstance(op, ast.MatMult):
+            return [left, right]
+        case ast.UnaryOp(operand=operand):
+            return [operand]
+        case ast.Compare(left=left, comparators=[right]):
+            return [left, right]
+    return []
+
+
+def _operands_of_call(node: ast.Call, scope: Scope) -> list[ast.expr]:
+    match node:
+        case ast.Call(func=ast.Attribute(value=ast.Name(id="self"), attr=name), args=[argument]):
+            constructor = "" if scope.owner is None else scope.owner.submodules.get(name, "")
+            return [argument] if constructor.rpartition(".")[2] in POINTWISE_MODULES else []
+    if scope.function_name(node) not in POINTWISE_FUNCTIONS:
+        return []
+    first = scope.operand(node)
+    return [] if first is None else [first, *scope.arguments(node)]
