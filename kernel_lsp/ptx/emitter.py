@@ -374,8 +374,10 @@ class Emitter(IrText):
 
     def settle(self, instruction: Instruction) -> None:
         """Before an instruction that is no step of the batch: let the warp do the steps, if it matters."""
+        if not self.batch.steps:
+            return
         touched = {*used(instruction), *defined(instruction)}
-        if instruction.opcode in YIELDING_OPCODES or not touched.isdisjoint(self.batch.held):
+        if _meets_others(instruction) or not touched.isdisjoint(self.batch.held):
             self.end_batch(self.live[self.position] | touched)
 
     def end_batch(self, live: frozenset[str]) -> None:
@@ -561,8 +563,15 @@ _CONSTANT_REGISTERS = {
     "%gridid": 1,
     "%nwarpid": 64,
 }
-YIELDING_OPCODES = frozenset(["bar", "barrier", "shfl", "vote", "match", "activemask", "redux", "elect"])
+YIELDING_OPCODES = frozenset(["bar", "barrier", "shfl", "vote", "match", "activemask", "redux", "elect", "mbarrier"])
 MATRIX_OPCODES = frozenset(["mma", "wmma", "ldmatrix", "stmatrix", "movmatrix"])
+
+
+def _meets_others(instruction: Instruction) -> bool:
+    """Whether others may see what it does, or do what it sees: then matrix instructions before it come first."""
+    if instruction.opcode == "ld":
+        return not instruction.has("global", "param", "const", "local")
+    return instruction.opcode in YIELDING_OPCODES or instruction.opcode in ("st", "atom", "red", "cp")
 
 
 def _may_yield(block: Block) -> bool:
@@ -577,6 +586,9 @@ def _ended_by(block: Block) -> frozenset[str]:
 
 def _can_spin(blocks: list[Block]) -> bool:
     """Whether a loop may wait for another thread: then it must give way."""
+    instructions = [instruction for block in blocks for instruction in block.instructions]
+    if any(one.opcode == "mbarrier" and one.has("test_wait", "try_wait") for one in instructions):
+        return True
     has_loop = any(target <= block.index for block in blocks for target in block.targets)
     return has_loop and any(
         instruction.opcode == "atom" or (instruction.opcode == "ld" and instruction.has(*STRONG_MODIFIERS))
@@ -588,7 +600,9 @@ def _can_spin(blocks: list[Block]) -> bool:
 def _mentions_clusters(blocks: list[Block]) -> bool:
     """Whether an instruction is about clusters: then the blocks of one must run together."""
     return any(
-        instruction.opcode == "getctarank" or "cluster" in instruction.text
+        instruction.opcode == "getctarank"
+        # Fences, copies and barriers name the cluster also where they mean the own block.
+        or (instruction.opcode not in ("cp", "fence", "mbarrier") and "cluster" in instruction.text)
         for block in blocks
         for instruction in block.instructions
     )

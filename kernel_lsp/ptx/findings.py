@@ -156,6 +156,10 @@ def describe(fault: Fault, memory: MemoryMap) -> tuple[str, str]:
         return "cluster-barrier", _describe_step(fault.site)
     if fault.kind in (FaultKind.WARP_INCOMPLETE, FaultKind.WARP_DISAGREES):
         return "incomplete-warp", _describe_warp(fault)
+    if fault.kind == FaultKind.BULK_SIZE:
+        return "misaligned-access", f"copies {fault.address} bytes at once, not a multiple of {fault.site.n_bytes}"
+    if fault.kind in _BARRIER_MESSAGES:
+        return "barrier-object", _BARRIER_MESSAGES[fault.kind].format(fault.address)
     if fault.kind in (FaultKind.MATRIX_ADDRESS, FaultKind.MATRIX_STRIDE):
         return "misaligned-access", _describe_alignment(fault, memory)
     if fault.kind in (FaultKind.BLOCK_NOT_STARTED, FaultKind.BLOCK_ENDED):
@@ -164,6 +168,14 @@ def describe(fault: Fault, memory: MemoryMap) -> tuple[str, str]:
 
 
 # --- below
+
+
+_BARRIER_MESSAGES = {
+    FaultKind.BARRIER_MISSING: "uses an mbarrier where none is initialised, or not yet",
+    FaultKind.BARRIER_COUNT: "initialises an mbarrier for {} arrivals; there can be 1 to 1048575",
+    FaultKind.BARRIER_ARRIVALS: "arrives at an mbarrier ({} at once) more often than its phase expects",
+    FaultKind.BARRIER_BYTES: "an mbarrier would wait for {} bytes; it can count 1048575",
+}
 
 
 @dataclass(frozen=True)

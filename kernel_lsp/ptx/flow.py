@@ -80,7 +80,7 @@ def live_in(block: Block) -> frozenset[str]:
 
 def defined(instruction: Instruction) -> Iterator[str]:
     """Names of the registers that the instruction writes."""
-    if instruction.operands and _has_result(instruction):
+    if _has_result(instruction):
         yield from registers_of(instruction.operands[0])
     if instruction.has("cc"):
         yield CARRY
@@ -92,8 +92,6 @@ def used(instruction: Instruction) -> Iterator[str]:
     has_result = _has_result(instruction)
     for operand in operands[1:] if has_result else operands:
         yield from registers_of(operand)
-    if has_result and operands and isinstance(operands[0], Address):
-        yield from registers_of(operands[0])
     if instruction.opcode in _WITH_CARRY_IN:
         yield CARRY
 
@@ -111,16 +109,19 @@ def registers_of(operand: Operand) -> Iterator[str]:
         case Pair(first, second):
             yield from registers_of(first)
             yield from registers_of(second)
-        case Address(base):
-            yield from registers_of(base)
+        case Address(base, _, coordinates):
+            for part in (base, *coordinates):
+                yield from registers_of(part)
 
 
 # --- below
 
 
 def _has_result(instruction: Instruction) -> bool:
-    is_matrix_store = instruction.opcode == "wmma" and instruction.has("store")
-    return instruction.opcode not in _WITHOUT_RESULT and not is_matrix_store
+    """What stores has an address where others have their result."""
+    if not instruction.operands or isinstance(instruction.operands[0], Address):
+        return False
+    return instruction.opcode not in _WITHOUT_RESULT
 
 
 class _Builder:

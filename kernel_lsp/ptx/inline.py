@@ -129,8 +129,9 @@ class _Renamer:
                 return replace(self.parameters[name], offset=self.parameters[name].offset + offset)
             case Symbol(name, offset) if name in self.local_names:
                 return Symbol(name + self.suffix, offset)
-            case Address(base, offset):
-                return Address(self.operand(base), offset)  # type: ignore[arg-type]
+            case Address(base, offset, coordinates):
+                renamed = tuple(self.operand(coordinate) for coordinate in coordinates)
+                return Address(self.operand(base), offset, renamed)  # type: ignore[arg-type]
             case Vector(elements):
                 return Vector(tuple(self.operand(element) for element in elements))
             case Negated(register):

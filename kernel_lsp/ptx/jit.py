@@ -16,7 +16,9 @@ from kernel_lsp.ptx import (
     access_checks,
     access_faults,
     access_traces,
+    barrier_objects,
     block_barriers,
+    bulk_copies,
     cluster_scheduler,
     clusters,
     conversion,
@@ -46,6 +48,7 @@ HANDLERS = {
     **floating.HANDLERS,
     **conversion.HANDLERS,
     **memory.HANDLERS,
+    **bulk_copies.HANDLERS,
     **cooperation.HANDLERS,
     **matrices.HANDLERS,
     **clusters.HANDLERS,
@@ -59,6 +62,7 @@ NATIVE_FUNCTIONS = (
     *access_traces.FUNCTIONS,
     *cluster_scheduler.FUNCTIONS,
     *warp_matrices.FUNCTIONS,
+    *barrier_objects.FUNCTIONS,
 )
 """What every run needs to be fast."""
 RARE_FUNCTIONS = (*access_faults.FUNCTIONS, *races.FUNCTIONS, *race_order.FUNCTIONS, *race_signals.FUNCTIONS)
@@ -109,8 +113,12 @@ class LoadedModule:
     endless: tuple[EndlessLoop, ...]
 
 
+_SCHEDULERS: list[llvm.ExecutionEngine] = []
+"""LLVM's symbols are those of the whole process: machine code that they name stays."""
+
+
 class Compiler:
-    """Owns LLVM: the target machine and the compiled scheduler. One per process."""
+    """Owns LLVM: the target machine and the compiled scheduler. One per process is enough."""
 
     def __init__(self) -> None:
         llvm.initialize_native_target()
@@ -120,12 +128,13 @@ class Compiler:
         for function in RARE_FUNCTIONS:
             llvm.add_symbol(function.__name__, self._rare.get_function_address(function.__name__))
         self._scheduler = self._compile(translate(NATIVE_FUNCTIONS, RARE_FUNCTIONS), SCHEDULER_PASSES)
+        _SCHEDULERS.append(self._scheduler)
         self.run_queue = self._scheduler.get_function_address("run_queue")
         self.run_cluster_queue = self._scheduler.get_function_address("run_cluster_queue")
         self.run_cluster = self._scheduler.get_function_address("run_cluster")
         self.number_threads = self._scheduler.get_function_address("number_threads")
         self.run_block = self._scheduler.get_function_address("run_block")
-        for name in SLOW_CHECKS:
+        for name in (*SLOW_CHECKS, *barrier_objects.CALLED_BY_KERNELS):
             llvm.add_symbol(name, self._scheduler.get_function_address(name))
 
     def load(self, text: str) -> LoadedModule:
@@ -198,6 +207,8 @@ def _module_text(kernels: list[EmittedKernel]) -> str:
         "declare i64 @check_cluster_step(i64, i64, i64, i64)\n"
         "declare i64 @fault(i64, i64, i64, i64, i64)\n"
     )
+    for name, n_arguments in barrier_objects.CALLED_BY_KERNELS.items():
+        declarations += f"declare i64 @{name}({', '.join(['i64'] * n_arguments)})\n"
     return declarations + prelude_for(body) + body + MODULE_FLAGS
 
 

@@ -265,6 +265,16 @@ class FaultKind(IntEnum):
     """Not aligned."""
     MATRIX_STRIDE = 19
     """Not a multiple of 16 bytes; the fault's address is the stride in bytes."""
+    BARRIER_MISSING = 20
+    """An `mbarrier` where nothing made one."""
+    BARRIER_COUNT = 21
+    """An `mbarrier` for no threads, or too many; the fault's address is the count. So it is of the three below."""
+    BARRIER_ARRIVALS = 22
+    """More arrivals than the phase of an `mbarrier` expects."""
+    BARRIER_BYTES = 23
+    """More bytes than an `mbarrier` can count."""
+    BULK_SIZE = 24
+    """A bulk copy of a size that is no multiple of 16 bytes."""
 
 
 class Operation(IntEnum):

@@ -82,8 +82,6 @@ def atomic(e: Emitter, i: Instruction) -> None:
 
 def copy_async(e: Emitter, i: Instruction) -> None:
     """`cp.async`: the copy is done at once. Commits and waits then have nothing to do."""
-    if i.has("bulk", "reduce", "mbarrier"):
-        raise UnsupportedPtxError("bulk copies", i)
     if not i.has("ca", "cg"):
         return
     target, source, size = i.operands[:3]
@@ -138,12 +136,24 @@ def operand_address(e: Emitter, i: Instruction, operand: Operand) -> str:
     return e.op(f"add i64 {base}, {operand.offset}") if operand.offset else base
 
 
-def locate_at(e: Emitter, i: Instruction, address: str, n_bytes: int, *, reads: bool, writes: bool, space: str) -> str:
-    """As `locate`, for an address that has been computed; parameters have none."""
+def locate_at(
+    e: Emitter,
+    i: Instruction,
+    address: str,
+    n_bytes: int,
+    *,
+    reads: bool,
+    writes: bool,
+    space: str,
+    race_flags: int | None = None,
+) -> str:
+    """As `locate`, for an address that has been computed; parameters have none. `race_flags` of `Info`, where they are
+    not those of the instruction."""
     if n_bytes > MAX_ACCESS_BYTES:
         raise UnsupportedPtxError(f"an access of {n_bytes} bytes", i)
     site = e.site(Site(i, space, n_bytes, reads, writes))
-    info = access_info(site, n_bytes, reads=reads, writes=writes, race_flags=e.race_flags.get(id(i), 0))
+    flags = e.race_flags.get(id(i), 0) if race_flags is None else race_flags
+    info = access_info(site, n_bytes, reads=reads, writes=writes, race_flags=flags)
     if space == "shared":
         return _shared_pointer(e, address, info, n_bytes, reads=reads, writes=writes)
     if space == "local":
@@ -168,7 +178,6 @@ HANDLERS: dict[str, Handler] = {
     "st": store,
     "atom": atomic,
     "red": atomic,
-    "cp": copy_async,
     "createpolicy": create_policy,
     "membar": fence,
     "fence": fence,

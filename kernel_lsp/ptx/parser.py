@@ -421,13 +421,15 @@ def _parse_simple(text: str, scope: _Scope) -> Operand:
 
 
 def _parse_address(text: str, scope: _Scope) -> Address:
-    found = re.match(r"([^+\-,]+)\s*(?:\+?\s*(-?\s*\w+))?$", text)
+    place, *coordinates = _split_commas(text)
+    found = re.match(r"([^+\-,]+)\s*(?:\+?\s*(-?\s*\w+))?$", place)
     if not found:
         raise UnsupportedPtxError(f"cannot read the address [{text}]")
     base = _parse_simple(found.group(1).strip(), scope)
     if not isinstance(base, Register | Symbol | Immediate):
         raise UnsupportedPtxError(f"cannot read the address [{text}]")
-    return Address(base, _parse_integer(found.group(2).replace(" ", "")) if found.group(2) else 0)
+    offset = _parse_integer(found.group(2).replace(" ", "")) if found.group(2) else 0
+    return Address(base, offset, tuple(parse_operand(part, scope) for part in coordinates))
 
 
 def _split_commas(text: str) -> list[str]:

@@ -178,10 +178,13 @@ def refuel(context: int) -> int:
     spent = 0
     for _ in range(load64(context + Context.N_THREADS)):
         if load64(thread + Thread.STATUS) == Status.OUT_OF_FUEL:
+            # One that gave way because it waits has some left.
+            left = load64(thread + Thread.FUEL)
+            given = fuel - left if left > 0 else fuel
             store64(thread + Thread.STATUS, Status.RUNNABLE)
-            store64(thread + Thread.FUEL, load64(thread + Thread.FUEL) + fuel)
-            store64(thread + Thread.FUEL_GIVEN, load64(thread + Thread.FUEL_GIVEN) + fuel)
-            spent += fuel
+            store64(thread + Thread.FUEL, left + given)
+            store64(thread + Thread.FUEL_GIVEN, load64(thread + Thread.FUEL_GIVEN) + given)
+            spent += given
         thread = thread + stride
     budget = load64(context + Context.BUDGET) - spent
     store64(context + Context.BUDGET, budget)

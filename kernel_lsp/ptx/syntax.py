@@ -69,10 +69,11 @@ class Symbol:
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """``[base + offset]``."""
+    """``[base + offset]``, or ``[base, {coordinates}]`` of a tensor map."""
 
     base: Register | Symbol | Immediate
     offset: int = 0
+    coordinates: tuple[Operand, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

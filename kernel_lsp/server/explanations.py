@@ -40,6 +40,10 @@ EXPLANATIONS = {
         A matrix instruction (`wmma`, `mma`, `ldmatrix`, `stmatrix`) is one of the whole warp: all 32 lanes must execute
         it, with the same address and leading dimension for `wmma`. Return from a kernel by whole warps, and make blocks
         of a multiple of 32 threads.""",
+    "barrier-object": """
+        An `mbarrier` (`cuda::barrier`, `cuda::pipeline`) is used in a way that has no meaning: before one thread has
+        initialised it and a `__syncthreads()` has told the others, for more arrivals than it was initialised with, or
+        for more bytes than it can count.""",
     "cluster-memory": """
         A thread uses the shared memory of another block of its cluster while that block does not run. Before it has
         started or after it has exited its shared memory does not exist, and on a GPU this ends the kernel or reads

@@ -81,6 +81,20 @@ extern "C" __global__ void staged(const half* x, float* out, int n, int is_in_st
     wmma::mma_sync(fc, fa, fb, fc);
     wmma::store_matrix_sync(out, fc, 16, wmma::mem_row_major);
 }
+extern "C" __global__ void restaged(const half* x, float* out) {
+    half_a fa; half_b fb; sums fc;
+    __shared__ __align__(32) half s[256];
+    wmma::fill_fragment(fc, 0.0f);
+    wmma::load_matrix_sync(fb, x, 16);
+#pragma unroll
+    for (int turn = 0; turn < 2; ++turn) {
+        for (int i = threadIdx.x; i < 256; i += 32) s[i] = x[(i + turn) % 256];
+        __syncwarp();
+        wmma::load_matrix_sync(fa, s, 16);
+        wmma::mma_sync(fc, fa, fb, fc);
+    }
+    wmma::store_matrix_sync(out, fc, 16, wmma::mem_row_major);
+}
 extern "C" __global__ void rows(const half* x, unsigned* out, int offset, int stride) {
     __shared__ __align__(32) half s[256];
     for (int i = threadIdx.x; i < 256; i += 32) s[i] = x[i];
@@ -238,6 +252,18 @@ def test_a_matrix_is_loaded_before_the_other_lanes_have_arrived(executor, order)
         thread_order=order,
     )
     assert [finding["code"] for finding in ran.findings] == ["uninitialized-read"]
+
+
+@pytest.mark.parametrize("order", ["forward", "reverse"])
+def test_what_follows_a_product_follows_it_for_all_lanes(executor, order):
+    x = RNG.standard_normal(256).astype("f2")
+    ran = executor.run(
+        "restaged", inputs={"x": x}, outputs={"out": np.zeros(256, "f4")}, thread_order=order, watches_races=True
+    )
+    assert ran.findings == []
+    matrix = x.astype("f8").reshape(16, 16)
+    expected = (matrix + np.roll(x, -1).astype("f8").reshape(16, 16)) @ matrix.T
+    assert abs(ran.arrays["out"].reshape(16, 16) - expected).max() < 1e-4
 
 
 def test_a_stored_matrix_is_there_for_others_after_a_barrier(executor):

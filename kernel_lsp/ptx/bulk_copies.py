@@ -1,0 +1,191 @@
+"""`mbarrier` objects, and copies of many bytes that report to them.
+
+A copy is done at once, by the thread that asks for it; then its bytes have arrived at the object. What a GPU promises
+only after a wait is therefore there earlier, but other threads see it as early as the order of threads has it.
+"""
+
+from __future__ import annotations
+
+from kernel_lsp.ptx.barrier_objects import PENDING_SHIFT, PHASE_SHIFT
+from kernel_lsp.ptx.emitter import Emitter, Handler, Site
+from kernel_lsp.ptx.flow import used
+from kernel_lsp.ptx.layout import FaultKind, Info, Status, Thread
+from kernel_lsp.ptx.memory import copy_async, locate_at, operand_address, space_of
+from kernel_lsp.ptx.syntax import Address, Instruction, Operand, Register, UnsupportedPtxError
+
+OBJECT_BYTES = 8
+OBJECT_RACE_FLAGS = int(Info.STRONG | Info.NEARBY | Info.ACQUIRES | Info.RELEASES | Info.IN_BLOCK)
+"""Who uses an object says what was done before, and gets to know what others have said, as by an atomic operation. Its
+initialisation is a plain store."""
+PIECE_BYTES = 16
+"""Bulk copies have addresses and sizes that are multiples of this."""
+_SCOPES = ("release", "acquire", "relaxed", "cta", "cluster")
+_KNOWN = frozenset(
+    (
+        *("init", "inval", "arrive", "arrive_drop", "expect_tx", "complete_tx", "test_wait", "try_wait", "parity"),
+        *("noComplete", "pending_count", "shared", "shared__cta", "shared__cluster", "b64", *_SCOPES),
+    )
+)
+_BULK_WORDS = frozenset(
+    (
+        *("async", "bulk", "global", "shared__cta", "shared__cluster", "mbarrier__complete_tx__bytes", "bulk_group"),
+        *("L2__cache_hint", "commit_group", "wait_group", "read"),
+    )
+)
+
+
+def barrier_object(e: Emitter, i: Instruction) -> None:
+    """`mbarrier` in all its forms."""
+    if unknown := [modifier for modifier in i.modifiers if modifier not in _KNOWN]:
+        raise UnsupportedPtxError(f"'{unknown[0]}' of an mbarrier", i)
+    if i.has("pending_count"):
+        word = e.read(i.operands[1], "i64")
+        e.write(i.operands[0], e.op(f"and i64 {e.op(f'lshr i64 {word}, {PENDING_SHIFT}')}, 1048575"), "i64")
+    elif i.has("init"):
+        _call(e, i, "barrier_init", _object(e, i, i.operands[0], reads=False), _wide(e, i.operands[1]))
+    elif i.has("test_wait", "try_wait"):
+        _wait(e, i)
+    elif i.has("arrive", "arrive_drop"):
+        _arrive(e, i)
+    elif i.has("expect_tx", "complete_tx"):
+        n_bytes = _wide(e, i.operands[1])
+        given = n_bytes if i.has("expect_tx") else e.op(f"sub i64 0, {n_bytes}")
+        _call(e, i, "barrier_arrive", _object(e, i, i.operands[0]), "0", "0", given)
+    elif i.has("inval"):
+        e.line(f"store i64 0, ptr {_object(e, i, i.operands[0])}, align 1")
+
+
+def copy(e: Emitter, i: Instruction) -> None:
+    """`cp.async` of all kinds."""
+    if i.has("mbarrier"):
+        _arrive_after_copies(e, i)
+    elif i.has("bulk"):
+        _copy_bulk(e, i)
+    else:
+        copy_async(e, i)
+
+
+HANDLERS: dict[str, Handler] = {"mbarrier": barrier_object, "cp": copy}
+
+
+# --- below: objects
+
+
+def _wide(e: Emitter, operand: Operand) -> str:
+    """A 32-bit operand as i64."""
+    return e.coerce(e.read(operand, "i32"), "i32", "i64")
+
+
+def _object(e: Emitter, i: Instruction, operand: Operand, *, reads: bool = True) -> str:
+    """The host address of an object. Whoever uses it may change it."""
+    space = _own_shared(e, i, "shared" if i.opcode == "cp" else space_of(i))
+    address, flags = operand_address(e, i, operand), OBJECT_RACE_FLAGS if reads else 0
+    return locate_at(e, i, address, OBJECT_BYTES, reads=reads, writes=True, space=space, race_flags=flags)
+
+
+def _own_shared(e: Emitter, i: Instruction, space: str) -> str:
+    """The space of an address that may be in any block of the cluster: the own one, where none is made of others."""
+    if space == "cluster" and not e.maps_addresses:
+        return "shared"
+    if space == "cluster":
+        raise UnsupportedPtxError("an mbarrier or a bulk copy in the shared memory of another block", i)
+    return space
+
+
+def _call(e: Emitter, i: Instruction, function: str, pointer: str, *arguments: str) -> None:
+    """Call one of `kernel_lsp.ptx.barrier_objects`, and leave the kernel when it says that this is a fault."""
+    fine = e.label()
+    place = e.op(f"ptrtoint ptr {pointer} to i64")
+    values = ("%context.i", "%thread.i", str(e.site(Site(i, "shared", OBJECT_BYTES, True, True))), place, *arguments)
+    verdict = e.op(f"call i64 @{function}({', '.join(f'i64 {value}' for value in values)})")
+    e.line(f"br i1 {e.op(f'icmp ne i64 {verdict}, 0')}, label %fault, label %{fine}, !prof !1")
+    e.begin(fine)
+
+
+def _arrive(e: Emitter, i: Instruction) -> None:
+    """``mbarrier.arrive{.expect_tx} state, [p]{, count}``; without a state in clusters."""
+    operands = list(i.operands)
+    target = operands.pop(0) if not isinstance(operands[0], Address) else None
+    count, n_bytes = "1", "0"
+    if len(operands) > 1:
+        value = _wide(e, operands[1])
+        count, n_bytes = ("1", value) if i.has("expect_tx") else (value, "0")
+    leaving = count if i.has("arrive_drop") else "0"
+    _call(e, i, "barrier_arrive", _object(e, i, operands[0]), count, leaving, n_bytes)
+    if target is not None:
+        e.write(target, e.thread_field(Thread.RESULT), "i64")
+
+
+def _wait(e: Emitter, i: Instruction) -> None:
+    """``mbarrier.try_wait{.parity} p, [p], state``: looks, gives way once where the phase is not over, looks again."""
+    target, address, phase = i.operands[:3]
+    again, done = e.label(), e.label()
+    _test(e, i, address, phase)
+    is_over = e.op(f"icmp ne i64 {e.thread_field(Thread.RESULT)}, 0")
+    e.line(f"br i1 {is_over}, label %{done}, label %{again}")
+    e.begin(again)
+    e.yield_to_scheduler(i, e.live_after_current() | frozenset(used(i)), Status.OUT_OF_FUEL)
+    _test(e, i, address, phase)
+    e.line(f"br label %{done}")
+    e.begin(done)
+    e.write(target, e.thread_field(Thread.RESULT), "i64")
+
+
+def _test(e: Emitter, i: Instruction, address: Operand, phase: Operand) -> None:
+    parity = _wide(e, phase) if i.has("parity") else e.op(f"lshr i64 {e.read(phase, 'i64')}, {PHASE_SHIFT}")
+    _call(e, i, "barrier_test", _object(e, i, address), parity)
+
+
+# --- below: copies
+
+
+def _arrive_after_copies(e: Emitter, i: Instruction) -> None:
+    """``cp.async.mbarrier.arrive{.noinc} [p]``: all copies are done. Without ``.noinc`` one more arrival is expected
+    before this one comes, so that the object stays as it is."""
+    count = "1" if i.has("noinc") else "0"
+    _call(e, i, "barrier_arrive", _object(e, i, i.operands[0]), count, "0", "0")
+
+
+def _copy_bulk(e: Emitter, i: Instruction) -> None:
+    """``cp.async.bulk.to.from.completion [d], [s], size, [mbarrier]``."""
+    if unknown := [modifier for modifier in i.modifiers if modifier not in _BULK_WORDS]:
+        raise UnsupportedPtxError(f"'{unknown[0]}' of a bulk copy", i)
+    if i.has("commit_group", "wait_group"):
+        return
+    places = [modifier for modifier in i.modifiers if modifier in ("global", "shared__cta", "shared__cluster")]
+    if len(places) != 2 or places.count("global") != 1:
+        raise UnsupportedPtxError("a bulk copy between these spaces", i)
+    to, source = ("global" if place == "global" else "shared" for place in places)
+    if "shared__cluster" in places:
+        _own_shared(e, i, "cluster")
+    _copy_pieces(e, i, to, source)
+    if i.has("mbarrier__complete_tx__bytes"):
+        arrived = e.op(f"sub i64 0, {_wide(e, i.operands[2])}")
+        _call(e, i, "barrier_arrive", _object(e, i, i.operands[3]), "0", "0", arrived)
+
+
+def _copy_pieces(e: Emitter, i: Instruction, to: str, source: str) -> None:
+    """16 bytes after 16 bytes, each with its checks."""
+    target_operand, source_operand, size_operand = i.operands[:3]
+    size = _wide(e, size_operand)
+    is_whole = e.op(f"icmp eq i64 {e.op(f'and i64 {size}, {PIECE_BYTES - 1}')}, 0")
+    e.fault_unless(is_whole, Site(i, to, PIECE_BYTES, True, True), size, FaultKind.BULK_SIZE)
+    done = Register(f"%bulk.{len(e.sites)}")
+    e.storage[done.name] = "i64"
+    e.write(done, "0", "i64")
+    head, body, end = e.label(), e.label(), e.label()
+    e.line(f"br label %{head}")
+    e.begin(head)
+    is_inside = e.op(f"icmp ult i64 {e.read(done, 'i64')}, {size}")
+    e.line(f"br i1 {is_inside}, label %{body}, label %{end}")
+    e.begin(body)
+    offset = e.read(done, "i64")
+    here = e.op(f"add i64 {operand_address(e, i, source_operand)}, {offset}")
+    there = e.op(f"add i64 {operand_address(e, i, target_operand)}, {offset}")
+    pointer = locate_at(e, i, here, PIECE_BYTES, reads=True, writes=False, space=source)
+    value = e.op(f"load i128, ptr {pointer}, align 1")
+    pointer = locate_at(e, i, there, PIECE_BYTES, reads=False, writes=True, space=to)
+    e.line(f"store i128 {value}, ptr {pointer}, align 1")
+    e.write(done, e.op(f"add i64 {offset}, {PIECE_BYTES}"), "i64")
+    e.line(f"br label %{head}")
+    e.begin(end)
