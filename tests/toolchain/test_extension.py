@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from kernel_lsp.core.verdict import BuildFailed, TimedOut
-from kernel_lsp.toolchain.extension import FULL_PRELUDE, ExtensionBuilder, ExtensionFacts
+from kernel_lsp.toolchain.extension import ExtensionBuilder, ExtensionFacts
 from kernel_lsp.toolchain.extension_built import ExtensionBuilt
+from kernel_lsp.toolchain.extension_headers import FRONTEND
 from kernel_lsp.toolchain.extension_tools import ExtensionTools
 
 COMPILER = """#!/bin/sh
@@ -106,7 +107,15 @@ async def test_the_header_is_precompiled_for_the_next_build(tmp_path: Path) -> N
 async def test_the_frontend_needs_the_full_header(tmp_path: Path) -> None:
     await build(builder(tmp_path), HOST_ONLY + "using torch::nn::Module;\n")
     preludes = [path.read_text() for path in (tmp_path / "cache").rglob("prelude.h")]
-    assert FULL_PRELUDE in preludes
+    assert FRONTEND in preludes
+
+
+async def test_host_code_that_names_more_than_it_shows_is_compiled_with_more_headers(tmp_path: Path) -> None:
+    error = "echo \"host.cpp:1:1: error: 'f' was not declared\" >&2; exit 1"
+    lacks = COMPILER.replace("while", f'case "$*" in *AT_PER_OPERATOR_HEADERS*) {error};; esac\nwhile', 1)
+    found = await build(builder(tmp_path, lacks), HOST_ONLY)
+    assert isinstance(found, ExtensionBuilt)
+    assert "compiled twice" in found.notes[0]
 
 
 async def test_an_error_is_a_finding_at_its_line(tmp_path: Path) -> None:
