@@ -15,7 +15,7 @@ MAX_GRAIN_BYTES = 4
 MAX_FOLLOWED_BLOCKS = 1024
 """Blocks whose signals are followed; of larger grids with signals, accesses of other blocks count as known."""
 MAX_STEPS = 3_000_000
-"""Accesses of a launch that are looked at, about 50 ns each; then the check gives up."""
+"""Words that a launch accesses and that are looked at, about 50 ns each; then the check gives up."""
 ROOM_BYTES = 64 << 20
 """For vectors and tables; memory that is not used costs nothing."""
 

@@ -44,12 +44,12 @@ def find_race(context: int, thread: int, info: int, address: int, record: int, h
     if settle_store(context) != 0:
         return 1
     state = load64(context + Context.RACES)
-    if spend_step(load64(state + RaceBlock.LAUNCH)) == 0 or (info & Info.UNUSED) != 0:
+    n_bytes = 1 << ((info >> Info.LOG2_SHIFT) & 7)
+    if spend_steps(load64(state + RaceBlock.LAUNCH), n_bytes >> grain_shift) == 0 or (info & Info.UNUSED) != 0:
         return 0
     own = load64(thread + Thread.INDEX)
     if (info & Info.RELEASES) != 0:
         pass_fence(state, own, (info & Info.IN_BLOCK) == 0)
-    n_bytes = 1 << ((info >> Info.LOG2_SHIFT) & 7)
     if (info & Info.READS) == 0:
         store64(state + RaceBlock.STORE_THREAD, thread)
         store64(state + RaceBlock.STORE_INFO, info)
@@ -103,9 +103,9 @@ def settle_store(context: int) -> int:
 # --- below: reads and updates
 
 
-def spend_step(launch: int) -> int:
+def spend_steps(launch: int, n_steps: int) -> int:
     """Whether the check is on. It gives up when its budget is spent."""
-    budget = load64(launch + RaceLaunch.BUDGET) - 1
+    budget = load64(launch + RaceLaunch.BUDGET) - n_steps
     store64(launch + RaceLaunch.BUDGET, budget)
     if budget < 0:
         store64(launch + RaceLaunch.IS_ON, 0)
@@ -355,7 +355,7 @@ FUNCTIONS: tuple[Callable[..., int], ...] = (
     find_race,
     watch_fence,
     settle_store,
-    spend_step,
+    spend_steps,
     read_or_update,
     read_word,
     update_word,

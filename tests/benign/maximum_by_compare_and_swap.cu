@@ -9,7 +9,8 @@ __device__ void raise_to(float* place, float value) {
     int old = *bits, assumed;
     do {
         assumed = old;
-        old = atomicCAS(bits, assumed, __float_as_int(fmaxf(value, __int_as_float(assumed))));
+        const float best = __int_as_float(assumed);
+        old = atomicCAS(bits, assumed, __float_as_int(value > best || value != value ? value : best));
     } while (old != assumed);
 }
 

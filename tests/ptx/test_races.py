@@ -7,6 +7,7 @@ import re
 import numpy as np
 import pytest
 
+from kernel_lsp.ptx import race_memory
 from kernel_lsp.ptx.program import Session
 from tests.ptx.harness import Executor
 
@@ -241,6 +242,12 @@ def test_what_is_ordered_or_cannot_differ_is_no_race(executor, name, order):
 
 def test_nothing_is_looked_for_where_it_is_not_asked_for(executor):
     assert run(executor, "race_one_sum", watches_races=False).findings == []
+
+
+def test_a_long_launch_is_looked_at_only_for_a_while(executor, monkeypatch):
+    monkeypatch.setattr(race_memory, "MAX_STEPS", 8)
+    assert run(executor, "race_shared_update").findings == []
+    assert {found["code"] for found in run(executor, "race_one_sum").findings} == {"race"}
 
 
 def test_a_later_launch_may_read_what_an_earlier_one_wrote(executor):
