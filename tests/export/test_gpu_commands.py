@@ -7,7 +7,6 @@ import ctypes
 import importlib
 import importlib.util
 import math
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -23,7 +22,6 @@ from kernel_lsp.source.cuda import kernel_signatures
 from .fake_driver import FakeDriver, Launch, floats
 from .samples import plan_of
 
-WORKER = Path(__file__).parent.parent.parent / "kernel_lsp" / "worker"
 CU_TEXT = """// kernel-lsp: 1
 // op: shift(x: f32[N], by: float) -> (out: f32[N])
 // scratch: product: f32[N], counts: i32[N]
@@ -42,15 +40,7 @@ TYPES = {"add": [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int, ctypes.c_float]
 
 @pytest.fixture(scope="module")
 def gpu() -> ModuleType:
-    package = "_kernel_lsp_worker_under_test"
-    spec = importlib.util.spec_from_file_location(
-        package, WORKER / "__init__.py", submodule_search_locations=[str(WORKER)]
-    )
-    assert spec is not None
-    assert spec.loader is not None
-    sys.modules[package] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(sys.modules[package])
-    return importlib.import_module(f"{package}.gpu")
+    return importlib.import_module("kernel_lsp.worker.gpu")
 
 
 @pytest.fixture

@@ -2,38 +2,22 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import math
-import sys
 from collections.abc import Callable
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
-import pytest
 import torch
 
-WORKER = Path(__file__).parents[2] / "kernel_lsp" / "worker"
+from kernel_lsp.worker import timing_candidate
+
 N = 64
-
-
-@pytest.fixture(scope="module", name="timing_candidate")
-def the_module() -> ModuleType:
-    package = "_worker_for_output_watch"
-    spec = importlib.util.spec_from_file_location(
-        package, WORKER / "__init__.py", submodule_search_locations=[str(WORKER)]
-    )
-    assert spec is not None
-    sys.modules[package] = importlib.util.module_from_spec(spec)
-    return importlib.import_module(f"{package}.timing_candidate")
 
 
 class FakeRun:
     """Doubles x; `kernel` may do something else instead."""
 
-    def __init__(self, module: ModuleType, kernel: Callable[[FakeRun], None] | None = None) -> None:
-        self._fingerprints, self._kernel = module.fingerprints, kernel
+    def __init__(self, kernel: Callable[[FakeRun], None] | None = None) -> None:
+        self._fingerprints, self._kernel = timing_candidate.fingerprints, kernel
         x = torch.arange(N, dtype=torch.float32) + 1
         self.tensors = {"x": x, "out": torch.empty(N)}
         self.poison()
@@ -61,11 +45,11 @@ class FakeRun:
         return []
 
 
-def watched(module: ModuleType, timed: Callable[[FakeRun], None] | None, n_blocks: int = 8) -> dict[str, Any]:
+def watched(timed: Callable[[FakeRun], None] | None, n_blocks: int = 8) -> dict[str, Any]:
     """Warm up with the right kernel, then time blocks with `timed`."""
-    runs = [FakeRun(module) for _ in range(4)]
+    runs = [FakeRun() for _ in range(4)]
     inputs = {"x": runs[0].tensors["x"].clone()}
-    watch = module.OutputWatch(runs, inputs, {})
+    watch = timing_candidate.OutputWatch(runs, inputs, {})
     for run in runs:
         run()
     for run in runs:
@@ -79,51 +63,51 @@ def watched(module: ModuleType, timed: Callable[[FakeRun], None] | None, n_block
     return report
 
 
-def test_the_same_work_again_is_all_right(timing_candidate: ModuleType) -> None:
-    found = watched(timing_candidate, None)
+def test_the_same_work_again_is_all_right() -> None:
+    found = watched(None)
     assert (found["n_checked"], found["n_unequal"], found["relative_difference"]) == (8, 0, 0.0)
     assert found["changed_inputs"] == found["overrun"] == []
 
 
-def test_a_kernel_that_stops_working_is_found(timing_candidate: ModuleType) -> None:
-    assert watched(timing_candidate, lambda run: None)["relative_difference"] == math.inf
+def test_a_kernel_that_stops_working_is_found() -> None:
+    assert watched(lambda run: None)["relative_difference"] == math.inf
 
 
-def test_a_kernel_that_never_worked_is_found_too(timing_candidate: ModuleType) -> None:
+def test_a_kernel_that_never_worked_is_found_too() -> None:
     """Its first outputs are poison as well: they are no standard to compare with."""
-    runs = [FakeRun(timing_candidate, lambda run: None) for _ in range(2)]
+    runs = [FakeRun(lambda run: None) for _ in range(2)]
     watch = timing_candidate.OutputWatch(runs, {"x": runs[0].tensors["x"]}, {})
     watch.before_block([0, 1])
     watch.after_block()
     assert watch.report()["relative_difference"] == math.inf
 
 
-def test_half_of_the_work_is_found(timing_candidate: ModuleType) -> None:
+def test_half_of_the_work_is_found() -> None:
     def half(run: FakeRun) -> None:
         torch.mul(run.tensors["x"][: N // 2], 2, out=run.tensors["out"][: N // 2])
 
-    assert watched(timing_candidate, half)["n_unequal"] == 8
+    assert watched(half)["n_unequal"] == 8
 
 
-def test_another_order_of_additions_is_a_small_difference(timing_candidate: ModuleType) -> None:
+def test_another_order_of_additions_is_a_small_difference() -> None:
     def wobbling(run: FakeRun) -> None:
         run.tensors["out"].copy_(run.tensors["x"] * (2 + 1e-6 * float(torch.rand(()))))
 
-    found = watched(timing_candidate, wobbling)
+    found = watched(wobbling)
     assert found["n_unequal"] > 0
     assert found["relative_difference"] < 1e-5
 
 
-def test_inputs_that_change_are_found(timing_candidate: ModuleType) -> None:
+def test_inputs_that_change_are_found() -> None:
     def spoiling(run: FakeRun) -> None:
         torch.mul(run.tensors["x"], 2, out=run.tensors["out"])
         run.tensors["x"].zero_()
 
-    assert watched(timing_candidate, spoiling)["changed_inputs"] == ["x"]
+    assert watched(spoiling)["changed_inputs"] == ["x"]
 
 
-def test_the_fingerprint_that_was_judged_is_the_standard(timing_candidate: ModuleType) -> None:
-    runs = [FakeRun(timing_candidate) for _ in range(2)]
+def test_the_fingerprint_that_was_judged_is_the_standard() -> None:
+    runs = [FakeRun() for _ in range(2)]
     watch = timing_candidate.OutputWatch(runs, {}, {"out": 12345})
     for run in runs:
         run()

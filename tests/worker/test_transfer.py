@@ -2,65 +2,50 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import os
-import sys
 import threading
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
 
-WORKER = Path(__file__).parents[2] / "kernel_lsp" / "worker"
-PACKAGE = "_worker_for_transfer"
-
-
-def part(name: str) -> ModuleType:
-    if PACKAGE not in sys.modules:
-        spec = importlib.util.spec_from_file_location(
-            PACKAGE, WORKER / "__init__.py", submodule_search_locations=[str(WORKER)]
-        )
-        assert spec is not None
-        sys.modules[PACKAGE] = importlib.util.module_from_spec(spec)
-    return importlib.import_module(f"{PACKAGE}.{name}")
+from kernel_lsp.worker import drawing, failure, files, transfer
 
 
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(part("transfer"), "PIECE_BYTES", 1000)
-    monkeypatch.setattr(part("transfer"), "N_THREADS", 3)
-    monkeypatch.setattr(part("files"), "LARGE_BYTES", 64)
-    monkeypatch.setattr(part("drawing"), "PIECE_ELEMENTS", 100)
+    monkeypatch.setattr(transfer, "PIECE_BYTES", 1000)
+    monkeypatch.setattr(transfer, "N_THREADS", 3)
+    monkeypatch.setattr(files, "LARGE_BYTES", 64)
+    monkeypatch.setattr(drawing, "PIECE_ELEMENTS", 100)
 
 
 @pytest.mark.parametrize("n", [16, 250, 251, 750, 4321])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.bool])
 def test_a_tensor_comes_back_as_it_was(tmp_path: Path, n: int, dtype: torch.dtype) -> None:
     tensor = (torch.randn(n) * 3).to(dtype)
-    entry = part("files").write_tensor(str(tmp_path / "x.bin"), "x", tensor)
+    entry = files.write_tensor(str(tmp_path / "x.bin"), "x", tensor)
     assert os.path.getsize(tmp_path / "x.bin") == n * dtype.itemsize
-    assert torch.equal(part("files").read_tensor(entry), tensor)
+    assert torch.equal(files.read_tensor(entry), tensor)
 
 
 def test_a_strided_tensor_is_written_in_the_order_of_its_rows(tmp_path: Path) -> None:
     tensor = torch.arange(3000.0).view(30, 100).t()
-    entry = part("files").write_tensor(str(tmp_path / "x.bin"), "x", tensor)
-    assert torch.equal(part("files").read_tensor(entry), tensor)
+    entry = files.write_tensor(str(tmp_path / "x.bin"), "x", tensor)
+    assert torch.equal(files.read_tensor(entry), tensor)
 
 
 def test_a_file_of_another_size_is_refused(tmp_path: Path) -> None:
-    entry = part("files").write_tensor(str(tmp_path / "x.bin"), "x", torch.zeros(1000))
-    with pytest.raises(part("failure").Failure, match="does not hold"):
-        part("files").read_tensor({**entry, "shape": [1001]})
+    entry = files.write_tensor(str(tmp_path / "x.bin"), "x", torch.zeros(1000))
+    with pytest.raises(failure.Failure, match="does not hold"):
+        files.read_tensor({**entry, "shape": [1001]})
 
 
 def test_a_full_disk_is_an_error_and_no_threads_stay() -> None:
     n_before = threading.active_count()
-    with pytest.raises(part("failure").EnvironmentFailure, match="cannot write"):
-        part("files").write_tensor("/dev/full", "x", torch.zeros(5000))
+    with pytest.raises(failure.EnvironmentFailure, match="cannot write"):
+        files.write_tensor("/dev/full", "x", torch.zeros(5000))
     assert threading.active_count() == n_before
 
 
@@ -76,13 +61,13 @@ def test_a_gpu_without_pinned_memory_goes_through_ordinary_memory(monkeypatch: p
         return empty(*size, **rest)
 
     monkeypatch.setattr(torch, "empty", refusing)
-    assert [buffer.numel() for buffer in part("transfer")._buffers(OnGpu())] == [1000, 1000, 1000]
+    assert [buffer.numel() for buffer in transfer._buffers(OnGpu())] == [1000, 1000, 1000]
 
 
 @pytest.mark.parametrize("family", ["normal", "constant_rows", "one_hot", "small_integers", "large"])
 def test_large_inputs_are_the_same_for_any_number_of_threads(monkeypatch: pytest.MonkeyPatch, family: str) -> None:
     first = draw(family, (7, 9, 31))
-    monkeypatch.setattr(part("drawing"), "N_THREADS", 1)
+    monkeypatch.setattr(drawing, "N_THREADS", 1)
     assert torch.equal(first, draw(family, (7, 9, 31)))
     assert not torch.equal(first, draw(family, (7, 9, 31), seed=4))
 
@@ -99,4 +84,4 @@ def test_large_inputs_keep_what_makes_their_family() -> None:
 
 
 def draw(family: str, shape: tuple[int, ...], seed: int = 3) -> torch.Tensor:
-    return part("drawing").draw(family, shape, torch.float32, seed, "x")
+    return drawing.draw(family, shape, torch.float32, seed, "x")
