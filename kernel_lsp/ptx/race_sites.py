@@ -40,14 +40,6 @@ def may_signal(blocks: Sequence[Block]) -> bool:
     )
 
 
-def can_be_followed(blocks: Sequence[Block]) -> bool:
-    """Whether all that orders the threads of a kernel is known here: barriers in memory (`mbarrier`), and copies that
-    end when one of those says so, are not."""
-    return not any(
-        one.opcode == "mbarrier" or one.has("mbarrier", "bulk") for block in blocks for one in block.instructions
-    )
-
-
 def is_of_device(fence: Instruction) -> bool:
     """Whether a fence orders for other blocks too."""
     return not fence.has("cta", "proxy")

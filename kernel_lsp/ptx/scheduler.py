@@ -26,7 +26,7 @@ from kernel_lsp.ptx.layout import (
 )
 from kernel_lsp.ptx.native import call_thread, fill, load64, store64
 from kernel_lsp.ptx.race_order import start_races
-from kernel_lsp.ptx.races import settle_store
+from kernel_lsp.ptx.race_stores import settle_store
 from kernel_lsp.ptx.warp_operations import resolve_warp
 
 BLOCK_ID_MASK = (1 << 48) - 1
