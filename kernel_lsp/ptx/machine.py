@@ -14,7 +14,6 @@ from kernel_lsp.ptx.launch_findings import LaunchFindings
 from kernel_lsp.ptx.launch_setup import invalid_launch, launch_setup
 from kernel_lsp.ptx.layout import FIRST_BUFFER_WINDOW, EntryFlag, window_base
 from kernel_lsp.ptx.race_memory import LaunchRaces
-from kernel_lsp.ptx.race_sites import can_be_followed
 from kernel_lsp.ptx.run_request import LaunchResult, RunRequest, RunResult
 from kernel_lsp.ptx.syntax import UnsupportedPtxError
 
@@ -84,7 +83,7 @@ class _Run:
             findings.note_invalid(problem)
         if problem or setup.n_blocks == 0 or setup.n_threads == 0:
             return LaunchResult(Tallies(setup.emitted).counters(setup, 0, findings.user_line), 0)
-        is_watched = self.request.watches_races and not setup.is_clustered and can_be_followed(setup.emitted.blocks)
+        is_watched = self.request.watches_races and not setup.is_clustered
         races = LaunchRaces(setup.emitted, setup.n_blocks, setup.n_threads) if is_watched else None
         self._show_buffers(races)
         launch = LaunchRun(
