@@ -120,7 +120,7 @@ class _Selection:
 
     def __init__(self, names: Names) -> None:
         self.names = names
-        renamed = {target.rpartition(".")[2] for alias, target in names.imported.items()} - names.imported.keys()
+        renamed = {target.rpartition(".")[2] for target in names.imported.values()} - names.imported.keys()
         self.renamed = "".join(f" {name}(" for name in sorted(renamed))
         self.selected: dict[tuple, tuple[Check, ...]] = {}
 
@@ -130,21 +130,28 @@ class _Selection:
         if not text.isascii():
             return tuple(check for check in CHECKS if check.on == "any" or is_hot)
         text += self.renamed
-        key = is_hot, *[word in text for word in _NEEDED_WORDS]
-        selected = self.selected.get(key)
-        if selected is None:
-            present = {word for word in _NEEDED_WORDS if word in text}
-            needing = ((check, [needed.split() for needed in check.needs]) for check in CHECKS)
-            selected = tuple(
-                check
-                for check, needs in needing
-                if (check.on == "any" or is_hot) and not any(map(present.isdisjoint, needs))
-            )
-            self.selected[key] = selected
-        return tuple(check for check in selected if check.pattern is None or check.pattern.search(text) is not None)
+        words, symbols = set(_WORD.findall(text)), text.replace("->", "")
+        present = [word for word in _NEEDED_WORDS if word in words]
+        present += [symbol for symbol in _NEEDED_SYMBOLS if symbol in symbols]
+        key = is_hot, *present
+        if key not in self.selected:
+            self.selected[key] = tuple(_without_others(frozenset(present), is_hot))
+        return tuple(
+            check for check in self.selected[key] if check.pattern is None or check.pattern.search(text) is not None
+        )
 
 
-_NEEDED_WORDS = tuple(sorted({word for check in CHECKS for needed in check.needs for word in needed.split()}))
+def _without_others(present: frozenset[str], is_hot: bool) -> Iterator[Check]:
+    for check in CHECKS:
+        has_words = not any(present.isdisjoint(needed.split()) for needed in check.needs)
+        if has_words and (check.on == "any" or is_hot):
+            yield check
+
+
+_WORD = re.compile(r"\w+")
+_NEEDED = sorted({word for check in CHECKS for needed in check.needs for word in needed.split()})
+_NEEDED_WORDS = tuple(word for word in _NEEDED if _WORD.fullmatch(word))
+_NEEDED_SYMBOLS = tuple(word for word in _NEEDED if not _WORD.fullmatch(word))
 _NOQA = re.compile(r"#\s*noqa\b(?::\s*(?P<codes>[A-Z]+\d+(?:[,\s]+[A-Z]+\d+)*))?", re.IGNORECASE)
 
 

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from kernel_lsp.rules.finding import QuickFix, TextEdit
 from kernel_lsp.rules.pytorch.chains import chains_of
-from kernel_lsp.rules.pytorch.declare import CALLED, HINT, INFORMATION, LOOP_WORDS, WARNING, declare, hit, rewrite
+from kernel_lsp.rules.pytorch.declare import HINT, INFORMATION, LOOP_WORDS, WARNING, declare, hit, rewrite
 from kernel_lsp.rules.pytorch.kinds import (
     CAST_DTYPES,
     CASTS,
@@ -70,7 +70,7 @@ def pointwise_chain(scope: Scope) -> Iterator[Hit]:
     "KL111",
     "repeated-conversion",
     WARNING,
-    pattern=rf"\b(?:to|{'|'.join(_SAME_AGAIN)}){CALLED}",
+    needs=(" ".join(("to", *_SAME_AGAIN)),),
     summary="The same copy or cast twice in a row",
     why="The second does nothing, or copies once more. Remove it.",
     bad="""

@@ -104,6 +104,8 @@ class _Reader:
         self.names = scope.names
         self.kinds = scope.kinds
         self.values: dict[str, Kind] = {}
+        self.kinds_by_name: dict[str, Kind] = {}
+        """What calls give, by the dotted names of their functions."""
         self.inner: list[Definition] = []
         self.has_tensor_parameter = False
         self.returns_tensor = False
@@ -139,30 +141,37 @@ class _Reader:
                     if used.attr in evidence and isinstance(used.value, ast.Name):
                         found.add(used.value.id)
                 elif isinstance(used, ast.Call) and used.args and not isinstance(used.args[0], ast.Constant):
-                    names, is_list = self.tensors_taken(used.func, used.args[0])
+                    names, is_list = self.tensors_taken(used.func, used.args[0], unclear)
                     (lists if is_list else found).update(names)
             if found >= unclear:
                 break
         return dict.fromkeys(lists & unclear, Kind.TENSORS) | dict.fromkeys(found & unclear, Kind.TENSOR)
 
-    def tensors_taken(self, function: ast.expr, first: ast.expr) -> tuple[set[str], bool]:
-        """The names in a call's first argument that must be tensors for it; or the one that must be a list of them."""
-        if self.call_kind_by_name(function) is not Kind.TENSOR:
+    def tensors_taken(self, function: ast.expr, first: ast.expr, unclear: set[str]) -> tuple[set[str], bool]:
+        """The unclear names in a call's first argument that must be tensors for it; or the one that must be a list of
+        them."""
+        is_display = isinstance(first, ast.List | ast.Tuple)
+        names = {part.id for part in first.elts if isinstance(part, ast.Name)} if is_display else _only_name(first)  # type: ignore[attr-defined]
+        names &= unclear
+        if not names or self.call_kind_by_name(function) is not Kind.TENSOR:
             return set(), False
-        name = self.names.dotted(function)
+        name = self.scope.dotted(function)
         name = name.removeprefix("torch.") if name.count(".") == 1 else ""
-        if name in TAKES_NUMBERS:
-            return set(), False
-        if name not in TAKES_TENSORS:
-            return _only_name(first), False
-        if isinstance(first, ast.List | ast.Tuple):
-            return {element.id for element in first.elts if isinstance(element, ast.Name)}, False
-        return ({first.id}, True) if isinstance(first, ast.Name) else (set(), False)
+        if name in TAKES_TENSORS:
+            is_list = isinstance(first, ast.Name)
+            return (names, is_list) if is_display or is_list else (set(), False)
+        return (set(), False) if is_display or name in TAKES_NUMBERS else (names, False)
 
     def call_kind_by_name(self, function: ast.expr) -> Kind:
+        dotted = self.scope.dotted(function)
+        kind = self.kinds_by_name.get(dotted)
+        if kind is None:
+            kind = self.kinds_by_name[dotted] = self.read_kind_by_name(function, dotted)
+        return kind
+
+    def read_kind_by_name(self, function: ast.expr, dotted: str) -> Kind:
         if isinstance(function, ast.Attribute) and isinstance(function.value, ast.Name) and function.value.id == "self":
             return self.submodule_kind(function.attr)
-        dotted = self.names.dotted(function)
         head, _, name = dotted.rpartition(".")
         if head == "torch" and name not in NOT_TENSOR_FUNCTIONS and not name.startswith(("_", "is_")):
             return Kind.TENSOR if name[:1].islower() else Kind.OTHER
@@ -374,7 +383,7 @@ class _Reader:
         kind = self.call_kind_by_name(function)
         if kind is not Kind.TENSOR:
             return kind
-        name = self.names.dotted(function).rpartition(".")[2]
+        name = self.scope.dotted(function).rpartition(".")[2]
         if name in TENSORS_FUNCTIONS or (name in EXTREMA and len(node.args) + len(node.keywords) > 1):
             return Kind.TENSORS if name not in ("max", "min") or not self.is_pairwise(node) else Kind.TENSOR
         return Kind.TENSOR

@@ -101,7 +101,7 @@ def created_then_moved(scope: Scope) -> Iterator[Hit]:
     "constant-in-forward",
     WARNING,
     on="forward",
-    needs=("tensor from_numpy",),
+    needs=("tensor as_tensor from_numpy",),
     summary="A forward copies Python numbers into a new tensor each time",
     why="""
     `torch.tensor([...])` builds the tensor on the CPU from Python objects and copies it to the device at every call.
@@ -141,7 +141,7 @@ def constant_in_forward(scope: Scope) -> Iterator[Hit]:
     "module-in-forward",
     WARNING,
     on="forward",
-    pattern=rf"\b[A-Z]\w*{CALLED}",
+    pattern=rf"[A-Z]\w*{CALLED}",
     summary="A module or parameter is made in a forward",
     why="""
     Its parameters are new at every call: they are never trained, never saved, and allocated and initialized each time.
@@ -218,7 +218,7 @@ def tensor_of_tensor(scope: Scope) -> Iterator[Hit]:
     "KL125",
     "write-to-expanded",
     ERROR,
-    needs=("expand broadcast_to",),
+    needs=(" ".join(_VIEWS),),
     summary="A view made by `expand` is written in place",
     why="""
     In an expanded dim all elements are the same memory: writing in place writes one place several times. PyTorch
@@ -255,7 +255,7 @@ def write_to_expanded(scope: Scope) -> Iterator[Hit]:
     "hard-coded-cuda",
     INFORMATION,
     on="forward",
-    needs=("cuda",),
+    pattern="cuda",
     summary="A forward names the device `cuda`",
     why="""
     The model then fails on the CPU, on a second GPU and on other accelerators. Take the device of an input or a

@@ -65,7 +65,7 @@ def float64_in_forward(scope: Scope) -> Iterator[Hit]:
     "KL131",
     "float64-from-numpy",
     WARNING,
-    needs=("from_numpy tensor", "zeros ones full linspace rand normal uniform"),
+    needs=("from_numpy tensor as_tensor", "zeros ones full linspace rand randn normal uniform"),
     summary="An array of NumPy, float64 by default, becomes a tensor",
     why="""
     `torch.from_numpy` keeps NumPy's float64. Everything that meets the tensor is then computed in double precision or
@@ -337,7 +337,7 @@ def log_of_sum_of_exp(scope: Scope) -> Iterator[Hit]:
     "KL139",
     "compared-with-nan",
     ERROR,
-    pattern=r"[nN][aA][nN]",
+    needs=("nan naN nAn nAN Nan NaN NAn NAN",),
     summary="A comparison with NaN is always false",
     why="NaN is not equal to anything, itself included. Ask with `torch.isnan`.",
     bad="""
@@ -368,7 +368,7 @@ def compared_with_nan(scope: Scope) -> Iterator[Hit]:
     "KL140",
     "loss-of-activated",
     WARNING,
-    needs=("cross_entropy",),
+    needs=("cross_entropy binary_cross_entropy binary_cross_entropy_with_logits",),
     summary="A loss that activates its input gets one that is activated already",
     why="""
     `cross_entropy` takes logits: after a `softmax` it normalizes twice and trains badly. `binary_cross_entropy` after a

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from kernel_lsp.rules.pytorch.declare import CALLED, HINT, INFORMATION, LOOP_WORDS, WARNING, declare, hit
+from kernel_lsp.rules.pytorch.declare import HINT, INFORMATION, LOOP_WORDS, WARNING, declare, hit
 from kernel_lsp.rules.pytorch.kinds import Kind
 from kernel_lsp.rules.pytorch.scopes import Scope, keyword
 from kernel_lsp.rules.rule import Hit
@@ -53,7 +53,7 @@ def host_sync(scope: Scope) -> Iterator[Hit]:
     "tensor-branch",
     WARNING,
     on="forward",
-    pattern=r"\b(?:if|elif|while|assert|and|or|not)\b",
+    needs=("if elif while assert and or not",),
     summary="Python branches on the value of a tensor in a forward",
     why="""
     `if`, `while`, `assert`, `and`, `or`, `not` and `x if c else y` need a Python bool, so the CPU waits for the GPU,
@@ -88,7 +88,7 @@ def tensor_branch(scope: Scope) -> Iterator[Hit]:
     "tensor-to-scalar",
     WARNING,
     on="forward",
-    pattern=rf"\b(?:float|int|bool|complex){CALLED}",
+    needs=("float int bool complex",),
     summary="`float()`, `int()` or `bool()` of a tensor in a forward",
     why="The same wait as `.item()`, in a quieter form. Keep the value in a tensor.",
     bad="""
@@ -198,7 +198,7 @@ def sync_in_loop(scope: Scope) -> Iterator[Hit]:
     "data-dependent-shape",
     INFORMATION,
     on="forward",
-    pattern=r"nonzero|argwhere|masked_select|unique|bincount|where|<|(?<!-)>|[=!]=",
+    needs=(" ".join((*_DYNAMIC_FUNCTIONS, "where < > == !=")),),
     summary="The size of a result depends on values, so the CPU must wait for it",
     why="""
     A boolean mask as an index, `nonzero`, `masked_select`, `unique` and `torch.where` with one argument give as many
@@ -313,7 +313,7 @@ def device_synchronize(scope: Scope) -> Iterator[Hit]:
     "membership-of-tensor",
     HINT,
     on="forward",
-    pattern=r"\bin\b",
+    needs=("in",),
     summary="`in` asks a tensor for a member in a forward",
     why="`value in tensor` compares every element and waits for the answer. Use `(tensor == value).any()` as a tensor.",
     bad="""
