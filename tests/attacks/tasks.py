@@ -77,3 +77,18 @@ def sign_bit_of(x: torch.Tensor) -> torch.Tensor:
 # kernel-lsp: x=f16[80, 96], y=f16[96, 72]
 def matmul_f16(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return x @ y
+
+
+# kernel-lsp: x=f32[64, 250]
+def round_to_even(x: torch.Tensor) -> torch.Tensor:
+    return torch.round(x)
+
+
+# kernel-lsp: x=f32[48, 256]
+def unit_rows(x: torch.Tensor) -> torch.Tensor:
+    return F.normalize(x, dim=-1)
+
+
+# kernel-lsp: x=f32[64, 250]
+def hyperbolic_tangent(x: torch.Tensor) -> torch.Tensor:
+    return torch.tanh(x)

@@ -137,3 +137,8 @@ def angle_of(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 # kernel-lsp: x=f16[80, 96], y=f16[96, 72]
 def matmul_f16(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return x @ y
+
+
+# kernel-lsp: x=f32[64, 250]
+def quantized(x: torch.Tensor) -> torch.Tensor:
+    return torch.clamp(torch.round(x * 16.0), -128, 127).to(torch.int8)
