@@ -98,6 +98,10 @@ BODIES = {
     + "@!%p0 mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%bar], 16;\n"
     + "@!%p0 mbarrier.complete_tx.relaxed.cta.shared::cta.b64 [%bar], 16;\n"
     + "mbarrier.pending_count.b64 %v, %state;\nst.global.b32 [%y], %v;",
+    # Other threads read what one has asked for.
+    "no_wait": SET_UP
+    + f"mov.u32 %c, 512;\n@%p0 bra asked_once;\n{EXPECT}\n{COPY}\nasked_once:\n"
+    + "ld.shared.b32 %v, [%mine];\nst.global.b32 [%y], %v;",
     "missing": EXPECT,
     "nobody": "mbarrier.init.shared::cta.b64 [%bar], 0;",
     "crowd": SET_UP + "mbarrier.arrive.shared::cta.b64 _, [%bar], 2;",
@@ -170,6 +174,14 @@ def test_a_thread_that_drops_out_is_not_waited_for_again(by_hand, order):
     assert ran.findings == []
     # Of the 255 arrivals of the second phase, each of the 128 threads sees what was left before its own.
     assert sorted(ran.arrays["y"][:128]) == list(range(128, 256))
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_a_copy_that_others_do_not_wait_for_is_a_race(by_hand, order):
+    errors = [
+        finding for finding in run(by_hand, "no_wait", thread_order=order).findings if finding["severity"] == "error"
+    ]
+    assert [finding["code"] for finding in errors] == ["race"]
 
 
 @pytest.mark.parametrize(
