@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from itertools import takewhile
 
 from tree_sitter import Node
 
@@ -73,7 +74,7 @@ def strided_access(function: Function) -> Iterator[Hit]:
         meaning = function.meaning(subscript)
         if meaning not in far:
             far[meaning] = _is_far(function, subscript)
-        if not far[meaning] or (text := function.source(subscript)) in reported:
+        if not far[meaning] or (text := function.source(subscript)) in reported or _is_in_tail(function, subscript):
             continue
         array, step = _global_array(function, subscript), growth(function, _index(subscript))
         if array is not None and not _is_wrapped(function, subscript) and not _uses_all_between(function, array, step):
@@ -352,6 +353,15 @@ def _is_far(function: Function, subscript: Node) -> bool:
         return False
     step = growth(function, _index(subscript))
     return step is Stride.VARIABLE or (isinstance(step, int) and abs(step) > MAX_NEIGHBOUR_STRIDE)
+
+
+def _is_in_tail(function: Function, subscript: Node) -> bool:
+    """``if (i + 4 <= n) {...} else for (int k = i; k < n; ++k) y[k] = ...``: one thread does what is left over."""
+    loop = function.loop_around(subscript)
+    if loop is None or loop.type != "for_statement":
+        return False
+    parents = takewhile(lambda parent: parent.type in ("compound_statement", "else_clause"), function.around(loop))
+    return any(parent.type == "else_clause" for parent in parents)
 
 
 def _is_wrapped(function: Function, subscript: Node) -> bool:

@@ -150,7 +150,9 @@ def power_by_constant(function: Function) -> Iterator[Hit]:
         if arguments[0].type == "identifier":
             product = " * ".join([function.source(arguments[0])] * exponent)
             fixes = (rewrite(file, call, f"({product})"),)
-        yield hit(file, call, f"a product of {exponent} factors is one instruction each", *fixes)
+        yield hit(
+            file, call, f"a power takes many instructions, a product of {exponent} factors {exponent - 1}", *fixes
+        )
 
 
 @declare(

@@ -416,8 +416,7 @@ def warp_synchronous(function: Function) -> Iterator[Hit]:
     file = function.file
     steps = [write for write in function.assignments if _is_reduction_step(function, write)]
     for first, second in pairwise(steps):
-        are_next = first.parent is not None and first.parent.next_named_sibling == second.parent
-        if are_next:
+        if _step(function, first).next_named_sibling == _step(function, second):
             yield hit(file, second, "nothing orders this after the line above in other lanes: add `__syncwarp()`")
             break
 
@@ -550,17 +549,36 @@ def _read_without_barrier(function: Function, write: Node, array: Variable) -> N
     if statement is None or statement.type != "expression_statement":
         return None
     written = function.source(write.child_by_field_id(fields.LEFT) or write)
+    exchanged = {function.source(each) for each in within(function.subscripts, statement)}
     following: Node | None = statement
     for _ in range(MAX_STATEMENTS):
         following = following.next_named_sibling if following is not None else None
-        if following is None or following.type not in _PLAIN_STATEMENTS:
+        if following is None:
             return None
+        counted = _counted(function, following, array, written)
+        if counted is not None or following.type not in _PLAIN_STATEMENTS:
+            return counted
         if any(not _is_harmless(function, call) for call in within(function.calls, following)):
             return None
         for read in within(function.subscripts, following):
-            is_other = _shared_array(function, read) is array and function.source(read) != written
+            is_other = _shared_array(function, read) is array and function.source(read) not in exchanged
             if is_other and _is_outermost(function, read) and not _is_written(function, read):
                 return None if _may_be_own_element(function, read, array) else read
+    return None
+
+
+def _counted(function: Function, statement: Node, array: Variable, written: str) -> Node | None:
+    """``atomicAdd(&counts[bin], 1)`` in a statement without a barrier: the element of whichever thread it is."""
+    calls = list(within(function.calls, statement))
+    if any(is_barrier(function, call) for call in calls) or statement.type in LOOPS:
+        return None
+    for call in calls:
+        arguments = function.arguments(call) if function.callee(call).startswith("atomic") else []
+        target = arguments[0].child_by_field_id(fields.ARGUMENT) if arguments else None
+        if target is None or arguments[0].type != "pointer_expression" or _shared_array(function, target) is not array:
+            continue
+        if function.source(target) != written and not _may_be_own_element(function, target, array):
+            return target
     return None
 
 
@@ -613,6 +631,14 @@ def _unprotected_write(function: Function, loop: Node) -> Node | None:
 
 def _is_inside(node: Node, outer: Node) -> bool:
     return outer.start_byte <= node.start_byte and node.end_byte <= outer.end_byte
+
+
+def _step(function: Function, write: Node) -> Node:
+    """The statement, with an ``if (size >= 64)`` that holds it alone."""
+    statement = function.parent(write) or write
+    while (parent := function.parent(statement)) is not None and parent.type == "if_statement":
+        statement = parent
+    return statement
 
 
 def _is_reduction_step(function: Function, write: Node) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from operator import attrgetter
 
 from tree_sitter import Node
@@ -239,7 +240,19 @@ def _spaced_restrict(file: File, parameter: Variable) -> str:
 
 
 def _aliases_on_purpose(kernel: Function) -> bool:
-    return "in place" in kernel.head or "alias" in kernel.head
+    """Where the text says so, or where one pointer becomes another, as two buffers that change places do."""
+    return (
+        "in place" in kernel.head or "alias" in kernel.head or any(map(partial(_renames, kernel), kernel.assignments))
+    )
+
+
+def _renames(kernel: Function, assignment: Node) -> bool:
+    """``a = b`` of pointers, the first of them a parameter."""
+    left = kernel.variable(assignment.child_by_field_id(fields.LEFT))
+    right = kernel.variable(assignment.child_by_field_id(fields.RIGHT))
+    if left is None or right is None or kernel.operator(assignment) != "=":
+        return False
+    return left in kernel.parameters and left.is_pointer and right.is_pointer
 
 
 def _is_only_read(kernel: Function, parameter: Variable) -> bool:

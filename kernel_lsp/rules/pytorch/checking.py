@@ -76,7 +76,11 @@ def _text(node: FunctionNode, module: ParsedModule) -> tuple[str, ...]:
     """The function's lines with the one above, where a pragma may stand."""
     first = max(first_line(node) - 2, 0)
     above = module.lines[first] if first_line(node) >= 2 else ""
-    return (above.strip(), *module.lines[first_line(node) - 1 : node.end_lineno])
+    return (above.strip(), *_lines(node, module))
+
+
+def _lines(node: FunctionNode, module: ParsedModule) -> tuple[str, ...]:
+    return module.lines[first_line(node) - 1 : node.end_lineno]
 
 
 def _fresh_findings(
@@ -94,10 +98,9 @@ def _read(
     node: FunctionNode | ast.Module, owner: ModuleClass | None, module: ParsedModule, selection: _Selection
 ) -> tuple[list[RuleFinding], list[Definition]]:
     """The findings of one scope, and the functions in it. A scope in which no rule can find anything is not read."""
-    is_module = isinstance(node, ast.Module)
-    text = module.text if is_module else "\n".join(module.lines[first_line(node) - 1 : node.end_lineno])
+    text = module.text if isinstance(node, ast.Module) else "\n".join(_lines(node, module))
     checks = selection.checks_for(text, may_be_forward(node, owner, module))
-    if not checks and not is_module and text.count("def") <= 1 and "class" not in text:
+    if not checks and not isinstance(node, ast.Module) and text.count("def") <= 1 and "class" not in text:
         return [], []
     try:
         scope, inner = read_scope(node, owner, module, selection.names)
