@@ -12,6 +12,7 @@ from kernel_lsp.ptx.access_traces import trace
 from kernel_lsp.ptx.layout import (
     ENTRY_BYTES,
     FIRST_CLUSTER_WINDOW,
+    IN_FLIGHT,
     N_ACCESS_SIZES,
     N_WINDOWS,
     SHARED_WINDOW,
@@ -76,7 +77,11 @@ def check_shared(context: int, thread: int, info: int, offset: int) -> int:
 
 def check_shared_written(context: int, thread: int, info: int, offset: int) -> int:
     """A read of shared memory that was never written is noted and goes on: compilers may load early what they then do
-    not use."""
+    not use. One of what is still being copied is an error: compilers do not move loads over the wait for a copy."""
+    shadow = load64(load64(context + Context.LAUNCH) + Launch.SHARED_SHADOW) + offset
+    for index in range(1 << ((info >> Info.LOG2_SHIFT) & 7)):
+        if load8(shadow + index) & IN_FLIGHT:
+            return fault(context, thread, info, offset, FaultKind.COPY_IN_FLIGHT)
     return warn(context, thread, info)
 
 

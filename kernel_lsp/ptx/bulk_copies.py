@@ -1,7 +1,7 @@
 """`mbarrier` objects, and copies of many bytes that report to them.
 
-A copy is done at once, by the thread that asks for it; then its bytes have arrived at the object. What a GPU promises
-only after a wait is therefore there earlier, but other threads see it as early as the order of threads has it.
+A copy is done at once, by the thread that asks for it. What `cp.async` brings is marked until that thread has waited
+for it (`kernel_lsp.ptx.copies_in_flight`); the bytes of a bulk copy have arrived at its object when it is done.
 """
 
 from __future__ import annotations
@@ -9,11 +9,13 @@ from __future__ import annotations
 from kernel_lsp.ptx.barrier_objects import PENDING_SHIFT, PHASE_SHIFT
 from kernel_lsp.ptx.emitter import Emitter, Handler, Site
 from kernel_lsp.ptx.flow import used
-from kernel_lsp.ptx.layout import FaultKind, Info, Status, Thread
+from kernel_lsp.ptx.layout import CopyQueue, FaultKind, Info, Status, Thread
 from kernel_lsp.ptx.memory import copy_async, locate_at, operand_address, space_of
 from kernel_lsp.ptx.syntax import Address, Instruction, Operand, Register, UnsupportedPtxError
 
 OBJECT_BYTES = 8
+ALL_COPIES = -1
+"""As how many groups may be pending after a wait: none, and no copy outside of one."""
 OBJECT_RACE_FLAGS = int(Info.STRONG | Info.NEARBY | Info.ACQUIRES | Info.RELEASES | Info.IN_BLOCK)
 """Who uses an object says what was done before, and gets to know what others have said, as by an atomic operation. Its
 initialisation is a plain store."""
@@ -61,8 +63,22 @@ def copy(e: Emitter, i: Instruction) -> None:
         _arrive_after_copies(e, i)
     elif i.has("bulk"):
         _copy_bulk(e, i)
-    else:
+    elif i.has("ca", "cg"):
         copy_async(e, i)
+        n_bytes = getattr(i.operands[2], "bits", 0)
+        offset = e.op(f"and i64 {operand_address(e, i, i.operands[0])}, {0xFFFFFFFF}")
+        e.op(f"call i64 @copy_started(i64 %context.i, i64 {e.copy_queue()}, i64 {offset}, i64 {n_bytes})")
+    elif i.has("commit_group"):
+        e.copy_queue()
+        n_groups = e.field("%copies", int(CopyQueue.N_GROUPS))
+        n_before = e.op(f"load i64, ptr {n_groups}")
+        e.line(f"store i64 {e.op(f'add i64 1, {n_before}')}, ptr {n_groups}")
+    elif i.has("wait_group"):
+        _end_copies(e, getattr(i.operands[0], "bits", 0))
+    elif i.has("wait_all"):
+        _end_copies(e, ALL_COPIES)
+    else:
+        raise UnsupportedPtxError("this form of cp", i)
 
 
 HANDLERS: dict[str, Handler] = {"mbarrier": barrier_object, "cp": copy}
@@ -139,9 +155,15 @@ def _test(e: Emitter, i: Instruction, address: Operand, phase: Operand) -> None:
 # --- below: copies
 
 
+def _end_copies(e: Emitter, n_pending: int) -> None:
+    """Wait for the thread's copies, but for the last groups."""
+    e.op(f"call i64 @copies_waited(i64 %context.i, i64 {e.copy_queue()}, i64 {n_pending})")
+
+
 def _arrive_after_copies(e: Emitter, i: Instruction) -> None:
     """``cp.async.mbarrier.arrive{.noinc} [p]``: all copies are done. Without ``.noinc`` one more arrival is expected
     before this one comes, so that the object stays as it is."""
+    _end_copies(e, ALL_COPIES)
     count = "1" if i.has("noinc") else "0"
     _call(e, i, "barrier_arrive", _object(e, i, i.operands[0]), count, "0", "0")
 

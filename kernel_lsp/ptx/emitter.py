@@ -17,6 +17,7 @@ from kernel_lsp.ptx.layout import (
     PARAM_WINDOW,
     SHARED_WINDOW,
     WARP_SIZE,
+    CopyQueue,
     FaultKind,
     Info,
     Launch,
@@ -148,6 +149,7 @@ class Emitter(IrText):
         self.batch = WarpBatch()
         self.n_batches = 0
         self.n_matrix_bytes = 0
+        self.has_copies = False
         self.can_spin = _can_spin(self.blocks)
         self.race_flags = race_flags(self.blocks)
         self.maps_addresses = any(i.opcode == "mapa" for block in self.blocks for i in block.instructions)
@@ -270,6 +272,11 @@ class Emitter(IrText):
         """Where a thread leaves what it gives to its warp, and finds what it gets: at least so many bytes."""
         self.n_matrix_bytes = max(self.n_matrix_bytes, n_bytes)
         return "%matrix"
+
+    def copy_queue(self) -> str:
+        """The address of the thread's `CopyQueue`."""
+        self.has_copies = True
+        return self.op("ptrtoint ptr %copies to i64")
 
     # faults and yields
 
@@ -459,7 +466,9 @@ class Emitter(IrText):
         frame = Thread.FRAME + FRAME_SLOT_BYTES * len(self.slots)
         arguments_at = _round_up(frame, 16)
         matrix_at = _round_up(arguments_at + self.arguments.n_bytes, 16)
-        text = "\n".join([*self.head(arguments_at, matrix_at), *self.lines, *self.tail()])
+        copies_at = _round_up(matrix_at + self.n_matrix_bytes, 8)
+        n_copy_bytes = int(CopyQueue.N_BYTES) if self.has_copies else 0
+        text = "\n".join([*self.head(arguments_at, matrix_at, copies_at), *self.lines, *self.tail()])
         return EmittedKernel(
             name=self.kernel.name,
             text=text,
@@ -470,13 +479,13 @@ class Emitter(IrText):
             parameters=tuple((self.parameters.offsets[variable.name], variable) for variable in self.kernel.parameters),
             n_parameter_bytes=self.parameters.n_bytes,
             n_local_bytes=_round_up(self.local.n_bytes, 16),
-            n_frame_bytes=_round_up(matrix_at + self.n_matrix_bytes, 64),
+            n_frame_bytes=_round_up(copies_at + n_copy_bytes, 64),
             can_spin=self.can_spin,
             uses_clusters=self.maps_addresses or _mentions_clusters(self.blocks),
             warp_functions=self.warp_functions,
         )
 
-    def head(self, arguments_at: int, matrix_at: int) -> list[str]:
+    def head(self, arguments_at: int, matrix_at: int, copies_at: int) -> list[str]:
         arguments = (
             "ptr noalias %thread, ptr noalias %counts, ptr noalias readonly %table, ptr noalias readonly %launch"
         )
@@ -487,6 +496,7 @@ class Emitter(IrText):
             "  %thread.i = ptrtoint ptr %thread to i64",
             f"  %arguments = getelementptr i8, ptr %thread, i64 {arguments_at}",
             f"  %matrix = getelementptr i8, ptr %thread, i64 {matrix_at}",
+            f"  %copies = getelementptr i8, ptr %thread, i64 {copies_at}",
             f"  %resume.slot = getelementptr i8, ptr %thread, i64 {int(Thread.RESUME)}",
             f"  %fuel.slot = getelementptr i8, ptr %thread, i64 {int(Thread.FUEL)}",
             "  %fuel = alloca i64",
@@ -497,10 +507,20 @@ class Emitter(IrText):
             held = self.storage[name]
             zero = "0.0" if held in FLOATING else "0"
             lines += [f"  {_slot_name(name)} = alloca {held}", f"  store {held} {zero}, ptr {_slot_name(name)}"]
+        start = ["start:", *self.cleared_copies(), "  br label %b0"]
         if not self.resume_labels:
-            return [*lines, "  br label %b0"]
+            return [*lines, "  br label %start", *start]
         cases = " ".join(f"i64 {index + 1}, label %{label}" for index, label in enumerate(self.resume_labels))
-        return [*lines, "  %resume = load i64, ptr %resume.slot", f"  switch i64 %resume, label %b0 [{cases}]"]
+        resumed = ["  %resume = load i64, ptr %resume.slot", f"  switch i64 %resume, label %start [{cases}]"]
+        return [*lines, *resumed, *start]
+
+    def cleared_copies(self) -> list[str]:
+        """A thread starts without copies."""
+        if not self.has_copies:
+            return []
+        heads = (CopyQueue.N_GROUPS, CopyQueue.HEAD, CopyQueue.TAIL)
+        places = [f"  %copies.{int(at)} = getelementptr i8, ptr %copies, i64 {int(at)}" for at in heads]
+        return [*places, *(f"  store i64 0, ptr %copies.{int(at)}" for at in heads)]
 
     def tail(self) -> list[str]:
         return [

@@ -158,6 +158,9 @@ def describe(fault: Fault, memory: MemoryMap) -> tuple[str, str]:
         return "incomplete-warp", _describe_warp(fault)
     if fault.kind == FaultKind.BULK_SIZE:
         return "misaligned-access", f"copies {fault.address} bytes at once, not a multiple of {fault.site.n_bytes}"
+    if fault.kind == FaultKind.COPY_IN_FLIGHT:
+        place = f"at byte {fault.address} of shared memory"
+        return "copy-in-flight", f"{_verb(fault.site)} {place}, which an asynchronous copy may not have brought yet"
     if fault.kind in _BARRIER_MESSAGES:
         return "barrier-object", _BARRIER_MESSAGES[fault.kind].format(fault.address)
     if fault.kind in (FaultKind.MATRIX_ADDRESS, FaultKind.MATRIX_STRIDE):

@@ -23,6 +23,7 @@ from kernel_lsp.ptx import (
     clusters,
     conversion,
     cooperation,
+    copies_in_flight,
     floating,
     integer,
     matrices,
@@ -63,6 +64,7 @@ NATIVE_FUNCTIONS = (
     *cluster_scheduler.FUNCTIONS,
     *warp_matrices.FUNCTIONS,
     *barrier_objects.FUNCTIONS,
+    *copies_in_flight.FUNCTIONS,
 )
 """What every run needs to be fast."""
 RARE_FUNCTIONS = (*access_faults.FUNCTIONS, *races.FUNCTIONS, *race_order.FUNCTIONS, *race_signals.FUNCTIONS)
@@ -73,6 +75,7 @@ LIBM_FUNCTIONS = (
 )
 """What LLVM may call for operations that the CPU lacks."""
 SLOW_CHECKS = ("check", "check_shared", "check_shared_written", "check_cluster_step")
+CALLED_BY_KERNELS = {**barrier_objects.CALLED_BY_KERNELS, **copies_in_flight.CALLED_BY_KERNELS}
 SCHEDULER_PASSES = ("sroa", "instruction_combine", "simplify_cfg")
 KERNEL_PASSES = (
     "always_inliner",
@@ -134,7 +137,7 @@ class Compiler:
         self.run_cluster = self._scheduler.get_function_address("run_cluster")
         self.number_threads = self._scheduler.get_function_address("number_threads")
         self.run_block = self._scheduler.get_function_address("run_block")
-        for name in (*SLOW_CHECKS, *barrier_objects.CALLED_BY_KERNELS):
+        for name in (*SLOW_CHECKS, *CALLED_BY_KERNELS):
             llvm.add_symbol(name, self._scheduler.get_function_address(name))
 
     def load(self, text: str) -> LoadedModule:
@@ -207,7 +210,7 @@ def _module_text(kernels: list[EmittedKernel]) -> str:
         "declare i64 @check_cluster_step(i64, i64, i64, i64)\n"
         "declare i64 @fault(i64, i64, i64, i64, i64)\n"
     )
-    for name, n_arguments in barrier_objects.CALLED_BY_KERNELS.items():
+    for name, n_arguments in CALLED_BY_KERNELS.items():
         declarations += f"declare i64 @{name}({', '.join(['i64'] * n_arguments)})\n"
     return declarations + prelude_for(body) + body + MODULE_FLAGS
 

@@ -37,6 +37,8 @@ WRITTEN_SUFFIX = ".written"
 """Of the file with the shadow of an output: one byte per byte, `INITIALISED` (by a fill) and `WRITTEN_BY_KERNEL`."""
 SHADOW_STORE = INITIALISED | WRITTEN_BY_KERNEL
 """What a store leaves in each shadow byte."""
+IN_FLIGHT = 4
+"""In a shadow byte of shared memory: an asynchronous copy may not have brought it yet."""
 
 MAX_PARAMETER_BYTES = 32764  # sm_70 and newer, PTX ISA 8.1
 N_BARRIERS = 16
@@ -105,6 +107,19 @@ class Thread(IntEnum):
     CLUSTER_STEP = 128
     """Twice the cluster barriers that the thread has passed, and one more from its arrival to the end of its wait."""
     FRAME = 136
+
+
+class CopyQueue(IntEnum):
+    """A thread's asynchronous copies that it has not waited for (`kernel_lsp.ptx.copies_in_flight`)."""
+
+    N_GROUPS = 0
+    """Committed so far."""
+    HEAD = 8
+    TAIL = 16
+    COPIES = 24
+    N_COPIES = 64
+    """More than any pipeline has in flight in one thread."""
+    N_BYTES = 24 + 8 * 64
 
 
 class Launch(IntEnum):
@@ -273,6 +288,8 @@ class FaultKind(IntEnum):
     """More arrivals than the phase of an `mbarrier` expects."""
     BARRIER_BYTES = 23
     """More bytes than an `mbarrier` can count."""
+    COPY_IN_FLIGHT = 25
+    """A read of bytes that `cp.async` may not have brought yet."""
     BULK_SIZE = 24
     """A bulk copy of a size that is no multiple of 16 bytes."""
 

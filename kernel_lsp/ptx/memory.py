@@ -81,9 +81,7 @@ def atomic(e: Emitter, i: Instruction) -> None:
 
 
 def copy_async(e: Emitter, i: Instruction) -> None:
-    """`cp.async`: the copy is done at once. Commits and waits then have nothing to do."""
-    if not i.has("ca", "cg"):
-        return
+    """``cp.async.ca [d], [s], size{, source size}``: the copy is done at once."""
     target, source, size = i.operands[:3]
     if not isinstance(size, Immediate):
         raise UnsupportedPtxError("a copy of unknown size", i)

@@ -40,6 +40,10 @@ EXPLANATIONS = {
         A matrix instruction (`wmma`, `mma`, `ldmatrix`, `stmatrix`) is one of the whole warp: all 32 lanes must execute
         it, with the same address and leading dimension for `wmma`. Return from a kernel by whole warps, and make blocks
         of a multiple of 32 threads.""",
+    "copy-in-flight": """
+        Shared memory is read that an asynchronous copy (`cp.async`, `__pipeline_memcpy_async`, `cuda::memcpy_async`) may
+        not have filled yet. The thread that asked for the copy must commit it and wait for its group first, and
+        `__syncthreads()` must follow before other threads read.""",
     "barrier-object": """
         An `mbarrier` (`cuda::barrier`, `cuda::pipeline`) is used in a way that has no meaning: before one thread has
         initialised it and a `__syncthreads()` has told the others, for more arrivals than it was initialised with, or
