@@ -228,13 +228,13 @@ def run(executor, name, thread_order="reverse", **changes):
     )
 
 
-@pytest.mark.parametrize("order", ["forward", "reverse", "random"])
+@pytest.mark.parametrize("order", ["forward", "reverse"])
 @pytest.mark.parametrize("name", RACES)
-def test_accesses_that_nothing_orders_are_a_race_in_every_order_of_threads(executor, name, order):
+def test_accesses_that_nothing_orders_are_a_race_in_either_order_of_threads(executor, name, order):
     assert "race" in {finding["code"] for finding in run(executor, f"race_{name}", order).findings}
 
 
-@pytest.mark.parametrize("order", ["forward", "reverse", "random"])
+@pytest.mark.parametrize("order", ["forward", "reverse"])
 @pytest.mark.parametrize("name", ORDERED)
 def test_what_is_ordered_or_cannot_differ_is_no_race(executor, name, order):
     assert run(executor, f"ok_{name}", order).findings == []
