@@ -396,3 +396,70 @@ def codes(text: str) -> list[str]:
 
 def in_kernel(body: str) -> list[str]:
     return codes(KERNEL.format(body=textwrap.indent(body, "    ") + "\n"))
+
+
+# --- idioms that engineers write
+
+SCAN_STEP = """
+int a = 2 * threadIdx.x, b = a + 1;
+float t = tile[a];
+tile[a] = tile[b];
+tile[b] += t;
+"""
+COUNT = """
+tile[threadIdx.x] = 0.0f;
+int i = blockIdx.x * blockDim.x + threadIdx.x;
+if (i < n) atomicAdd(&tile[int(x[i])], 1.0f);
+"""
+TAIL = """
+int i = (blockIdx.x * blockDim.x + threadIdx.x) * 4;
+if (i + 4 <= n) {
+    *reinterpret_cast<float4*>(out + i) = *reinterpret_cast<const float4*>(x + i);
+} else {
+    for (int k = i; k < n; ++k) out[k] = x[k];
+}
+"""
+REDUCE = """
+template <int SIZE>
+__device__ void reduce(volatile float* data, int t) {
+    if (SIZE >= 64) data[t] += data[t + 32];
+    if (SIZE >= 32) data[t] += data[t + 16];
+}
+"""
+SWAP = """
+__global__ void k(float* a, float* b, int n) {
+    float* t = a;
+    a = b;
+    b = t;
+    a[0] = b[n];
+}
+"""
+
+
+def in_shared(body: str) -> list[str]:
+    """Without what is said of parameters that are not used."""
+    return [code for code in in_kernel(f"__shared__ float tile[256];{body}") if code != "KL242"]
+
+
+def test_elements_that_a_thread_exchanges_are_its_own() -> None:
+    assert in_shared(SCAN_STEP) == []
+    assert in_shared(SCAN_STEP.replace("tile[a] = tile[b];", "tile[a] = 0.0f;")) == ["KL207"]
+
+
+def test_counting_in_shared_memory_waits_until_all_of_it_is_cleared() -> None:
+    assert in_shared(COUNT) == ["KL207"]
+    assert in_shared(COUNT.replace("int i", "__syncthreads();\nint i")) == []
+    assert in_shared(COUNT.replace("int(x[i])", "threadIdx.x")) == []
+
+
+def test_what_one_thread_does_at_the_end_is_not_strided() -> None:
+    assert in_kernel(TAIL) == []
+
+
+def test_a_warp_s_steps_under_conditions_of_a_template_are_steps_all_the_same() -> None:
+    assert codes(REDUCE) == ["KL209"]
+
+
+def test_pointers_that_change_places_are_not_to_be_restricted() -> None:
+    assert "KL240" not in codes(SWAP)
+    assert "KL240" in codes(SWAP.replace("    a = b;\n", "    a += n;\n"))
