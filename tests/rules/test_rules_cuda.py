@@ -462,4 +462,4 @@ def test_a_warp_s_steps_under_conditions_of_a_template_are_steps_all_the_same() 
 
 def test_pointers_that_change_places_are_not_to_be_restricted() -> None:
     assert "KL240" not in codes(SWAP)
-    assert "KL240" in codes(SWAP.replace("    a = b;\n", "    a += n;\n"))
+    assert "KL240" in codes(SWAP.replace("    a = b;\n    b = t;\n", "    a += n;\n"))
