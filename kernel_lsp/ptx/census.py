@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 from kernel_lsp.ptx.clusters import is_mapped_access
-from kernel_lsp.ptx.emitter import MATRIX_OPCODES
 from kernel_lsp.ptx.flow import Block
+from kernel_lsp.ptx.kernel_traits import MATRIX_OPCODES
 from kernel_lsp.ptx.layout import WARP_SIZE
 from kernel_lsp.ptx.matrices import MATRIX_BYTES, loaded_fragment, n_matrices, product_of
 from kernel_lsp.ptx.syntax import WIDTH_BITS, Instruction

@@ -8,10 +8,11 @@ which decides, traces and records.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from kernel_lsp.ptx.flow import CARRY, Block, build_blocks, defined, live_after, used
 from kernel_lsp.ptx.ir_text import IrText
+from kernel_lsp.ptx.kernel_traits import MATRIX_OPCODES, can_spin, ended_by, may_yield, meets_others, mentions_clusters
 from kernel_lsp.ptx.layout import (
     ENTRY_BYTES,
     PARAM_WINDOW,
@@ -20,13 +21,13 @@ from kernel_lsp.ptx.layout import (
     CopyQueue,
     FaultKind,
     Info,
-    Launch,
     Operation,
     Status,
     Thread,
     window_base,
 )
-from kernel_lsp.ptx.race_sites import STRONG_MODIFIERS, race_flags
+from kernel_lsp.ptx.race_sites import race_flags
+from kernel_lsp.ptx.special_registers import special_register
 from kernel_lsp.ptx.syntax import (
     WIDTH_BITS,
     Function,
@@ -39,11 +40,11 @@ from kernel_lsp.ptx.syntax import (
     UnsupportedPtxError,
     Variable,
 )
+from kernel_lsp.ptx.variable_places import Places, SharedLayout, round_up, shared_layout
 from kernel_lsp.ptx.warp_batches import WarpBatch
 from kernel_lsp.ptx.warp_matrices import ALL_LANES
 
 FRAME_SLOT_BYTES = 8
-DYNAMIC_SHARED_ALIGN = 16
 INTEGER_BITS = {"i1": 1, "i8": 8, "i16": 16, "i32": 32, "i64": 64, "i128": 128}
 FLOATING = {"float": "i32", "double": "i64"}
 
@@ -57,15 +58,6 @@ class Site:
     n_bytes: int = 0
     is_read: bool = False
     is_write: bool = False
-
-
-@dataclass(frozen=True)
-class SharedLayout:
-    """Offsets of a kernel's shared variables. Dynamic shared memory starts at `n_static_bytes`."""
-
-    offsets: dict[str, int]
-    n_static_bytes: int
-    has_dynamic: bool
 
 
 @dataclass
@@ -110,19 +102,6 @@ def emit_kernel(
     return emitter.finish()
 
 
-@dataclass
-class _Places:
-    """Byte offsets of variables in one space."""
-
-    offsets: dict[str, int] = field(default_factory=dict)
-    n_bytes: int = 0
-
-    def add(self, variable: Variable) -> None:
-        start = _round_up(self.n_bytes, max(1, variable.align))
-        self.offsets[variable.name] = start
-        self.n_bytes = start + variable.n_bytes
-
-
 class Emitter(IrText):
     """State of one kernel's translation, and the operations that instruction handlers are written in."""
 
@@ -130,8 +109,8 @@ class Emitter(IrText):
         super().__init__()
         self.kernel, self.symbols = kernel, symbols
         self.blocks = build_blocks(kernel)
-        self.shared = _shared_layout(kernel, shared_variables)
-        self.parameters, self.local, self.arguments = _Places(), _Places(), _Places()
+        self.shared = shared_layout(kernel, shared_variables)
+        self.parameters, self.local, self.arguments = Places(), Places(), Places()
         for variable in kernel.parameters:
             self.parameters.add(variable)
         for variable in kernel.variables:
@@ -150,7 +129,7 @@ class Emitter(IrText):
         self.n_batches = 0
         self.n_matrix_bytes = 0
         self.has_copies = False
-        self.can_spin = _can_spin(self.blocks)
+        self.can_spin = can_spin(self.blocks)
         self.race_flags = race_flags(self.blocks)
         self.maps_addresses = any(i.opcode == "mapa" for block in self.blocks for i in block.instructions)
         """Whether an address of shared memory may be another block's."""
@@ -222,42 +201,7 @@ class Emitter(IrText):
 
     def special(self, name: str) -> str:
         """A special register as i32, or i64 when its name ends in 64."""
-        if name in _LAUNCH_REGISTERS:
-            return self.op(f"trunc i64 {self.launch_field(_LAUNCH_REGISTERS[name])} to i32")
-        if name in _THREAD_REGISTERS:
-            return self.op(f"trunc i64 {self.thread_field(_THREAD_REGISTERS[name])} to i32")
-        if name == "%smid":
-            return self.multiprocessor()
-        if name in _CONSTANT_REGISTERS:
-            return str(_CONSTANT_REGISTERS[name])
-        index = self.op(f"trunc i64 {self.thread_field(Thread.INDEX)} to i32")
-        if name == "%laneid":
-            return self.op(f"and i32 {index}, 31")
-        if name == "%warpid":
-            return self.op(f"lshr i32 {index}, 5")
-        if name.startswith("%lanemask_"):
-            return self.lane_mask(name.removeprefix("%lanemask_"), self.op(f"and i32 {index}, 31"))
-        if name in ("%clock", "%clock64", "%globaltimer", "%globaltimer_lo", "%clock_hi"):
-            elapsed = self.op(f"sub i64 {1 << 62}, {self.op('load i64, ptr %fuel')}")
-            return elapsed if name == "%clock64" else self.op(f"trunc i64 {elapsed} to i32")
-        raise UnsupportedPtxError(f"the special register {name}")
-
-    def multiprocessor(self) -> str:
-        """Blocks are spread over as many as a GPU has, in no order that a kernel could rely on."""
-        block = "0"
-        for axis, factor in zip("xyz", SPREADING_FACTORS, strict=True):
-            index = self.op(f"trunc i64 {self.launch_field(_LAUNCH_REGISTERS[f'%ctaid.{axis}'])} to i32")
-            block = self.op(f"add i32 {block}, {self.op(f'mul i32 {index}, {factor}')}")
-        return self.op(f"urem i32 {self.op(f'lshr i32 {block}, 16')}, {N_MULTIPROCESSORS}")
-
-    def lane_mask(self, which: str, lane: str) -> str:
-        bit = self.op(f"shl i32 1, {lane}")
-        below = self.op(f"sub i32 {bit}, 1")
-        up_to = self.op(f"or i32 {bit}, {below}")
-        masks = {"eq": bit, "lt": below, "le": up_to}
-        if which in masks:
-            return masks[which]
-        return self.op(f"xor i32 -1, {up_to if which == 'gt' else below}")
+        return special_register(self, name)
 
     def launch_field(self, field_offset: int) -> str:
         return self.op(f"load i64, ptr {self.field('%launch', field_offset)}")
@@ -361,7 +305,7 @@ class Emitter(IrText):
     def emit_block(self, block: Block, handlers: dict[str, Handler]) -> None:
         self.begin(f"b{block.index}")
         self.count(block)
-        self.live = dict(enumerate(live_after(block))) if _may_yield(block) else {}
+        self.live = dict(enumerate(live_after(block))) if may_yield(block) else {}
         for position, instruction in enumerate(block.instructions):
             self.position = position
             if instruction.opcode not in MATRIX_OPCODES:
@@ -376,7 +320,7 @@ class Emitter(IrText):
             except (ValueError, KeyError, IndexError, AttributeError) as error:
                 # A form that the handler did not foresee: it cannot be run, and that is all there is to say.
                 raise UnsupportedPtxError(f"this form ({error})", instruction) from None
-        self.end_batch(block.live_out | _ended_by(block))
+        self.end_batch(block.live_out | ended_by(block))
         self.end_block(block)
 
     def settle(self, instruction: Instruction) -> None:
@@ -384,7 +328,7 @@ class Emitter(IrText):
         if not self.batch.steps:
             return
         touched = {*used(instruction), *defined(instruction)}
-        if _meets_others(instruction) or not touched.isdisjoint(self.batch.held):
+        if meets_others(instruction) or not touched.isdisjoint(self.batch.held):
             self.end_batch(self.live[self.position] | touched)
 
     def end_batch(self, live: frozenset[str]) -> None:
@@ -450,7 +394,7 @@ class Emitter(IrText):
         self.begin(empty)
         if self.can_spin:
             last = block.terminator or (block.instructions[-1] if block.instructions else None)
-            self.yield_to_scheduler(last, block.live_out | _ended_by(block), Status.OUT_OF_FUEL)
+            self.yield_to_scheduler(last, block.live_out | ended_by(block), Status.OUT_OF_FUEL)
             self.line(f"br label %{fine}")
         else:
             self.save_fuel()
@@ -464,9 +408,9 @@ class Emitter(IrText):
         for block in self.blocks:
             assert all(target < len(self.blocks) for target in block.targets)
         frame = Thread.FRAME + FRAME_SLOT_BYTES * len(self.slots)
-        arguments_at = _round_up(frame, 16)
-        matrix_at = _round_up(arguments_at + self.arguments.n_bytes, 16)
-        copies_at = _round_up(matrix_at + self.n_matrix_bytes, 8)
+        arguments_at = round_up(frame, 16)
+        matrix_at = round_up(arguments_at + self.arguments.n_bytes, 16)
+        copies_at = round_up(matrix_at + self.n_matrix_bytes, 8)
         n_copy_bytes = int(CopyQueue.N_BYTES) if self.has_copies else 0
         text = "\n".join([*self.head(arguments_at, matrix_at, copies_at), *self.lines, *self.tail()])
         return EmittedKernel(
@@ -478,10 +422,10 @@ class Emitter(IrText):
             shared=self.shared,
             parameters=tuple((self.parameters.offsets[variable.name], variable) for variable in self.kernel.parameters),
             n_parameter_bytes=self.parameters.n_bytes,
-            n_local_bytes=_round_up(self.local.n_bytes, 16),
-            n_frame_bytes=_round_up(copies_at + n_copy_bytes, 64),
+            n_local_bytes=round_up(self.local.n_bytes, 16),
+            n_frame_bytes=round_up(copies_at + n_copy_bytes, 64),
             can_spin=self.can_spin,
-            uses_clusters=self.maps_addresses or _mentions_clusters(self.blocks),
+            uses_clusters=self.maps_addresses or mentions_clusters(self.blocks),
             warp_functions=self.warp_functions,
         )
 
@@ -545,104 +489,6 @@ def entry_offset(window: int) -> int:
 
 
 # --- below
-
-_LAUNCH_REGISTERS = {
-    "%ctaid.x": Launch.CTAID_X,
-    "%ctaid.y": Launch.CTAID_Y,
-    "%ctaid.z": Launch.CTAID_Z,
-    "%nctaid.x": Launch.NCTAID_X,
-    "%nctaid.y": Launch.NCTAID_Y,
-    "%nctaid.z": Launch.NCTAID_Z,
-    "%ntid.x": Launch.NTID_X,
-    "%ntid.y": Launch.NTID_Y,
-    "%ntid.z": Launch.NTID_Z,
-    "%clusterid.x": Launch.CLUSTERID_X,
-    "%clusterid.y": Launch.CLUSTERID_Y,
-    "%clusterid.z": Launch.CLUSTERID_Z,
-    "%nclusterid.x": Launch.NCLUSTERID_X,
-    "%nclusterid.y": Launch.NCLUSTERID_Y,
-    "%nclusterid.z": Launch.NCLUSTERID_Z,
-    "%cluster_ctaid.x": Launch.CLUSTER_CTAID_X,
-    "%cluster_ctaid.y": Launch.CLUSTER_CTAID_Y,
-    "%cluster_ctaid.z": Launch.CLUSTER_CTAID_Z,
-    "%cluster_nctaid.x": Launch.CLUSTER_NCTAID_X,
-    "%cluster_nctaid.y": Launch.CLUSTER_NCTAID_Y,
-    "%cluster_nctaid.z": Launch.CLUSTER_NCTAID_Z,
-    "%cluster_ctarank": Launch.CLUSTER_RANK,
-    "%cluster_nctarank": Launch.CLUSTER_N_BLOCKS,
-    "%is_explicit_cluster": Launch.IS_EXPLICIT_CLUSTER,
-    "%dynamic_smem_size": Launch.DYNAMIC_SHARED_BYTES,
-    "%total_smem_size": Launch.SHARED_BYTES,
-}
-N_MULTIPROCESSORS = 132  # of an H200
-SPREADING_FACTORS = (2654435761, 2246822519, 3266489917)
-"""Odd numbers with bits all over; they spread consecutive blocks over the multiprocessors."""
-_THREAD_REGISTERS = {"%tid.x": Thread.TID_X, "%tid.y": Thread.TID_Y, "%tid.z": Thread.TID_Z}
-_CONSTANT_REGISTERS = {
-    "%nsmid": N_MULTIPROCESSORS,
-    "%gridid": 1,
-    "%nwarpid": 64,
-}
-YIELDING_OPCODES = frozenset(["bar", "barrier", "shfl", "vote", "match", "activemask", "redux", "elect", "mbarrier"])
-MATRIX_OPCODES = frozenset(["mma", "wmma", "ldmatrix", "stmatrix", "movmatrix"])
-
-
-def _meets_others(instruction: Instruction) -> bool:
-    """Whether others may see what it does, or do what it sees: then matrix instructions before it come first."""
-    if instruction.opcode == "ld":
-        return not instruction.has("global", "param", "const", "local")
-    return instruction.opcode in YIELDING_OPCODES or instruction.opcode in ("st", "atom", "red", "cp")
-
-
-def _may_yield(block: Block) -> bool:
-    return any(instruction.opcode in YIELDING_OPCODES | MATRIX_OPCODES for instruction in block.instructions)
-
-
-def _ended_by(block: Block) -> frozenset[str]:
-    """The registers by which the end of the block is chosen."""
-    deciding = (block.guard.register if block.guard else None, block.selector)
-    return frozenset(register.name for register in deciding if register is not None)
-
-
-def _can_spin(blocks: list[Block]) -> bool:
-    """Whether a loop may wait for another thread: then it must give way."""
-    instructions = [instruction for block in blocks for instruction in block.instructions]
-    if any(one.opcode == "mbarrier" and one.has("test_wait", "try_wait") for one in instructions):
-        return True
-    has_loop = any(target <= block.index for block in blocks for target in block.targets)
-    return has_loop and any(
-        instruction.opcode == "atom" or (instruction.opcode == "ld" and instruction.has(*STRONG_MODIFIERS))
-        for block in blocks
-        for instruction in block.instructions
-    )
-
-
-def _mentions_clusters(blocks: list[Block]) -> bool:
-    """Whether an instruction is about clusters: then the blocks of one must run together."""
-    return any(
-        instruction.opcode == "getctarank"
-        # Fences, copies and barriers name the cluster also where they mean the own block.
-        or (instruction.opcode not in ("cp", "fence", "mbarrier") and "cluster" in instruction.text)
-        for block in blocks
-        for instruction in block.instructions
-    )
-
-
-def _shared_layout(kernel: Function, module_variables: Sequence[Variable]) -> SharedLayout:
-    places, dynamic = _Places(), []
-    for variable in (*module_variables, *kernel.variables):
-        if variable.space != "shared":
-            continue
-        if variable.is_extern:
-            dynamic.append(variable.name)
-        else:
-            places.add(variable)
-    n_static = _round_up(places.n_bytes, DYNAMIC_SHARED_ALIGN) if dynamic else places.n_bytes
-    return SharedLayout({**places.offsets, **dict.fromkeys(dynamic, n_static)}, n_static, bool(dynamic))
-
-
-def _round_up(value: int, multiple: int) -> int:
-    return -(-value // multiple) * multiple
 
 
 def _slot_name(name: str) -> str:

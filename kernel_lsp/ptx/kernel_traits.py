@@ -1,0 +1,51 @@
+"""What kinds of instructions a kernel has: those at which threads wait, may wait, or meet others."""
+
+from __future__ import annotations
+
+from kernel_lsp.ptx.flow import Block
+from kernel_lsp.ptx.race_sites import STRONG_MODIFIERS
+from kernel_lsp.ptx.syntax import Instruction
+
+YIELDING_OPCODES = frozenset(["bar", "barrier", "shfl", "vote", "match", "activemask", "redux", "elect", "mbarrier"])
+MATRIX_OPCODES = frozenset(["mma", "wmma", "ldmatrix", "stmatrix", "movmatrix"])
+
+
+def meets_others(instruction: Instruction) -> bool:
+    """Whether others may see what it does, or do what it sees: then matrix instructions before it come first."""
+    if instruction.opcode == "ld":
+        return not instruction.has("global", "param", "const", "local")
+    return instruction.opcode in YIELDING_OPCODES or instruction.opcode in ("st", "atom", "red", "cp")
+
+
+def may_yield(block: Block) -> bool:
+    return any(instruction.opcode in YIELDING_OPCODES | MATRIX_OPCODES for instruction in block.instructions)
+
+
+def ended_by(block: Block) -> frozenset[str]:
+    """The registers by which the end of the block is chosen."""
+    deciding = (block.guard.register if block.guard else None, block.selector)
+    return frozenset(register.name for register in deciding if register is not None)
+
+
+def can_spin(blocks: list[Block]) -> bool:
+    """Whether a loop may wait for another thread: then it must give way."""
+    instructions = [instruction for block in blocks for instruction in block.instructions]
+    if any(one.opcode == "mbarrier" and one.has("test_wait", "try_wait") for one in instructions):
+        return True
+    has_loop = any(target <= block.index for block in blocks for target in block.targets)
+    return has_loop and any(
+        instruction.opcode == "atom" or (instruction.opcode == "ld" and instruction.has(*STRONG_MODIFIERS))
+        for block in blocks
+        for instruction in block.instructions
+    )
+
+
+def mentions_clusters(blocks: list[Block]) -> bool:
+    """Whether an instruction is about clusters: then the blocks of one must run together."""
+    return any(
+        instruction.opcode == "getctarank"
+        # Fences, copies and barriers name the cluster also where they mean the own block.
+        or (instruction.opcode not in ("cp", "fence", "mbarrier") and "cluster" in instruction.text)
+        for block in blocks
+        for instruction in block.instructions
+    )
