@@ -1,5 +1,5 @@
 // Attack: Parentheses deeper than a recursive reader goes.
-// Caught: build_failed timed_out
+// Caught: build_failed timed_out mismatch
 // kernel-lsp: 1
 // task: tasks.py::double
 // op: double(x: f32[B, N]) -> (out: f32[B, N])

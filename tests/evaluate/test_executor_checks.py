@@ -1,0 +1,70 @@
+"""A slow kernel is run on its smallest cases before time is up, and the verdict says what was left out."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from kernel_lsp.core.verdict import CaseResult
+from kernel_lsp.evaluate import executor_checks
+from kernel_lsp.evaluate.cases import Case
+from kernel_lsp.evaluate.cpu import CaseRun, Skipped
+from kernel_lsp.evaluate.executor_checks import FULL_BUDGET_S, MIN_CASES, REST_BUDGET_S, ExecutorChecks
+from kernel_lsp.evaluate.progress import Plan, Progress
+
+
+class SlowDevice:
+    """Takes so many seconds of a clock of its own for a large case, a tenth of a second for a small one."""
+
+    def __init__(self, large_s: float) -> None:
+        self.now_s, self.ran = 0.0, list[str]()
+        self._large_s = large_s
+
+    async def profile(self, *_: Any) -> Skipped:
+        return Skipped("not here")
+
+    async def run_case(self, _executor: Any, _built: Any, bound: Any, case: Case, *_: Any) -> CaseRun:
+        self.now_s += self._large_s if bound.tensors[0].n_elements > 100 else 0.1
+        self.ran.append(case.family)
+        result = CaseResult(operation="f", family=case.family, shapes={}, n_blocks=1, n_blocks_run=1, errors=())
+        return CaseRun(result, (), 1)
+
+
+def _plan() -> Plan:
+    """Twenty large cases, then small ones."""
+    sizes = [1000] * 20 + [10] * 5
+    return [
+        (
+            Case("forward", (), f"{n}-{position}", 0, "forward"),
+            SimpleNamespace(name="f", steps=(), tensors=[SimpleNamespace(n_elements=n)]),  # type: ignore[misc]
+        )
+        for position, n in enumerate(sizes)
+    ]
+
+
+async def _ran(large_s: float, monkeypatch: pytest.MonkeyPatch) -> tuple[SlowDevice, Progress]:
+    device, progress = SlowDevice(large_s), Progress("c")
+    monkeypatch.setattr(executor_checks, "time", SimpleNamespace(monotonic=lambda: device.now_s))
+    none: Any = None
+    found = await ExecutorChecks(none, device, none).check(none, none, none, _plan(), progress)  # type: ignore[arg-type]
+    assert found is None
+    return device, progress
+
+
+async def test_every_case_of_a_fast_kernel_is_run_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    device, progress = await _ran(0.1, monkeypatch)
+    assert device.ran == [case.family for case, _ in _plan()]
+    assert progress.notes == ["forward: not profiled: not here"]
+
+
+async def test_small_cases_of_a_slow_kernel_are_run_when_its_time_is_spent(monkeypatch: pytest.MonkeyPatch) -> None:
+    device, progress = await _ran(FULL_BUDGET_S / 5, monkeypatch)
+    assert {family for family in device.ran if family.startswith("10-")} == {f"10-{n}" for n in range(20, 25)}
+    assert "more input families were not run (time)" in progress.notes[-1]
+
+
+async def test_a_very_slow_kernel_has_its_least_cases_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    device, _ = await _ran(FULL_BUDGET_S + REST_BUDGET_S, monkeypatch)
+    assert len(device.ran) == MIN_CASES
