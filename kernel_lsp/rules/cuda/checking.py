@@ -12,7 +12,7 @@ from time import monotonic
 
 from tree_sitter import Node
 
-from kernel_lsp.rules.cuda import access, arithmetic, barriers, host, launches, signature
+from kernel_lsp.rules.cuda import access, arithmetic, barriers, bounds, host, launches, shared, signature, warps
 from kernel_lsp.rules.cuda.facts import FileFacts, FunctionFacts, function_facts, has_launch_bounds, read_plan
 from kernel_lsp.rules.cuda.model import Function, read_function
 from kernel_lsp.rules.cuda.outline import CudaFile, Definition, read_outline
@@ -21,7 +21,7 @@ from kernel_lsp.rules.finding import RuleFinding, in_order
 from kernel_lsp.rules.pausing import uncollected
 from kernel_lsp.rules.rule import Check, checks_in
 
-FUNCTION_CHECKS = checks_in(barriers, access, arithmetic, signature, host)
+FUNCTION_CHECKS = checks_in(bounds, barriers, warps, shared, access, arithmetic, signature, host)
 FILE_CHECKS = checks_in(launches)
 _CHECKS_ON = {
     "kernel": tuple(check for check in FUNCTION_CHECKS if check.on != "host"),

@@ -9,14 +9,14 @@ from collections.abc import Iterator
 
 from kernel_lsp.rules.finding import RuleFinding, shifted_finding
 from kernel_lsp.rules.pausing import uncollected
-from kernel_lsp.rules.pytorch import cost, memory, precision, sync, usage
+from kernel_lsp.rules.pytorch import copies, cost, memory, precision, sync, usage
 from kernel_lsp.rules.pytorch.inference import may_be_forward, read_scope
 from kernel_lsp.rules.pytorch.names import ModuleClass, Names, read_names
 from kernel_lsp.rules.pytorch.parsing import ParsedModule, parse
 from kernel_lsp.rules.pytorch.scopes import Definition, FunctionNode, Scope, first_line
 from kernel_lsp.rules.rule import Check, checks_in
 
-CHECKS = checks_in(sync, cost, memory, precision, usage)
+CHECKS = checks_in(sync, cost, copies, memory, precision, usage)
 RULES = tuple(check.rule for check in CHECKS)
 MAX_FINDINGS = 500
 """Of one file: an editor shows no more of use."""

@@ -1,0 +1,226 @@
+"""KL207 and KL208: shared memory that one thread writes and another reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tree_sitter import Node
+
+from kernel_lsp.rules.cuda import fields
+from kernel_lsp.rules.cuda.declare import ERROR, LOOP_WORDS, THREAD_WORDS, WARNING, declare, hit, is_barrier
+from kernel_lsp.rules.cuda.model import Function
+from kernel_lsp.rules.cuda.nodes import LOOPS, within
+from kernel_lsp.rules.cuda.threads import depends_on_thread, may_depend_on_thread
+from kernel_lsp.rules.cuda.variables import Variable
+from kernel_lsp.rules.rule import Hit
+from kernel_lsp.rules.words import words
+
+_BARRIER_WORDS = "__syncthreads cg::sync __barrier_sync .sync"
+_PLAIN_STATEMENTS = ("expression_statement", "declaration", "return_statement")
+MAX_STATEMENTS = 40
+"""Statements behind a write to shared memory that are searched for a read."""
+_HARMLESS_CALLS = words(
+    """
+    min max fminf fmaxf expf exp logf log sqrtf sqrt rsqrtf fabsf abs float int static_cast reinterpret_cast
+    __ldg make_float2 make_float4 make_int2 make_int4 __float2half __half2float __float2bfloat16
+    __bfloat162float powf tanhf fmaf fma __expf __fdividef size_t unsigned
+    """
+)
+"""Calls that are no barrier for sure. Behind any other one nothing is said about shared memory."""
+
+
+@declare(
+    "KL207",
+    "missing-barrier",
+    ERROR,
+    on="kernel",
+    needs=("__shared__", THREAD_WORDS),
+    summary="Shared memory is read where another thread may not have written it yet",
+    why="""
+    A thread writes its own element and then reads the one of another thread, with no barrier in between. Put
+    `__syncthreads()` between the two.
+    """,
+    bad="""
+    __global__ void reverse(const float* __restrict__ x, float* __restrict__ out) {
+        __shared__ float tile[256];
+        int t = threadIdx.x;
+        tile[t] = x[t];
+        out[t] = tile[255 - t];
+    }
+    """,
+    good="""
+    __global__ void reverse(const float* __restrict__ x, float* __restrict__ out) {
+        __shared__ float tile[256];
+        int t = threadIdx.x;
+        tile[t] = x[t];
+        __syncthreads();
+        out[t] = tile[255 - t];
+    }
+    """,
+)
+def missing_barrier(function: Function) -> Iterator[Hit]:
+    file = function.file
+    for write in function.assignments:
+        array = _shared_target(function, write)
+        if array is not None and not _launches_one_warp(function):
+            read = _read_without_barrier(function, write, array)
+            if read is not None:
+                yield hit(file, read, "another thread writes this element above: `__syncthreads()` is missing")
+
+
+@declare(
+    "KL208",
+    "missing-barrier-in-loop",
+    WARNING,
+    on="kernel",
+    needs=("__shared__", THREAD_WORDS, _BARRIER_WORDS, LOOP_WORDS),
+    summary="A loop writes shared memory again while other threads may still read it",
+    why="""
+    One barrier between writing a tile and reading it is not enough in a loop: a fast thread begins the next round, and
+    writes the tile that a slow one still reads. A second barrier at the end of the body, or two tiles in turn, is
+    needed.
+    """,
+    bad="""
+    __global__ void sum_tiles(const float* __restrict__ x, float* __restrict__ out, int n) {
+        __shared__ float tile[256];
+        float sum = 0.0f;
+        for (int start = 0; start < n; start += 256) {
+            tile[threadIdx.x] = x[start + threadIdx.x];
+            __syncthreads();
+            sum += tile[255 - threadIdx.x];
+        }
+        out[threadIdx.x] = sum;
+    }
+    """,
+    good="""
+    __global__ void sum_tiles(const float* __restrict__ x, float* __restrict__ out, int n) {
+        __shared__ float tile[256];
+        float sum = 0.0f;
+        for (int start = 0; start < n; start += 256) {
+            tile[threadIdx.x] = x[start + threadIdx.x];
+            __syncthreads();
+            sum += tile[255 - threadIdx.x];
+            __syncthreads();
+        }
+        out[threadIdx.x] = sum;
+    }
+    """,
+)
+def missing_barrier_in_loop(function: Function) -> Iterator[Hit]:
+    file = function.file
+    for loop in function.loops:
+        write = _unprotected_write(function, loop)
+        if write is not None:
+            yield hit(file, write, "in the next round this overwrites what others may still read: add a barrier")
+
+
+# --- below: what the rules ask
+
+
+def _shared_array(function: Function, subscript: Node | None) -> Variable | None:
+    """The shared array that a subscript (of any number of dims) is about."""
+    for _ in range(4):
+        if subscript is None or subscript.type != "subscript_expression":
+            break
+        subscript = subscript.child_by_field_id(fields.ARGUMENT)
+    variable = function.variable(subscript)
+    return variable if variable is not None and variable.is_shared else None
+
+
+def _shared_target(function: Function, write: Node) -> Variable | None:
+    """The shared array that the assignment writes at an index of its own for each thread."""
+    left = write.child_by_field_id(fields.LEFT)
+    array = _shared_array(function, left)
+    if array is None or left is None or not depends_on_thread(function, left) or "volatile" in array.words:
+        return None
+    return array
+
+
+def _launches_one_warp(function: Function) -> bool:
+    return "__launch_bounds__(32" in function.head.replace(" ", "")
+
+
+def _read_without_barrier(function: Function, write: Node, array: Variable) -> Node | None:
+    """A read of another element in the statements that follow the write, before anything that could order them."""
+    statement = function.parent(write)
+    if statement is None or statement.type != "expression_statement":
+        return None
+    written = function.source(write.child_by_field_id(fields.LEFT) or write)
+    exchanged = {function.source(each) for each in within(function.subscripts, statement)}
+    following: Node | None = statement
+    for _ in range(MAX_STATEMENTS):
+        following = following.next_named_sibling if following is not None else None
+        if following is None:
+            return None
+        counted = _counted(function, following, array, written)
+        if counted is not None or following.type not in _PLAIN_STATEMENTS:
+            return counted
+        if any(not _is_harmless(function, call) for call in within(function.calls, following)):
+            return None
+        for read in within(function.subscripts, following):
+            is_other = _shared_array(function, read) is array and function.source(read) not in exchanged
+            if is_other and _is_outermost(function, read) and not _is_written(function, read):
+                return None if _may_be_own_element(function, read, array) else read
+    return None
+
+
+def _counted(function: Function, statement: Node, array: Variable, written: str) -> Node | None:
+    """``atomicAdd(&counts[bin], 1)`` in a statement without a barrier: the element of whichever thread it is."""
+    calls = list(within(function.calls, statement))
+    if any(is_barrier(function, call) for call in calls) or statement.type in LOOPS:
+        return None
+    for call in calls:
+        arguments = function.arguments(call) if function.callee(call).startswith("atomic") else []
+        target = arguments[0].child_by_field_id(fields.ARGUMENT) if arguments else None
+        if target is None or arguments[0].type != "pointer_expression" or _shared_array(function, target) is not array:
+            continue
+        if function.source(target) != written and not _may_be_own_element(function, target, array):
+            return target
+    return None
+
+
+def _may_be_own_element(function: Function, read: Node, array: Variable) -> bool:
+    """An index by a variable that is not known to depend on the thread: nothing is said."""
+    indices = function.names_in(read) - {array.name}
+    return any(name in function.variables for name in indices) and not may_depend_on_thread(function, read)
+
+
+def _is_harmless(function: Function, call: Node) -> bool:
+    return function.callee(call) in _HARMLESS_CALLS
+
+
+def _is_outermost(function: Function, subscript: Node) -> bool:
+    parent = function.parent(subscript)
+    return parent is None or parent.type != "subscript_expression"
+
+
+def _is_written(function: Function, subscript: Node) -> bool:
+    parent = function.parent(subscript)
+    left = None if parent is None else parent.child_by_field_id(fields.LEFT)
+    is_target = left is not None and left.id == subscript.id and parent is not None
+    return (
+        is_target and parent is not None and parent.type == "assignment_expression" and function.operator(parent) == "="
+    )
+
+
+def _unprotected_write(function: Function, loop: Node) -> Node | None:
+    """A write of a shared array at the top of a loop's body that no barrier separates from the last round's reads."""
+    body = loop.child_by_field_id(fields.BODY)
+    if body is None or body.type != "compound_statement":
+        return None
+    barriers = [c for c in within(function.calls, body) if not _is_harmless(function, c)]
+    if len(barriers) != 1 or not is_barrier(function, barriers[0]) or function.loop_around(barriers[0]) != loop:
+        return None
+    changing = function.written_in(loop)
+    for write in within(function.assignments, body):
+        array = _shared_target(function, write)
+        left = write.child_by_field_id(fields.LEFT)
+        if array is None or left is None or write.start_byte > barriers[0].start_byte:
+            continue
+        if not function.names_in(left).isdisjoint(changing):
+            continue
+        reads = [s for s in within(function.subscripts, body) if s.start_byte > barriers[0].end_byte]
+        written = function.source(left)
+        if any(_shared_array(function, r) is array and function.source(r) != written for r in reads):
+            return write
+    return None
