@@ -4,9 +4,10 @@ still gives the kernels around the fault."""
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 import tree_sitter_cuda
 from tree_sitter import Language, Node, Parser
@@ -30,9 +31,10 @@ def kernel_signatures(text: str) -> tuple[KernelSignature, ...]:
     replaced by what they stand for. The span is that of the name.
     """
     source = _Source.read(_without_kernel_bodies(text))
-    aliases = dict(_aliases(source))
+    visited = tuple(_walk(source))
+    aliases = dict(_aliases(visited, source))
     found: dict[tuple[str, tuple[KernelParameter, ...]], KernelSignature] = {}
-    for kernel in _kernels(source):
+    for kernel in _kernels(visited):
         signature = _signature(kernel, source, aliases)
         found.setdefault((signature.name, tuple(_unnamed(p) for p in signature.parameters)), signature)
     return tuple(sorted(found.values(), key=lambda signature: (signature.span.line, signature.span.column)))
@@ -42,7 +44,7 @@ def kernel_line_ranges(text: str, parsed: ParsedSource | None = None) -> tuple[K
     """The lines of every kernel that has a body, in order. `parsed` is a tree of the text that the caller has."""
     source = _Source.read(text) if parsed is None else _Source(parsed.data, parsed.root)
     ranges = []
-    for kernel in _kernels(source):
+    for kernel in _kernels(_walk(source)):
         if kernel.outer.type != "declaration":
             first, last = kernel.first.start_point[0] + 1, kernel.outer.end_point[0] + 1
             ranges.append(KernelLines(_qualified_name(kernel, source), first, last))
@@ -90,13 +92,18 @@ def _without_kernel_bodies(text: str) -> str:
     for match in _KERNEL_HEAD.finditer(code):
         if match.end() >= done:
             end = _end_of_body(code, match.end())
-            pieces += [text[done : match.end()], re.sub(r"[^\n]", " ", text[match.end() : end])]
+            pieces += [text[done : match.end()], _blanks(text[match.end() : end])]
             done = end
     return "".join([*pieces, text[done:]])
 
 
 def _without_comments_and_strings(text: str) -> str:
-    return _NO_CODE.sub(lambda match: re.sub(r"[^\n]", " ", match[0]), text)
+    return _NO_CODE.sub(lambda match: _blanks(match[0]), text)
+
+
+def _blanks(text: str) -> str:
+    """As many spaces, on as many lines."""
+    return "\n".join([" " * len(line) for line in text.split("\n")])
 
 
 _NO_CODE = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])\'', re.DOTALL)
@@ -156,8 +163,7 @@ def _parser() -> Parser:
     return Parser(Language(tree_sitter_cuda.language()))
 
 
-@dataclass(frozen=True, slots=True)
-class _Visited:
+class _Visited(NamedTuple):
     """A node outside function bodies. The tree's own `parent` searches from the root each time, so it is carried."""
 
     node: Node
@@ -180,11 +186,11 @@ def _walk(source: _Source) -> Iterator[_Visited]:
         if kind == "namespace_definition":
             name = node.child_by_field_name("name")
             namespaces = (*namespaces, source.text(name)) if name is not None else namespaces
-        stack.extend(_Visited(child, node, namespaces) for child in reversed(node.children))
+        stack.extend([_Visited(child, node, namespaces) for child in reversed(node.children)])
 
 
-def _kernels(source: _Source) -> Iterator[_Kernel]:
-    for visited in _walk(source):
+def _kernels(all_visited: Iterable[_Visited]) -> Iterator[_Kernel]:
+    for visited in all_visited:
         node = visited.node
         if node.type in ("function_definition", "declaration") and any(c.type == "__global__" for c in node.children):
             declarator = next((c for c in node.children if c.type == "function_declarator"), None)
@@ -283,9 +289,9 @@ def _template_default(node: Node, source: _Source) -> str:
     return " ".join(source.text(node).partition("=")[2].split())
 
 
-def _aliases(source: _Source) -> Iterator[tuple[str, str]]:
+def _aliases(all_visited: Iterable[_Visited], source: _Source) -> Iterator[tuple[str, str]]:
     """``using name = type;`` and ``typedef type name;`` outside functions, templates left out."""
-    for visited in _walk(source):
+    for visited in all_visited:
         node = visited.node
         if visited.parent is not None and visited.parent.type == "template_declaration":
             continue
