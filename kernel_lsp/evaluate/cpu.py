@@ -52,6 +52,8 @@ N_PROFILED_BLOCKS = 6
 MIN_SAMPLED_BLOCKS = 8
 WATCHED_ORDER = "reverse"
 """Cases with this order of threads are watched for races, when they are small: the first small one, and a third."""
+REVERSED_ORDER = "reverse"
+"""Cases with this order have their tensors in reverse, too: which of two lies higher is for an allocator to say."""
 MAX_WATCHED_BYTES = 1 << 18
 """Of outputs and scratch."""
 GIVEN, RUNS = "given", "runs"
@@ -198,6 +200,8 @@ class CpuDevice:
                 watches_races=sample is None and case.thread_order == WATCHED_ORDER and run.is_small,
             )
             buffers = run.buffers(initialised=run.written, offset_bytes=case.offset_bytes)
+            if case.thread_order == REVERSED_ORDER:
+                buffers.reverse()
             report = await executor.run(buffers, steps, built.symbols, options)
             if not isinstance(report, ExecutionReport):
                 return report

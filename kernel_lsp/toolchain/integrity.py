@@ -38,8 +38,10 @@ LIBDEVICE_PREFIX = "__nv_"
 CLOCK_REGISTERS = ("%clock", "%globaltimer", "%pm")
 LAUNCH_REGISTERS = ("%gridid", "%current_graph_exec", "%envreg")
 """They differ from launch to launch of one kernel, and so tell a check from a timed call."""
-PLACE_REGISTERS = ("%smid", "%nsmid", "%warpid", "%nwarpid")
+PLACE_REGISTERS = ("%smid", "%nsmid", "%nwarpid")
 """Where a block happens to run."""
+SLOT_REGISTER = "%warpid"
+"""May change while a warp runs (PTX ISA 9.0, special registers), and is no number of a warp in its block."""
 LINE_DIRECTIVE = "a line directive is left out when this is compiled: findings name the lines of the file as it is"
 NOWHERE = Place(None, None)
 
@@ -213,6 +215,11 @@ def _instruction_findings(ptx: PtxText) -> Iterator[Finding]:
         elif launches := sorted(name for name in names if name.startswith(LAUNCH_REGISTERS)):
             message = f"it reads {launches[0]}: a result may not depend on which launch it is"
             yield _error("tells-launches-apart", message, statement.place)
+        elif SLOT_REGISTER in names:
+            message = (
+                f"it reads {SLOT_REGISTER}, which may change at any time: threadIdx says which warp of a block it is"
+            )
+            yield _error("depends-on-place", message, statement.place)
         elif places := sorted(name for name in names if name.startswith(PLACE_REGISTERS)):
             message = f"it reads {places[0]}: a result may not depend on where a block runs"
             yield _warning("depends-on-place", message, statement.place)

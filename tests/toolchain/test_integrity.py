@@ -206,6 +206,11 @@ async def test_where_a_block_runs_is_warned_of(compiler: Compiler) -> None:
     await check(compiler, text, ("depends-on-place", Severity.WARNING, 2))
 
 
+async def test_the_slot_of_a_warp_is_no_number_to_compute_with(compiler: Compiler) -> None:
+    text = '__global__ void k(int* x) {\n  asm("mov.u32 %0, %%warpid;" : "=r"(x[0])); }'
+    await check(compiler, text, ("depends-on-place", Severity.ERROR, 2))
+
+
 HIDDEN_INCLUDES = {
     "a quote in a character that has a prefix": 'char c = u8\'"\'; const char* s = "/*";\n#include "a.h"\n',
     "a quote in a character after a keyword": (
