@@ -41,8 +41,8 @@ EXPLANATIONS = {
         it, with the same address and leading dimension for `wmma`. Return from a kernel by whole warps, and make blocks
         of a multiple of 32 threads.""",
     "copy-in-flight": """
-        Shared memory is read that an asynchronous copy (`cp.async`, `__pipeline_memcpy_async`, `cuda::memcpy_async`) may
-        not have filled yet. The thread that asked for the copy must commit it and wait for its group first, and
+        Shared memory is read that an asynchronous copy (`cp.async`, `__pipeline_memcpy_async`, `cuda::memcpy_async`)
+        may not have filled yet. The thread that asked for the copy must commit it and wait for its group first, and
         `__syncthreads()` must follow before other threads read.""",
     "barrier-object": """
         An `mbarrier` (`cuda::barrier`, `cuda::pipeline`) is used in a way that has no meaning: before one thread has
