@@ -227,7 +227,7 @@ def _pending(ls: KernelLanguageServer, document: Document, analysis: Analysis, l
         return ""
     if ls.knowledge.estimate(document.uri, target.symbol) is not None or line not in (target.line, target.forward_line):
         return ""
-    if document.file is None or not document.file.is_file():
+    if document.file is None or (document.path is not None and not document.path.is_file()):
         return "No estimate: save this text as a file first."
     problem = ls.knowledge.why_no_estimate(document.uri, target)
     if problem:

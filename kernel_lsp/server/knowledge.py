@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -206,14 +207,17 @@ class Knowledge:
             return True
 
     def _of(self, path: Path | None, symbol: str) -> list[RunSummary]:
-        return [run for run in self._of_file.get(str(path), ()) if _same_target(run.symbol, symbol)]
+        """Whichever way through links the file was opened."""
+        if path is None or not self._of_file:
+            return []
+        return [run for run in self._of_file.get(os.path.realpath(path), ()) if _same_target(run.symbol, symbol)]
 
     def _index(self) -> None:
         """A lens is asked for often and about every target, a run ends rarely."""
         self._of_file = {}
         for runs in self._runs.values():
             for run in runs:
-                self._of_file.setdefault(run.file, []).append(run)
+                self._of_file.setdefault(os.path.realpath(run.file), []).append(run)
 
 
 # --- below

@@ -130,3 +130,18 @@ async def test_a_file_that_is_not_there_yet_is_not_estimated(tmp_path: Path) -> 
         uri = editor.open(tmp_path / "no such folder" / "a.py", SCALE)
         told = await editor.at("hover", uri, SCALE_LINE, 5)
         assert "save this text as a file first" in told["contents"]["value"]
+
+
+async def test_a_cell_of_a_notebook_that_was_never_saved_is_estimated_from_its_text(tmp_path: Path) -> None:
+    cell = f"vscode-notebook-cell:{tmp_path}/n.ipynb#W0"
+    (tmp_path / ".kernel-lsp").mkdir()
+    write_script(tmp_path / "script", estimate=[{"until": str(tmp_path / "go")}])
+    async with initialized(tmp_path, VSCODE, engine_script=tmp_path / "script", trusted=True) as editor:
+        notebook = {"uri": (tmp_path / "n.ipynb").as_uri(), "notebookType": "jupyter-notebook", "version": 1}
+        item = {"uri": cell, "languageId": "python", "version": 1, "text": SCALE}
+        cells = [{"kind": 2, "document": cell}]
+        opened = {"notebookDocument": {**notebook, "cells": cells}, "cellTextDocuments": [item]}
+        editor.tell("notebookDocument/didOpen", opened)
+        assert "Being estimated" in str(await editor.at("hover", cell, SCALE_LINE, 5))
+        (asked,) = await editor.until(lambda: requests_of(tmp_path / "script"))
+        assert asked["cells"] == [SCALE]

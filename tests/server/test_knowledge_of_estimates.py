@@ -17,7 +17,7 @@ from kernel_lsp.server.estimates import are_alike, renew_estimates
 from kernel_lsp.server.knowledge import Knowledge, KnownEstimate, NoEstimate
 from kernel_lsp.server.trust import Trust
 
-from .samples import SCALE, target_estimate
+from .samples import SCALE, run_of_scale, target_estimate
 
 FILE = Path("/w/model.py")
 URI = FILE.as_uri()
@@ -86,3 +86,14 @@ def test_a_reason_for_none_is_forgotten_with_its_settings(monkeypatch: pytest.Mo
     knowledge.learn_no_estimate(URI, "scale", NoEstimate("no such GPU", "d", A100))
     knowledge.forget_estimate(URI, "scale")
     assert knowledge.settings_of_estimates() == ()
+
+
+def test_a_run_is_found_through_a_link_to_its_folder(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    knowledge = Knowledge()
+    knowledge.learn_runs(tmp_path, (run_of_scale(tmp_path / "real" / "model.py"),))
+    for name in ("real", "link"):
+        assert knowledge.last_result(tmp_path / name / "model.py", "scale") is not None
+    assert knowledge.last_result(tmp_path / "other" / "model.py", "scale") is None
+    assert knowledge.last_result(None, "scale") is None
