@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from kernel_lsp.rules import cuda
+from kernel_lsp.rules import cuda, pytorch
 
 HALVED = "__global__ void halve(float* __restrict__ x, int n) {{\n{}  if (n > 0) x[threadIdx.x] *= 0.5;\n}}\n"
 GENEROUS_S = 5.0
@@ -32,11 +32,24 @@ def atomics(n: int) -> str:
     return HALVED.format(lines)
 
 
-@pytest.mark.parametrize("shape", [nested, siblings, atomics])
+def long_sum(n: int) -> str:
+    """As many expressions in each other."""
+    return HALVED.format("  x[0] = " + " + ".join(f"x[{i}]" for i in range(n)) + ";\n")
+
+
+@pytest.mark.parametrize("shape", [nested, siblings, atomics, long_sum])
 def test_time_grows_with_the_size_and_not_with_its_square(shape) -> None:
     text = shape(3000)
     start = time.process_time()
     cuda.check(text)
+    assert time.process_time() - start < GENEROUS_S
+
+
+def test_time_of_a_long_python_function_grows_with_its_size() -> None:
+    steps = "".join(f"    total += model(x[{i}]).sum()\n" for i in range(5000))
+    text = f"import torch\n\ndef train(model, x):\n    total = 0.0\n{steps}    return total.expand(4)\n"
+    start = time.process_time()
+    pytorch.check(text)
     assert time.process_time() - start < GENEROUS_S
 
 

@@ -13,6 +13,8 @@ from kernel_lsp.rules.cuda.threads import block_names, may_depend_on_thread, thr
 from kernel_lsp.rules.finding import QuickFix, TextEdit
 from kernel_lsp.rules.rule import Hit
 
+_CLAMPS = ("min", "max", "assert", "__builtin_assume", "umin")
+
 
 @declare(
     "KL201",
@@ -69,8 +71,8 @@ def _has_any_check(kernel: Function) -> bool:
         return True  # a size that is no parameter is a constant: the launch may fit it exactly
     if any(may_depend_on_thread(kernel, condition) for condition in kernel.conditions()):
         return True
-    clamps = ("min", "max", "assert", "__builtin_assume", "umin")
-    return any(kernel.callee(call) in clamps for call in kernel.calls)
+    is_clamped = any(kernel.is_mentioned(name) for name in _CLAMPS)
+    return is_clamped and any(kernel.callee(call) in _CLAMPS for call in kernel.calls)
 
 
 def _bound_fix(kernel: Function, access: Node) -> tuple[QuickFix, ...]:

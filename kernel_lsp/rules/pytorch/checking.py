@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from kernel_lsp.rules.finding import RuleFinding, shifted_finding
 from kernel_lsp.rules.pausing import uncollected
 from kernel_lsp.rules.pytorch import copies, cost, memory, precision, sync, usage
-from kernel_lsp.rules.pytorch.inference import may_be_forward, read_scope
+from kernel_lsp.rules.pytorch.forwards import may_be_forward
+from kernel_lsp.rules.pytorch.inference import read_scope
 from kernel_lsp.rules.pytorch.names import ModuleClass, Names, read_names
 from kernel_lsp.rules.pytorch.parsing import ParsedModule, parse
 from kernel_lsp.rules.pytorch.scopes import Definition, FunctionNode, Scope, first_line

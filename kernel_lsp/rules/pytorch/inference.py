@@ -10,44 +10,19 @@ import ast
 from collections.abc import Callable
 from typing import Any
 
+from kernel_lsp.rules.pytorch.evidence import CallKinds, tensor_parameters
+from kernel_lsp.rules.pytorch.forwards import is_forward
 from kernel_lsp.rules.pytorch.kinds import (
-    ARRAY_LIKE_NAMES,
     EXTREMA,
-    MULTIPLE_OUTPUT_MODULES,
-    NOT_TENSOR_FUNCTIONS,
     NOT_TENSOR_METHODS,
-    TAKES_NUMBERS,
-    TAKES_TENSORS,
     TENSOR_ATTRIBUTES,
     TENSOR_KINDS,
-    TENSOR_NAMESPACES,
-    TENSOR_ONLY_METHODS,
     TENSORS_FUNCTIONS,
     Kind,
 )
 from kernel_lsp.rules.pytorch.names import ModuleClass, Names
 from kernel_lsp.rules.pytorch.parsing import ParsedModule
-from kernel_lsp.rules.pytorch.scopes import Definition, FunctionNode, Scope, first_line
-from kernel_lsp.rules.pytorch.walking import nodes_in
-
-_NOT_HOT = (
-    "__",
-    "test",
-    "train",
-    "eval",
-    "main",
-    "bench",
-    "plot",
-    "save",
-    "load",
-    "collate",
-    "preprocess",
-    "log_",
-    "get_",
-)
-"""Starts of names of functions that a model does not call at each step."""
-_FORWARD_EVIDENCE = TENSOR_ONLY_METHODS | ARRAY_LIKE_NAMES
-_TRAINING_METHODS = frozenset(("backward", "zero_grad"))
+from kernel_lsp.rules.pytorch.scopes import Definition, FunctionNode, Scope
 
 
 def read_scope(
@@ -58,42 +33,11 @@ def read_scope(
     scope = Scope(module, names, node, owner)
     reader = _Reader(scope)
     reader.read()
-    scope.is_forward = _is_forward(scope, reader)
+    scope.is_forward = is_forward(scope, reader.has_tensor_parameter, reader.returns_tensor)
     return scope, reader.inner
 
 
-def may_be_forward(node: FunctionNode | ast.Module, owner: ModuleClass | None, module: ParsedModule) -> bool:
-    """Whether the code may run at each step of a model, as far as can be said without reading it."""
-    if isinstance(node, ast.Module):
-        return False
-    if owner is not None:
-        return node.name in owner.forward_methods
-    return _has_pragma(module, node) or not (node.name.startswith(_NOT_HOT) or node.name.endswith("_loop"))
-
-
-# --- below: is it a forward?
-
-
-def _is_forward(scope: Scope, reader: _Reader) -> bool:
-    node = scope.node
-    if isinstance(node, ast.Module) or not may_be_forward(node, scope.owner, scope.module):
-        return False
-    if scope.owner is not None or _has_pragma(scope.module, node):
-        return True
-    if not reader.has_tensor_parameter:
-        return False
-    if any(isinstance(c.func, ast.Attribute) and c.func.attr in _TRAINING_METHODS for c in scope.calls):
-        return False
-    return reader.returns_tensor or scope.names.is_tensor_annotation(node.returns)
-
-
-def _has_pragma(module: ParsedModule, node: FunctionNode) -> bool:
-    """Whether a comment ``# kernel-lsp: x=f32[...]`` stands above the function."""
-    first = first_line(node)
-    return first >= 2 and module.lines[first - 2].lstrip().startswith("# kernel-lsp:")
-
-
-# --- reading one scope
+# --- below: reading one scope
 
 
 class _Reader:
@@ -104,8 +48,7 @@ class _Reader:
         self.names = scope.names
         self.kinds = scope.kinds
         self.values: dict[str, Kind] = {}
-        self.kinds_by_name: dict[str, Kind] = {}
-        """What calls give, by the dotted names of their functions."""
+        self.calls = CallKinds(scope)
         self.inner: list[Definition] = []
         self.has_tensor_parameter = False
         self.returns_tensor = False
@@ -126,66 +69,8 @@ class _Reader:
                 self.values[argument.arg] = Kind.TENSOR
         unclear -= {"self", "cls", "ctx"}
         if unclear:
-            in_forward = self.scope.owner is not None and node.name in self.scope.owner.forward_methods
-            self.values |= self.used_as_tensors(node, unclear, in_forward)
+            self.values |= tensor_parameters(node, unclear, self.scope, self.calls)
         self.has_tensor_parameter = bool(self.values)
-
-    def used_as_tensors(self, node: FunctionNode, unclear: set[str], in_forward: bool) -> dict[str, Kind]:
-        """What parameters without an annotation are, by a use that nothing else would survive."""
-        evidence = _FORWARD_EVIDENCE if in_forward else TENSOR_ONLY_METHODS
-        found: set[str] = set()
-        lists: set[str] = set()
-        for part in (*node.decorator_list, node.args, *node.body):
-            for used in nodes_in(part):
-                if isinstance(used, ast.Attribute):
-                    if used.attr in evidence and isinstance(used.value, ast.Name):
-                        found.add(used.value.id)
-                elif isinstance(used, ast.Call) and used.args and not isinstance(used.args[0], ast.Constant):
-                    names, is_list = self.tensors_taken(used.func, used.args[0], unclear)
-                    (lists if is_list else found).update(names)
-            if found >= unclear:
-                break
-        return dict.fromkeys(lists & unclear, Kind.TENSORS) | dict.fromkeys(found & unclear, Kind.TENSOR)
-
-    def tensors_taken(self, function: ast.expr, first: ast.expr, unclear: set[str]) -> tuple[set[str], bool]:
-        """The unclear names in a call's first argument that must be tensors for it; or the one that must be a list of
-        them."""
-        is_display = isinstance(first, ast.List | ast.Tuple)
-        names = {part.id for part in first.elts if isinstance(part, ast.Name)} if is_display else _only_name(first)  # type: ignore[attr-defined]
-        names &= unclear
-        if not names or self.call_kind_by_name(function) is not Kind.TENSOR:
-            return set(), False
-        name = self.scope.dotted(function)
-        name = name.removeprefix("torch.") if name.count(".") == 1 else ""
-        if name in TAKES_TENSORS:
-            is_list = isinstance(first, ast.Name)
-            return (names, is_list) if is_display or is_list else (set(), False)
-        return (set(), False) if is_display or name in TAKES_NUMBERS else (names, False)
-
-    def call_kind_by_name(self, function: ast.expr) -> Kind:
-        dotted = self.scope.dotted(function)
-        kind = self.kinds_by_name.get(dotted)
-        if kind is None:
-            kind = self.kinds_by_name[dotted] = self.read_kind_by_name(function, dotted)
-        return kind
-
-    def read_kind_by_name(self, function: ast.expr, dotted: str) -> Kind:
-        if isinstance(function, ast.Attribute) and isinstance(function.value, ast.Name) and function.value.id == "self":
-            return self.submodule_kind(function.attr)
-        head, _, name = dotted.rpartition(".")
-        if head == "torch" and name not in NOT_TENSOR_FUNCTIONS and not name.startswith(("_", "is_")):
-            return Kind.TENSOR if name[:1].islower() else Kind.OTHER
-        return Kind.TENSOR if dotted.startswith(TENSOR_NAMESPACES) else Kind.OTHER
-
-    def submodule_kind(self, attribute: str) -> Kind:
-        owner = self.scope.owner
-        constructor = "" if owner is None else owner.submodules.get(attribute, "")
-        if constructor in self.names.classes:
-            return Kind.TENSOR if self.names.classes[constructor].returns_tensor else Kind.OTHER
-        if not constructor.startswith("torch.nn."):
-            return Kind.OTHER
-        name = constructor.rpartition(".")[2]
-        return Kind.TENSORS if name in MULTIPLE_OUTPUT_MODULES else Kind.TENSOR
 
     # statements
 
@@ -380,7 +265,7 @@ class _Reader:
                 return Kind.TENSOR
         elif isinstance(function, ast.Attribute) and self.scope.is_tensor(function.value):
             return self.method_kind(function.attr, node)
-        kind = self.call_kind_by_name(function)
+        kind = self.calls.of(function)
         if kind is not Kind.TENSOR:
             return kind
         name = self.scope.dotted(function).rpartition(".")[2]
@@ -451,28 +336,6 @@ class _Reader:
             for condition in generator.ifs:
                 self.test(condition)
         return Kind.TENSORS if self.value(node.elt) in TENSOR_KINDS else Kind.OTHER
-
-
-def _only_name(node: ast.expr) -> set[str]:
-    """The name that arithmetic, and methods that arrays have, come down to, when there is just one: the tensor that
-    they give was one before."""
-    found: set[str] = set()
-    parts = [node]
-    while parts:
-        match parts.pop():
-            case ast.Name(id=name):
-                found.add(name)
-            case ast.BinOp(left=left, right=right):
-                parts += [left, right]
-            case ast.UnaryOp(operand=operand):
-                parts.append(operand)
-            case ast.Call(func=ast.Attribute(value=value, attr=method)) if method in ARRAY_LIKE_NAMES:
-                parts.append(value)
-            case ast.Constant():
-                pass
-            case _:
-                return set()
-    return found if len(found) == 1 else set()
 
 
 _COMPARISONS = (ast.Eq, ast.NotEq, ast.Lt, ast.LtE, ast.Gt, ast.GtE)

@@ -1,0 +1,115 @@
+"""What names say of values: which calls give tensors, and which parameters must be some for how they are used."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass, field
+
+from kernel_lsp.rules.pytorch.kinds import (
+    ARRAY_LIKE_NAMES,
+    MULTIPLE_OUTPUT_MODULES,
+    NOT_TENSOR_FUNCTIONS,
+    TAKES_NUMBERS,
+    TAKES_TENSORS,
+    TENSOR_NAMESPACES,
+    TENSOR_ONLY_METHODS,
+    Kind,
+)
+from kernel_lsp.rules.pytorch.scopes import FunctionNode, Scope
+from kernel_lsp.rules.pytorch.walking import nodes_in
+
+_FORWARD_EVIDENCE = TENSOR_ONLY_METHODS | ARRAY_LIKE_NAMES
+
+
+@dataclass(eq=False)
+class CallKinds:
+    """What the calls of a scope give, by the names of what they call."""
+
+    scope: Scope
+    by_name: dict[str, Kind] = field(default_factory=dict)
+
+    def of(self, function: ast.expr) -> Kind:
+        dotted = self.scope.dotted(function)
+        kind = self.by_name.get(dotted)
+        if kind is None:
+            kind = self.by_name[dotted] = self._read(function, dotted)
+        return kind
+
+    def _read(self, function: ast.expr, dotted: str) -> Kind:
+        if isinstance(function, ast.Attribute) and isinstance(function.value, ast.Name) and function.value.id == "self":
+            return self._of_submodule(function.attr)
+        head, _, name = dotted.rpartition(".")
+        if head == "torch" and name not in NOT_TENSOR_FUNCTIONS and not name.startswith(("_", "is_")):
+            return Kind.TENSOR if name[:1].islower() else Kind.OTHER
+        return Kind.TENSOR if dotted.startswith(TENSOR_NAMESPACES) else Kind.OTHER
+
+    def _of_submodule(self, attribute: str) -> Kind:
+        owner = self.scope.owner
+        constructor = "" if owner is None else owner.submodules.get(attribute, "")
+        if constructor in self.scope.names.classes:
+            return Kind.TENSOR if self.scope.names.classes[constructor].returns_tensor else Kind.OTHER
+        if not constructor.startswith("torch.nn."):
+            return Kind.OTHER
+        name = constructor.rpartition(".")[2]
+        return Kind.TENSORS if name in MULTIPLE_OUTPUT_MODULES else Kind.TENSOR
+
+
+def tensor_parameters(node: FunctionNode, unclear: set[str], scope: Scope, calls: CallKinds) -> dict[str, Kind]:
+    """What parameters without an annotation are, by a use that nothing else would survive."""
+    in_forward = scope.owner is not None and node.name in scope.owner.forward_methods
+    evidence = _FORWARD_EVIDENCE if in_forward else TENSOR_ONLY_METHODS
+    found: set[str] = set()
+    lists: set[str] = set()
+    for part in (*node.decorator_list, node.args, *node.body):
+        for used in nodes_in(part):
+            if isinstance(used, ast.Attribute):
+                if used.attr in evidence and isinstance(used.value, ast.Name):
+                    found.add(used.value.id)
+            elif isinstance(used, ast.Call) and used.args and not isinstance(used.args[0], ast.Constant):
+                names, is_list = _tensors_taken(used, unclear, calls)
+                (lists if is_list else found).update(names)
+        if found >= unclear:
+            break
+    return dict.fromkeys(lists & unclear, Kind.TENSORS) | dict.fromkeys(found & unclear, Kind.TENSOR)
+
+
+# --- below: what a call takes
+
+
+def _tensors_taken(call: ast.Call, unclear: set[str], calls: CallKinds) -> tuple[set[str], bool]:
+    """The unclear names in a call's first argument that must be tensors for it; or the one that must be a list of
+    them."""
+    first = call.args[0]
+    is_display = isinstance(first, ast.List | ast.Tuple)
+    names = {part.id for part in first.elts if isinstance(part, ast.Name)} if is_display else _only_name(first)  # type: ignore[attr-defined]
+    names &= unclear
+    if not names or calls.of(call.func) is not Kind.TENSOR:
+        return set(), False
+    name = calls.scope.dotted(call.func)
+    name = name.removeprefix("torch.") if name.count(".") == 1 else ""
+    if name in TAKES_TENSORS:
+        is_list = isinstance(first, ast.Name)
+        return (names, is_list) if is_display or is_list else (set(), False)
+    return (set(), False) if is_display or name in TAKES_NUMBERS else (names, False)
+
+
+def _only_name(node: ast.expr) -> set[str]:
+    """The name that arithmetic, and methods that arrays have, come down to, when there is just one: the tensor that
+    they give was one before."""
+    found: set[str] = set()
+    parts = [node]
+    while parts:
+        match parts.pop():
+            case ast.Name(id=name):
+                found.add(name)
+            case ast.BinOp(left=left, right=right):
+                parts += [left, right]
+            case ast.UnaryOp(operand=operand):
+                parts.append(operand)
+            case ast.Call(func=ast.Attribute(value=value, attr=method)) if method in ARRAY_LIKE_NAMES:
+                parts.append(value)
+            case ast.Constant():
+                pass
+            case _:
+                return set()
+    return found if len(found) == 1 else set()
