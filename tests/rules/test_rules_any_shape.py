@@ -33,8 +33,8 @@ def atomics(n: int) -> str:
 
 
 def long_sum(n: int) -> str:
-    """As many expressions in each other."""
-    return HALVED.format("  x[0] = " + " + ".join(f"x[{i}]" for i in range(n)) + ";\n")
+    """Three times as many expressions in each other."""
+    return HALVED.format("  x[0] = " + " + ".join(f"x[{i}]" for i in range(3 * n)) + ";\n")
 
 
 @pytest.mark.parametrize("shape", [nested, siblings, atomics, long_sum])
