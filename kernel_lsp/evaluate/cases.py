@@ -26,8 +26,8 @@ PATTERNS: dict[str, tuple[int, ...]] = {
     "multiples": (12, 20, 36, 4, 8),
     "long_even": (2, 1032, 68, 36, 4),
 }
-"""Sizes for the first symbol, the second, and so on. The long ones take more than one block of nearly any kernel: a
-grid that is rounded down shows in them."""
+"""Sizes for the first symbol, the second, and so on; a task with one symbol begins with the second. The long ones take
+more than one block of nearly any kernel: a grid that is rounded down shows in them, and they are watched for races."""
 FRESH_SIZES = (1, 2, 6, 10, 13, 19, 23, 29, 31, 37, 41, 47, 63, 65, 129)
 N_FRESH_TRIES = 64
 ALIGNMENTS = (1, 2, 4, 8, 16, 32)
@@ -131,7 +131,8 @@ def reduced_sizes(task: Task, operation: OperationKind, holds: Callable[[Sizes],
     """Assignments of small sizes inside the candidate's contract, each with another character. Empty when the task has
     no symbol, or when nothing but the captured sizes is inside the contract."""
     found: list[Sizes] = []
-    for pattern in PATTERNS.values() if task.symbols else ():
+    for sizes_by_symbol in PATTERNS.values() if task.symbols else ():
+        pattern = sizes_by_symbol if len(task.symbols) > 1 else sizes_by_symbol[1:]
         aligned = (_assign(task.symbols, pattern, alignment) for alignment in ALIGNMENTS)
         sizes = next((s for s in aligned if is_usable(task, operation, s) and holds(s)), None)
         sizes = sizes or _captured_but_first(task, operation, pattern, holds)
@@ -152,7 +153,7 @@ def full_cases(
     cases.append(_case(operation, first, captured, "normal", seed + 1, "reverse"))
     cases += [_case(operation, sizes, captured, "normal", seed + 1, "forward") for sizes in configured]
     for position, sizes in enumerate(assignments[1:]):
-        order: ThreadOrder = ("random", "forward", "reverse")[position % 3]
+        order: ThreadOrder = ("reverse", "random", "forward")[position % 3]
         cases.append(_case(operation, sizes, captured, "normal", seed + 2 + position, order))
     families = (*FAMILIES, *FORWARD_FAMILIES) if operation == "forward" else FAMILIES
     for position, family in enumerate(families):

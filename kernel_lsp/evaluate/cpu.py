@@ -51,7 +51,7 @@ N_PROFILED_BLOCKS = 6
 """Blocks per launch that are run to count instructions: first, last and random ones."""
 MIN_SAMPLED_BLOCKS = 8
 WATCHED_ORDER = "reverse"
-"""Cases with this order of threads are watched for races, when they are small: the first small one, and a third."""
+"""Cases with this order of threads are watched for races when they are small: the first sizes, and long rows."""
 REVERSED_ORDER = "reverse"
 """Cases with this order have their tensors in reverse, too: which of two lies higher is for an allocator to say."""
 MAX_WATCHED_BYTES = 1 << 18

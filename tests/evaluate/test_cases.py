@@ -16,6 +16,7 @@ from kernel_lsp.evaluate.cases import (
     screen_cases,
     wide_sizes,
 )
+from kernel_lsp.evaluate.cpu import WATCHED_ORDER
 
 
 def _task(*dims: str, minimum: int = 1, configurations: tuple[Configuration, ...] = ()) -> Task:
@@ -92,6 +93,13 @@ def test_a_full_check_has_the_captured_sizes_the_small_ones_and_every_family() -
 def test_families_that_break_gradients_are_left_to_the_forward() -> None:
     families = {kind: {case.family for case in full_cases(kind, [], {}, seed=0)} for kind in ("forward", "backward")}
     assert {"zeros", "huge", "tiny", "offset"} == families["forward"] - families["backward"]
+
+
+def test_a_case_of_several_blocks_is_watched_for_races() -> None:
+    for task in (_task("N"), _task("B", "D")):
+        cases = full_cases("forward", check(task), captured_sizes(task), seed=0)
+        watched = [math.prod(dict(case.sizes).values()) for case in cases if case.thread_order == WATCHED_ORDER]
+        assert max(watched) > 1024
 
 
 def test_families_of_whole_rows_are_given_at_long_rows() -> None:
