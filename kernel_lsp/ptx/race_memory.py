@@ -14,7 +14,7 @@ MAX_GRAIN_BYTES = 4
 """What one record is for, unless a kernel accesses less at once."""
 MAX_FOLLOWED_BLOCKS = 1024
 """Blocks whose signals are followed; of larger grids with signals, accesses of other blocks count as known."""
-MAX_STEPS = 2_000_000
+MAX_STEPS = 500_000
 """Words that a launch accesses and that are looked at, about 50 ns each; then the check gives up."""
 ROOM_BYTES = 64 << 20
 """For vectors and tables; memory that is not used costs nothing."""
