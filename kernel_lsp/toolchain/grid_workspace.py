@@ -8,7 +8,7 @@ whether that one word changed between two looks of one launch may.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from enum import Enum
 
 from kernel_lsp.toolchain.ptx_text import PtxText, Statement, mentioned
@@ -62,12 +62,12 @@ def _kinds_of_registers(body: Sequence[Statement]) -> _Kinds:
         for statement in body:
             kind = _result_kind(statement, kinds)
             if kind is not None:
-                kinds |= {name: kinds.get(name, kind) for name in _results(statement)}
+                kinds |= {name: kinds.get(name, kind) for name in statement.results}
     return kinds
 
 
 def _result_kind(statement: Statement, kinds: Mapping[str, _Kind]) -> _Kind | None:
-    used, text = _kinds_used(_sources(statement), kinds), statement.text.strip()
+    used, text = _kinds_used(statement.sources, kinds), statement.text.strip()
     if used and _LOOK.match(statement.opcode):
         return _Kind.WORD
     if used == {_Kind.ADDRESS} and _BARRIER_ADDRESS.match(text):
@@ -78,8 +78,8 @@ def _result_kind(statement: Statement, kinds: Mapping[str, _Kind]) -> _Kind | No
 
 
 def _is_allowed(statement: Statement, kinds: Mapping[str, _Kind]) -> bool:
-    used = _kinds_used(_sources(statement), kinds)
-    results = [kinds[name] for name in _results(statement) if name in kinds]
+    used = _kinds_used(statement.sources, kinds)
+    results = [kinds[name] for name in statement.results if name in kinds]
     if statement.text.startswith(".") or not (used or results):
         return True
     result = _result_kind(statement, kinds)
@@ -96,36 +96,19 @@ def _is_look_at_the_barrier(statement: Statement, kinds: Mapping[str, _Kind]) ->
     address = operand["address"].replace(" ", "") if operand else ""
     first, plus, offset = address.partition("+")
     is_barrier = kinds.get(first) is (_Kind.ADDRESS if plus else _Kind.BARRIER) and offset == ("4" if plus else "")
-    return is_barrier and not _kinds_used(_ADDRESS_OPERAND.sub("", _sources(statement)), kinds)
+    return is_barrier and not _kinds_used(_ADDRESS_OPERAND.sub("", statement.sources), kinds)
 
 
 def _all_followed(statement: Statement, kinds: Mapping[str, _Kind]) -> bool:
-    return all(name in kinds for name in mentioned(_sources(statement)))
+    return all(name in kinds for name in mentioned(statement.sources))
 
 
 def _is_change(statement: Statement, kinds: Mapping[str, _Kind]) -> bool:
     """Whether it says what changed between two looks at the word, and not what the word holds."""
-    names = [name for name in mentioned(_sources(statement)) if name.startswith("%")]
+    names = [name for name in mentioned(statement.sources) if name.startswith("%")]
     looks = [name for name in names if kinds.get(name) is _Kind.WORD]
     return statement.opcode.startswith("xor.") and len(looks) == len(names) == len(set(names)) == 2
 
 
 def _kinds_used(text: str, kinds: Mapping[str, _Kind]) -> set[_Kind]:
     return {kinds[name] for name in mentioned(text) if name in kinds}
-
-
-def _results(statement: Statement) -> Iterable[str]:
-    """The registers that it sets; none for a store."""
-    first, comma, _ = _split(statement)
-    return mentioned(first) if comma and not statement.opcode.startswith(("st", "red")) else ()
-
-
-def _sources(statement: Statement) -> str:
-    first, comma, rest = _split(statement)
-    return rest if comma and not statement.opcode.startswith(("st", "red")) else f"{first},{rest}"
-
-
-def _split(statement: Statement) -> tuple[str, str, str]:
-    operands = statement.text.partition(statement.opcode)[2]
-    match = re.match(r"\s*(\{[^}]*\}|[^,\[]*)(,)", operands)
-    return (match[1], match[2], operands[match.end() :]) if match else (operands, "", "")

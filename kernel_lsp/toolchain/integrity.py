@@ -19,6 +19,7 @@ from kernel_lsp.toolchain.grid_workspace import WORKSPACE_REGISTERS, functions_w
 from kernel_lsp.toolchain.line_directives import line_directives
 from kernel_lsp.toolchain.masking import kernel_at_line, mask_comments, mask_literals
 from kernel_lsp.toolchain.ptx_text import Place, PtxText, Statement, mentioned, read_ptx
+from kernel_lsp.toolchain.waiting_clocks import CLOCK_REGISTERS, functions_that_only_pace_waits
 
 SOURCE = "integrity"
 ALLOWED_HEADER_FOLDERS = ("cub/", "cuda/", "cooperative_groups/", "nv/", "thrust/", "crt/")
@@ -35,7 +36,6 @@ ALLOWED_HEADERS = frozenset(
 
 KNOWN_FUNCTIONS = frozenset(("vprintf", "__assertfail"))
 LIBDEVICE_PREFIX = "__nv_"
-CLOCK_REGISTERS = ("%clock", "%globaltimer", "%pm")
 LAUNCH_REGISTERS = ("%gridid", "%current_graph_exec", "%envreg")
 """They differ from launch to launch of one kernel, and so tell a check from a timed call."""
 PLACE_REGISTERS = ("%smid", "%nsmid", "%nwarpid")
@@ -205,12 +205,14 @@ def _first_call(ptx: PtxText, name: str) -> Place:
 
 
 def _instruction_findings(ptx: PtxText) -> Iterator[Finding]:
-    with_barrier = functions_with_only_a_grid_barrier(ptx)
+    with_barrier, with_waits = functions_with_only_a_grid_barrier(ptx), functions_that_only_pace_waits(ptx)
     for statement in ptx.statements:
         names = set(mentioned(statement.text))
         if statement.function in with_barrier:
             names -= WORKSPACE_REGISTERS
-        if clocks := sorted(name for name in names if name.startswith(CLOCK_REGISTERS)):
+        if statement.function in with_waits and (statement.opcode.startswith("nanosleep") or _reads_clock(names)):
+            continue
+        if clocks := _reads_clock(names):
             yield _error("reads-a-clock", f"it reads {clocks[0]}: a result may not depend on time", statement.place)
         elif launches := sorted(name for name in names if name.startswith(LAUNCH_REGISTERS)):
             message = f"it reads {launches[0]}: a result may not depend on which launch it is"
@@ -227,6 +229,10 @@ def _instruction_findings(ptx: PtxText) -> Iterator[Finding]:
             yield _warning("sleeps", "it sleeps", statement.place)
         elif statement.opcode.startswith("call") and "vprintf" in names:
             yield _warning("prints", "it prints, which costs time in every launch", statement.place)
+
+
+def _reads_clock(names: set[str]) -> list[str]:
+    return sorted(name for name in names if name.startswith(CLOCK_REGISTERS))
 
 
 def _precision_findings(ptx: PtxText, text: str) -> Iterator[Finding]:

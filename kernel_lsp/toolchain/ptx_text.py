@@ -10,9 +10,8 @@ _COMMENT_OR_STRING = re.compile(r'//[^\n]*|/\*.*?(?:\*/|\Z)|"(?:\\.|[^"\\\n])*"'
 _FILE = re.compile(r'^\s*\.file\s+(\d+)\s+"([^"]*)"', re.MULTILINE)
 _LOC = re.compile(r"^\.loc\s+(\d+)\s+(\d+)\s+(\d+)(?:.*?\binlined_at\s+(\d+)\s+(\d+)\s+(\d+))?")
 _HEADER = re.compile(r"\.(?P<kind>entry|func)\b(?P<rest>.*)", re.DOTALL)
-_GUARD = re.compile(r"^@!?\s*[%$\w]+\s+")
+_GUARD = re.compile(r"^@\s*!?\s*(?P<predicate>[%$\w]+)\s+")
 _LABELS = re.compile(r"^(?:[$%\w]+\s*:(?!:)\s*)+")
-_GUARD_MARK = re.compile(r"^@\s*!?\s*")
 _SECTION = re.compile(r"\.section\s+\.debug_\w+\s*\{[^{}]*\}")
 """Debug information, which holds bytes and labels. A section of any other name stays and is read as statements."""
 
@@ -27,15 +26,39 @@ class Place:
 
 @dataclass(frozen=True)
 class Statement:
-    """Text up to a semicolon, without guard, label and comments. `function` is the symbol it is in, or empty."""
+    """Text up to a semicolon, without guard, label and comments. `function` is the symbol it is in, or empty; `guard`
+    the predicate that it runs under, or empty; `labels` are those right before it."""
 
     text: str
     function: str
     place: Place
+    guard: str = ""
+    labels: tuple[str, ...] = ()
 
     @property
     def opcode(self) -> str:
         return self.text.split(None, 1)[0] if self.text else ""
+
+    @property
+    def results(self) -> tuple[str, ...]:
+        """The registers that it sets; none for a store."""
+        first, comma, _ = self._split()
+        return tuple(mentioned(first)) if comma and not self._is_store else ()
+
+    @property
+    def sources(self) -> str:
+        """Its operands but for the results."""
+        first, comma, rest = self._split()
+        return rest if comma and not self._is_store else f"{first},{rest}"
+
+    @property
+    def _is_store(self) -> bool:
+        return self.opcode.startswith(("st", "red"))
+
+    def _split(self) -> tuple[str, str, str]:
+        operands = self.text.partition(self.opcode)[2]
+        match = re.match(r"\s*(\{[^}]*\}|[^,\[]*)(,)", operands)
+        return (match[1], match[2], operands[match.end() :]) if match else (operands, "", "")
 
 
 @dataclass(frozen=True)
@@ -82,6 +105,7 @@ class _Reader:
         self._function = ""
         self._depth = 0
         self._pending = ""
+        self._labels: tuple[str, ...] = ()
         self._place = Place(None, None)
         self.statements: list[Statement] = []
         self.entries: list[str] = []
@@ -107,20 +131,22 @@ class _Reader:
 
     def _is_operand_brace(self) -> bool:
         """A vector operand ``{%f1, %f2}`` or an initializer: a brace within a statement that has begun."""
-        text = self._pending.strip()
+        text = _LABELS.sub("", self._pending.strip())
         return bool(text) and not _HEADER.search(text)
 
     def _open(self) -> None:
         if self._depth == 0:
             self._begin_function()
         self._depth += 1
+        self._take_labels()
         self._pending = ""
 
     def _close(self) -> None:
         self._depth = max(0, self._depth - 1)
+        self._take_labels()
         self._pending = ""
         if self._depth == 0:
-            self._function = ""
+            self._function, self._labels = "", ()
 
     def _begin_function(self) -> None:
         if match := _HEADER.search(self._pending):
@@ -130,10 +156,21 @@ class _Reader:
                 self.entries.append(name)
 
     def _end(self) -> None:
-        text = _GUARD.sub("", _GUARD_MARK.sub("@", _LABELS.sub("", self._pending.strip()))).strip()
+        rest = self._take_labels()
+        guard = _GUARD.match(rest)
+        text = rest[guard.end() :].strip() if guard else rest
         self._pending = ""
         if text:
-            self.statements.append(Statement(" ".join(text.split()), self._function, self._place))
+            predicate, labels, self._labels = guard["predicate"] if guard else "", self._labels, ()
+            self.statements.append(Statement(" ".join(text.split()), self._function, self._place, predicate, labels))
+
+    def _take_labels(self) -> str:
+        """Keep the labels that what is pending begins with for the next statement; what follows them."""
+        pending = self._pending.strip()
+        if match := _LABELS.match(pending):
+            self._labels += tuple(re.findall(r"[$%\w]+", match[0]))
+            return pending[match.end() :].strip()
+        return pending
 
 
 def _function_name(rest: str) -> str:

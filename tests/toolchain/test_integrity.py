@@ -303,3 +303,16 @@ def test_a_foreign_include_is_found_on_its_line() -> None:
 @pytest.mark.parametrize("name", ["cuda_fp16.h", "cub/block/block_scan.cuh", "cuda/std/array", "stdint.h", "mma.h"])
 def test_headers_of_the_toolkit_are_allowed(name: str) -> None:
     assert is_allowed_header(name)
+
+
+async def test_a_barrier_of_libcu_may_look_at_the_clock_while_it_waits(compiler: Compiler) -> None:
+    text = """#include <cuda/barrier>
+__global__ void k(float* out) {
+    __shared__ cuda::barrier<cuda::thread_scope_block> all;
+    if (threadIdx.x == 0) init(&all, blockDim.x);
+    __syncthreads();
+    all.arrive_and_wait();
+    out[threadIdx.x] = 1.0f;
+}
+"""
+    await check(compiler, text)
