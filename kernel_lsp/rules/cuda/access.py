@@ -357,7 +357,7 @@ def _is_far(function: Function, subscript: Node) -> bool:
 
 def _is_in_tail(function: Function, subscript: Node) -> bool:
     """``if (i + 4 <= n) {...} else for (int k = i; k < n; ++k) y[k] = ...``: one thread does what is left over."""
-    loop = function.loop_around(subscript)
+    loop = function.loop_around(subscript) if function.loops else None
     if loop is None or loop.type != "for_statement":
         return False
     parents = takewhile(lambda parent: parent.type in ("compound_statement", "else_clause"), function.around(loop))
