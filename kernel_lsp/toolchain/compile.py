@@ -39,6 +39,9 @@ NVCC_CONSTANTS = (
     *("-DFLT_MIN=1.175494351e-38F", "-DFLT_EPSILON=1.192092896e-07F", "-DM_PI=3.14159265358979323846"),
 )
 """What nvcc's own headers define without being asked, and kernels that were written for nvcc use."""
+FIXED_WIDTH = ("int8_t", "int16_t", "int32_t", "int64_t", "intptr_t")
+FIXED_WIDTH_HEADER = "--pre-include=cuda/std/cstdint"
+"""nvcc's own headers bring int64_t and the like, too."""
 DEFAULT_OPTIONS = ("--std=c++17", "-lineinfo", "-default-device", "--ptxas-options=-v", *NVCC_CONSTANTS)
 """Never fast-math: it would change results without the text saying so."""
 MAX_TEXT_BYTES = 4 << 20
@@ -196,6 +199,8 @@ def _refusal(code: str, message: str) -> Finding:
 
 def _message(request: BuildRequest, toolchain: Toolchain) -> dict[str, Any]:
     includes = [f"--include-path={directory}" for directory in toolchain.include_directories]
+    if "stdint" not in request.text and any(name in request.text for name in FIXED_WIDTH):
+        includes.append(FIXED_WIDTH_HEADER)
     return {
         "text": request.text,
         "file_name": request.file_name,

@@ -202,3 +202,7 @@ def test_a_refused_launch_names_call_and_error(runtime: ModuleType, driver: Fake
 def test_structures_have_the_size_of_cuda_h(runtime: ModuleType) -> None:
     assert ctypes.sizeof(runtime._LaunchConfig) == 56
     assert ctypes.sizeof(runtime._LaunchAttribute) == 72
+
+
+def test_integers_of_fixed_width_need_no_include(runtime: ModuleType, cache: Path) -> None:
+    check_compiles(runtime, SOURCE + "__device__ int64_t twice(uint32_t n) { return int64_t(n) * 2; }\n")

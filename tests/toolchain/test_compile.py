@@ -252,3 +252,9 @@ async def test_a_library_that_does_not_load_is_the_machines_fault(toolchain: Too
     broken = toolchain.model_copy(update={"nvrtc": toolchain.nvrtc.with_name("libnope.so.13")})
     with pytest.raises(EnvironmentProblem, match="NVRTC does not load"):
         await compile_cuda(REVERSE, toolchain=broken)
+
+
+async def test_integers_of_fixed_width_need_no_include(compiler: Compiler) -> None:
+    """Nor do they for nvcc."""
+    text = "__global__ void k(float* x, int64_t n) { if (uint32_t(n) > 3u) x[uintptr_t(0)] = 1.0f; }"
+    assert isinstance(await compiler.compile(BuildRequest(text=text, name_expressions=("k",))), Built)
