@@ -58,9 +58,11 @@ class Arenas:
         rank_order: Sequence[int],
         max_thread_instructions: int,
         races: LaunchRaces | None,
+        workspace_address: int,
     ) -> None:
         self.setup, self.tallies, self.table, self.parameters, self.orders = setup, tallies, table, parameters, orders
         self.max_thread_instructions, self.races = max_thread_instructions, races
+        self.workspace_address = workspace_address
         self.regions: list[Region] = []
         size = setup.cluster.n_blocks
         self.rank_order = (ctypes.c_int64 * size)(*rank_order)
@@ -168,6 +170,7 @@ class Arenas:
         store64(launch + Launch.CLUSTER_N_BLOCKS, setup.cluster.n_blocks)
         store64(launch + Launch.IS_EXPLICIT_CLUSTER, int(setup.cluster.is_explicit))
         store64(launch + Launch.IS_WATCHED, int(self.races is not None))
+        store64(launch + Launch.GRID_WORKSPACE, self.workspace_address)
         store64(launch + Launch.SHARED_HOST, arena.shared)
         store64(launch + Launch.SHARED_SHADOW, arena.shadow)
         store64(launch + Launch.SHARED_BYTES, setup.n_shared)

@@ -15,6 +15,7 @@ from kernel_lsp.ptx.layout import (
     ENTRY_BYTES,
     FIRST_BUFFER_WINDOW,
     FIRST_CLUSTER_WINDOW,
+    GRID_WORKSPACE_WINDOW,
     INITIALISED,
     N_ACCESS_SIZES,
     N_WINDOWS,
@@ -119,8 +120,8 @@ def open_buffers(
     """The buffers by name; unmapped at the end. With `keep_written` the shadow of each output is the file
     ``path.written``. Raises OSError when a file cannot be mapped."""
     buffers: dict[str, Buffer] = {}
-    if first_window + len(requests) > FIRST_CLUSTER_WINDOW:
-        raise OSError(f"more than {FIRST_CLUSTER_WINDOW - FIRST_BUFFER_WINDOW} buffers")
+    if first_window + len(requests) > GRID_WORKSPACE_WINDOW:
+        raise OSError(f"more than {GRID_WORKSPACE_WINDOW - FIRST_BUFFER_WINDOW} buffers")
     try:
         for index, request in enumerate(requests):
             buffers[request.name] = Buffer(request, first_window + index, keep_written=keep_written)

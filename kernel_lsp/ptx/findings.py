@@ -10,6 +10,7 @@ from kernel_lsp.ptx.emitter import Site
 from kernel_lsp.ptx.layout import (
     CLUSTER_OFFSET_HALF,
     FIRST_CLUSTER_WINDOW,
+    GRID_WORKSPACE_WINDOW,
     LOCAL_WINDOW,
     MATRIX_STRIDE_BYTES,
     N_WINDOWS,
@@ -73,6 +74,7 @@ class MemoryMap:
     n_shared_bytes: int
     n_local_bytes: int
     n_cluster_blocks: int = 0
+    n_workspace_bytes: int = 0
 
 
 class FindingLog:
@@ -306,6 +308,8 @@ def _find_target(fault: Fault, memory: MemoryMap) -> _Target | None:
     if memory.n_cluster_blocks and window >= FIRST_CLUSTER_WINDOW:
         name = f"the shared memory of block {_rank(fault)} of the cluster"
         return _Target(name, window_base(window), memory.n_shared_bytes)
+    if window == GRID_WORKSPACE_WINDOW:
+        return _Target("what the driver keeps for the grid's barrier", window_base(window), memory.n_workspace_bytes)
     if window == LOCAL_WINDOW:
         return _Target("local memory", window_base(window), memory.n_local_bytes)
     return _Target("the parameters", window_base(window), 0) if window == PARAM_WINDOW else None

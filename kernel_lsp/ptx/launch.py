@@ -8,6 +8,7 @@ from typing import Any
 
 from kernel_lsp.ptx.arena import Arena, Arenas
 from kernel_lsp.ptx.buffers import AddressTable, Buffer
+from kernel_lsp.ptx.cooperative_grid import GridWorkspace
 from kernel_lsp.ptx.findings import FindingLog, MemoryMap
 from kernel_lsp.ptx.jit import Compiler
 from kernel_lsp.ptx.launch_counters import Tallies
@@ -23,7 +24,8 @@ from kernel_lsp.ptx.scheduler import TRACE_BLOCK
 from kernel_lsp.ptx.stillness import Stillness
 
 MAX_RESIDENT_BLOCKS = 512
-"""Blocks that wait for each other at once; more than any GPU holds of a cooperative launch."""
+"""Blocks that wait for others at once. When one more does, each of them gets a turn, except in a cooperative launch:
+there all may wait for the last one."""
 
 Group = tuple[Arena, ...]
 """A block, or all blocks of a cluster, which run together."""
@@ -52,6 +54,7 @@ class LaunchRun:
         self.tallies = Tallies(setup.emitted)
         self.findings = LaunchFindings(log, setup)
         self.n_skipped = 0
+        self.workspace = GridWorkspace(table, races, setup.n_workspace_bytes)
         self.arenas = Arenas(
             setup,
             self.tallies,
@@ -61,6 +64,7 @@ class LaunchRun:
             in_order(range(setup.cluster.n_blocks), request),
             request.max_thread_instructions,
             races,
+            self.workspace.address,
         )
         self.memory_map = MemoryMap(
             {buffer.window: buffer for buffer in buffers.values()},
@@ -68,6 +72,7 @@ class LaunchRun:
             setup.n_shared,
             setup.emitted.n_local_bytes,
             setup.cluster.n_blocks if setup.is_clustered else 0,
+            setup.n_workspace_bytes,
         )
 
     def run(self) -> LaunchResult:
@@ -84,6 +89,7 @@ class LaunchRun:
 
     def close(self) -> None:
         self.arenas.close()
+        self.workspace.close()
 
     def _queue(self, chosen: Sequence[int]) -> ctypes.Array[ctypes.c_int64]:
         """The groups to run; those to trace are marked."""
@@ -112,7 +118,7 @@ class LaunchRun:
             cursor = load64(lead + Context.CURSOR) + (status != BlockStatus.DONE)
             if status == BlockStatus.PARKED:
                 parked.append(group)
-                if len(parked) * len(group) >= MAX_RESIDENT_BLOCKS and self._run_parked(parked):
+                if self._is_crowded(parked) and self._run_parked(parked):
                     return True
                 group = self._new_group()
             else:
@@ -120,9 +126,14 @@ class LaunchRun:
         self.n_skipped += len(queue) - cursor if cursor < len(queue) else 0
         return self._run_until_still(parked)
 
+    def _is_crowded(self, parked: Sequence[Group]) -> bool:
+        n_blocks = len(parked) * self.setup.cluster.n_blocks
+        return n_blocks >= MAX_RESIDENT_BLOCKS and not self.setup.is_cooperative
+
     def _run_until_still(self, parked: list[Group]) -> bool:
         """Give those that wait for each other their turns. Returns whether the instruction budget ran out."""
-        stillness = Stillness(tuple(self.buffers.values()), self.setup.n_threads, self.setup.emitted.n_frame_bytes)
+        written = [buffer.data for buffer in self.buffers.values() if not buffer.is_read_only]
+        stillness = Stillness((*written, self.workspace.data), self.setup.n_threads, self.setup.emitted.n_frame_bytes)
         while parked and not self.log.is_full:
             if self._run_parked(parked):
                 return True

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kernel_lsp.ptx.cluster_shape import ClusterShape, cluster_shape, invalid_cluster
+from kernel_lsp.ptx.cooperative_grid import WORKSPACE_BYTES, invalid_cooperation
 from kernel_lsp.ptx.emitter import EmittedKernel
 from kernel_lsp.ptx.jit import CompiledKernel, LoadedModule
 from kernel_lsp.ptx.run_request import InvalidRequestError
@@ -40,6 +41,16 @@ class LaunchSetup:
     def name(self) -> str:
         """As the plan names the kernel."""
         return str(self.step["kernel"])
+
+    @property
+    def is_cooperative(self) -> bool:
+        """Whether all blocks run at once and may wait for each other."""
+        return self.attributes.get("cooperative", 0) != 0
+
+    @property
+    def n_workspace_bytes(self) -> int:
+        """Of the driver's memory for the launch."""
+        return WORKSPACE_BYTES if self.is_cooperative else 0
 
     @property
     def n_threads(self) -> int:
@@ -79,6 +90,8 @@ def invalid_launch(setup: LaunchSetup) -> str:
         return f"a grid of {setup.grid} blocks; the limit is {MAX_GRID}"
     if setup.n_shared > MAX_SHARED_BYTES:
         return f"{setup.n_shared} bytes of shared memory; a block can have {MAX_SHARED_BYTES}"
+    if setup.is_cooperative and (problem := invalid_cooperation(setup.n_blocks, setup.n_threads, setup.n_shared)):
+        return problem
     return invalid_cluster(setup.function, setup.attributes, setup.grid)
 
 

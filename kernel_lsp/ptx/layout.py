@@ -26,6 +26,8 @@ MAX_CLUSTER_BLOCKS = 16
 """Of Hopper, when the kernel asks for a size that is not portable."""
 FIRST_CLUSTER_WINDOW = N_WINDOWS - MAX_CLUSTER_BLOCKS - 1
 """The shared memory of each block of the running cluster, by rank. The last window stands for ranks that none has."""
+GRID_WORKSPACE_WINDOW = FIRST_CLUSTER_WINDOW - 1
+"""What the driver keeps for a cooperative launch."""
 CLUSTER_RANK_SHIFT = 24
 """An address of shared memory in a cluster, as `mapa` gives it: the rank plus 1 in these bits and up, and an offset
 that may be negative. Addresses that name no rank are the block's own."""
@@ -156,7 +158,9 @@ class Launch(IntEnum):
     IS_EXPLICIT_CLUSTER = 256
     IS_WATCHED = 264
     """Whether the launch is watched for races."""
-    PARAMETERS = 272
+    GRID_WORKSPACE = 272
+    """The generic address of the driver's memory for a cooperative launch, else 0."""
+    PARAMETERS = 288
 
 
 class Context(IntEnum):

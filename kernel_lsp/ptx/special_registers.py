@@ -17,6 +17,9 @@ def special_register(e: Emitter, name: str) -> str:
         return e.op(f"trunc i64 {e.launch_field(_LAUNCH_REGISTERS[name])} to i32")
     if name in _THREAD_REGISTERS:
         return e.op(f"trunc i64 {e.thread_field(_THREAD_REGISTERS[name])} to i32")
+    if name in _WORKSPACE_HALVES:
+        half = e.op(f"lshr i64 {e.launch_field(Launch.GRID_WORKSPACE)}, {_WORKSPACE_HALVES[name]}")
+        return e.op(f"trunc i64 {half} to i32")
     if name == "%smid":
         return _multiprocessor(e)
     if name in _CONSTANT_REGISTERS:
@@ -67,6 +70,8 @@ _LAUNCH_REGISTERS = {
 N_MULTIPROCESSORS = 132  # of an H200
 SPREADING_FACTORS = (2654435761, 2246822519, 3266489917)
 """Odd numbers with bits all over; they spread consecutive blocks over the multiprocessors."""
+_WORKSPACE_HALVES = {"%envreg1": 32, "%envreg2": 0}
+"""By how many bits the driver's address of a grid's workspace is shifted (cooperative_groups/details/driver_abi.h)."""
 _THREAD_REGISTERS = {"%tid.x": Thread.TID_X, "%tid.y": Thread.TID_Y, "%tid.z": Thread.TID_Z}
 _CONSTANT_REGISTERS = {
     "%nsmid": N_MULTIPROCESSORS,

@@ -11,7 +11,7 @@ import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from kernel_lsp.ptx.buffers import Buffer, Region
+from kernel_lsp.ptx.buffers import Region
 from kernel_lsp.ptx.layout import N_BARRIERS, Context, Thread
 
 MAX_BYTES = 16 << 20
@@ -32,9 +32,10 @@ class BlockMemory:
 
 @dataclass
 class Stillness:
-    """What was seen of one launch. Threads have records of `stride` bytes."""
+    """What was seen of one launch. `shared_by_all` is what kernels may write and every block sees; threads have records
+    of `stride` bytes."""
 
-    buffers: Sequence[Buffer]
+    shared_by_all: Sequence[Region]
     n_threads: int
     stride: int
     seen: set[bytes] = field(default_factory=set)
@@ -47,7 +48,7 @@ class Stillness:
         self.n_turns += 1
         if self.n_turns & (self.n_turns - 1):
             return False
-        n_bytes = sum(buffer.n_bytes for buffer in self.buffers) + sum(block.region.n_bytes for block in blocks)
+        n_bytes = sum(region.n_bytes for region in (*self.shared_by_all, *(block.region for block in blocks)))
         if n_bytes > MAX_BYTES:
             return False
         state = hashlib.blake2b()
@@ -58,9 +59,8 @@ class Stillness:
         return known
 
     def _parts(self, blocks: Sequence[BlockMemory]) -> Iterable[bytes | bytearray]:
-        for buffer in self.buffers:
-            if not buffer.is_read_only:
-                yield buffer.data.memory[: buffer.n_bytes]
+        for region in self.shared_by_all:
+            yield region.memory[: region.n_bytes]
         for block in blocks:
             arrived = block.context + Context.BARRIER_ARRIVED - block.region.address
             yield block.region.memory[arrived : arrived + 8 * N_BARRIERS]
