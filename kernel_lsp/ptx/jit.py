@@ -131,7 +131,7 @@ class Compiler:
         for function in RARE_FUNCTIONS:
             llvm.add_symbol(function.__name__, self._rare.get_function_address(function.__name__))
         self._scheduler = self._compile(translate(NATIVE_FUNCTIONS, RARE_FUNCTIONS), SCHEDULER_PASSES)
-        _SCHEDULERS.append(self._scheduler)
+        _SCHEDULERS.extend((self._rare, self._scheduler))
         self.run_queue = self._scheduler.get_function_address("run_queue")
         self.run_cluster_queue = self._scheduler.get_function_address("run_cluster_queue")
         self.run_cluster = self._scheduler.get_function_address("run_cluster")
