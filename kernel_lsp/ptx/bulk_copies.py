@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from kernel_lsp.ptx.barrier_objects import PENDING_SHIFT, PHASE_SHIFT
 from kernel_lsp.ptx.emitter import Emitter, Handler, Site
-from kernel_lsp.ptx.flow import used
-from kernel_lsp.ptx.layout import CopyQueue, FaultKind, Info, Status, Thread
+from kernel_lsp.ptx.layout import CopyQueue, FaultKind, Info, Thread
 from kernel_lsp.ptx.memory import copy_async, locate_at, operand_address, space_of
 from kernel_lsp.ptx.syntax import Address, Instruction, Operand, Register, UnsupportedPtxError
 
@@ -140,7 +139,7 @@ def _wait(e: Emitter, i: Instruction) -> None:
     is_over = e.op(f"icmp ne i64 {e.thread_field(Thread.RESULT)}, 0")
     e.line(f"br i1 {is_over}, label %{done}, label %{again}")
     e.begin(again)
-    e.yield_to_scheduler(i, e.live_after_current() | frozenset(used(i)), Status.OUT_OF_FUEL)
+    e.give_way(i)
     _test(e, i, address, phase)
     e.line(f"br label %{done}")
     e.begin(done)

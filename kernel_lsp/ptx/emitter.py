@@ -12,7 +12,15 @@ from dataclasses import dataclass
 
 from kernel_lsp.ptx.flow import CARRY, Block, build_blocks, defined, live_after, used
 from kernel_lsp.ptx.ir_text import IrText
-from kernel_lsp.ptx.kernel_traits import MATRIX_OPCODES, can_spin, ended_by, may_yield, meets_others, mentions_clusters
+from kernel_lsp.ptx.kernel_traits import (
+    MATRIX_OPCODES,
+    can_spin,
+    ended_by,
+    may_yield,
+    meets_others,
+    mentions_clusters,
+    waits_for_grid,
+)
 from kernel_lsp.ptx.layout import (
     ENTRY_BYTES,
     PARAM_WINDOW,
@@ -130,6 +138,7 @@ class Emitter(IrText):
         self.n_matrix_bytes = 0
         self.has_copies = False
         self.can_spin = can_spin(self.blocks)
+        self.waits_for_grid = waits_for_grid(self.blocks)
         self.race_flags = race_flags(self.blocks)
         self.maps_addresses = any(i.opcode == "mapa" for block in self.blocks for i in block.instructions)
         """Whether an address of shared memory may be another block's."""
@@ -255,6 +264,12 @@ class Emitter(IrText):
         self.line("br label %fault")
         self.begin(fine)
 
+    def give_way(self, instruction: Instruction) -> None:
+        """Let others run before the instruction, which may be what ends its wait."""
+        self.yield_to_scheduler(
+            instruction, self.live_after_current() | frozenset(used(instruction)), Status.OUT_OF_FUEL
+        )
+
     def yield_to_scheduler(self, instruction: Instruction | None, live: frozenset[str], status: Status) -> None:
         """Save what lives on, return `status`, and go on here when resumed."""
         resume = self.label()
@@ -305,7 +320,7 @@ class Emitter(IrText):
     def emit_block(self, block: Block, handlers: dict[str, Handler]) -> None:
         self.begin(f"b{block.index}")
         self.count(block)
-        self.live = dict(enumerate(live_after(block))) if may_yield(block) else {}
+        self.live = dict(enumerate(live_after(block))) if self.waits_for_grid or may_yield(block) else {}
         for position, instruction in enumerate(block.instructions):
             self.position = position
             if instruction.opcode not in MATRIX_OPCODES:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from kernel_lsp.ptx.flow import Block
 from kernel_lsp.ptx.race_sites import STRONG_MODIFIERS
-from kernel_lsp.ptx.syntax import Instruction
+from kernel_lsp.ptx.syntax import Instruction, Register
 
 YIELDING_OPCODES = frozenset(["bar", "barrier", "shfl", "vote", "match", "activemask", "redux", "elect", "mbarrier"])
+WORKSPACE_REGISTERS = frozenset(["%envreg1", "%envreg2"])
+"""Halves of the address of what the driver keeps for a cooperative launch."""
 MATRIX_OPCODES = frozenset(["mma", "wmma", "ldmatrix", "stmatrix", "movmatrix"])
 
 
@@ -37,6 +39,16 @@ def can_spin(blocks: list[Block]) -> bool:
         instruction.opcode == "atom" or (instruction.opcode == "ld" and instruction.has(*STRONG_MODIFIERS))
         for block in blocks
         for instruction in block.instructions
+    )
+
+
+def waits_for_grid(blocks: list[Block]) -> bool:
+    """Whether a loop may wait at the barrier of a cooperative launch."""
+    return can_spin(blocks) and any(
+        isinstance(operand, Register) and operand.name in WORKSPACE_REGISTERS
+        for block in blocks
+        for instruction in block.instructions
+        for operand in instruction.operands
     )
 
 

@@ -41,6 +41,8 @@ _VECTOR = {"v2": 2, "v4": 4, "v8": 8}
 
 def load(e: Emitter, i: Instruction) -> None:
     """`ld` and `ldu`."""
+    if e.waits_for_grid and i.has("acquire"):
+        e.give_way(i)
     kind, count = i.types()[-1], _vector_length(i)
     n_bytes = WIDTH_BITS[kind] // 8 * count
     pointer = locate(e, i, i.operands[1], n_bytes, reads=True, writes=False)

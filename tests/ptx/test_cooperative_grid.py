@@ -116,6 +116,11 @@ def test_each_launch_of_a_plan_has_a_barrier_of_its_own(run):
     assert (ran.arrays["out"] == NEXT).all()
 
 
+def test_to_wait_costs_few_instructions(run):
+    line = next(one for one in run("once").counters["lines"] if one["line"] == line_of("once", 3))
+    assert line["n_instructions"] < 20 * N
+
+
 @pytest.mark.parametrize("order", ORDERS)
 def test_without_the_barrier_it_is_a_race(run, order):
     found = {(finding["code"], finding["line"]) for finding in run("without", thread_order=order).findings}
