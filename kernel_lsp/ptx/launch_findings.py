@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from kernel_lsp.ptx.arena import Arena
 from kernel_lsp.ptx.findings import ERROR, WARNING, Fault, FindingLog, MemoryMap, Other, Place, Position, describe
 from kernel_lsp.ptx.flow import Block
+from kernel_lsp.ptx.kernel_traits import waits_for_grid
 from kernel_lsp.ptx.launch_counters import Tallies
 from kernel_lsp.ptx.launch_setup import LaunchSetup
 from kernel_lsp.ptx.layout import WARP_SIZE, BlockStatus, Context, FaultKind, Info, Status, Thread
@@ -92,6 +93,8 @@ class LaunchFindings:
         site = self.emitted.sites[load64(context + Context.FAULT_INFO) & Info.SITE_MASK]
         other = self._other(context) if kind in (FaultKind.RACE_OF_BLOCKS, FaultKind.RACE_OF_THREADS) else None
         code, message = describe(Fault(kind, site, load64(context + Context.FAULT_ADDRESS), other), memory)
+        if kind == FaultKind.TRAP and not self.setup.is_cooperative and waits_for_grid(self.emitted.blocks):
+            message += "; this_grid().sync() does in a launch without cooperative=1"
         place = self._place(arena, load64(context + Context.FAULT_THREAD))
         self.log.add(code, message, site.instruction.location, place)
 

@@ -139,8 +139,10 @@ def test_a_block_that_leaves_lets_the_others_wait_for_ever(run):
     assert not ran.answer.get("timed_out")
 
 
-def test_a_launch_that_is_not_cooperative_traps_as_on_a_gpu_also_after_one_that_is(run):
-    assert run("once", attributes={}).finding()["code"] == "trap"
+def test_a_launch_that_is_not_cooperative_traps_as_on_a_gpu_and_is_told_what_it_lacks(run):
+    found = run("once", attributes={}).finding()
+    assert (found["code"], found["line"]) == ("trap", line_of("once", 3))
+    assert "without cooperative=1" in found["message"]
 
 
 def test_nothing_but_the_workspace_is_there(run):
