@@ -18,6 +18,7 @@ from kernel_lsp.config import Settings
 from kernel_lsp.core.candidate import Candidate, Origin
 from kernel_lsp.core.verdict import BuildFailed, Correct, Unsupported, Verdict
 from kernel_lsp.evaluate.check import find_task
+from kernel_lsp.evaluate.other_numbers import OtherNumbers
 from kernel_lsp.evaluate.session import Session
 from kernel_lsp.plan.parser import parse
 
@@ -147,7 +148,7 @@ async def _evaluate_group(kernels: Sequence[Kernel], settings: Settings) -> list
     async with Session(settings) as session:
         await session.gpu_index()
         task = await session.capture(source, with_backward=kernels[0].has_backward)
-        evaluator = await session.evaluator(task)
+        evaluator = OtherNumbers(await session.evaluator(task), session, source, task)
         candidates = [
             Candidate(text=kernel.text, origin=Origin(proposer="user", description=kernel.file.name))
             for kernel in kernels

@@ -12,6 +12,7 @@ from kernel_lsp.core.verdict import BuildFailed, Verdict
 from kernel_lsp.errors import UserError
 from kernel_lsp.evaluate.configurations import check_configurations
 from kernel_lsp.evaluate.foreign import check_foreign
+from kernel_lsp.evaluate.other_numbers import OtherNumbers
 from kernel_lsp.evaluate.pipeline import DEVICE_NAME
 from kernel_lsp.evaluate.progress import StageTimes
 from kernel_lsp.evaluate.session import Session
@@ -51,7 +52,7 @@ async def check_kernel(
             task = await session.capture(source, with_backward=parsed.plan.backward is not None)
         with times.stage("evaluator"):
             evaluator = await session.evaluator(task)
-        verdict = await evaluator.evaluate(candidate, "full")
+        verdict = await OtherNumbers(evaluator, session, source, task).evaluate(candidate, "full")
         with times.stage("configurations"):
             verdict = await check_configurations(session, source, task, candidate, verdict)
     return verdict.model_copy(update={"stages_s": {**times.stages_s, **verdict.stages_s}})

@@ -21,6 +21,7 @@ from kernel_lsp.core.profile import ProfileReport
 from kernel_lsp.core.task import Task
 from kernel_lsp.core.verdict import Verdict
 from kernel_lsp.errors import KernelLspError
+from kernel_lsp.evaluate.other_numbers import OtherNumbers
 from kernel_lsp.evaluate.pipeline import Evaluator
 from kernel_lsp.evaluate.profile import profile_candidate
 from kernel_lsp.evaluate.session import Session
@@ -80,12 +81,14 @@ class AgentTools:
         self._task: Task
         self._session: Session
         self._evaluator: Evaluator
+        self._numbers: OtherNumbers
 
     async def __aenter__(self) -> AgentTools:
         async with AsyncExitStack() as stack:
             self._session = await stack.enter_async_context(Session(self._settings))
             self._task = await self._session.capture(self._source, with_backward=self._with_backward)
             self._evaluator = await self._session.evaluator(self._task)
+            self._numbers = OtherNumbers(self._evaluator, self._session, self._source, self._task)
             self._stack = stack.pop_all()
         return self
 
@@ -138,7 +141,7 @@ class AgentTools:
 
     async def _check(self, code: str) -> ToolResult:
         candidate = self._candidate(code)
-        verdict = await self._evaluator.evaluate(candidate, "full")
+        verdict = await self._numbers.evaluate(candidate, "full")
         earned = reward(verdict)
         text = self._words(verdict, candidate)
         return ToolResult(f"{text}\nReward: {earned.value} ({earned.kind} times)", reward=earned.value)

@@ -25,6 +25,7 @@ from kernel_lsp.core.target import TargetSource
 from kernel_lsp.core.task import Task
 from kernel_lsp.core.verdict import Verdict
 from kernel_lsp.errors import EnvironmentProblem, TargetError
+from kernel_lsp.evaluate.other_numbers import OtherNumbers
 from kernel_lsp.evaluate.pipeline import Evaluator
 from kernel_lsp.evaluate.profile import profile_candidate
 from kernel_lsp.evaluate.session import Session
@@ -148,11 +149,12 @@ class RunHandle:
     ) -> Search | ModelSearch:
         """Over the generator's schedules, or with models where the request names some."""
         request = self.request
+        numbers = OtherNumbers(evaluator, prepared.session, prepared.source, prepared.task)
         if prepared.tools is None:
             assert prepared.program is not None, "without models there is a program, or the run has not begun"
             given = request.given(prepared.task_line)
             limits = SearchSettings(request.generations, request.proposals, request.seed, given)
-            return Search(run_id, prepared.program, evaluator, archive, limits)
+            return Search(run_id, prepared.program, numbers, archive, limits)
         session, task = prepared.session, prepared.task
         executor = await session.executor(task) if await session.gpu_index() is not None else None
         run = ModelRun(
@@ -164,7 +166,7 @@ class RunHandle:
             task=task,
             target=prepared.task_line,
             gpu=session.gpu,
-            evaluations=Evaluations(run_id, archive, evaluator, executor),
+            evaluations=Evaluations(run_id, archive, numbers, executor),
             program=prepared.program,
             deadline_s=self.settings.run_deadline_s,
             profile=lambda candidate: profile_candidate(session, evaluator, task, candidate, f"{task.name}.cu"),

@@ -92,3 +92,8 @@ def unit_rows(x: torch.Tensor) -> torch.Tensor:
 # kernel-lsp: x=f32[64, 250]
 def hyperbolic_tangent(x: torch.Tensor) -> torch.Tensor:
     return torch.tanh(x)
+
+
+# kernel-lsp: x=f32[64, 300], alpha=0.5
+def leaky(x: torch.Tensor, alpha: float) -> torch.Tensor:
+    return torch.where(x < 0, alpha * x, x)

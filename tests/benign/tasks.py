@@ -142,3 +142,8 @@ def matmul_f16(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 # kernel-lsp: x=f32[64, 250]
 def quantized(x: torch.Tensor) -> torch.Tensor:
     return torch.clamp(torch.round(x * 16.0), -128, 127).to(torch.int8)
+
+
+# kernel-lsp: x=f32[64, 300], alpha=0.5
+def leaky(x: torch.Tensor, alpha: float) -> torch.Tensor:
+    return torch.where(x < 0, alpha * x, x)
