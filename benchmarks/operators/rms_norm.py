@@ -1,4 +1,4 @@
-# Written by kernel-lsp (operator 1): kernel 409ee72d632bf3c1, operator 0093a2450809a160.
+# Written by kernel-lsp (operator 1): kernel 409ee72d632bf3c1, operator 2c4e58119231ffa7.
 """`rms_norm` as a CUDA operator.
 
 Made by kernel-lsp from tests/export/rms_norm.cu. The kernels and their launch plan are in rms_norm.cu beside
@@ -483,6 +483,8 @@ NVRTC_OPTIONS = (
     *("-DFLT_MAX=3.402823466e+38F", "-DFLT_MIN=1.175494351e-38F"),
     *("-DFLT_EPSILON=1.192092896e-07F", "-DM_PI=3.14159265358979323846"),
 )  # the constants are nvcc's own, which kernels use without an include
+FIXED_WIDTH = ("int8_t", "int16_t", "int32_t", "int64_t", "intptr_t")
+FIXED_WIDTH_HEADER = "--pre-include=cuda/std/cstdint"  # nvcc's own headers bring int64_t and the like, too
 # More dynamic shared memory per block, or more blocks per cluster, must be asked for (programming guide).
 DEFAULT_SHARED_BYTES = 48 << 10
 PORTABLE_CLUSTER_BLOCKS = 8
@@ -735,11 +737,14 @@ class _Program:
         self._nvrtc = ctypes.CDLL(str(nvrtc_path))
         self._nvrtc.nvrtcGetErrorString.restype = ctypes.c_char_p
         self._handle = ctypes.c_void_p()
+        self._needs_integers = "stdint" not in text and any(name in text for name in FIXED_WIDTH)
         source = (text.encode(), file_name.encode())
         self._call("CreateProgram", ctypes.byref(self._handle), *source, 0, None, None)
 
     def compile(self, names: Sequence[str], architecture: str, include: Path) -> Compiled:
         options = [f"--gpu-architecture={architecture}", f"-I{include}", f"-I{include}/cccl", *NVRTC_OPTIONS]
+        if self._needs_integers:
+            options.append(FIXED_WIDTH_HEADER)
         encoded = (ctypes.c_char_p * len(options))(*(option.encode() for option in options))
         for name in names:
             self._call("AddNameExpression", self._handle, name.encode())

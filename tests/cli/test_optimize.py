@@ -95,7 +95,7 @@ def _killed_after(folder: Path, seconds: float, signal_number: int) -> subproces
     return process
 
 
-@pytest.mark.parametrize("seconds", [0.2, 7.0])
+@pytest.mark.parametrize("seconds", [0.2, 5.0])
 def test_a_killed_run_resumes_and_loses_and_repeats_nothing(
     tmp_path: Path, seconds: float, optimized: tuple[Path, Ran]
 ) -> None:

@@ -10,8 +10,7 @@ from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.task import TensorType
 from kernel_lsp.gpu.floor import EMPTY_KERNEL_US, graph_bytes, graph_floor, shown_floor
 from kernel_lsp.gpu.specs import find_gpu
-
-from .graphs import graph, node, tensor_type
+from tests.gpu.graphs import graph, node, tensor_type
 
 H200 = find_gpu("H200")
 ROWS, COLUMNS = 512, 4096
