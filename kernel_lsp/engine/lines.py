@@ -37,7 +37,7 @@ def estimate_lines(target: str, task: Task, gpu: GpuSpec) -> TargetEstimate:
     )
 
 
-def task_floor_us(task: Task, gpu: GpuSpec) -> float:
+def forward_floor_us(task: Task, gpu: GpuSpec) -> float:
     """What a captured task's forward takes at best at its captured sizes: `TargetEstimate.floor_us`."""
     sizes = captured_sizes(task)
     return shown_floor(task.forward, sizes, gpu, estimate_eager(task.forward, sizes, gpu).n_operations).time_us

@@ -17,7 +17,7 @@ from kernel_lsp.core.event import (
 from kernel_lsp.core.task import Task
 from kernel_lsp.core.verdict import Verdict
 from kernel_lsp.engine.archived import run_result
-from kernel_lsp.engine.lines import task_floor_us
+from kernel_lsp.engine.lines import forward_floor_us
 from kernel_lsp.engine.messages import ResultFile
 from kernel_lsp.errors import KernelLspError
 from kernel_lsp.evolve.archive import Archive, RunRecord
@@ -81,7 +81,7 @@ def _floor_us(record: RunRecord, request: OptimizeRequest) -> float | None:
     if record.task_json is None:
         return None
     try:
-        return task_floor_us(Task.model_validate_json(record.task_json), find_gpu(request.target_gpu))
+        return forward_floor_us(Task.model_validate_json(record.task_json), find_gpu(request.target_gpu))
     except KernelLspError:
         return None
 

@@ -33,7 +33,8 @@ class OtherNumbers:
         self._evaluator, self._session, self._source, self._task = evaluator, session, source, task
         self.n_slots = evaluator.n_slots
         self._changed = _changed(source)
-        self._other: asyncio.Task[Evaluator | None] | None = None
+        self._other: Evaluator | None = None
+        self._is_captured, self._capturing = False, asyncio.Lock()
 
     @property
     def baseline_wait_s(self) -> float:
@@ -45,9 +46,7 @@ class OtherNumbers:
         verdict = await self._evaluator.evaluate(candidate, depth)
         if depth != "full" or not verdict.is_correct or not self._takes_a_changed_number(candidate):
             return verdict
-        if self._other is None:
-            self._other = asyncio.create_task(self._evaluator_of_others())
-        other = await asyncio.shield(self._other)
+        other = await self._evaluator_of_others()
         found = None if other is None else (await other.evaluate(candidate, "screen")).outcome
         if not isinstance(found, Mismatch | Crashed | TimedOut):
             return verdict
@@ -63,7 +62,13 @@ class OtherNumbers:
         return any(before.name in taken for before, _ in self._pairs())
 
     async def _evaluator_of_others(self) -> Evaluator | None:
-        """Of the target with the other numbers; None where that is another computation or none."""
+        """Of the target with the other numbers, captured once; None where that is another computation or none."""
+        async with self._capturing:
+            if not self._is_captured:
+                self._other, self._is_captured = await self._captured(), True
+        return self._other
+
+    async def _captured(self) -> Evaluator | None:
         with_backward = self._task.backward is not None
         try:
             task = await self._session.worker.capture(self._changed, with_backward=with_backward, configuration=CAPTURE)

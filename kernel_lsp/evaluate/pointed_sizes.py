@@ -19,6 +19,8 @@ from kernel_lsp.toolchain.masking import mask_literals
 
 MAX_SIZES = 6
 """Of each kind."""
+MAX_LITERALS = 24
+"""Of one text, from the least to the largest: a table may hold thousands."""
 SMALL = 2
 """The other dims of a large size."""
 LEAST_LITERAL = 4_100
@@ -55,17 +57,17 @@ def sizes_beyond_literals(prepared: Prepared, kind: OperationKind, known: Sequen
     small = {symbol.name: clamped(symbol, SMALL, 1) for symbol in task.symbols}
     bases = (small, captured_sizes(task), *known)
     found: list[Sizes] = []
-    for literal in sorted(large_literals(prepared.text)):
-        for symbol in task.symbols:
+    for literal in _spread(sorted(large_literals(prepared.text))):
+        for symbol in task.symbols if len(found) < MAX_SIZES else ():
             largest = max((sizes[symbol.name] for sizes in (*known, *found)), default=0)
             beyond = (
                 {**base, symbol.name: clamped(symbol, literal + 1, align)} for base in bases for align in (1, 4, 32)
             )
             usable = (s for s in beyond if s[symbol.name] > literal and _is_possible(prepared, kind, s))
             sizes = next(usable, None) if largest <= literal else None
-            if sizes is not None and len(found) < MAX_SIZES:
+            if sizes is not None:
                 found.append(sizes)
-    return found
+    return found[:MAX_SIZES]
 
 
 def large_literals(text: str) -> set[int]:
@@ -79,6 +81,13 @@ def large_literals(text: str) -> set[int]:
 
 
 # --- below: what a plan decides by
+
+
+def _spread(numbers: Sequence[int]) -> list[int]:
+    """At most `MAX_LITERALS` of the numbers, the first and the last among them."""
+    if len(numbers) <= MAX_LITERALS:
+        return list(numbers)
+    return [numbers[position * (len(numbers) - 1) // (MAX_LITERALS - 1)] for position in range(MAX_LITERALS)]
 
 
 def _is_possible(prepared: Prepared, kind: OperationKind, sizes: Sizes) -> bool:

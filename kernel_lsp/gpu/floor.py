@@ -1,5 +1,4 @@
-"""The time that a whole graph cannot beat: what it must read read once, every output written once, or all its
-arithmetic."""
+"""The time that a whole graph cannot beat: that of the bytes that it must read and write, or of its arithmetic."""
 
 from __future__ import annotations
 

@@ -34,6 +34,7 @@ from kernel_lsp.server.line_edits import DocumentEdits, edits_of_lines
 from kernel_lsp.server.notebooks import n_lines_above
 from kernel_lsp.server.restarts import go_on, goes_on
 from kernel_lsp.server.rpc import ClientRefused
+from kernel_lsp.server.settings import are_alike
 from kernel_lsp.server.words import check_text, failure_text, result_text
 
 if TYPE_CHECKING:
@@ -123,8 +124,6 @@ async def _show_diff(server: KernelLanguageServer, changed: DocumentEdits, folde
 
 def _is_outdated(server: KernelLanguageServer, job: Job) -> bool:
     """Whether the settings that its result is for, another GPU perhaps, hold no more."""
-    from kernel_lsp.server.estimates import are_alike
-
     document = server.documents.get(job.uri)
     if job.settings is None or document is None:
         return False

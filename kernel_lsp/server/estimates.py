@@ -4,19 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kernel_lsp.config import Settings
 from kernel_lsp.server.commands import start_estimate
+from kernel_lsp.server.settings import are_alike
 
 if TYPE_CHECKING:
     from kernel_lsp.server.language_server import KernelLanguageServer
-
-DEPENDED_ON = ("target_gpu", "python", "cuda_directory", "capture_deadline_s", "memory_limit_bytes", "sandbox")
-"""Settings that an estimate, or whether there is one, depends on."""
-
-
-def are_alike(one: Settings, other: Settings) -> bool:
-    """Whether an estimate that was made with the one is as good with the other."""
-    return all(getattr(one, name) == getattr(other, name) for name in DEPENDED_ON)
 
 
 def renew_estimates(server: KernelLanguageServer) -> None:

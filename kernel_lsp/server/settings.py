@@ -14,6 +14,8 @@ from kernel_lsp.errors import SettingError
 
 SECTION = "kernelLsp"
 """Of the client's configuration; names in it are camelCase."""
+OF_ESTIMATES = ("target_gpu", "python", "cuda_directory", "capture_deadline_s", "memory_limit_bytes", "sandbox")
+"""Settings that an estimate, or whether there is one, depends on."""
 _CAPITAL = re.compile(r"(?<!^)(?=[A-Z])")
 _OVERRIDE_ORIGIN = "the command line"
 
@@ -98,6 +100,11 @@ def overrides_of(values: Mapping[str, Any]) -> dict[str, Any]:
     """The values that are settings, by our names. An editor has others beside them."""
     named = {_CAPITAL.sub("_", name).lower(): value for name, value in values.items() if isinstance(name, str)}
     return {name: value for name, value in named.items() if name in Settings.model_fields and value is not None}
+
+
+def are_alike(one: Settings, other: Settings) -> bool:
+    """Whether an estimate that was made with the one is as good with the other."""
+    return all(getattr(one, name) == getattr(other, name) for name in OF_ESTIMATES)
 
 
 # --- below

@@ -8,7 +8,7 @@ into how long it sleeps, and into branches whose two ways do nothing else before
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Sequence
 
 from kernel_lsp.toolchain.ptx_text import PtxText, Statement, mentioned
 
@@ -63,7 +63,7 @@ class _Body:
                 read[name] = read.get(name, True) and _kind(each) == _SLEEP
         return frozenset(name for name, is_slept in read.items() if is_slept)
 
-    def _uses(self, statement: Statement, timed: Mapping[str, object] | set[str] | frozenset[str]) -> bool:
+    def _uses(self, statement: Statement, timed: Collection[str]) -> bool:
         """Of what is no arithmetic, any operand may be read."""
         operands = statement.sources if _kind(statement) in _ARITHMETIC else statement.text
         names = (*mentioned(operands), statement.guard)

@@ -38,7 +38,7 @@ def _plan() -> Plan:
     return [
         (
             Case("forward", (), f"{n}-{position}", 0, "forward"),
-            SimpleNamespace(name="f", steps=(), tensors=[SimpleNamespace(n_elements=n)]),  # type: ignore[misc]
+            SimpleNamespace(name="f", steps=(), tensors=[SimpleNamespace(n_elements=n)]),  # type: ignore[misc]  # a stand-in
         )
         for position, n in enumerate(sizes)
     ]
@@ -48,7 +48,7 @@ async def _ran(large_s: float, monkeypatch: pytest.MonkeyPatch) -> tuple[SlowDev
     device, progress = SlowDevice(large_s), Progress("c")
     monkeypatch.setattr(executor_checks, "time", SimpleNamespace(monotonic=lambda: device.now_s))
     none: Any = None
-    found = await ExecutorChecks(none, device, none).check(none, none, none, _plan(), progress)  # type: ignore[arg-type]
+    found = await ExecutorChecks(none, device, none).check(none, none, none, _plan(), progress)  # type: ignore[arg-type]  # stand-ins
     assert found is None
     return device, progress
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from kernel_lsp.config import Settings
 from kernel_lsp.core.candidate import Candidate, Origin
+from kernel_lsp.core.verdict import Mismatch
 from kernel_lsp.evaluate.check import find_task
 from kernel_lsp.evaluate.other_numbers import OtherNumbers
 from kernel_lsp.evaluate.session import Session
@@ -46,6 +47,7 @@ async def test_a_number_that_is_not_read_is_found_and_one_that_is_passes(tmp_pat
         contract = await evaluator.evaluate(kernel(scale="0.5f", contract="where: alpha == 0.5"), "full")
         screened = await evaluator.evaluate(kernels[1], "screen")
     assert [outcome.kind for outcome in found] == ["correct", "mismatch", "mismatch"]
-    assert "alpha=0.375 instead of 0.5, beta=0.25 instead of 0" in found[1].message  # type: ignore[union-attr]  # a mismatch
+    assert isinstance(found[1], Mismatch)
+    assert "alpha=0.375 instead of 0.5, beta=0.25 instead of 0" in found[1].message
     assert contract.is_correct
     assert screened.is_correct

@@ -6,6 +6,7 @@ import pytest
 
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.task import Graph, GraphOutput, Symbol, Task, TaskTensor, TensorType
+from kernel_lsp.evaluate import pointed_sizes
 from kernel_lsp.evaluate.cases import Sizes
 from kernel_lsp.evaluate.pointed_sizes import deciding_sizes, large_literals, sizes_beyond_literals
 from kernel_lsp.evaluate.prepare import Prepared, prepare
@@ -90,3 +91,16 @@ def test_sizes_beyond_stay_inside_the_contract() -> None:
 )
 def test_numbers_that_a_size_may_be_compared_with(code: str, numbers: set[int]) -> None:
     assert large_literals(code) == numbers
+
+
+def test_a_table_of_thousands_of_numbers_is_looked_at_here_and_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+
+    def is_usable(task: Task, kind: str, sizes: Sizes, *_: object) -> bool:
+        asked.append(sizes["D"])
+        return False
+
+    monkeypatch.setattr(pointed_sizes, "is_usable", is_usable)
+    assert beyond(", ".join(map(str, range(5000, 25_000)))) == []
+    assert len(asked) < 1000
+    assert {5001, 25_000} <= set(asked)

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import ctypes
-import importlib.util
-import sys
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 import torch
 
+from kernel_lsp.toolchain import compile as checking
+from kernel_lsp.worker import cuda_runtime
+
 from .fake_driver import FakeDriver
 
-WORKER = Path(__file__).parent.parent.parent / "kernel_lsp" / "worker"
 SOURCE = "template <int N> __global__ void fill(float* out) { out[threadIdx.x] = N; }\n"
 NAMES = ("fill<4>", "fill<8>")
 ELF_MAGIC = b"\x7fELF"
@@ -21,13 +21,7 @@ ELF_MAGIC = b"\x7fELF"
 
 @pytest.fixture(scope="module")
 def runtime() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("cuda_runtime_under_test", WORKER / "cuda_runtime.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
+    return cuda_runtime
 
 
 @pytest.fixture
@@ -206,3 +200,11 @@ def test_structures_have_the_size_of_cuda_h(runtime: ModuleType) -> None:
 
 def test_integers_of_fixed_width_need_no_include(runtime: ModuleType, cache: Path) -> None:
     check_compiles(runtime, SOURCE + "__device__ int64_t twice(uint32_t n) { return int64_t(n) * 2; }\n")
+
+
+def test_an_operator_compiles_as_a_check_does(runtime: ModuleType) -> None:
+    """It carries the options itself: what was verified is what runs."""
+    assert set(checking.NVCC_CONSTANTS) < set(runtime.NVRTC_OPTIONS)
+    assert set(runtime.NVRTC_OPTIONS) < set(checking.DEFAULT_OPTIONS)
+    assert runtime.FIXED_WIDTH == checking.FIXED_WIDTH
+    assert runtime.FIXED_WIDTH_HEADER == checking.FIXED_WIDTH_HEADER

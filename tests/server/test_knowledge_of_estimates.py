@@ -13,8 +13,9 @@ from kernel_lsp.server import estimates
 from kernel_lsp.server.analysis import Known
 from kernel_lsp.server.analyst import analyse
 from kernel_lsp.server.documents import Documents
-from kernel_lsp.server.estimates import are_alike, renew_estimates
+from kernel_lsp.server.estimates import renew_estimates
 from kernel_lsp.server.knowledge import Knowledge, KnownEstimate, NoEstimate
+from kernel_lsp.server.settings import are_alike
 from kernel_lsp.server.trust import Trust
 
 from .samples import SCALE, run_of_scale, target_estimate

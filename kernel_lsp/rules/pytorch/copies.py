@@ -44,10 +44,9 @@ def repeated_conversion(scope: Scope) -> Iterator[Hit]:
         if not isinstance(inner, ast.Call) or not isinstance(inner.func, ast.Attribute):
             continue
         if _is_same_conversion(inner, call, scope):
-            method = call.func.attr  # type: ignore[attr-defined]
             place = scope.module.after(inner, call)
             fix = QuickFix("Remove the second one", (TextEdit(place, ""),), True)
-            yield Hit(place, f"`.{method}(...)` was just done: remove it", (fix,))
+            yield Hit(place, f"`.{_method(call)}(...)` was just done: remove it", (fix,))
 
 
 @declare(
@@ -231,8 +230,13 @@ def _receiver(call: ast.Call) -> ast.expr | None:
     return call.func.value if isinstance(call.func, ast.Attribute) else None
 
 
+def _method(call: ast.Call) -> str:
+    """The name of a method or of a module's function; empty for another call."""
+    return call.func.attr if isinstance(call.func, ast.Attribute) else ""
+
+
 def _is_same_conversion(inner: ast.Call, outer: ast.Call, scope: Scope) -> bool:
-    first, second = inner.func.attr, outer.func.attr  # type: ignore[attr-defined]
+    first, second = _method(inner), _method(outer)
     if not scope.is_tensor(inner):
         return False
     if first == second and (first == "to" or first in _SAME_AGAIN):
@@ -247,7 +251,7 @@ def _arguments(call: ast.Call) -> list[str]:
 
 def _cast_dtype(call: ast.Call, scope: Scope) -> str:
     """The dtype that a cast gives, in its first spelling; "" for other calls."""
-    name = call.func.attr if isinstance(call.func, ast.Attribute) else ""
+    name = _method(call)
     if name in CAST_DTYPES and not call.args and not call.keywords:
         return CAST_DTYPES[name][0]
     if name == "to" and len(call.args) == 1 and not call.keywords:

@@ -80,8 +80,8 @@ def _tensors_taken(call: ast.Call, unclear: set[str], calls: CallKinds) -> tuple
     """The unclear names in a call's first argument that must be tensors for it; or the one that must be a list of
     them."""
     first = call.args[0]
-    is_display = isinstance(first, ast.List | ast.Tuple)
-    names = {part.id for part in first.elts if isinstance(part, ast.Name)} if is_display else _only_name(first)  # type: ignore[attr-defined]
+    listed = first.elts if isinstance(first, ast.List | ast.Tuple) else None
+    names = _only_name(first) if listed is None else {part.id for part in listed if isinstance(part, ast.Name)}
     names &= unclear
     if not names or calls.of(call.func) is not Kind.TENSOR:
         return set(), False
@@ -89,8 +89,8 @@ def _tensors_taken(call: ast.Call, unclear: set[str], calls: CallKinds) -> tuple
     name = name.removeprefix("torch.") if name.count(".") == 1 else ""
     if name in TAKES_TENSORS:
         is_list = isinstance(first, ast.Name)
-        return (names, is_list) if is_display or is_list else (set(), False)
-    return (set(), False) if is_display or name in TAKES_NUMBERS else (names, False)
+        return (names, is_list) if listed is not None or is_list else (set(), False)
+    return (set(), False) if listed is not None or name in TAKES_NUMBERS else (names, False)
 
 
 def _only_name(node: ast.expr) -> set[str]:
