@@ -32,6 +32,8 @@ RUNS = (
     ("extension, another text", "rms_norm_extension.cu", "\n// another text\n", "correct"),
     ("extension, built before", "rms_norm_extension.cu", "", "correct"),
     ("extension, robust-kbench's size", "rms_norm_extension.cu", "\n// a third text\n", "correct"),
+    ("extension on PyTorch's stream", "rms_norm_on_a_stream.cu", "", "correct"),
+    ("extension that names pybind11", "rms_norm_on_a_stream.cu", "\n// py::arg\n", "correct"),
     ("ModelNew with load_inline", "rms_norm_model_new.py", "", "correct"),
     ("attack: work on a side stream", "side_stream.cu", "", "crashed|mismatch"),
 )

@@ -11,7 +11,7 @@ from kernel_lsp.core.plan import BoundLaunch, BoundOperation
 from kernel_lsp.core.task import Task
 from kernel_lsp.core.verdict import Built, CheckOutcome, Crashed, TimedOut, Unsupported
 from kernel_lsp.evaluate.cases import Case, OperationKind, captured_sizes, graph_of
-from kernel_lsp.evaluate.cpu import CaseOutcome, CaseRun, CpuDevice, Limits, Profile, Skipped
+from kernel_lsp.evaluate.cpu import WATCHED_ORDER, CaseOutcome, CaseRun, CpuDevice, Limits, Profile, Skipped
 from kernel_lsp.evaluate.prepare import Prepared
 from kernel_lsp.evaluate.progress import Plan, Progress
 from kernel_lsp.gpu.estimate import estimate_eager, estimate_operation
@@ -45,8 +45,9 @@ WAITING_LIMITS = Limits(complete_instructions=15_000_000, max_instructions=1_000
 """For a small case whose threads wait longer than the screen allows: within it, those that wait for ever come back to
 where they were. Waiting costs about a nanosecond an instruction."""
 SCREEN_BUDGET_S = 0.4
-"""Per operation."""
+"""Per operation: a screen that took longer does without the profile."""
 N_SCREEN_CASES = 2
+NOT_SCREENED = "not screened for races and stray accesses"
 MAX_PROFILED_BYTES = 16 << 30
 """Of all tensors of the captured case, which the executor maps."""
 FULL_BUDGET_S = 25.0
@@ -89,15 +90,14 @@ class ExecutorChecks:
         What the executor cannot tell in that time is noted, and left to the GPU."""
         started, name, n_run = time.monotonic(), prepared.operation(plan[0][0].operation).name, 0
         for case, bound in _small_cases(plan):
-            if n_run and time.monotonic() - started > SCREEN_BUDGET_S:
-                break
             outcome = await self._screened(executor, built, bound, case, progress)
             if isinstance(outcome, Skipped):
                 continue
             if isinstance(outcome, TimedOut) and _is_endless(outcome):
                 return outcome
             if isinstance(outcome, TimedOut | Unsupported):
-                progress.notes.append(f"{name}: not screened for races and stray accesses: {outcome.message}")
+                how_far = "screened for races and stray accesses at one size alone" if n_run else NOT_SCREENED
+                progress.notes.append(f"{name}: {how_far}: {outcome.message}")
                 return None
             if not isinstance(outcome, CaseRun):
                 return outcome
@@ -201,12 +201,14 @@ def _is_endless(outcome: TimedOut) -> bool:
 
 
 def _small_cases(plan: Plan) -> Sequence[tuple[Case, BoundOperation]]:
-    """Those with the fewest elements, first the orders of threads that a GPU does not promise."""
+    """Those that are watched for races: the smallest, then long rows, which take several blocks of nearly any kernel.
+    After them come other orders of threads that a GPU does not promise."""
     ordinary = [(case, bound) for case, bound in plan if case.family == "normal"] or list(plan[:1])
+    orders = (WATCHED_ORDER, "random", "forward")
 
-    def cost(entry: tuple[Case, BoundOperation]) -> tuple[bool, int]:
+    def cost(entry: tuple[Case, BoundOperation]) -> tuple[int, int]:
         case, bound = entry
-        return case.thread_order == "forward", _n_elements(bound)
+        return orders.index(case.thread_order), _n_elements(bound)
 
     return sorted(ordinary, key=cost)[:N_SCREEN_CASES]
 

@@ -44,7 +44,7 @@ from kernel_lsp.source.foreign import ForeignSource, python_findings
 from kernel_lsp.toolchain.extension import ExtensionBuilder, ExtensionFacts
 from kernel_lsp.toolchain.extension_built import ExtensionBuilt
 from kernel_lsp.toolchain.extension_symbols import symbol_findings
-from kernel_lsp.toolchain.extension_tools import find_extension_tools
+from kernel_lsp.toolchain.extension_tools import ExtensionTools, find_extension_tools
 
 CPU_NAME = "CPU (PyTorch)"
 OPEN_DEADLINE_S = 120.0
@@ -119,23 +119,26 @@ class _Check:
         if self.source.kind == "ModelNew" and (refused := _refused(python_findings(self.text))) is not None:
             return refused
         await self.session.gpu_index()
-        with self.progress.stage("gpu worker"):
-            self.device = await self.session.gpu_device()
-        if self.device is not None:
-            self.device_name = self.device.name
-        elif self.source.needs_cuda:
-            return Unsupported(message=NO_GPU)
-        builder = await self._builder()
-        process = await self.stack.enter_async_context(self._process())
-        warming = asyncio.create_task(process.start_pools("cpu" if self.device is None else self.device.index))
-        building = asyncio.create_task(self._build(builder, self.text, self.file.suffix))
-        under_way: list[asyncio.Task[Any]] = [warming, building]
+        looking = asyncio.gather(self._facts(), find_extension_tools())
+        under_way: list[asyncio.Future[Any]] = [looking]
         try:
+            with self.progress.stage("gpu worker"):
+                self.device = await self.session.gpu_device()
+            if self.device is not None:
+                self.device_name = self.device.name
+            elif self.source.needs_cuda:
+                return Unsupported(message=NO_GPU)
+            with self.progress.stage("tools"):
+                builder = await self._builder(*await looking)
+            process = await self.stack.enter_async_context(self._process())
+            warming = asyncio.create_task(process.start_pools("cpu" if self.device is None else self.device.index))
+            building = asyncio.create_task(self._build(builder, self.text, self.file.suffix))
+            under_way += [warming, building]
             with self.progress.stage("capture"):
                 task = await self.session.capture(self.target, with_backward=self.source.has_backward)
-            cases = asyncio.create_task(self._cases(task))
-            under_way.append(cases)
             timer = await self.session.timer(task, self.device) if self.device is not None else None
+            cases = asyncio.create_task(self._cases(task, timer, under_way))
+            under_way.append(cases)
             with self.progress.stage("build"):
                 built = await building
             if built is not None and not isinstance(built, ExtensionBuilt):
@@ -151,12 +154,14 @@ class _Check:
 
     # --- below: building
 
-    async def _builder(self) -> ExtensionBuilder:
-        facts = await self.session.worker.ask("extension_facts", {}, deadline_s=FACTS_DEADLINE_S)
+    async def _facts(self) -> ExtensionFacts:
+        return ExtensionFacts(**await self.session.worker.ask("extension_facts", {}, deadline_s=FACTS_DEADLINE_S))
+
+    async def _builder(self, facts: ExtensionFacts, tools: ExtensionTools) -> ExtensionBuilder:
         architecture = self.device.facts.architecture if self.device is not None else ""
         builder = ExtensionBuilder(
-            ExtensionFacts(**facts),
-            await find_extension_tools(),
+            facts,
+            tools,
             self.session.settings.cache_directory,
             python=self.session.worker.python,
             architecture=architecture,
@@ -197,14 +202,20 @@ class _Check:
     def _folder(self) -> Path:
         return self.session.scratch / "foreign"
 
-    async def _cases(self, task: Task) -> list[ForeignCase]:
+    async def _cases(
+        self, task: Task, timer: OperationTimer | None, under_way: list[asyncio.Future[Any]]
+    ) -> list[ForeignCase]:
+        """What it is run on. PyTorch's own runs that it is timed beside are made ready meanwhile."""
         store = CaseStore(task, self.session.worker, self.session.new_folder("references"), self.device)
         chosen = [pair for direction in self._directions(task) for pair in chosen_cases(task, direction, 0)]
         made = []
         for number, (case, is_hidden) in enumerate(chosen):
             found = await make_case(store, task, case, self._folder / f"case-{number}", is_hidden=is_hidden)
-            if isinstance(found, ForeignCase):
-                made.append(found)
+            if not isinstance(found, ForeignCase):
+                continue
+            made.append(found)
+            if timer is not None and found.is_timed:
+                under_way.append(asyncio.create_task(timer.offer(found.timed(self.progress.candidate_id))))
         await store.close()
         return made
 

@@ -29,6 +29,7 @@ from kernel_lsp.evaluate.compare import Expectation
 from kernel_lsp.evaluate.foreign_process import ForeignProcess
 from kernel_lsp.evaluate.gpu_slot import Lost
 from kernel_lsp.evaluate.judgement import judge_outputs
+from kernel_lsp.evaluate.timing_outcome import TimedOperation
 from kernel_lsp.process.worker_client import CaseFiles
 
 FAMILIES = ("normal", "small_integers", "negative", "scaled_up", "scaled_down", "special_nan")
@@ -51,6 +52,15 @@ class ForeignCase:
     inputs: tuple[dict[str, Any], ...]
     expectations: tuple[Expectation, ...] = field(repr=False)
     is_hidden: bool
+
+    @property
+    def is_timed(self) -> bool:
+        """The task's own inputs."""
+        return self.case.family == "given"
+
+    def timed(self, candidate_id: str) -> TimedOperation:
+        """As a timer is asked about it."""
+        return TimedOperation(candidate_id, self.bound, self.case.operation, self.files)
 
 
 def chosen_cases(task: Task, direction: OperationKind, seed: int) -> list[tuple[Case, bool]]:

@@ -12,7 +12,7 @@ from kernel_lsp.evaluate.foreign_process import ForeignAsker, ForeignProcess
 from kernel_lsp.evaluate.gpu_slot import Lost
 from kernel_lsp.evaluate.progress import Progress
 from kernel_lsp.evaluate.timing_operation import OperationTimer
-from kernel_lsp.evaluate.timing_outcome import NotTimed, Timed, TimedOperation, TimingFailure, verdict_of
+from kernel_lsp.evaluate.timing_outcome import NotTimed, Timed, TimingFailure, verdict_of
 
 WRITE_DEADLINE_S = 120.0
 
@@ -26,10 +26,9 @@ async def time_given(
     device_name: str,
 ) -> CheckOutcome | None:
     """Time it on the task's own inputs, each direction; None when nothing was wrong. `folder` is for outputs."""
-    for case in (case for case in cases if case.case.family == "given"):
+    for case in (case for case in cases if case.is_timed):
         asker = ForeignAsker(process, case.case.operation, case.inputs)
-        operation = TimedOperation(progress.candidate_id, case.bound, case.case.operation, case.files)
-        match await timer.time_operation(asker, operation):
+        match await timer.time_operation(asker, case.timed(progress.candidate_id)):
             case Timed(comparison):
                 wrong = await _wrong_while_timed(process, asker, case, folder, device_name)
                 if wrong is not None:

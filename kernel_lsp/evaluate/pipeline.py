@@ -49,7 +49,7 @@ from kernel_lsp.evaluate.cases import (
     wide_sizes,
 )
 from kernel_lsp.evaluate.cpu import CpuDevice, Profile, Skipped, new_executor
-from kernel_lsp.evaluate.executor_checks import FULL_LIMITS, ExecutorChecks
+from kernel_lsp.evaluate.executor_checks import FULL_LIMITS, NOT_SCREENED, ExecutorChecks
 from kernel_lsp.evaluate.executor_pool import ExecutorPool
 from kernel_lsp.evaluate.gpu_checks import GpuChecks, MeasuringGpu
 from kernel_lsp.evaluate.pointed_sizes import pointed_sizes
@@ -252,7 +252,7 @@ class Evaluator:
             if not isinstance(loaded, Loaded):
                 if self._gpu_checks is None or not isinstance(loaded, Unsupported | TimedOut):
                     return loaded
-                progress.notes.append(f"not screened for races and stray accesses: {loaded.message}")
+                progress.notes.append(f"{NOT_SCREENED}: {loaded.message}")
                 return None
             progress.has_atomics = any(kernel.uses_global_atomics for kernel in loaded.kernels)
             progress.may_wait = any(kernel.may_wait for kernel in loaded.kernels)

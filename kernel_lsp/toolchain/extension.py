@@ -27,10 +27,16 @@ from kernel_lsp.process.supervisor import ProcessResult, run, scrubbed_environme
 from kernel_lsp.source.extension import LAUNCH_HELPER, SplitExtension, split_extension
 from kernel_lsp.toolchain.cache import content_key
 from kernel_lsp.toolchain.extension_built import MODULE_NAME, ExtensionBuilt, keep, read_kept
-from kernel_lsp.toolchain.extension_headers import ALL_OPERATORS, Headers, headers_for, may_lack_a_header
+from kernel_lsp.toolchain.extension_headers import (
+    ALL_OPERATORS,
+    Headers,
+    headers_for,
+    lean_text,
+    may_lack_a_header,
+)
 from kernel_lsp.toolchain.extension_tools import ExtensionTools
 
-FORMAT = "4"
+FORMAT = "5"
 """Raised when a kept build would no longer be what a build gives."""
 DEADLINE_S = 180.0
 MAX_OUTPUT_BYTES = 1 << 20
@@ -104,6 +110,7 @@ class ExtensionBuilder:
         folder = self._header_folder(headers)
         if (folder / "prelude.h.gch").exists():
             return 0.0
+        self._write_lean(headers)
         with tempfile.TemporaryDirectory(prefix="header-", dir=_made(self._root)) as made:
             (Path(made) / "prelude.h").write_text(headers.prelude)
             command: list[str | Path] = [
@@ -140,6 +147,7 @@ class ExtensionBuilder:
 
     def host_command(self, source: str, made: str, headers: Headers, header: Path | None) -> list[str | Path]:
         """Compile host code, after the prelude and its operators."""
+        self._write_lean(headers)
         included: list[str | Path] = ["-include", header or "prelude.h", "-include", "operators.h"]
         return [self._tools.cxx, *self._flags(headers), "-w", *included, "-c", source, "-o", made]
 
@@ -196,7 +204,8 @@ class ExtensionBuilder:
     def _flags(self, headers: Headers = ALL_OPERATORS) -> list[str]:
         macros = [f"-DTORCH_EXTENSION_NAME={MODULE_NAME}", f"-D_GLIBCXX_USE_CXX11_ABI={self._facts.cxx11_abi}"]
         macros += [f"-D{name}" for name in headers.macros]
-        includes = [f"-I{path}" for path in (*self._facts.includes, *self._tools.cuda_includes)]
+        lean = (self._lean_folder,) if headers.lean else ()
+        includes = [f"-I{path}" for path in (*lean, *self._facts.includes, *self._tools.cuda_includes)]
         return [
             f"-std={self.standard}",
             CXX_OPTIMIZATION,
@@ -205,6 +214,23 @@ class ExtensionBuilder:
             *macros,
             *includes,
         ]
+
+    @property
+    def _lean_folder(self) -> Path:
+        places = [str(path) for path in self._facts.includes]
+        return self._root / f"lean-{content_key(FORMAT, self._facts.torch_version, *places)}"
+
+    def _write_lean(self, headers: Headers) -> None:
+        """Those that are not there yet, each whole or not at all."""
+        for name in headers.lean:
+            made = self._lean_folder / name
+            found = next((path for folder in self._facts.includes if (path := folder / name).is_file()), None)
+            if found is None or made.exists():
+                continue
+            made.parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.NamedTemporaryFile("w", dir=made.parent, delete=False, encoding="utf-8") as file:
+                file.write(lean_text(name, found.read_text(encoding="utf-8")))
+            os.replace(file.name, made)
 
     def _header_folder(self, headers: Headers) -> Path:
         key = content_key(

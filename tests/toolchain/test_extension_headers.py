@@ -6,13 +6,16 @@ from pathlib import Path
 
 import pytest
 
+from kernel_lsp.toolchain.extension_binding import PYTHON_VARIABLE, WRAPS
 from kernel_lsp.toolchain.extension_headers import (
     ALL_OPERATORS,
     LIBRARY,
     OPERATORS,
+    PYBIND11,
     TENSORS,
     WHOLE,
     headers_for,
+    lean_text,
     may_lack_a_header,
 )
 
@@ -30,8 +33,15 @@ def includes(tmp_path: Path) -> list[Path]:
 
 def test_tensors_and_the_operators_that_are_named_come_first(includes: list[Path]) -> None:
     first, larger = headers_for(FORWARD, includes)
-    assert (first.prelude, first.operators) == (TENSORS, "#include <ATen/ops/empty_like.h>\n")
+    assert (first.prelude, first.operators) == (TENSORS + PYBIND11, "#include <ATen/ops/empty_like.h>\n")
+    assert "ATen/ops/empty_like.h" in first.lean
     assert larger == ALL_OPERATORS
+
+
+def test_lean_headers_leave_out_what_costs_most() -> None:
+    whole = "#pragma once\n#include <ATen/Context.h>\n#include <c10/core/Scalar.h>\n#include <ATen/ops/x_ops.h>\n"
+    assert lean_text("ATen/ops/x.h", whole) == whole.replace("#include <ATen/Context.h>\n", "")
+    assert "cusparse" not in lean_text("ATen/cuda/CUDAContext.h", "#include <cusparse.h>")
 
 
 @pytest.mark.parametrize(
@@ -58,6 +68,18 @@ def test_includes_that_are_replaced_leave_their_line(includes: list[Path]) -> No
     )
     assert WHOLE.without_replaced(FORWARD) == FORWARD
     assert "types.h" in OPERATORS
+
+
+def test_functions_alone_are_bound_without_pybind11(includes: list[Path]) -> None:
+    declared = includes[1] / PYTHON_VARIABLE
+    declared.parent.mkdir(parents=True)
+    declared.write_text(WRAPS[0])
+    first, _ = headers_for(FORWARD, includes)
+    assert first.prelude.endswith(TENSORS)
+    assert "PYBIND11_MODULE" in first.prelude
+    assert first.without_replaced("#include <pybind11/stl.h>\nint x;") == "\nint x;"
+    other, _ = headers_for(FORWARD + 'm.def("f", &f, py::arg("x"));', includes)
+    assert other.prelude == TENSORS + PYBIND11
 
 
 @pytest.mark.parametrize(
