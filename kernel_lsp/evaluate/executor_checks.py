@@ -89,11 +89,12 @@ class ExecutorChecks:
         """Small cases within a short budget, in orders of threads that bring races out; None when none of them failed.
         What the executor cannot tell in that time is noted, and left to the GPU."""
         started, name, n_run = time.monotonic(), prepared.operation(plan[0][0].operation).name, 0
-        for case, bound in _small_cases(plan):
-            outcome = await self._screened(executor, built, bound, case, progress)
+        for case, bound in screened_cases(plan):
+            run = self._bounded if n_run else self._to_its_end
+            outcome = await run(executor, built, bound, case, progress)
             if isinstance(outcome, Skipped):
                 continue
-            if isinstance(outcome, TimedOut) and _is_endless(outcome):
+            if not n_run and isinstance(outcome, TimedOut) and _is_endless(outcome):
                 return outcome
             if isinstance(outcome, TimedOut | Unsupported):
                 how_far = "screened for races and stray accesses at one size alone" if n_run else NOT_SCREENED
@@ -111,12 +112,18 @@ class ExecutorChecks:
 
     # --- below: a case of the screen, profiles and cases
 
-    async def _screened(
+    async def _bounded(
         self, executor: PtxExecutor, built: Built, bound: BoundOperation, case: Case, progress: Progress
     ) -> CaseOutcome:
-        """Within the screen's limits. A case that they end may take longer if one thread alone took all that there was,
-        or if threads may wait: that says whether they find an end at all."""
-        outcome = await self._device.run_case(executor, built, bound, case, None, SCREEN_LIMITS)
+        """Within the screen's limits, which long rows may take for good reasons."""
+        return await self._device.run_case(executor, built, bound, case, None, SCREEN_LIMITS)
+
+    async def _to_its_end(
+        self, executor: PtxExecutor, built: Built, bound: BoundOperation, case: Case, progress: Progress
+    ) -> CaseOutcome:
+        """A small case that the screen's limits end may take longer if one thread alone took all that there was, or if
+        threads may wait: that says whether they find an end at all."""
+        outcome = await self._bounded(executor, built, bound, case, progress)
         if not isinstance(outcome, TimedOut) or not executor.is_alive:
             return outcome
         if _is_endless(outcome):
@@ -193,16 +200,9 @@ class ExecutorChecks:
         return None
 
 
-# --- below: small decisions
-
-
-def _is_endless(outcome: TimedOut) -> bool:
-    return any(finding.code == NO_END for finding in outcome.findings)
-
-
-def _small_cases(plan: Plan) -> Sequence[tuple[Case, BoundOperation]]:
-    """Those that are watched for races: the smallest, then long rows, which take several blocks of nearly any kernel.
-    After them come other orders of threads that a GPU does not promise."""
+def screened_cases(plan: Plan) -> Sequence[tuple[Case, BoundOperation]]:
+    """What a screen runs, cases that are watched for races: the smallest, then long rows, which take several blocks of
+    nearly any kernel. After them would come other orders of threads that a GPU does not promise."""
     ordinary = [(case, bound) for case, bound in plan if case.family == "normal"] or list(plan[:1])
     orders = (WATCHED_ORDER, "random", "forward")
 
@@ -211,6 +211,13 @@ def _small_cases(plan: Plan) -> Sequence[tuple[Case, BoundOperation]]:
         return orders.index(case.thread_order), _n_elements(bound)
 
     return sorted(ordinary, key=cost)[:N_SCREEN_CASES]
+
+
+# --- below: small decisions
+
+
+def _is_endless(outcome: TimedOut) -> bool:
+    return any(finding.code == NO_END for finding in outcome.findings)
 
 
 def _n_elements(bound: BoundOperation) -> int:

@@ -12,6 +12,7 @@ from kernel_lsp.core.verdict import Built, CheckOutcome, Unsupported
 from kernel_lsp.evaluate.case_store import CaseStore, NoCase
 from kernel_lsp.evaluate.cases import Case
 from kernel_lsp.evaluate.cuda import GpuDevice
+from kernel_lsp.evaluate.executor_checks import screened_cases
 from kernel_lsp.evaluate.gpu_job import GpuCase, GpuJob, GpuReport, Timer
 from kernel_lsp.evaluate.progress import Plan, Progress
 from kernel_lsp.evaluate.timing_outcome import TimedOperation
@@ -38,10 +39,11 @@ class GpuChecks:
         self._full_wait_s = gpu.full_wait_s
 
     def prefetch(self, plans: Sequence[Plan]) -> None:
-        """Have the references made while the candidate is compiled and screened: small cases first, as the screen
-        needs them."""
+        """Have the references made while the candidate is compiled and screened: first those that the screen waits for,
+        then the smallest."""
+        screened = [case for plan in plans for case, _ in screened_cases(plan)]
         cases = [(sum(tensor.n_bytes for tensor in bound.tensors), case) for plan in plans for case, bound in plan]
-        for _, case in sorted(cases, key=lambda entry: entry[0]):
+        for case in dict.fromkeys([*screened, *(case for _, case in sorted(cases, key=lambda entry: entry[0]))]):
             self._store.begin(case)
 
     async def check(
