@@ -118,9 +118,11 @@ class _Check:
     async def _outcome(self) -> CheckOutcome:
         if self.source.kind == "ModelNew" and (refused := _refused(python_findings(self.text))) is not None:
             return refused
-        await self.session.gpu_index()
+        index = await self.session.gpu_index()
         looking = asyncio.gather(self._facts(), find_extension_tools())
-        under_way: list[asyncio.Future[Any]] = [looking]
+        process = await self.stack.enter_async_context(self._process())
+        warming = asyncio.create_task(process.start_pools("cpu" if index is None else index))
+        under_way: list[asyncio.Future[Any]] = [looking, warming]
         try:
             with self.progress.stage("gpu worker"):
                 self.device = await self.session.gpu_device()
@@ -128,12 +130,13 @@ class _Check:
                 self.device_name = self.device.name
             elif self.source.needs_cuda:
                 return Unsupported(message=NO_GPU)
+            elif index is not None:
+                warming = asyncio.create_task(process.start_pools("cpu"))
+                under_way.append(warming)
             with self.progress.stage("tools"):
                 builder = await self._builder(*await looking)
-            process = await self.stack.enter_async_context(self._process())
-            warming = asyncio.create_task(process.start_pools("cpu" if self.device is None else self.device.index))
             building = asyncio.create_task(self._build(builder, self.text, self.file.suffix))
-            under_way += [warming, building]
+            under_way.append(building)
             with self.progress.stage("capture"):
                 task = await self.session.capture(self.target, with_backward=self.source.has_backward)
             timer = await self.session.timer(task, self.device) if self.device is not None else None
@@ -145,7 +148,8 @@ class _Check:
                 return built
             with self.progress.stage("references"):
                 made = await cases
-            await warming
+            with self.progress.stage("process"):
+                await warming
             return await self._run(process, builder, task, built, made, timer)
         finally:
             for started in under_way:
@@ -302,7 +306,8 @@ class _Check:
         for stage, step in steps.items():
             with self.progress.stage(stage):
                 failure: CheckOutcome | None = await step()
-            failure = failure or await _kept_threads(process, stage)
+            with self.progress.stage("threads"):
+                failure = failure or await _kept_threads(process, stage)
             if failure is not None:
                 return failure
         looked = await process.ask("look_again", {}, deadline_s=OPEN_DEADLINE_S)

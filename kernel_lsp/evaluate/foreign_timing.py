@@ -28,7 +28,10 @@ async def time_given(
     """Time it on the task's own inputs, each direction; None when nothing was wrong. `folder` is for outputs."""
     for case in (case for case in cases if case.is_timed):
         asker = ForeignAsker(process, case.case.operation, case.inputs)
-        match await timer.time_operation(asker, case.timed(progress.candidate_id)):
+        operation = case.timed(progress.candidate_id)
+        with progress.stage("eager, made ready"):
+            await timer.offer(operation)
+        match await timer.time_operation(asker, operation):
             case Timed(comparison):
                 wrong = await _wrong_while_timed(process, asker, case, folder, device_name)
                 if wrong is not None:

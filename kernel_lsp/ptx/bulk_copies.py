@@ -9,7 +9,7 @@ from __future__ import annotations
 from kernel_lsp.ptx.barrier_objects import PENDING_SHIFT, PHASE_SHIFT
 from kernel_lsp.ptx.emitter import Emitter, Handler, Site
 from kernel_lsp.ptx.layout import CopyQueue, FaultKind, Info, Thread
-from kernel_lsp.ptx.memory import copy_async, locate_at, operand_address, space_of
+from kernel_lsp.ptx.memory import copy_async, locate_at, operand_address, space_of, store, stored_bytes
 from kernel_lsp.ptx.syntax import Address, Instruction, Operand, Register, UnsupportedPtxError
 
 OBJECT_BYTES = 8
@@ -80,7 +80,16 @@ def copy(e: Emitter, i: Instruction) -> None:
         raise UnsupportedPtxError("this form of cp", i)
 
 
-HANDLERS: dict[str, Handler] = {"mbarrier": barrier_object, "cp": copy}
+def store_any(e: Emitter, i: Instruction) -> None:
+    """`st`; ``st.async.mbarrier [a], b, [mbarrier]`` writes at once, too, and its bytes have arrived at the object."""
+    store(e, i)
+    if i.has("async"):
+        if not i.has("mbarrier__complete_tx__bytes"):
+            raise UnsupportedPtxError("this form of st.async", i)
+        _call(e, i, "barrier_arrive", _object(e, i, i.operands[2]), "0", "0", str(-stored_bytes(i)))
+
+
+HANDLERS: dict[str, Handler] = {"mbarrier": barrier_object, "cp": copy, "st": store_any}
 
 
 # --- below: objects
@@ -93,18 +102,14 @@ def _wide(e: Emitter, operand: Operand) -> str:
 
 def _object(e: Emitter, i: Instruction, operand: Operand, *, reads: bool = True) -> str:
     """The host address of an object. Whoever uses it may change it."""
-    space = _own_shared(e, i, "shared" if i.opcode == "cp" else space_of(i))
+    space = _in_cluster(e, "shared" if i.opcode == "cp" else space_of(i))
     address, flags = operand_address(e, i, operand), OBJECT_RACE_FLAGS if reads else 0
     return locate_at(e, i, address, OBJECT_BYTES, reads=reads, writes=True, space=space, race_flags=flags)
 
 
-def _own_shared(e: Emitter, i: Instruction, space: str) -> str:
+def _in_cluster(e: Emitter, space: str) -> str:
     """The space of an address that may be in any block of the cluster: the own one, where none is made of others."""
-    if space == "cluster" and not e.maps_addresses:
-        return "shared"
-    if space == "cluster":
-        raise UnsupportedPtxError("an mbarrier or a bulk copy in the shared memory of another block", i)
-    return space
+    return "shared" if space == "cluster" and not e.maps_addresses else space
 
 
 def _call(e: Emitter, i: Instruction, function: str, pointer: str, *arguments: str) -> None:
@@ -177,8 +182,8 @@ def _copy_bulk(e: Emitter, i: Instruction) -> None:
     if len(places) != 2 or places.count("global") != 1:
         raise UnsupportedPtxError("a bulk copy between these spaces", i)
     to, source = ("global" if place == "global" else "shared" for place in places)
-    if "shared__cluster" in places:
-        _own_shared(e, i, "cluster")
+    if "shared__cluster" in places and e.maps_addresses:
+        raise UnsupportedPtxError("a bulk copy in a kernel that maps addresses to other blocks", i)
     _copy_pieces(e, i, to, source)
     if i.has("mbarrier__complete_tx__bytes"):
         arrived = e.op(f"sub i64 0, {_wide(e, i.operands[2])}")

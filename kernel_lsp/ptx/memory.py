@@ -56,16 +56,20 @@ def load(e: Emitter, i: Instruction) -> None:
 
 
 def store(e: Emitter, i: Instruction) -> None:
-    """`st`."""
-    kind, count = i.types()[-1], _vector_length(i)
-    n_bytes = WIDTH_BITS[kind] // 8 * count
+    """`st`, one that is asynchronous at once."""
+    kind = i.types()[-1]
     sources = i.operands[1].elements if isinstance(i.operands[1], Vector) else (i.operands[1],)
     width = f"i{WIDTH_BITS[kind]}"
     values = [e.read(source, width) for source in sources]
-    pointer = locate(e, i, i.operands[0], n_bytes, reads=False, writes=True)
+    pointer = locate(e, i, i.operands[0], stored_bytes(i), reads=False, writes=True)
     for index, value in enumerate(values):
         place = e.field(pointer, index * WIDTH_BITS[kind] // 8) if index else pointer
         e.line(f"store {width} {value}, ptr {place}, align 1")
+
+
+def stored_bytes(i: Instruction) -> int:
+    """By one `st`."""
+    return WIDTH_BITS[i.types()[-1]] // 8 * _vector_length(i)
 
 
 def atomic(e: Emitter, i: Instruction) -> None:
@@ -120,7 +124,7 @@ def locate(
     e: Emitter, i: Instruction, operand: Operand, n_bytes: int, *, reads: bool, writes: bool, space: str | None = None
 ) -> str:
     """Emit the check of an access and return the host pointer; leaves the kernel when the check fails."""
-    if i.has("async") and i.opcode != "cp":
+    if i.has("async") and i.opcode not in ("cp", "st"):
         raise UnsupportedPtxError("an asynchronous access of shared memory", i)
     space = space or space_of(i)
     if space == "param" and isinstance(operand, Address):
@@ -175,7 +179,6 @@ def space_of(i: Instruction) -> str:
 HANDLERS: dict[str, Handler] = {
     "ld": load,
     "ldu": load,
-    "st": store,
     "atom": atomic,
     "red": atomic,
     "createpolicy": create_policy,

@@ -46,9 +46,8 @@ class Buffers:
             self._whole[name] = whole
             self.tensors[name] = whole[GUARD_BYTES : GUARD_BYTES + n_bytes].view(tensor.dtype).view(tensor.shape)
 
-    def fill(self, inputs: Mapping[str, torch.Tensor]) -> None:
-        """On the current stream, after poison and, on a GPU, a while."""
-        staged = {name: tensor.to(self.tensors[name].device) for name, tensor in inputs.items()}
+    def fill(self, staged: Mapping[str, torch.Tensor]) -> None:
+        """From tensors on the same device: on the current stream, after poison and, on a GPU, a while."""
         for tensor in self.tensors.values():
             _bytes(tensor).fill_(POISON_BYTE)
         if any(tensor.is_cuda for tensor in self.tensors.values()):
@@ -57,9 +56,9 @@ class Buffers:
         for name, tensor in staged.items():
             self.tensors[name].copy_(tensor, non_blocking=True)
 
-    def changed(self, inputs: Mapping[str, torch.Tensor]) -> list[str]:
+    def changed(self, staged: Mapping[str, torch.Tensor]) -> list[str]:
         """Inputs that no longer have their bytes."""
-        return [name for name, tensor in inputs.items() if not _same(self.tensors[name].cpu(), tensor)]
+        return [name for name, tensor in staged.items() if not _same(self.tensors[name], tensor)]
 
     def overrun(self) -> list[str]:
         """Inputs whose guards were written over."""
@@ -134,7 +133,7 @@ class TimedSets:
 
     def __init__(self, foreign: Foreign, direction: str, inputs: Mapping[str, torch.Tensor]) -> None:
         self._call = getattr(foreign, direction)
-        self._inputs = inputs
+        self._inputs, self._device = inputs, foreign.device
         n_bytes = sum(tensor.numel() * tensor.element_size() for tensor in inputs.values())
         index = foreign.device.index if foreign.device.type == "cuda" else None
         self.n_sets = n_affordable_sets(2 * n_bytes, index)
@@ -172,7 +171,8 @@ class TimedSets:
 
     def report(self) -> dict[str, Any]:
         """As `timing_candidate.OutputWatch.report`."""
-        changed = {n for each in self._sets for n, t in self._inputs.items() if not _same(each[n].cpu(), t)}
+        given = {name: tensor.to(self._device) for name, tensor in self._inputs.items()}
+        changed = {n for each in self._sets for n, t in given.items() if not _same(each[n], t)}
         return {
             "n_checked": self._n_checked,
             "n_unequal": self._n_unequal,
@@ -188,10 +188,11 @@ class TimedSets:
 def _run(foreign: Foreign, request: dict[str, Any], inputs: Mapping[str, torch.Tensor]) -> dict[str, Any]:
     declared, call = request["declared"], getattr(foreign, request["direction"])
     shapes = (request["direction"], *((name, tensor.dtype, tensor.shape) for name, tensor in inputs.items()))
+    staged = {name: tensor.to(foreign.device) for name, tensor in inputs.items()}
     known = _BUFFERS.pop(shapes, None) or Buffers(inputs, foreign.device)
-    first, copies, late = _once(call, known, inputs, declared, foreign.device)
+    first, copies, late = _once(call, known, staged, declared, foreign.device)
     fresh = Buffers(inputs, foreign.device)
-    _, second, late_again = _once(call, fresh, inputs, declared, foreign.device)
+    _, second, late_again = _once(call, fresh, staged, declared, foreign.device)
     _BUFFERS[shapes] = known
     spread = {}
     for entry, one, other in zip(declared, copies, second):
@@ -203,7 +204,7 @@ def _run(foreign: Foreign, request: dict[str, Any], inputs: Mapping[str, torch.T
         _HELD.extend((request["case"], held, copy) for held, copy in zip(first, copies))
     return {
         "late": sorted({*late, *late_again}),
-        "changed_inputs": sorted({*known.changed(inputs), *fresh.changed(inputs)}),
+        "changed_inputs": sorted({*known.changed(staged), *fresh.changed(staged)}),
         "overrun": sorted({*known.overrun(), *fresh.overrun()}),
         "spread": spread,
     }
@@ -212,14 +213,14 @@ def _run(foreign: Foreign, request: dict[str, Any], inputs: Mapping[str, torch.T
 def _once(
     call: Any,
     buffers: Buffers,
-    inputs: Mapping[str, torch.Tensor],
+    staged: Mapping[str, torch.Tensor],
     declared: Sequence[Mapping[str, Any]],
     device: torch.device,
 ) -> tuple[list[torch.Tensor], list[torch.Tensor], list[str]]:
     """The outputs of one call, copies as they were at its return, and those that changed after PyTorch's stream had
     done all its work."""
     _poison_free_memory(declared, device)
-    buffers.fill(inputs)
+    buffers.fill(staged)
     outputs = _flat(call(buffers.tensors))
     _check_outputs(outputs, declared, device)
     copies = [output.clone() for output in outputs]

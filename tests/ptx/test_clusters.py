@@ -375,8 +375,46 @@ def test_remote_atomics_do_not_keep_blocks_from_being_sampled(cuda):
     assert cuda(text.replace("out[0] = s[0]", "atomicAdd(out, s[0])")).loaded["kernels"][0]["uses_global_atomics"]
 
 
-def test_asynchronous_remote_stores_are_unsupported(cuda):
-    body = """asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.u32 [%0], %1, [%2];"
-    :: "r"(0), "r"(1), "r"(8));
-out[0] = s[0] = 1;"""
-    assert "asynchronous" in cuda(source(body)).loaded["unsupported"]["message"]
+def test_a_store_that_tells_no_barrier_object_is_found(cuda):
+    body = """s[threadIdx.x] = 1;
+asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.u32 [%0], %1, [%2];"
+    :: "r"((unsigned)__cvta_generic_to_shared(s)), "r"(1), "r"((unsigned)__cvta_generic_to_shared(s + 8)));
+out[0] = s[0];"""
+    first = launch(cuda(source(body))).findings[0]
+    assert (first["code"], first["line"]) == ("barrier-object", 7)
+
+
+SEND = """const unsigned bar = (unsigned)__cvta_generic_to_shared(&done), slot = (unsigned)__cvta_generic_to_shared(s);
+if (threadIdx.x == 0) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" :: "r"(bar) : "memory");
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], EXPECTED;" :: "r"(bar) : "memory");
+}
+c.sync();
+const unsigned to = (c.block_rank() + 1) % c.num_blocks();
+unsigned there, its_bar, over = 0;
+asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(slot + 4 * threadIdx.x), "r"(to));
+asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(its_bar) : "r"(bar), "r"(to));
+asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %1, [%2];"
+             :: "r"(there), "r"(__float_as_uint(x[blockIdx.x * 32 + threadIdx.x])), "r"(its_bar) : "memory");
+while (!over) {
+    asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], 0;"
+                 " selp.u32 %0, 1, 0, p; }" : "=r"(over) : "r"(bar) : "memory");
+}
+out[blockIdx.x * 32 + threadIdx.x] = s[threadIdx.x];"""
+"""Each block of a cluster sends its row to the next, and waits for the bytes that it is sent."""
+
+
+def sending(n_bytes):
+    return source(
+        SEND.replace("EXPECTED", str(n_bytes)), shared="__shared__ float s[32]; __shared__ unsigned long long done;"
+    )
+
+
+def test_a_store_to_another_block_tells_its_barrier_object(cuda):
+    rows = np.arange(256, dtype="f4").reshape(2, 4, 32)
+    check_output(cuda(sending(128)), np.roll(rows, 1, axis=1).reshape(-1))
+
+
+def test_bytes_that_are_never_sent_are_waited_for_in_vain(cuda):
+    ran = launch(cuda(sending(132)), max_instructions=10**6)
+    assert ran.answer.get("timed_out") or [finding["code"] for finding in ran.findings] == ["endless-wait"]
