@@ -17,7 +17,6 @@ from kernel_lsp.core.finding import Finding, Severity
 from kernel_lsp.core.target import TargetSource
 from kernel_lsp.core.task import Task, TaskTensor
 from kernel_lsp.core.verdict import (
-    BuildFailed,
     CaseResult,
     CheckOutcome,
     Correct,
@@ -31,6 +30,7 @@ from kernel_lsp.core.verdict import (
 from kernel_lsp.evaluate.case_store import CaseStore
 from kernel_lsp.evaluate.cases import OperationKind, graph_of
 from kernel_lsp.evaluate.cuda import GpuDevice
+from kernel_lsp.evaluate.foreign_build import BuildFailure, ForeignBuilds, accepted_build, refused
 from kernel_lsp.evaluate.foreign_cases import ForeignCase, chosen_cases, make_case, run_case, shuffled
 from kernel_lsp.evaluate.foreign_process import ForeignProcess
 from kernel_lsp.evaluate.foreign_timing import time_given
@@ -41,14 +41,10 @@ from kernel_lsp.evaluate.session_start import SessionStart
 from kernel_lsp.evaluate.timing_operation import OperationTimer
 from kernel_lsp.process.confinement import SandboxLevel
 from kernel_lsp.source.foreign import ForeignSource, python_findings
-from kernel_lsp.toolchain.extension import ExtensionBuilder, ExtensionFacts
 from kernel_lsp.toolchain.extension_built import ExtensionBuilt
-from kernel_lsp.toolchain.extension_symbols import symbol_findings
-from kernel_lsp.toolchain.extension_tools import ExtensionTools, find_extension_tools
 
 CPU_NAME = "CPU (PyTorch)"
 OPEN_DEADLINE_S = 120.0
-FACTS_DEADLINE_S = 60.0
 MAX_INLINE_BUILDS = 8
 """Extensions that one Python file may build."""
 NO_GPU = (
@@ -116,78 +112,54 @@ class _Check:
         )
 
     async def _outcome(self) -> CheckOutcome:
-        if self.source.kind == "ModelNew" and (refused := _refused(python_findings(self.text))) is not None:
-            return refused
+        if self.source.kind == "ModelNew" and (failure := refused(python_findings(self.text))) is not None:
+            return failure
         index = await self.session.gpu_index()
-        looking = asyncio.gather(self._facts(), find_extension_tools())
         process = await self.stack.enter_async_context(self._process())
+        builds = ForeignBuilds(self.session, self.stack)
+        # Most often the GPU is of the target's architecture; it opens later than a compiler can begin.
+        building = self._begin(builds, "" if index is None else self.session.gpu.architecture.name)
+        capturing = asyncio.create_task(self.session.capture(self.target, with_backward=self.source.has_backward))
         warming = asyncio.create_task(process.start_pools("cpu" if index is None else index))
-        under_way: list[asyncio.Future[Any]] = [looking, warming]
+        under_way: list[asyncio.Future[Any]] = [capturing, warming]
         try:
             with self.progress.stage("gpu worker"):
                 self.device = await self.session.gpu_device()
-            if self.device is not None:
-                self.device_name = self.device.name
-            elif self.source.needs_cuda:
+            if self.device is None and self.source.needs_cuda:
                 return Unsupported(message=NO_GPU)
-            elif index is not None:
+            if self.device is None and index is not None:
                 warming = asyncio.create_task(process.start_pools("cpu"))
                 under_way.append(warming)
-            with self.progress.stage("tools"):
-                builder = await self._builder(*await looking)
-            building = asyncio.create_task(self._build(builder, self.text, self.file.suffix))
-            under_way.append(building)
+            if index is not None and self._architecture != self.session.gpu.architecture.name:
+                building = self._begin(builds, self._architecture)
             with self.progress.stage("capture"):
-                task = await self.session.capture(self.target, with_backward=self.source.has_backward)
+                task = await capturing
             timer = await self.session.timer(task, self.device) if self.device is not None else None
             cases = asyncio.create_task(self._cases(task, timer, under_way))
             under_way.append(cases)
             with self.progress.stage("build"):
-                built = await building
+                built = None if building is None else accepted_build(await building, self.progress)
             if built is not None and not isinstance(built, ExtensionBuilt):
                 return built
             with self.progress.stage("references"):
                 made = await cases
             with self.progress.stage("process"):
                 await warming
-            return await self._run(process, builder, task, built, made, timer)
+            return await self._run(process, builds, task, built, made, timer)
         finally:
             for started in under_way:
                 started.cancel()
             await asyncio.gather(*under_way, return_exceptions=True)
+            await builds.close()
 
-    # --- below: building
+    @property
+    def _architecture(self) -> str:
+        """Of the GPU that it runs on; empty without one."""
+        return "" if self.device is None else self.device.facts.architecture
 
-    async def _facts(self) -> ExtensionFacts:
-        return ExtensionFacts(**await self.session.worker.ask("extension_facts", {}, deadline_s=FACTS_DEADLINE_S))
-
-    async def _builder(self, facts: ExtensionFacts, tools: ExtensionTools) -> ExtensionBuilder:
-        architecture = self.device.facts.architecture if self.device is not None else ""
-        builder = ExtensionBuilder(
-            facts,
-            tools,
-            self.session.settings.cache_directory,
-            python=self.session.worker.python,
-            architecture=architecture,
-            level=self.session.sandbox,
-        )
-        return await self.stack.enter_async_context(builder)
-
-    async def _build(
-        self, builder: ExtensionBuilder, text: str, suffix: str
-    ) -> ExtensionBuilt | BuildFailed | TimedOut | Rejected | None:
+    def _begin(self, builds: ForeignBuilds, architecture: str) -> asyncio.Task[ExtensionBuilt | BuildFailure] | None:
         """None for a Python file, which says itself what it wants built."""
-        if suffix == ".py":
-            return None
-        built = await builder.build(text, f"kernel{suffix}")
-        if not isinstance(built, ExtensionBuilt):
-            return built
-        findings = symbol_findings(built.undefined_symbols)
-        self.progress.add_findings(finding for finding in findings if finding.severity is not Severity.ERROR)
-        self.progress.notes += built.notes
-        for stage, elapsed_s in built.stages_s.items():
-            self.progress.notes.append(f"build: {stage} {elapsed_s:.2f} s ({built.how}, header {built.header})")
-        return _refused(findings) or built
+        return None if self.file.suffix == ".py" else builds.begin(self.text, self.file.suffix, architecture)
 
     # --- below: running
 
@@ -229,14 +201,14 @@ class _Check:
     async def _run(
         self,
         process: ForeignProcess,
-        builder: ExtensionBuilder,
+        builds: ForeignBuilds,
         task: Task,
         built: ExtensionBuilt | None,
         cases: Sequence[ForeignCase],
         timer: OperationTimer | None,
     ) -> CheckOutcome:
         with self.progress.stage("load"):
-            functions = await self._open(process, builder, task, built)
+            functions = await self._open(process, builds, task, built)
         if not isinstance(functions, tuple):
             return functions
         runnable = [case for case in cases if case.case.operation in functions]
@@ -252,7 +224,7 @@ class _Check:
             return await self._checked(process, runnable, timer)
 
     async def _open(
-        self, process: ForeignProcess, builder: ExtensionBuilder, task: Task, built: ExtensionBuilt | None
+        self, process: ForeignProcess, builds: ForeignBuilds, task: Task, built: ExtensionBuilt | None
     ) -> tuple[str, ...] | CheckOutcome:
         request = self._open_request(task, built)
         for _ in range(MAX_INLINE_BUILDS):
@@ -263,9 +235,9 @@ class _Check:
                 return tuple(opened["functions"])
             if opened["status"] == "refused":
                 return Crashed(message=str(opened["message"]))
-            inner = await self._build(builder, str(opened["text"]), str(opened["suffix"]))
+            building = builds.begin(str(opened["text"]), str(opened["suffix"]), self._architecture)
+            inner = accepted_build(await building, self.progress)
             if not isinstance(inner, ExtensionBuilt):
-                assert inner is not None
                 return inner
             self.builds[str(opened["key"])] = str(inner.path)
         return Unsupported(message=f"it builds more than {MAX_INLINE_BUILDS} extensions")
@@ -364,8 +336,3 @@ async def _kept_threads(process: ForeignProcess, stage: str) -> Rejected | None:
     message = f"after its {stage} it keeps {n_kept} thread{'s' * (n_kept != 1)} of its own running"
     finding = Finding(code="threads-kept", severity=Severity.ERROR, message=message, source="integrity")
     return Rejected(message=message, findings=(finding,))
-
-
-def _refused(findings: Sequence[Finding]) -> Rejected | None:
-    errors = [finding for finding in findings if finding.severity is Severity.ERROR]
-    return Rejected(message=errors[0].message, findings=tuple(errors)) if errors else None
