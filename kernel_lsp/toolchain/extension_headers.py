@@ -23,6 +23,7 @@ TENSORS = """#include <ATen/core/Tensor.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 #include <ATen/Dispatch.h>
+#include <ATen/TensorOperators.h>
 #include <optional>
 namespace torch {
 using namespace at;
