@@ -178,7 +178,7 @@ def dynamic_local_array(function: Function) -> Iterator[Hit]:
     WARNING,
     on="kernel",
     needs=("+= -= *=", LOOP_WORDS),
-    pattern=r"\]\s*[-+*]=",
+    patterns=(r"\]\s*[-+*]=",),
     summary="A loop accumulates into an element of global memory",
     why="""
     The element is read and written in every round: the compiler may not keep it in a register when another pointer

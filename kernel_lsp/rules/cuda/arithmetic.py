@@ -46,7 +46,7 @@ _HALF_TYPES = frozenset(("half", "__half", "__nv_bfloat16", "nv_bfloat16"))
     WARNING,
     on="device",
     needs=("float half bfloat16",),
-    pattern=_PERHAPS_DOUBLE,
+    patterns=(_PERHAPS_DOUBLE,),
     summary="A double literal makes float arithmetic double",
     why="""
     `x * 0.5` converts x to double, multiplies in double precision at 1/2 to 1/64 of the speed, and converts back.
@@ -82,7 +82,7 @@ def double_literal(function: Function) -> Iterator[Hit]:
     WARNING,
     on="device",
     needs=("float half bfloat16",),
-    pattern=_PERHAPS_DOUBLE,
+    patterns=(_PERHAPS_DOUBLE,),
     summary="A function of floats is called with a double literal",
     why="""
     With one double argument the overload for doubles is chosen: `pow(x, 2.0)` or `max(x, 0.0)` run in double precision,
@@ -161,7 +161,7 @@ def power_by_constant(function: Function) -> Iterator[Hit]:
     HINT,
     on="device",
     needs=("/", LOOP_WORDS),
-    pattern=r"/\s*(?:[\d.]|/\*)",
+    patterns=(r"/\s*(?:[\d.]|/\*)",),
     summary="A float is divided by a constant in a loop",
     why="""
     An exact division takes 8 or more instructions, a product one. The compiler replaces it only when the reciprocal is
@@ -233,7 +233,7 @@ def fast_math(function: Function) -> Iterator[Hit]:
     INFORMATION,
     on="device",
     needs=("/ %", LOOP_WORDS),
-    pattern=r"[/%](?<!//)(?<!\*/)\s*(?:[A-Za-z_]|/\*)",
+    patterns=(r"[/%](?<!//)(?<!\*/)\s*(?:[A-Za-z_]|/\*)",),
     summary="An integer division or remainder by a variable in a loop",
     why="""
     GPUs have no integer division: by a variable it takes 20 instructions and more. Divide once before the loop, count

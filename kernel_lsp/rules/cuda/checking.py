@@ -189,11 +189,10 @@ class _Reading:
         """What the rules find in one function."""
         found: list[RuleFinding] = []
         text = function.text
-        last_pattern, is_matched = None, True
+        last_patterns, is_matched = (), True
         for check in self.checks_for(function):
-            if check.pattern is not last_pattern:
-                last_pattern = check.pattern
-                is_matched = last_pattern is None or last_pattern.search(text) is not None
+            if check.patterns != last_patterns:
+                last_patterns, is_matched = check.patterns, check.may_find_in(text)
             if is_matched:
                 hits = list(islice(check.hits(function), MAX_FINDINGS))
                 if hits:
