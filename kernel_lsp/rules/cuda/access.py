@@ -67,14 +67,19 @@ _INDEX_SOURCES = ("blockIdx", "gridDim")
     """,
 )
 def strided_access(function: Function) -> Iterator[Hit]:
-    file = function.file
+    file, source = function.file, function.source
+    arrays = tuple(parameter.name for parameter in function.parameters if parameter.is_pointer)
     reported: set[str] = set()
     far: dict[Meaning, bool] = {}
     for subscript in function.subscripts:
-        meaning = function.meaning(subscript)
-        if meaning not in far:
-            far[meaning] = _is_far(function, subscript)
-        if not far[meaning] or (text := function.source(subscript)) in reported or _is_in_tail(function, subscript):
+        text = source(subscript)
+        if text in reported or not text.startswith(arrays):
+            continue
+        meaning = function.meaning_of(text, subscript)
+        is_far = far.get(meaning)
+        if is_far is None:
+            is_far = far[meaning] = _is_far(function, subscript)
+        if not is_far or _is_in_tail(function, subscript):
             continue
         array, step = _global_array(function, subscript), growth(function, _index(subscript))
         if array is not None and not _is_wrapped(function, subscript) and not _uses_all_between(function, array, step):

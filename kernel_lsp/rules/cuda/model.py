@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_left
 from collections.abc import Callable, Container, Iterator
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 from tree_sitter import Node
 
 from kernel_lsp.rules.cuda import fields
-from kernel_lsp.rules.cuda.nodes import LOOPS, BinariesWith, NodesOf, captured_in, start_of
+from kernel_lsp.rules.cuda.nodes import LOOPS, BinariesWith, NodesOf, binaries_around, captured_in, start_of
 from kernel_lsp.rules.cuda.outline import CudaFile, Definition
 from kernel_lsp.rules.cuda.type_text import IDENTIFIER
 from kernel_lsp.rules.cuda.variables import Variable, read_declaration, read_parameters, visible_at
@@ -18,6 +19,8 @@ from kernel_lsp.rules.once import once
 MAX_PARENTS_ASKED = 64
 """Of one node, before the parents of all nodes are noted."""
 _IN_NAMES = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_")
+_QUOTIENT = re.compile(rb"[/%](?![/*=])")
+_QUOTIENT_TOKENS = ("/", "%")
 _BEFORE_NO_NAME = _IN_NAMES | frozenset(b".")
 
 Meaning = str | tuple
@@ -31,8 +34,6 @@ class Function:
     subscripts = NodesOf("subscript_expression")
     assignments = NodesOf("assignment_expression")
     updates = NodesOf("update_expression")
-    divisions = BinariesWith("/")
-    quotients = BinariesWith("/", "%")
     connections = BinariesWith("&&", "||")
     conditionals = NodesOf("conditional_expression")
     loops = NodesOf(*LOOPS)
@@ -127,6 +128,19 @@ class Function:
         return found[0] if len(found) == 1 else sorted((call for calls in found for call in calls), key=start_of)
 
     @once
+    def quotients(self) -> list[Node]:
+        """The divisions and remainders, in the order of the text. Their operators are found by the text, since there
+        are few in most functions, and most functions are not asked."""
+        body = self.body
+        places = [match.start() for match in _QUOTIENT.finditer(self.file.parsed.data, body.start_byte, body.end_byte)]
+        tokens = [body.descendant_for_byte_range(place, place + 1) for place in places]
+        return binaries_around([token for token in tokens if token is not None and token.type in _QUOTIENT_TOKENS])
+
+    @once
+    def divisions(self) -> list[Node]:
+        return [node for node in self.quotients if self.operator(node) == "/"]
+
+    @once
     def doubles(self) -> list[Node]:
         """The literals in the body that may be doubles, in the order of the text. They are found by their text, since
         there are few of them among many numbers."""
@@ -197,14 +211,24 @@ class Function:
     def meaning(self, node: Node) -> Meaning:
         """What is the same for expressions that say the same: their text, and which variables it is about if the
         function has several of a name."""
-        text, repeated = self.source(node), self.repeated
-        if not repeated:
+        return self.meaning_of(self.source(node), node)
+
+    def meaning_of(self, text: str, node: Node) -> Meaning:
+        """`meaning` of a node with this text."""
+        if not self.repeated:
             return text
-        names = self.names_in(node)
-        if repeated.isdisjoint(names):
+        unclear = self.unclear.get(text)
+        if unclear is None:
+            unclear = self.unclear[text] = tuple(self.names_in(node) & self.repeated)
+        if not unclear:
             return text
         place = node.start_byte
-        return (text, *(id(visible_at(place, self.variables[name])) for name in names & repeated))
+        return (text, *(id(visible_at(place, self.variables[name])) for name in unclear))
+
+    @once
+    def unclear(self) -> dict[str, tuple[str, ...]]:
+        """The names in a text of which there are several variables, as far as `meaning` was asked."""
+        return {}
 
     @once
     def repeated(self) -> frozenset[str]:

@@ -45,15 +45,19 @@ class BinariesWith(NodesOf):
         self.patterns = tuple(f'"{operator}"' for operator in operators)
 
     def __get__(self, function: Function, owner: type) -> list[Node]:
-        around = [token.parent for token in function.captured.get(self.name, ())]
-        binaries = [node for node in around if node is not None and node.type == "binary_expression"]
-        function.__dict__[self.name] = _in_order(binaries)
+        binaries = function.__dict__[self.name] = binaries_around(function.captured.get(self.name, []))
         return binaries
 
 
 def captured_in(body: Node) -> dict[str, list[Node]]:
     """The nodes of all these attributes, unordered."""
     return _cursor().captures(body)
+
+
+def binaries_around(operators: list[Node]) -> list[Node]:
+    """The binary expressions of these operators, in the order of the text."""
+    around = [operator.parent for operator in operators]
+    return _in_order([node for node in around if node is not None and node.type == "binary_expression"])
 
 
 def within(nodes: list[Node], outer: Node) -> list[Node]:
@@ -77,6 +81,7 @@ def _cursor() -> QueryCursor:
 def _in_order(nodes: list[Node]) -> list[Node]:
     """In the order of a walk from the root: what is around a node stands before it."""
     if len(nodes) > 1:
-        nodes.sort(key=end_of, reverse=True)
+        if len(set(map(start_of, nodes))) < len(nodes):
+            nodes.sort(key=end_of, reverse=True)
         nodes.sort(key=start_of)
     return nodes
