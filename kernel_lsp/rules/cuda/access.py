@@ -117,6 +117,8 @@ def strided_access(function: Function) -> Iterator[Hit]:
     """,
 )
 def bank_conflict(function: Function) -> Iterator[Hit]:
+    if not any(_has_full_rows(function, variable) for variable in function.all_variables()):
+        return
     file = function.file
     reported: set[str] = set()
     for subscript in function.subscripts:
@@ -163,7 +165,7 @@ def bank_conflict(function: Function) -> Iterator[Hit]:
     """,
 )
 def dynamic_local_array(function: Function) -> Iterator[Hit]:
-    if not any(variable.is_array for variable in function.all_variables()):
+    if not any(variable.is_array and _is_in_registers(variable) for variable in function.all_variables()):
         return
     file = function.file
     reported: set[str] = set()

@@ -250,6 +250,11 @@ class Function:
         for variables in self.variables.values():
             yield from variables
 
+    @once
+    def shared_names(self) -> tuple[bytes, ...]:
+        """The names of the variables in shared memory."""
+        return tuple([name.encode() for name, known in self.variables.items() if any(v.is_shared for v in known)])
+
     def declared_in(self, node: Node) -> frozenset[str]:
         """The names of the variables that are declared within the node."""
         return _names_between(self._declared_at, node)
