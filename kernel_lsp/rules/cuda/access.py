@@ -358,7 +358,10 @@ def _is_far(function: Function, subscript: Node) -> bool:
     """Whether it is about global memory, and neighbouring threads access elements far apart."""
     if _global_array(function, subscript) is None:
         return False
-    step = growth(function, _index(subscript))
+    index = _index(subscript)
+    if not may_depend_on_thread(function, index):
+        return False
+    step = growth(function, index)
     return step is Stride.VARIABLE or (isinstance(step, int) and abs(step) > MAX_NEIGHBOUR_STRIDE)
 
 

@@ -10,7 +10,16 @@ from typing import Any
 from tree_sitter import Node
 
 from kernel_lsp.rules.cuda import fields
-from kernel_lsp.rules.cuda.nodes import LOOPS, BinariesWith, NodesOf, binaries_around, captured_in, start_of
+from kernel_lsp.rules.cuda.nodes import (
+    LOOPS,
+    BinariesWith,
+    Nesting,
+    NodesOf,
+    binaries_around,
+    captured_in,
+    in_order,
+    start_of,
+)
 from kernel_lsp.rules.cuda.outline import CudaFile, Definition
 from kernel_lsp.rules.cuda.type_text import IDENTIFIER
 from kernel_lsp.rules.cuda.variables import Variable, read_declaration, read_parameters, visible_at
@@ -205,8 +214,20 @@ class Function:
         """What is known of `parent`."""
         return {}
 
+    def branches_around(self, node: Node) -> Iterator[Node]:
+        """The branches, `?:` and loops around `node`, from the inside out."""
+        return self._nesting.around(node)
+
+    @once
+    def _nesting(self) -> Nesting:
+        return Nesting(in_order([*self.branches, *self.conditionals, *self.loops]))
+
     def loop_around(self, node: Node) -> Node | None:
-        return next((parent for parent in self.around(node) if parent.type in LOOPS), None)
+        return next(self._loop_nesting.around(node), None)
+
+    @once
+    def _loop_nesting(self) -> Nesting:
+        return Nesting(self.loops)
 
     def meaning(self, node: Node) -> Meaning:
         """What is the same for expressions that say the same: their text, and which variables it is about if the
