@@ -305,13 +305,6 @@ def half_accumulator(function: Function) -> Iterator[Hit]:
 def _is_float_code(function: Function) -> bool:
     """Device code with a double literal, perhaps, that speaks of floats, never of doubles, and is no template over
     types."""
-    known = function.caches.setdefault("is float code", {})
-    if not known:
-        known[0] = _speaks_of_floats(function)
-    return known[0]
-
-
-def _speaks_of_floats(function: Function) -> bool:
     if not function.doubles or not function.is_on_device or function.is_template_of_types:
         return False
     text = function.text

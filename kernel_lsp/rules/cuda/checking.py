@@ -191,7 +191,8 @@ class _Reading:
         """What the rules find in one function."""
         found: list[RuleFinding] = []
         text = function.text
-        last_patterns, is_matched = (), True
+        last_patterns: tuple[re.Pattern[str], ...] = ()
+        is_matched = True
         for check in self.checks_for(function):
             if check.patterns != last_patterns:
                 last_patterns, is_matched = check.patterns, check.may_find_in(text)

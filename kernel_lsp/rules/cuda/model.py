@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from bisect import bisect_left
 from collections.abc import Callable, Container, Iterator
 from typing import Any
@@ -10,16 +9,8 @@ from typing import Any
 from tree_sitter import Node
 
 from kernel_lsp.rules.cuda import fields
-from kernel_lsp.rules.cuda.nodes import (
-    LOOPS,
-    BinariesWith,
-    Nesting,
-    NodesOf,
-    binaries_around,
-    captured_in,
-    in_order,
-    start_of,
-)
+from kernel_lsp.rules.cuda.by_text import next_mention, numbers_in, quotients_in
+from kernel_lsp.rules.cuda.nodes import LOOPS, BinariesWith, Nesting, NodesOf, captured_in, in_order, start_of
 from kernel_lsp.rules.cuda.outline import CudaFile, Definition
 from kernel_lsp.rules.cuda.type_text import IDENTIFIER
 from kernel_lsp.rules.cuda.variables import Variable, read_declaration, read_parameters, visible_at
@@ -27,10 +18,6 @@ from kernel_lsp.rules.once import once
 
 MAX_PARENTS_ASKED = 64
 """Of one node, before the parents of all nodes are noted."""
-_IN_NAMES = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_")
-_QUOTIENT = re.compile(rb"[/%](?![/*=])")
-_QUOTIENT_TOKENS = ("/", "%")
-_BEFORE_NO_NAME = _IN_NAMES | frozenset(b".")
 
 Meaning = str | tuple
 """See `Function.meaning`."""
@@ -94,8 +81,7 @@ class Function:
         return IDENTIFIER.search(self.source(self.body)) is None
 
     def mentions(self, name: str) -> Iterator[int]:
-        """Where the name stands in the body, other than as a field. A search for the text, since a pattern for each
-        name would have to be compiled."""
+        """Where the name stands in the body, other than as a field."""
         word = name.encode()
         start = self._next_mention(word, self.body.start_byte)
         while start >= 0:
@@ -106,16 +92,7 @@ class Function:
         return self._next_mention(name.encode(), self.body.start_byte) >= 0
 
     def _next_mention(self, word: bytes, start: int) -> int:
-        """The first place from `start` on; -1 without one."""
-        data, end = self.file.parsed.data, self.body.end_byte
-        start = data.find(word, start, end)
-        while start >= 0:
-            after = start + len(word)
-            is_whole = data[start - 1] not in _BEFORE_NO_NAME and data[after] not in _IN_NAMES
-            if is_whole and data[start - 2 : start] != b"->":
-                return start
-            start = data.find(word, after, end)
-        return -1
+        return next_mention(self.file.parsed.data, word, start, self.body.end_byte)
 
     @once
     def head(self) -> str:
@@ -138,12 +115,8 @@ class Function:
 
     @once
     def quotients(self) -> list[Node]:
-        """The divisions and remainders, in the order of the text. Their operators are found by the text, since there
-        are few in most functions, and most functions are not asked."""
-        body = self.body
-        places = [match.start() for match in _QUOTIENT.finditer(self.file.parsed.data, body.start_byte, body.end_byte)]
-        tokens = [body.descendant_for_byte_range(place, place + 1) for place in places]
-        return binaries_around([token for token in tokens if token is not None and token.type in _QUOTIENT_TOKENS])
+        """The divisions and remainders, in the order of the text. Most functions are not asked."""
+        return quotients_in(self.body, self.file.parsed.data)
 
     @once
     def divisions(self) -> list[Node]:
@@ -151,13 +124,8 @@ class Function:
 
     @once
     def doubles(self) -> list[Node]:
-        """The literals in the body that may be doubles, in the order of the text. They are found by their text, since
-        there are few of them among many numbers."""
-        places, body = self.file.doubles_at, self.body
-        first = bisect_left(places, body.start_byte)
-        inside = places[first : bisect_left(places, body.end_byte, lo=first)]
-        nodes = [body.descendant_for_byte_range(start, start + 1) for start in inside]
-        return list({node.id: node for node in nodes if node is not None and node.type == "number_literal"}.values())
+        """The literals in the body that may be doubles, in the order of the text."""
+        return numbers_in(self.body, self.file.doubles_at)
 
     def callee(self, call: Node) -> str:
         """The name that a call names, without template arguments."""
