@@ -52,14 +52,25 @@ class Hit:
 @dataclass(frozen=True, slots=True)
 class Check(Generic[Subject]):
     """A rule and the generator of its hits, in the order of the text. `on` says what kind of subject it is for, where
-    there are several. A subject has one of the words of each text in `needs`, and a place that `pattern` matches, or
-    the rule finds nothing in it: most subjects need then not be read at all."""
+    there are several. A subject has one of the words of each text in `needs`, and a place for each of
+    `patterns` behind the one before, or the rule finds nothing in it: most subjects need then not be read at all."""
 
     rule: Rule
     hits: Callable[[Subject], Iterator[Hit]]
     on: SubjectKind = "any"
     needs: tuple[str, ...] = ()
-    pattern: re.Pattern[str] | None = None
+    patterns: tuple[re.Pattern[str], ...] = ()
+
+    def may_find_in(self, text: str) -> bool:
+        """Whether the patterns have their places. One search after the other takes a walk over the text; a pattern with
+        all of them in it would try each place with each."""
+        end = 0
+        for pattern in self.patterns:
+            place = pattern.search(text, end)
+            if place is None:
+                return False
+            end = place.end()
+        return True
 
     def findings(self, subject: Subject, at_most: int | None = None) -> list[RuleFinding]:
         """The first hits, with what they have of the rule."""
@@ -90,11 +101,11 @@ class Declare:
         good: str,
         on: SubjectKind = "any",
         needs: tuple[str, ...] = (),
-        pattern: str = "",
+        patterns: tuple[str, ...] = (),
     ) -> Callable[[Callable[[Subject], Iterator[Hit]]], Check[Subject]]:
         texts = (inspect.cleandoc(why), inspect.cleandoc(bad) + "\n", inspect.cleandoc(good) + "\n")
         rule = Rule(code, name, self.language, severity, summary, *texts)
-        searched = re.compile(pattern, re.DOTALL) if pattern else None
+        searched = tuple(map(re.compile, patterns))
         return lambda hits: Check(rule, hits, on, needs, searched)
 
 

@@ -37,7 +37,12 @@ def long_sum(n: int) -> str:
     return HALVED.format("  x[0] = " + " + ".join(f"x[{i}]" for i in range(3 * n)) + ";\n")
 
 
-@pytest.mark.parametrize("shape", [nested, siblings, atomics, long_sum])
+def returns_behind_a_barrier(n: int) -> str:
+    returns = "".join(f"  if (n > {i}) return;\n" for i in range(n))
+    return HALVED.format(f"  __syncthreads();\n  int i = threadIdx.x;\n{returns}")
+
+
+@pytest.mark.parametrize("shape", [nested, siblings, atomics, long_sum, returns_behind_a_barrier])
 def test_time_grows_with_the_size_and_not_with_its_square(shape) -> None:
     text = shape(3000)
     start = time.process_time()

@@ -67,14 +67,19 @@ _INDEX_SOURCES = ("blockIdx", "gridDim")
     """,
 )
 def strided_access(function: Function) -> Iterator[Hit]:
-    file = function.file
+    file, source = function.file, function.source
+    arrays = tuple(parameter.name for parameter in function.parameters if parameter.is_pointer)
     reported: set[str] = set()
     far: dict[Meaning, bool] = {}
     for subscript in function.subscripts:
-        meaning = function.meaning(subscript)
-        if meaning not in far:
-            far[meaning] = _is_far(function, subscript)
-        if not far[meaning] or (text := function.source(subscript)) in reported or _is_in_tail(function, subscript):
+        text = source(subscript)
+        if text in reported or not text.startswith(arrays):
+            continue
+        meaning = function.meaning_of(text, subscript)
+        is_far = far.get(meaning)
+        if is_far is None:
+            is_far = far[meaning] = _is_far(function, subscript)
+        if not is_far or _is_in_tail(function, subscript):
             continue
         array, step = _global_array(function, subscript), growth(function, _index(subscript))
         if array is not None and not _is_wrapped(function, subscript) and not _uses_all_between(function, array, step):
@@ -112,6 +117,8 @@ def strided_access(function: Function) -> Iterator[Hit]:
     """,
 )
 def bank_conflict(function: Function) -> Iterator[Hit]:
+    if not any(_has_full_rows(function, variable) for variable in function.all_variables()):
+        return
     file = function.file
     reported: set[str] = set()
     for subscript in function.subscripts:
@@ -158,7 +165,7 @@ def bank_conflict(function: Function) -> Iterator[Hit]:
     """,
 )
 def dynamic_local_array(function: Function) -> Iterator[Hit]:
-    if not any(variable.is_array for variable in function.all_variables()):
+    if not any(variable.is_array and _is_in_registers(variable) for variable in function.all_variables()):
         return
     file = function.file
     reported: set[str] = set()
@@ -178,7 +185,7 @@ def dynamic_local_array(function: Function) -> Iterator[Hit]:
     WARNING,
     on="kernel",
     needs=("+= -= *=", LOOP_WORDS),
-    pattern=r"\]\s*[-+*]=",
+    patterns=(r"\]\s*[-+*]=",),
     summary="A loop accumulates into an element of global memory",
     why="""
     The element is read and written in every round: the compiler may not keep it in a register when another pointer
@@ -351,7 +358,10 @@ def _is_far(function: Function, subscript: Node) -> bool:
     """Whether it is about global memory, and neighbouring threads access elements far apart."""
     if _global_array(function, subscript) is None:
         return False
-    step = growth(function, _index(subscript))
+    index = _index(subscript)
+    if not may_depend_on_thread(function, index):
+        return False
+    step = growth(function, index)
     return step is Stride.VARIABLE or (isinstance(step, int) and abs(step) > MAX_NEIGHBOUR_STRIDE)
 
 

@@ -15,11 +15,6 @@ from kernel_lsp.rules.rule import Hit
 from kernel_lsp.rules.words import words
 
 _DOUBLE_LITERAL = re.compile(r"(?:\d[\d']*\.[\d']*|\.\d[\d']*|\d[\d']*(?=[eE]))(?:[eE][+-]?\d+)?")
-_PERHAPS_DOUBLE = (
-    r"[.eE](?:(?<=[\d']\.)|(?<=\.)(?=\d)|(?<=[\d'][eE])(?=[+-]?\d))"
-    r"(?:[+-]?\d+|[\d']*(?:[eE][+-]?\d+)?)(?![a-zA-Z0-9.'])"
-)
-"""A literal of a double, from its point or exponent on: a search is fast for the character that it begins with."""
 _SINGLE_LITERAL = re.compile(r"((?:\d[\d']*\.[\d']*|\.\d[\d']*|\d[\d']*(?=[eE]))(?:[eE][+-]?\d+)?)[fF]")
 MAX_FLOAT = 3.4028235e38
 MIN_NORMAL_FLOAT = 1.1754944e-38
@@ -46,7 +41,6 @@ _HALF_TYPES = frozenset(("half", "__half", "__nv_bfloat16", "nv_bfloat16"))
     WARNING,
     on="device",
     needs=("float half bfloat16",),
-    pattern=_PERHAPS_DOUBLE,
     summary="A double literal makes float arithmetic double",
     why="""
     `x * 0.5` converts x to double, multiplies in double precision at 1/2 to 1/64 of the speed, and converts back.
@@ -82,7 +76,6 @@ def double_literal(function: Function) -> Iterator[Hit]:
     WARNING,
     on="device",
     needs=("float half bfloat16",),
-    pattern=_PERHAPS_DOUBLE,
     summary="A function of floats is called with a double literal",
     why="""
     With one double argument the overload for doubles is chosen: `pow(x, 2.0)` or `max(x, 0.0)` run in double precision,
@@ -161,7 +154,7 @@ def power_by_constant(function: Function) -> Iterator[Hit]:
     HINT,
     on="device",
     needs=("/", LOOP_WORDS),
-    pattern=r"/\s*(?:[\d.]|/\*)",
+    patterns=(r"/\s*(?:[\d.]|/\*)",),
     summary="A float is divided by a constant in a loop",
     why="""
     An exact division takes 8 or more instructions, a product one. The compiler replaces it only when the reciprocal is
@@ -233,7 +226,7 @@ def fast_math(function: Function) -> Iterator[Hit]:
     INFORMATION,
     on="device",
     needs=("/ %", LOOP_WORDS),
-    pattern=r"[/%](?<!//)(?<!\*/)\s*(?:[A-Za-z_]|/\*)",
+    patterns=(r"[/%](?<!//)(?<!\*/)\s*(?:[A-Za-z_]|/\*)",),
     summary="An integer division or remainder by a variable in a loop",
     why="""
     GPUs have no integer division: by a variable it takes 20 instructions and more. Divide once before the loop, count
@@ -312,14 +305,7 @@ def half_accumulator(function: Function) -> Iterator[Hit]:
 def _is_float_code(function: Function) -> bool:
     """Device code with a double literal, perhaps, that speaks of floats, never of doubles, and is no template over
     types."""
-    known = function.caches.setdefault("is float code", {})
-    if not known:
-        known[0] = _speaks_of_floats(function)
-    return known[0]
-
-
-def _speaks_of_floats(function: Function) -> bool:
-    if not function.is_on_device or function.is_template_of_types or not function.doubles:
+    if not function.doubles or not function.is_on_device or function.is_template_of_types:
         return False
     text = function.text
     is_double = "double" in text and _DOUBLE_WORDS.search(text) is not None

@@ -26,7 +26,7 @@ _BRANCH = r"(?:\b(?:if|for|while|switch|do)\b|\?)"
     ERROR,
     on="device",
     needs=(_BARRIER_WORDS, THREAD_WORDS),
-    pattern=rf"{_BRANCH}.*sync",
+    patterns=(_BRANCH, "sync"),
     summary="A barrier in a branch that not all threads of the block take",
     why="""
     `__syncthreads()` waits for every thread of the block. When some of them do not come, the kernel hangs or its
@@ -71,7 +71,7 @@ def divergent_barrier(function: Function) -> Iterator[Hit]:
     WARNING,
     on="kernel",
     needs=(_BARRIER_WORDS, THREAD_WORDS, "return"),
-    pattern=rf"{_BRANCH}.*\breturn\b.*sync",
+    patterns=(_BRANCH, r"\breturn\b", "sync"),
     summary="A barrier behind a `return` that some threads take",
     why="""
     Threads that have returned do not reach the barrier. Hardware lets a warp that ended count as arrived, but within a

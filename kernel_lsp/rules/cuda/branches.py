@@ -8,17 +8,12 @@ from tree_sitter import Node
 
 from kernel_lsp.rules.cuda import fields
 from kernel_lsp.rules.cuda.model import Function
-from kernel_lsp.rules.cuda.nodes import LOOPS
 
 
 def conditions_around(function: Function, node: Node) -> Iterator[Node]:
     """The conditions of the branches and loops that hold the node, not those whose head it is in."""
-    child = node
-    for parent in function.around(node):
-        condition = parent.child_by_field_id(fields.CONDITION)
-        is_branch = (
-            parent.type in ("if_statement", "switch_statement", "conditional_expression") or parent.type in LOOPS
-        )
-        if is_branch and condition is not None and condition.id != child.id:
+    place = node.start_byte
+    for branch in function.branches_around(node):
+        condition = branch.child_by_field_id(fields.CONDITION)
+        if condition is not None and not condition.start_byte <= place < condition.end_byte:
             yield condition
-        child = parent

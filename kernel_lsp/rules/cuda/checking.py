@@ -32,6 +32,7 @@ _NEEDED_WORDS = {
     kind: tuple(sorted({word for check in checks for needed in check.needs for word in needed.split()}))
     for kind, checks in _CHECKS_ON.items()
 }
+_ALL_NEEDED_WORDS = frozenset(word for words in _NEEDED_WORDS.values() for word in words)
 RULES = tuple(sorted((check.rule for check in (*FUNCTION_CHECKS, *FILE_CHECKS)), key=lambda rule: rule.code))
 MAX_FINDINGS = 500
 """Of one file: an editor shows no more of use."""
@@ -109,7 +110,8 @@ class _Reading:
         self.is_full = False
         self.alike: dict[tuple, Placed] = {}
         text = file.parsed.text
-        self.words = {kind: [word for word in words if word in text] for kind, words in _NEEDED_WORDS.items()}
+        present = frozenset(word for word in _ALL_NEEDED_WORDS if word in text)
+        self.words = {kind: [word for word in words if word in present] for kind, words in _NEEDED_WORDS.items()}
         self.selected: dict[tuple, tuple[Check, ...]] = {}
         self.visible = (file.promises_divisibility, _interned(file.context))
 
@@ -189,11 +191,11 @@ class _Reading:
         """What the rules find in one function."""
         found: list[RuleFinding] = []
         text = function.text
-        last_pattern, is_matched = None, True
+        last_patterns: tuple[re.Pattern[str], ...] = ()
+        is_matched = True
         for check in self.checks_for(function):
-            if check.pattern is not last_pattern:
-                last_pattern = check.pattern
-                is_matched = last_pattern is None or last_pattern.search(text) is not None
+            if check.patterns != last_patterns:
+                last_patterns, is_matched = check.patterns, check.may_find_in(text)
             if is_matched:
                 hits = list(islice(check.hits(function), MAX_FINDINGS))
                 if hits:

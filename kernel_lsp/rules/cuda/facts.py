@@ -117,7 +117,8 @@ def function_facts(function: Function, findings: tuple[RuleFinding, ...]) -> Fun
     """The facts of a function at its place in the file."""
     file, text = function.file, function.text
     name_range = file.parsed.range(function.name_node)
-    if not file.launch_bounds_at and "__shared__" not in text and "<<<" not in text:
+    is_bounded = has_launch_bounds(file, function.node, function.body.start_byte)
+    if not is_bounded and "__shared__" not in text and "<<<" not in text:
         return FunctionFacts(function.name, name_range, function.is_kernel, 0, False, False, 0, NOWHERE, (), findings)
     arrays = [v for v in function.all_variables() if v.is_shared] if "__shared__" in text else []
     static = [v for v in arrays if "extern" not in v.words]
@@ -126,8 +127,8 @@ def function_facts(function: Function, findings: tuple[RuleFinding, ...]) -> Fun
         name=function.name,
         name_range=name_range,
         is_kernel=function.is_kernel,
-        launch_bound=_launch_bound(function),
-        has_launch_bounds=has_launch_bounds(file, function.node, function.body.start_byte),
+        launch_bound=_launch_bound(function) if is_bounded else 0,
+        has_launch_bounds=is_bounded,
         has_dynamic_shared=len(static) < len(arrays),
         static_shared_bytes=sum(_bytes(function, v.sizes, v.element) for v in static),
         shared_range=file.parsed.range(static[-1].name_node) if static else NOWHERE,
@@ -211,8 +212,6 @@ def _bytes(function: Function, sizes: tuple[Node | None, ...], element: str) -> 
 
 
 def _launch_bound(function: Function) -> int:
-    if not function.file.launch_bounds_at:
-        return 0
     bounds = next((child for child in function.node.children if child.type == "launch_bounds"), None)
     if bounds is None or not bounds.named_children:
         return 0

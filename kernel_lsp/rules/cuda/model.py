@@ -9,7 +9,8 @@ from typing import Any
 from tree_sitter import Node
 
 from kernel_lsp.rules.cuda import fields
-from kernel_lsp.rules.cuda.nodes import LOOPS, BinariesWith, NodesOf, captured_in, start_of
+from kernel_lsp.rules.cuda.by_text import next_mention, numbers_in, quotients_in
+from kernel_lsp.rules.cuda.nodes import LOOPS, BinariesWith, Nesting, NodesOf, captured_in, in_order, start_of
 from kernel_lsp.rules.cuda.outline import CudaFile, Definition
 from kernel_lsp.rules.cuda.type_text import IDENTIFIER
 from kernel_lsp.rules.cuda.variables import Variable, read_declaration, read_parameters, visible_at
@@ -17,8 +18,6 @@ from kernel_lsp.rules.once import once
 
 MAX_PARENTS_ASKED = 64
 """Of one node, before the parents of all nodes are noted."""
-_IN_NAMES = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_")
-_BEFORE_NO_NAME = _IN_NAMES | frozenset(b".")
 
 Meaning = str | tuple
 """See `Function.meaning`."""
@@ -31,8 +30,6 @@ class Function:
     subscripts = NodesOf("subscript_expression")
     assignments = NodesOf("assignment_expression")
     updates = NodesOf("update_expression")
-    divisions = BinariesWith("/")
-    quotients = BinariesWith("/", "%")
     connections = BinariesWith("&&", "||")
     conditionals = NodesOf("conditional_expression")
     loops = NodesOf(*LOOPS)
@@ -84,8 +81,7 @@ class Function:
         return IDENTIFIER.search(self.source(self.body)) is None
 
     def mentions(self, name: str) -> Iterator[int]:
-        """Where the name stands in the body, other than as a field. A search for the text, since a pattern for each
-        name would have to be compiled."""
+        """Where the name stands in the body, other than as a field."""
         word = name.encode()
         start = self._next_mention(word, self.body.start_byte)
         while start >= 0:
@@ -96,16 +92,7 @@ class Function:
         return self._next_mention(name.encode(), self.body.start_byte) >= 0
 
     def _next_mention(self, word: bytes, start: int) -> int:
-        """The first place from `start` on; -1 without one."""
-        data, end = self.file.parsed.data, self.body.end_byte
-        start = data.find(word, start, end)
-        while start >= 0:
-            after = start + len(word)
-            is_whole = data[start - 1] not in _BEFORE_NO_NAME and data[after] not in _IN_NAMES
-            if is_whole and data[start - 2 : start] != b"->":
-                return start
-            start = data.find(word, after, end)
-        return -1
+        return next_mention(self.file.parsed.data, word, start, self.body.end_byte)
 
     @once
     def head(self) -> str:
@@ -127,14 +114,18 @@ class Function:
         return found[0] if len(found) == 1 else sorted((call for calls in found for call in calls), key=start_of)
 
     @once
+    def quotients(self) -> list[Node]:
+        """The divisions and remainders, in the order of the text. Most functions are not asked."""
+        return quotients_in(self.body, self.file.parsed.data)
+
+    @once
+    def divisions(self) -> list[Node]:
+        return [node for node in self.quotients if self.operator(node) == "/"]
+
+    @once
     def doubles(self) -> list[Node]:
-        """The literals in the body that may be doubles, in the order of the text. They are found by their text, since
-        there are few of them among many numbers."""
-        places, body = self.file.doubles_at, self.body
-        first = bisect_left(places, body.start_byte)
-        inside = places[first : bisect_left(places, body.end_byte, lo=first)]
-        nodes = [body.descendant_for_byte_range(start, start + 1) for start in inside]
-        return list({node.id: node for node in nodes if node is not None and node.type == "number_literal"}.values())
+        """The literals in the body that may be doubles, in the order of the text."""
+        return numbers_in(self.body, self.file.doubles_at)
 
     def callee(self, call: Node) -> str:
         """The name that a call names, without template arguments."""
@@ -191,20 +182,42 @@ class Function:
         """What is known of `parent`."""
         return {}
 
+    def branches_around(self, node: Node) -> Iterator[Node]:
+        """The branches, `?:` and loops around `node`, from the inside out."""
+        return self._nesting.around(node)
+
+    @once
+    def _nesting(self) -> Nesting:
+        return Nesting(in_order([*self.branches, *self.conditionals, *self.loops]))
+
     def loop_around(self, node: Node) -> Node | None:
-        return next((parent for parent in self.around(node) if parent.type in LOOPS), None)
+        return next(self._loop_nesting.around(node), None)
+
+    @once
+    def _loop_nesting(self) -> Nesting:
+        return Nesting(self.loops)
 
     def meaning(self, node: Node) -> Meaning:
         """What is the same for expressions that say the same: their text, and which variables it is about if the
         function has several of a name."""
-        text, repeated = self.source(node), self.repeated
-        if not repeated:
+        return self.meaning_of(self.source(node), node)
+
+    def meaning_of(self, text: str, node: Node) -> Meaning:
+        """`meaning` of a node with this text."""
+        if not self.repeated:
             return text
-        names = self.names_in(node)
-        if repeated.isdisjoint(names):
+        unclear = self.unclear.get(text)
+        if unclear is None:
+            unclear = self.unclear[text] = tuple(self.names_in(node) & self.repeated)
+        if not unclear:
             return text
         place = node.start_byte
-        return (text, *(id(visible_at(place, self.variables[name])) for name in names & repeated))
+        return (text, *(id(visible_at(place, self.variables[name])) for name in unclear))
+
+    @once
+    def unclear(self) -> dict[str, tuple[str, ...]]:
+        """The names in a text of which there are several variables, as far as `meaning` was asked."""
+        return {}
 
     @once
     def repeated(self) -> frozenset[str]:
@@ -225,6 +238,11 @@ class Function:
     def all_variables(self) -> Iterator[Variable]:
         for variables in self.variables.values():
             yield from variables
+
+    @once
+    def shared_names(self) -> tuple[bytes, ...]:
+        """The names of the variables in shared memory."""
+        return tuple([name.encode() for name, known in self.variables.items() if any(v.is_shared for v in known)])
 
     def declared_in(self, node: Node) -> frozenset[str]:
         """The names of the variables that are declared within the node."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
 from functools import lru_cache
 from operator import attrgetter
 from typing import TYPE_CHECKING
@@ -31,7 +32,7 @@ class NodesOf:
 
     def __get__(self, function: Function, owner: type) -> list[Node]:
         nodes = function.captured.get(self.name)
-        nodes = function.__dict__[self.name] = [] if nodes is None else _in_order(nodes)
+        nodes = function.__dict__[self.name] = [] if nodes is None else in_order(nodes)
         return nodes
 
 
@@ -45,15 +46,54 @@ class BinariesWith(NodesOf):
         self.patterns = tuple(f'"{operator}"' for operator in operators)
 
     def __get__(self, function: Function, owner: type) -> list[Node]:
-        around = [token.parent for token in function.captured.get(self.name, ())]
-        binaries = [node for node in around if node is not None and node.type == "binary_expression"]
-        function.__dict__[self.name] = _in_order(binaries)
+        binaries = function.__dict__[self.name] = binaries_around(function.captured.get(self.name, []))
         return binaries
 
 
 def captured_in(body: Node) -> dict[str, list[Node]]:
     """The nodes of all these attributes, unordered."""
     return _cursor().captures(body)
+
+
+def binaries_around(operators: list[Node]) -> list[Node]:
+    """The binary expressions of these operators, in the order of the text."""
+    around = [operator.parent for operator in operators]
+    return in_order([node for node in around if node is not None and node.type == "binary_expression"])
+
+
+class Nesting:
+    """Nodes in the order of the text, with the one of them that is next around each. It is asked for what is around any
+    node in a search and a few steps; the tree itself finds one parent from its root down."""
+
+    def __init__(self, nodes: list[Node]) -> None:
+        self.nodes = nodes
+        self.starts, self.ends = list(map(start_of, nodes)), list(map(end_of, nodes))
+        self.outer: list[int] = []
+        """The index of the next one around each, -1 where there is none."""
+        opened: list[int] = []
+        for index, end in enumerate(self.ends):
+            while opened and self.ends[opened[-1]] < end:
+                opened.pop()
+            self.outer.append(opened[-1] if opened else -1)
+            opened.append(index)
+
+    def around(self, node: Node) -> Iterator[Node]:
+        """Those around `node`, from the inside out."""
+        end = node.end_byte
+        index = bisect_right(self.starts, node.start_byte) - 1
+        while index >= 0:
+            if self.ends[index] >= end and self.nodes[index].id != node.id:
+                yield self.nodes[index]
+            index = self.outer[index]
+
+
+def in_order(nodes: list[Node]) -> list[Node]:
+    """In the order of a walk from the root: what is around a node stands before it."""
+    if len(nodes) > 1:
+        if len(set(map(start_of, nodes))) < len(nodes):
+            nodes.sort(key=end_of, reverse=True)
+        nodes.sort(key=start_of)
+    return nodes
 
 
 def within(nodes: list[Node], outer: Node) -> list[Node]:
@@ -72,11 +112,3 @@ _patterns: dict[str, tuple[str, ...]] = {}
 def _cursor() -> QueryCursor:
     lines = [f"{pattern} @{name}" for name, patterns in _patterns.items() for pattern in patterns]
     return QueryCursor(Query(language(), "\n".join(lines)))
-
-
-def _in_order(nodes: list[Node]) -> list[Node]:
-    """In the order of a walk from the root: what is around a node stands before it."""
-    if len(nodes) > 1:
-        nodes.sort(key=end_of, reverse=True)
-        nodes.sort(key=start_of)
-    return nodes

@@ -86,7 +86,8 @@ class CudaFile:
         text = self.source(node)
         names = self.names.get(text)
         if names is None:
-            names = self.names[text] = frozenset(IDENTIFIER.findall(text))
+            is_one = text.isidentifier() and text.isascii()
+            names = self.names[text] = frozenset((text,) if is_one else IDENTIFIER.findall(text))
         return names
 
     @once

@@ -129,6 +129,8 @@ def _shared_array(function: Function, subscript: Node | None) -> Variable | None
 
 def _shared_target(function: Function, write: Node) -> Variable | None:
     """The shared array that the assignment writes at an index of its own for each thread."""
+    if not function.file.parsed.data.startswith(function.shared_names, write.start_byte):
+        return None
     left = write.child_by_field_id(fields.LEFT)
     array = _shared_array(function, left)
     if array is None or left is None or not depends_on_thread(function, left) or "volatile" in array.words:

@@ -161,7 +161,7 @@ def printf_in_kernel(function: Function) -> Iterator[Hit]:
     WARNING,
     on="device",
     needs=("new malloc",),
-    pattern=r"\b(?:new|malloc)\b",
+    patterns=(r"\b(?:new|malloc)\b",),
     summary="A kernel allocates memory",
     why="""
     `malloc` and `new` in a kernel take memory from a heap of 8 MiB for all threads, under a lock, and the memory is

@@ -61,6 +61,8 @@ def growth(function: Function, node: Node | None, depth: int = 0) -> Growth:
     """By how much the value grows with `threadIdx.x`."""
     if node is None or depth > MAX_DEPTH:
         return Stride.UNKNOWN
+    if node.type == "number_literal":
+        return 0
     cache, meaning = function.growths, function.meaning(node)
     known = cache.get(meaning)
     if known is None:
@@ -234,8 +236,6 @@ def _new_growth(function: Function, node: Node, depth: int) -> Growth:
 
 def _growth(function: Function, node: Node, depth: int) -> Growth:
     kind = node.type
-    if kind == "number_literal":
-        return 0
     if kind == "field_expression":
         return _index_growth(function, node)
     if kind == "identifier":

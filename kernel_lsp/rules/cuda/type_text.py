@@ -8,8 +8,12 @@ from functools import lru_cache
 
 from kernel_lsp.rules.words import words
 
-IDENTIFIER = re.compile(r"(?<![\w.])(?<!->)[A-Za-z_]\w*|(?<=\.)(?:thread_rank|thread_index|block_rank|group_index)\b")
-"""Names in an expression without its fields, but with the methods of cooperative groups that name a thread."""
+IDENTIFIER = re.compile(
+    r"[A-Za-z_](?:(?<![\w.].)(?<!->.)\w*"
+    r"|(?<=\.t)hread_(?:rank|index)\b|(?<=\.b)lock_rank\b|(?<=\.g)roup_index\b)"
+)
+"""Names in an expression without its fields, but with the methods of cooperative groups that name a thread. It begins
+with a letter, which a search is fast for, and looks behind it then."""
 _TYPE_BYTES = {
     **dict.fromkeys(("char", "signed char", "unsigned char", "bool", "int8_t", "uint8_t", "__nv_fp8_e4m3"), 1),
     **dict.fromkeys(("short", "unsigned short", "half", "__half", "__nv_bfloat16", "nv_bfloat16", "int16_t"), 2),

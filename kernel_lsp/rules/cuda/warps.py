@@ -30,7 +30,7 @@ _VOTES = ("__any_sync", "__all_sync", "__ballot_sync")
     ERROR,
     on="device",
     needs=("__shfl __any __all __ballot",),
-    pattern=r"__(?:shfl(?:_up|_down|_xor)?|any|all|ballot)\b",
+    patterns=(r"__(?:shfl(?:_up|_down|_xor)?|any|all|ballot)\b",),
     summary="A warp function without `_sync`",
     why="""
     `__shfl`, `__any`, `__all` and `__ballot` are gone since CUDA 9 for GPUs since Volta: threads of a warp no longer
@@ -71,7 +71,7 @@ def legacy_shuffle(function: Function) -> Iterator[Hit]:
     WARNING,
     on="device",
     needs=("_sync",),
-    pattern=r"_sync\b(?!\s*\(\s*0[xX][fF]{8}[uUlL]*\s*,)",
+    patterns=(r"_sync\b(?!\s*\(\s*0[xX][fF]{8}[uUlL]*\s*,)",),
     summary="A warp function with a mask that is not the full warp",
     why="""
     Every lane named by the mask must reach the call, and no other may. `__activemask()` only says which lanes happen to
@@ -110,7 +110,7 @@ def partial_mask(function: Function) -> Iterator[Hit]:
     ERROR,
     on="device",
     needs=("__shfl", "threadIdx"),
-    pattern=rf"{_BRANCH}.*__shfl\w*_sync",
+    patterns=(_BRANCH, r"__shfl\w*_sync"),
     summary="A shuffle over the full warp in a branch that only some of its lanes take",
     why="""
     The mask says that all 32 lanes take part, and those that did not take the branch never come: the value is

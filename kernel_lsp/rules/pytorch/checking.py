@@ -140,9 +140,7 @@ class _Selection:
         key = is_hot, *present
         if key not in self.selected:
             self.selected[key] = tuple(_without_others(frozenset(present), is_hot))
-        return tuple(
-            check for check in self.selected[key] if check.pattern is None or check.pattern.search(text) is not None
-        )
+        return tuple(check for check in self.selected[key] if not check.patterns or check.may_find_in(text))
 
 
 def _without_others(present: frozenset[str], is_hot: bool) -> Iterator[Check]:

@@ -141,7 +141,7 @@ def constant_in_forward(scope: Scope) -> Iterator[Hit]:
     "module-in-forward",
     WARNING,
     on="forward",
-    pattern=rf"[A-Z]\w*{CALLED}",
+    patterns=(rf"[A-Z]\w*{CALLED}",),
     summary="A module or parameter is made in a forward",
     why="""
     Its parameters are new at every call: they are never trained, never saved, and allocated and initialized each time.
@@ -255,7 +255,7 @@ def write_to_expanded(scope: Scope) -> Iterator[Hit]:
     "hard-coded-cuda",
     INFORMATION,
     on="forward",
-    pattern="cuda",
+    patterns=("cuda",),
     summary="A forward names the device `cuda`",
     why="""
     The model then fails on the CPU, on a second GPU and on other accelerators. Take the device of an input or a

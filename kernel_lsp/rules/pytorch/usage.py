@@ -150,7 +150,7 @@ def deprecated(scope: Scope) -> Iterator[Hit]:
     "KL153",
     "old-constructor",
     INFORMATION,
-    pattern=rf"Tensor{CALLED}",
+    patterns=(rf"Tensor{CALLED}",),
     summary="`torch.Tensor(...)` and `torch.FloatTensor(...)`",
     why="""
     `torch.Tensor(3)` is three uninitialized numbers and `torch.Tensor([3])` is one 3. `torch.tensor`, `torch.empty` and
@@ -259,7 +259,7 @@ def modules_in_list(scope: Scope) -> Iterator[Hit]:
     "KL156",
     "direct-forward",
     HINT,
-    pattern=r"\.[\s\\]*forward\b",
+    patterns=(r"\.[\s\\]*forward\b",),
     summary="`module.forward(x)` instead of `module(x)`",
     why="Calling `forward` skips the hooks of the module: those of profilers, quantization and parallel wrappers too.",
     bad="""
