@@ -17,6 +17,7 @@ from kernel_lsp.errors import TargetError
 from kernel_lsp.evaluate.arrays import map_array
 from kernel_lsp.evaluate.cases import Case, graph_of, shapes_for
 from kernel_lsp.evaluate.compare import Expectation
+from kernel_lsp.evaluate.one_answer import with_one_answer
 from kernel_lsp.process.worker_client import CaseFiles, CaseTensor, Worker
 
 
@@ -50,6 +51,7 @@ class CaseStore:
         self._made: dict[Case, asyncio.Task[CaseFiles | NoCase]] = {}
         self._expectations: dict[Case, tuple[Expectation, ...]] = {}
         self._serial = itertools.count()
+        self._with_one_answer = with_one_answer(task.forward)
 
     async def get(self, case: Case) -> CaseFiles | NoCase:
         """The case's files. Two candidates that ask at once wait for the same answer; what failed, e.g. for want of
@@ -102,7 +104,7 @@ class CaseStore:
     async def _make_case(
         self, case: Case, shapes: dict[str, tuple[int, ...]], directory: Path, gpu: int | None
     ) -> CaseFiles:
-        return await self._worker.make_case(
+        files = await self._worker.make_case(
             case.operation,
             shapes=shapes,
             family=case.family,
@@ -111,6 +113,8 @@ class CaseStore:
             configuration=self._task.configuration,
             gpu=gpu,
         )
+        single = self._with_one_answer if case.operation == "forward" else frozenset()
+        return replace(files, roundings={n: replace(r, has_one_answer=n in single) for n, r in files.roundings.items()})
 
 
 def read_expectations(files: CaseFiles) -> tuple[Expectation, ...]:

@@ -21,6 +21,7 @@ import numpy as np
 
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.evaluate.arrays import decode, poisoned_elements
+from kernel_lsp.evaluate.nearest import nearest
 
 OVERFLOW_TOLERANCE = 2.0**-6
 """Where PyTorch overflows and we do not: relative, loose, because no native error is there to scale it."""
@@ -72,13 +73,20 @@ class Total:
 @dataclass(frozen=True)
 class Sides:
     """Flat arrays of one output: what was found, as numbers or as stored, and what it should be. `native` is None where
-    all of it and of the reference is finite; `judged` marks the elements that count, all when None."""
+    all of it and of the reference is finite; `judged` marks the elements that count, all when None. `is_nearest` says
+    that the answer is the number of its type that is nearest to the reference."""
 
     dtype: DType
     found: np.ndarray
     reference: np.ndarray
     native: np.ndarray | None
     judged: np.ndarray | None
+    is_nearest: bool = False
+
+    def answer(self, part: slice) -> np.ndarray:
+        """What some elements should be."""
+        reference = self.reference[part]
+        return nearest(reference, self.dtype) if self.is_nearest else reference
 
 
 def floating_total(sides: Sides, allowance: Allowance) -> Total:
@@ -149,7 +157,7 @@ def _within_fixed(sides: Sides, allowance: Allowance, part: slice, scratch: np.n
     A NaN or an infinity on either side makes an error that no comparison with a number holds for."""
     if sides.judged is not None or not (sides.native is None or np.isfinite(sides.native[part]).all()):
         return None
-    reference, values = sides.reference[part], decode(sides.found[part], sides.dtype)
+    reference, values = sides.answer(part), decode(sides.found[part], sides.dtype)
     with np.errstate(invalid="ignore", over="ignore"):
         error = np.subtract(values, reference, out=scratch[: values.size], dtype=np.float64)
         highest, lowest = float(error.max()), float(error.min())
@@ -167,7 +175,7 @@ def _within_fixed(sides: Sides, allowance: Allowance, part: slice, scratch: np.n
 def _elementwise(sides: Sides, allowance: Allowance, part: slice) -> Total:
     """Non-finite values are compared in kind, all others by what each is allowed."""
     values = decode(sides.found[part], sides.dtype).astype(np.float64)
-    reference = sides.reference[part]
+    reference = sides.answer(part)
     wrong_kind = np.zeros(values.shape, bool)
     if sides.native is not None:
         native = sides.native[part]

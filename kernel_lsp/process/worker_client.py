@@ -52,7 +52,8 @@ class Rounding:
     """How far PyTorch itself is off for one output, over the `n_finite` elements that are finite in both results.
 
     `native_...` is the distance of its result at the declared dtype from the fp64 reference; `response_...` is how far
-    the reference moves when the inputs move by one rounding. Norms are not relative."""
+    the reference moves when the inputs move by one rounding. Norms are not relative. `has_one_answer` says that the
+    output is of 16 bits and rounded once: then it is the reference's nearest number, and nothing else."""
 
     n_finite: int
     reference_l2: float
@@ -60,6 +61,7 @@ class Rounding:
     native_max: float
     response_l2: float
     response_max: float
+    has_one_answer: bool = False
 
 
 @dataclass(frozen=True)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from kernel_lsp.core.dtype import DType
-from kernel_lsp.evaluate.compare import Expectation, compare, is_within_budget
+from kernel_lsp.evaluate.compare import Expectation, InputTraits, compare, is_within_budget
 from kernel_lsp.evaluate.compare_chunks import CHUNK_ELEMENTS
+from kernel_lsp.evaluate.nearest import nearest
 from kernel_lsp.process.worker_client import Rounding
 
 RNG = np.random.default_rng(0)
@@ -154,3 +157,52 @@ def test_bfloat16_is_compared_as_stored() -> None:
     expected = expectation(DType.BF16, REFERENCE, native)
     check(stored, expected, True)
     check(stored + np.uint16(64), expected, False)
+
+
+def narrow(values: np.ndarray, dtype: DType) -> np.ndarray:
+    return nearest(values.astype(np.float64), dtype)
+
+
+def keeps_bits(values: np.ndarray, n_bits: int) -> np.ndarray:
+    """Rounded to so many bits, the hidden one counted."""
+    mantissa, exponent = np.frexp(values)
+    return np.ldexp(np.rint(mantissa * 2.0**n_bits), exponent - n_bits)
+
+
+MANY = RNG.standard_normal((64, 256))
+
+
+@pytest.mark.parametrize(("dtype", "n_bits"), [(DType.BF16, 5), (DType.F16, 8)])
+def test_three_bits_fewer_than_16_hold_are_caught(dtype: DType, n_bits: int) -> None:
+    expected = expectation(dtype, MANY, narrow(MANY, dtype))
+    check(keeps_bits(MANY, n_bits), expected, False)
+    check(narrow(MANY, dtype), expected, True)
+
+
+@pytest.mark.parametrize("dtype", [DType.BF16, DType.F16])
+def test_a_rounding_after_each_of_several_steps_passes(dtype: DType) -> None:
+    """silu as 16-bit instructions compute it, step by step."""
+    x = narrow(MANY, dtype)
+    exact = x / (1 + np.exp(-x))
+    stepwise = narrow(x / narrow(1 + narrow(np.exp(-x), dtype), dtype), dtype)
+    check(stepwise, expectation(dtype, exact, narrow(exact, dtype)), True)
+
+
+def test_where_all_numbers_are_the_same_their_error_may_be_so_too() -> None:
+    """Two units off everywhere: among many different numbers they would average out."""
+    reference = np.full((64, 256), 1.0)
+    expected = expectation(DType.BF16, reference, reference)
+    found = reference * (1 + 2 * 2.0**-7)
+    assert is_within_budget(compare(found, expected, factor=2.0, inputs=InputTraits(n_different=1)))
+    assert not is_within_budget(compare(found, expected, factor=2.0))
+
+
+@pytest.mark.parametrize("dtype", [DType.BF16, DType.F16])
+def test_what_is_rounded_once_must_be_the_nearest_number(dtype: DType) -> None:
+    rounded = narrow(MANY, dtype)
+    expected = expectation(dtype, MANY, rounded)
+    single = replace(expected, rounding=replace(expected.rounding, has_one_answer=True))
+    towards_zero = np.where(np.abs(rounded) > np.abs(MANY), keeps_bits(rounded * (1 - 2.0**-9), 12), rounded)
+    check(rounded, single, True)
+    check(towards_zero, single, False)
+    check(towards_zero, expected, True)

@@ -17,13 +17,13 @@ from kernel_lsp.process.worker_client import Rounding
 B, T, D = 128, 128, 64
 
 
-def judged(folder: Path, found: np.ndarray, exact: np.ndarray) -> CaseResult | Mismatch:
+def judged(folder: Path, found: np.ndarray, exact: np.ndarray, family: str = "normal") -> CaseResult | Mismatch:
     """`found` as the gradient of a weight over rows of two dims, where PyTorch itself is nearly exact."""
     found.astype(np.float32).tofile(folder / "out.bin")
     norm = float(np.linalg.norm(exact))
     rounding = Rounding(D, norm, norm * 2.0**-25, 2.0**-25 * float(np.abs(exact).max()), 0.0, 0.0)
     case = CaseResult(
-        operation="backward", family="normal", shapes={"x": (B, T, D)}, n_blocks=1, n_blocks_run=1, errors=()
+        operation="backward", family=family, shapes={"x": (B, T, D)}, n_blocks=1, n_blocks_run=1, errors=()
     )
     tensor = BoundTensor(name="out", dtype=DType.F32, shape=(D,), role="output")
     expectation = Expectation("out", DType.F32, exact, None, rounding)
@@ -50,3 +50,21 @@ def test_a_sum_of_half_the_precision_does_not(tmp_path: Path) -> None:
 def test_one_row_too_few_does_not(tmp_path: Path) -> None:
     x = terms(0)
     assert isinstance(judged(tmp_path, x[:-1].sum(axis=0), x.sum(axis=0, dtype=np.float64)), Mismatch)
+
+
+@pytest.mark.parametrize("family", ["one_hot", "zeros", "constant_rows"])
+@pytest.mark.parametrize("term", [0.1, np.exp(-1.0), 0.7])
+def test_a_serial_sum_of_equal_terms_passes_in_families_of_equal_numbers(
+    tmp_path: Path, family: str, term: float
+) -> None:
+    """Each addition rounds to the same side, which no random walk does."""
+    x = np.full((4096, D), term, np.float32)
+    serial = np.add.accumulate(x, axis=0, dtype=np.float32)[-1]
+    assert isinstance(judged(tmp_path, serial, x.sum(axis=0, dtype=np.float64), family), CaseResult)
+
+
+@pytest.mark.parametrize("family", ["one_hot", "zeros", "small_integers"])
+def test_the_precision_of_tf32_does_not_pass_in_them(tmp_path: Path, family: str) -> None:
+    x = terms(1)
+    exact = x.sum(axis=0, dtype=np.float64)
+    assert isinstance(judged(tmp_path, exact * (1 + 3e-4), exact, family), Mismatch)

@@ -1,0 +1,36 @@
+"""The number of a narrow type that is nearest to a wide one, as one correctly rounded operation gives it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from kernel_lsp.core.dtype import DType
+
+
+@dataclass(frozen=True)
+class NarrowFormat:
+    """A binary format of IEEE 754's kind: `precision` bits with the hidden one, exponents of two from `lowest`, the
+    last place of its subnormal numbers, and `limit`, from which on everything rounds to infinity."""
+
+    precision: int
+    lowest: int
+    limit: float
+
+
+FORMATS = {
+    DType.F16: NarrowFormat(precision=11, lowest=-24, limit=2.0**16),
+    DType.BF16: NarrowFormat(precision=8, lowest=-133, limit=2.0**128),
+}
+
+
+def nearest(values: np.ndarray, dtype: DType) -> np.ndarray:
+    """Float64 values rounded to a 16-bit type, ties to even, as float64. One step from float64: by way of float32 some
+    values would be rounded twice. Raises KeyError for any other type."""
+    form = FORMATS[dtype]
+    _, exponents = np.frexp(values)
+    last_place = np.maximum(exponents - form.precision, form.lowest)
+    with np.errstate(over="ignore", invalid="ignore"):
+        rounded = np.ldexp(np.rint(np.ldexp(values, -last_place)), last_place)
+    return np.where(np.abs(rounded) >= form.limit, np.copysign(np.inf, values), rounded)
