@@ -292,6 +292,8 @@ class FaultKind(IntEnum):
     """More arrivals than the phase of an `mbarrier` expects."""
     BARRIER_BYTES = 23
     """More bytes than an `mbarrier` can count."""
+    STALE_READ = 26
+    """A read, through the read-only cache, of what the same launch wrote."""
     COPY_IN_FLIGHT = 25
     """A read of bytes that `cp.async` may not have brought yet."""
     BULK_SIZE = 24
@@ -347,3 +349,7 @@ class Info(IntEnum):
     """A load whose value may be any."""
     NEARBY = 1 << 35
     """An access that does not use what a multiprocessor may have kept from earlier."""
+    READ_ONLY_CACHE = 1 << 36
+    """A load by way of the cache for what a launch does not write."""
+    DATA = 1 << 37
+    """A volatile or relaxed load of global memory that is no flag: its value counts, and must be there."""
