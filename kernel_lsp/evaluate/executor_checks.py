@@ -12,6 +12,7 @@ from kernel_lsp.core.task import Task
 from kernel_lsp.core.verdict import Built, CheckOutcome, Crashed, TimedOut, Unsupported
 from kernel_lsp.evaluate.cases import Case, OperationKind, captured_sizes, graph_of
 from kernel_lsp.evaluate.cpu import WATCHED_ORDER, CaseOutcome, CaseRun, CpuDevice, Limits, Profile, Skipped
+from kernel_lsp.evaluate.launch_limits import refused_launch, refused_when_larger
 from kernel_lsp.evaluate.prepare import Prepared
 from kernel_lsp.evaluate.progress import Plan, Progress
 from kernel_lsp.gpu.estimate import estimate_eager, estimate_operation
@@ -69,6 +70,8 @@ class ExecutorChecks:
         self, executor: PtxExecutor, built: Built, prepared: Prepared, plan: Plan, progress: Progress
     ) -> CheckOutcome | None:
         """Profile, and one case that says something: the small one, else the user's own inputs. None when it passed."""
+        if refused := self._refused(built, prepared, plan):
+            return refused
         profile = await self._profile(executor, built, prepared, plan, RANKING_LIMITS, progress)
         if isinstance(profile, Crashed | TimedOut | Unsupported):
             return profile
@@ -78,6 +81,8 @@ class ExecutorChecks:
         self, executor: PtxExecutor, built: Built, prepared: Prepared, plan: Plan, progress: Progress
     ) -> CheckOutcome | None:
         """Profile, and every case that the budget allows. None when all passed."""
+        if refused := self._refused(built, prepared, plan):
+            return refused
         profile = await self._profile(executor, built, prepared, plan, FULL_LIMITS, progress)
         if isinstance(profile, Crashed | TimedOut | Unsupported):
             return profile
@@ -88,6 +93,8 @@ class ExecutorChecks:
     ) -> CheckOutcome | None:
         """Small cases within a short budget, in orders of threads that bring races out; None when none of them failed.
         What the executor cannot tell in that time is noted, and left to the GPU."""
+        if refused := self._refused(built, prepared, plan):
+            return refused
         started, name, n_run = time.monotonic(), prepared.operation(plan[0][0].operation).name, 0
         for case, bound in screened_cases(plan):
             run = self._bounded if n_run else self._to_its_end
@@ -110,7 +117,15 @@ class ExecutorChecks:
             await self._profile(executor, built, prepared, plan, SCREEN_LIMITS, progress)
         return None
 
-    # --- below: a case of the screen, profiles and cases
+    # --- below: launches, a case of the screen, profiles and cases
+
+    def _refused(self, built: Built, prepared: Prepared, plan: Plan) -> Crashed | None:
+        """A launch that the GPU would not take, at the sizes of the plan or at larger ones."""
+        launched = (refused_launch(built, bound, self._gpu) for _, bound in plan)
+        case, bound = plan[0]
+        return next((refused for refused in launched if refused), None) or refused_when_larger(
+            built, prepared, case.operation, bound, self._gpu
+        )
 
     async def _bounded(
         self, executor: PtxExecutor, built: Built, bound: BoundOperation, case: Case, progress: Progress
