@@ -88,7 +88,7 @@ def _problem(launch: BoundLaunch, kernel: KernelFacts, gpu: GpuSpec) -> str:
     if resident.n_blocks == 0 and resident.limited_by == "registers":
         return (
             f"'{launch.kernel}' needs {kernel.n_registers} registers in each of {n_threads} threads, and a block can"
-            f" have {gpu.architecture.registers_per_sm} in all: give it __launch_bounds__({n_threads}), or fewer threads"
+            f" have {gpu.architecture.registers_per_sm} in all: give it __launch_bounds__({n_threads}) or fewer threads"
         )
     n_at_once = resident.n_blocks * gpu.n_sms
     if _is_cooperative(launch) and n_at_once and launch.n_blocks > n_at_once:

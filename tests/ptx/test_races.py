@@ -339,8 +339,8 @@ def test_a_later_launch_may_read_what_an_earlier_one_wrote(executor):
         (
             "atomics_of_the_block",
             r"updates 4 bytes at byte 0 of g \(f32\[256\]\), which block \(\d, 0, 0\) wrote at line \d+ in the same"
-            r" launch with no __threadfence\(\) and signal between: what has the scope of a block is atomic for that block"
-            r" alone",
+            r" launch with no __threadfence\(\) and signal between: what has the scope of a block is atomic for that"
+            r" block alone",
         ),
         (
             "no_barrier_in_a_loop",
