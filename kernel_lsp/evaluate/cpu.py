@@ -35,6 +35,7 @@ from kernel_lsp.process.confinement import SandboxLevel
 from kernel_lsp.process.worker_client import CaseFiles, CaseTensor, Worker
 from kernel_lsp.ptx.executor import (
     DEFAULT_MAX_INSTRUCTIONS,
+    SHARED_POISON,
     WRITTEN_BY_KERNEL,
     WRITTEN_SUFFIX,
     BlockSample,
@@ -155,15 +156,17 @@ class CpuDevice:
         case: Case,
         sample: BlockSample | None,
         limits: Limits,
+        shared_poison: int = SHARED_POISON,
     ) -> CaseOutcome:
-        """Run one case, completely or by sampled blocks, and judge its outputs."""
+        """Run one case, completely or by sampled blocks, and judge its outputs. Shared memory is full of
+        `shared_poison` before its first store."""
         files = await self._store.get(case)
         if isinstance(files, NoCase):
             return Skipped(files.reason)
         run = self._new_run(bound, files)
         try:
             run.write_poison(case.seed)
-            reports = await self._run_segments(executor, built, run, case, sample, limits)
+            reports = await self._run_segments(executor, built, run, case, sample, limits, shared_poison)
             if not isinstance(reports, list):
                 return reports
             return _judge(run, case, reports, sampled=sample is not None)
@@ -178,6 +181,7 @@ class CpuDevice:
         case: Case,
         sample: BlockSample | None,
         limits: Limits,
+        shared_poison: int,
     ) -> list[ExecutionReport] | Crashed | TimedOut | Unsupported:
         """Our launches in the executor, library steps in the worker, in the plan's order."""
         reports: list[ExecutionReport] = []
@@ -198,6 +202,7 @@ class CpuDevice:
                 deadline_s=limits.deadline_s,
                 may_write_variables=False,
                 watches_races=sample is None and case.thread_order == WATCHED_ORDER and run.is_small,
+                shared_poison=shared_poison,
             )
             buffers = run.buffers(initialised=run.written, offset_bytes=case.offset_bytes)
             if case.thread_order == REVERSED_ORDER:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from kernel_lsp.core.measurement import Comparison
 from kernel_lsp.core.plan import BoundLaunch, BoundOperation
@@ -12,8 +13,10 @@ from kernel_lsp.core.task import Task
 from kernel_lsp.core.verdict import Built, CheckOutcome, Crashed, TimedOut, Unsupported
 from kernel_lsp.evaluate.cases import Case, OperationKind, captured_sizes, graph_of
 from kernel_lsp.evaluate.cpu import WATCHED_ORDER, CaseOutcome, CaseRun, CpuDevice, Limits, Profile, Skipped
+from kernel_lsp.evaluate.launch_limits import refused_launch, refused_when_larger
 from kernel_lsp.evaluate.prepare import Prepared
 from kernel_lsp.evaluate.progress import Plan, Progress
+from kernel_lsp.evaluate.shared_poison import N_CASES, OTHER_POISONS, because_of_shared, reads_unwritten
 from kernel_lsp.gpu.estimate import estimate_eager, estimate_operation
 from kernel_lsp.gpu.specs import GpuSpec
 from kernel_lsp.ptx.executor import NO_END, BlockSample, PtxExecutor
@@ -59,6 +62,16 @@ MIN_CASES = 4
 MIN_SAMPLED_BLOCKS = 12
 
 
+@dataclass(frozen=True)
+class _Doubtful:
+    """A case whose results were right, though some of what the kernel read was never written."""
+
+    case: Case
+    bound: BoundOperation
+    sample: BlockSample | None
+    run: CaseRun
+
+
 class ExecutorChecks:
     """Checks of one task's candidates, each on an executor that has the candidate loaded."""
 
@@ -69,6 +82,8 @@ class ExecutorChecks:
         self, executor: PtxExecutor, built: Built, prepared: Prepared, plan: Plan, progress: Progress
     ) -> CheckOutcome | None:
         """Profile, and one case that says something: the small one, else the user's own inputs. None when it passed."""
+        if refused := self._refused(built, prepared, plan):
+            return refused
         profile = await self._profile(executor, built, prepared, plan, RANKING_LIMITS, progress)
         if isinstance(profile, Crashed | TimedOut | Unsupported):
             return profile
@@ -78,6 +93,8 @@ class ExecutorChecks:
         self, executor: PtxExecutor, built: Built, prepared: Prepared, plan: Plan, progress: Progress
     ) -> CheckOutcome | None:
         """Profile, and every case that the budget allows. None when all passed."""
+        if refused := self._refused(built, prepared, plan):
+            return refused
         profile = await self._profile(executor, built, prepared, plan, FULL_LIMITS, progress)
         if isinstance(profile, Crashed | TimedOut | Unsupported):
             return profile
@@ -88,7 +105,10 @@ class ExecutorChecks:
     ) -> CheckOutcome | None:
         """Small cases within a short budget, in orders of threads that bring races out; None when none of them failed.
         What the executor cannot tell in that time is noted, and left to the GPU."""
+        if refused := self._refused(built, prepared, plan):
+            return refused
         started, name, n_run = time.monotonic(), prepared.operation(plan[0][0].operation).name, 0
+        doubtful: list[_Doubtful] = []
         for case, bound in screened_cases(plan):
             run = self._bounded if n_run else self._to_its_end
             outcome = await run(executor, built, bound, case, progress)
@@ -105,12 +125,24 @@ class ExecutorChecks:
             n_run += 1
             progress.cases.append(outcome.result)
             progress.add_findings(outcome.findings)
+            if reads_unwritten(outcome):
+                doubtful.append(_Doubtful(case, bound, None, outcome))
+        if failure := await self._with_other_poison(executor, built, doubtful, SCREEN_LIMITS):
+            return failure
         n_bytes = sum(tensor.n_bytes for tensor in plan[0][1].tensors)
         if time.monotonic() - started < SCREEN_BUDGET_S and n_bytes <= MAX_PROFILED_BYTES:
             await self._profile(executor, built, prepared, plan, SCREEN_LIMITS, progress)
         return None
 
-    # --- below: a case of the screen, profiles and cases
+    # --- below: launches, a case of the screen, profiles and cases
+
+    def _refused(self, built: Built, prepared: Prepared, plan: Plan) -> Crashed | None:
+        """A launch that the GPU would not take, at the sizes of the plan or at larger ones."""
+        launched = (refused_launch(built, bound, self._gpu) for _, bound in plan)
+        case, bound = plan[0]
+        return next((refused for refused in launched if refused), None) or refused_when_larger(
+            built, prepared, case.operation, bound, self._gpu
+        )
 
     async def _bounded(
         self, executor: PtxExecutor, built: Built, bound: BoundOperation, case: Case, progress: Progress
@@ -178,6 +210,7 @@ class ExecutorChecks:
     ) -> CheckOutcome | None:
         """Run cases until `n_enough` have said something: None when all passed, else the first failure."""
         started, n_run, left = time.monotonic(), 0, list(plan)
+        doubtful: list[_Doubtful] = []
         while left and n_run < n_enough:
             elapsed_s = time.monotonic() - started
             if n_run >= MIN_CASES and elapsed_s > FULL_BUDGET_S:
@@ -195,8 +228,21 @@ class ExecutorChecks:
             n_run += 1
             progress.cases.append(outcome.result)
             progress.add_findings(outcome.findings)
+            if reads_unwritten(outcome):
+                doubtful.append(_Doubtful(case, bound, sample, outcome))
         if n_run == 0:
             return Unsupported(message="PyTorch itself gives no finite reference for any case")
+        return await self._with_other_poison(executor, built, doubtful, limits)
+
+    async def _with_other_poison(
+        self, executor: PtxExecutor, built: Built, doubtful: Sequence[_Doubtful], limits: Limits
+    ) -> CheckOutcome | None:
+        """Run the smallest cases that read shared memory which nothing wrote again, with other bytes in it."""
+        for one in sorted(doubtful, key=lambda one: _n_elements(one.bound))[:N_CASES]:
+            for poison in OTHER_POISONS:
+                outcome = await self._device.run_case(executor, built, one.bound, one.case, one.sample, limits, poison)
+                if not isinstance(outcome, CaseRun | Skipped):
+                    return because_of_shared(outcome, one.run)
         return None
 
 

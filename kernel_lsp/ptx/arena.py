@@ -57,11 +57,12 @@ class Arenas:
         orders: Orders,
         rank_order: Sequence[int],
         max_thread_instructions: int,
+        shared_poison: int,
         races: LaunchRaces | None,
         workspace_address: int,
     ) -> None:
         self.setup, self.tallies, self.table, self.parameters, self.orders = setup, tallies, table, parameters, orders
-        self.max_thread_instructions, self.races = max_thread_instructions, races
+        self.max_thread_instructions, self.shared_poison, self.races = max_thread_instructions, shared_poison, races
         self.workspace_address = workspace_address
         self.regions: list[Region] = []
         size = setup.cluster.n_blocks
@@ -154,6 +155,7 @@ class Arenas:
             Context.SEEN: self.seen[rank].address,
             Context.SITE_TRACES: ctypes.addressof(self.tallies.site_traces),
             Context.SEEN_MASK: N_SEEN_SLOTS - 1,
+            Context.SHARED_POISON: self.shared_poison,
             Context.RACES: self.races.new_block(self.setup.n_shared) if self.races else 0,
         }
         for place, value in values.items():

@@ -18,7 +18,7 @@ from kernel_lsp.errors import InternalError
 from kernel_lsp.process.confinement import SandboxLevel, sandbox_level
 from kernel_lsp.process.profiles import executor_confinement
 from kernel_lsp.process.supervisor import Answered, Conversation, Died, Overran
-from kernel_lsp.ptx.layout import WRITTEN_BY_KERNEL, WRITTEN_SUFFIX
+from kernel_lsp.ptx.layout import SHARED_POISON, WRITTEN_BY_KERNEL, WRITTEN_SUFFIX
 
 PROGRAM = "kernel_lsp.ptx.program"
 DEFAULT_DEADLINE_S = 60.0
@@ -105,6 +105,8 @@ class RunOptions:
     watches_races: bool = False
     """Whether a read of what another thread wrote, in a launch in which nothing orders the two, is an error. Takes
     eight times the memory of outputs and scratch."""
+    shared_poison: int = SHARED_POISON
+    """The byte of which shared memory is full before its first store."""
 
 
 @dataclass(frozen=True)
@@ -271,6 +273,7 @@ def _run_request(
         "max_findings": options.max_findings,
         "may_write_variables": options.may_write_variables,
         "watches_races": options.watches_races,
+        "shared_poison": options.shared_poison,
     }
 
 

@@ -154,6 +154,8 @@ def describe(fault: Fault, memory: MemoryMap) -> tuple[str, str]:
         return "uninitialized-read", _describe_uninitialised(fault, memory)
     if fault.kind in (FaultKind.RACE_OF_BLOCKS, FaultKind.RACE_OF_THREADS):
         return "race", _describe_race(fault, memory)
+    if fault.kind == FaultKind.STALE_READ:
+        return "race", _describe_stale_read(fault, memory)
     if fault.kind == FaultKind.CLUSTER_STEP:
         return "cluster-barrier", _describe_step(fault.site)
     if fault.kind in (FaultKind.WARP_INCOMPLETE, FaultKind.WARP_DISAGREES):
@@ -277,7 +279,21 @@ def _describe_race(fault: Fault, memory: MemoryMap) -> str:
     target = _find_target(fault, memory)
     place = f"at byte {fault.address - target.start} of {target.name}" if target else "of memory"
     assert fault.other is not None
-    return f"{_verb(fault.site)} {place}, which {_describe_other(fault.kind, fault.other)}"
+    text = f"{_verb(fault.site)} {place}, which {_describe_other(fault.kind, fault.other)}"
+    if fault.kind == FaultKind.RACE_OF_BLOCKS and fault.site.instruction.has("cta"):
+        text += ": what has the scope of a block is atomic for that block alone"
+    return text
+
+
+def _describe_stale_read(fault: Fault, memory: MemoryMap) -> str:
+    target = _find_target(fault, memory)
+    place = f"at byte {fault.address - target.start} of {target.name}" if target else "of memory"
+    assert fault.other is not None
+    line = f" at line {fault.other.line}" if fault.other.line is not None else ""
+    return (
+        f"{_verb(fault.site)} {place} through the read-only cache (__ldg, or const __restrict__), which block"
+        f" {fault.other.block} wrote{line} in the same launch: no fence makes that cache look again"
+    )
 
 
 def _describe_other(kind: FaultKind, other: Other) -> str:

@@ -269,6 +269,18 @@ def insert_bits(e: Emitter, i: Instruction) -> None:
     e.write(target, e.call(width, f"k.bfi.{width}", *values, *fields), width)
 
 
+def make_mask(e: Emitter, i: Instruction) -> None:
+    """``bmsk.mode.b32 d, a, b``: `b` bits from bit `a` on. Numbers past 31 mean all the rest, or wrap."""
+    target, *fields = i.operands
+    wide = [e.coerce(e.read(field, "i32"), "i32", "i64") for field in fields]
+    if i.has("wrap"):
+        first, n_bits = (e.op(f"and i64 {field}, 31") for field in wide)
+    else:
+        first, n_bits = (e.call("i64", "llvm.umin.i64", f"i64 {field}", "i64 32") for field in wide)
+    ones = e.op(f"sub i64 {e.op(f'shl i64 1, {n_bits}')}, 1")
+    e.write(target, e.op(f"shl i64 {ones}, {first}"), "i64")
+
+
 def find_first_bit(e: Emitter, i: Instruction) -> None:
     """`bfind`: position of the highest bit that differs from the sign (or from 0); all ones when there is none."""
     kind = i.types()[-1]
@@ -353,6 +365,7 @@ HANDLERS: dict[str, Handler] = {
     "bfe": extract_bits,
     "bfi": insert_bits,
     "bfind": find_first_bit,
+    "bmsk": make_mask,
     "popc": count_bits,
     "clz": count_bits,
     "brev": reverse_bits,

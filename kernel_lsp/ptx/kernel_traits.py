@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kernel_lsp.ptx.flow import Block
-from kernel_lsp.ptx.race_sites import STRONG_MODIFIERS
+from kernel_lsp.ptx.race_modifiers import STRONG_MODIFIERS
 from kernel_lsp.ptx.syntax import Instruction, Register
 
 YIELDING_OPCODES = frozenset(["bar", "barrier", "shfl", "vote", "match", "activemask", "redux", "elect", "mbarrier"])

@@ -63,6 +63,7 @@ class LaunchRun:
             thread_orders(request, setup.n_threads),
             in_order(range(setup.cluster.n_blocks), request),
             request.max_thread_instructions,
+            request.shared_poison,
             races,
             self.workspace.address,
         )

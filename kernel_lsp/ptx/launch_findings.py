@@ -16,6 +16,9 @@ from kernel_lsp.ptx.race_layout import BLOCK_MASK, BLOCK_SHIFT, THREAD_MASK, TIM
 from kernel_lsp.ptx.scheduler import BLOCK_ID_MASK
 from kernel_lsp.ptx.syntax import Instruction, Location
 
+RACES = (FaultKind.RACE_OF_BLOCKS, FaultKind.RACE_OF_THREADS, FaultKind.STALE_READ)
+"""Faults with two sides."""
+
 
 class LaunchFindings:
     """Writes the findings of one launch into the log of its run."""
@@ -91,7 +94,7 @@ class LaunchFindings:
         context = arena.context
         kind = FaultKind(load64(context + Context.FAULT_KIND))
         site = self.emitted.sites[load64(context + Context.FAULT_INFO) & Info.SITE_MASK]
-        other = self._other(context) if kind in (FaultKind.RACE_OF_BLOCKS, FaultKind.RACE_OF_THREADS) else None
+        other = self._other(context) if kind in RACES else None
         code, message = describe(Fault(kind, site, load64(context + Context.FAULT_ADDRESS), other), memory)
         if kind == FaultKind.TRAP and not self.setup.is_cooperative and waits_for_grid(self.emitted.blocks):
             message += "; this_grid().sync() does in a launch without cooperative=1"

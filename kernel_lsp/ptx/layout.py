@@ -55,6 +55,11 @@ def window_base(window: int) -> int:
     return (window << WINDOW_SHIFT) + WINDOW_HALF
 
 
+SHARED_POISON = 0xFF
+"""The byte of which shared memory is full before its first store, unless a run asks for another: NaN in every floating
+type, so that reading it shows."""
+
+
 class Entry(IntEnum):
     """One window: memory at `HOST`, seen at generic address `BASE`. `READ_LIMITS` and `WRITE_LIMITS` hold, per access
     size, one more than the last offset that needs no closer look; 0 sends every access to the slow check."""
@@ -226,7 +231,9 @@ class Context(IntEnum):
     """Of each block: `EntryFlag.NOT_STARTED`, 0 while it runs, `EntryFlag.ENDED`."""
     RACES = 888
     """What the block's threads know of each other, where races are looked for; else 0."""
-    N_BYTES = 896
+    SHARED_POISON = 896
+    """The byte of which shared memory is full before its first store."""
+    N_BYTES = 904
 
 
 class SiteTrace(IntEnum):
@@ -292,6 +299,8 @@ class FaultKind(IntEnum):
     """More arrivals than the phase of an `mbarrier` expects."""
     BARRIER_BYTES = 23
     """More bytes than an `mbarrier` can count."""
+    STALE_READ = 26
+    """A read, through the read-only cache, of what the same launch wrote."""
     COPY_IN_FLIGHT = 25
     """A read of bytes that `cp.async` may not have brought yet."""
     BULK_SIZE = 24
@@ -347,3 +356,7 @@ class Info(IntEnum):
     """A load whose value may be any."""
     NEARBY = 1 << 35
     """An access that does not use what a multiprocessor may have kept from earlier."""
+    READ_ONLY_CACHE = 1 << 36
+    """A load by way of the cache for what a launch does not write."""
+    DATA = 1 << 37
+    """A volatile or relaxed load of global memory that is no flag: its value counts, and must be there."""

@@ -18,6 +18,7 @@ from kernel_lsp.ptx.clusters import is_mapped_access, mapped_registers
 from kernel_lsp.ptx.endless import EndlessLoop, endless_loops
 from kernel_lsp.ptx.findings import FindingLog, Place
 from kernel_lsp.ptx.jit import CompiledKernel, Compiler, LoadedModule
+from kernel_lsp.ptx.layout import SHARED_POISON
 from kernel_lsp.ptx.machine import run_steps
 from kernel_lsp.ptx.run_request import InvalidRequestError, RunRequest
 from kernel_lsp.ptx.syntax import Instruction, Module, UnsupportedPtxError
@@ -149,6 +150,7 @@ def _run_request(request: dict[str, Any]) -> RunRequest:
         max_findings=request.get("max_findings", 20),
         may_write_variables=request.get("may_write_variables", True),
         watches_races=request.get("watches_races", False),
+        shared_poison=request.get("shared_poison", SHARED_POISON),
     )
 
 

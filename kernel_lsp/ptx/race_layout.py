@@ -25,6 +25,8 @@ SILENT = 1 << (BLOCK_SHIFT + BLOCK_BITS)
 """In a stamp of a write: it left the value that was there."""
 STRONG = 1 << (BLOCK_SHIFT + BLOCK_BITS + 1)
 """In a stamp: by an atomic, volatile or relaxed access."""
+IN_BLOCK = 1 << (BLOCK_SHIFT + BLOCK_BITS + 2)
+"""In a stamp: of the scope of the block, so that it is strong to that block's threads alone."""
 SITE_BITS = 21
 STAMP_SITE_MASK = (1 << SITE_BITS) - 1
 MAX_RECORDS = 16

@@ -13,6 +13,7 @@ from kernel_lsp.ptx.native import load64, store64
 from kernel_lsp.ptx.race_layout import (
     BLOCK_MASK,
     BLOCK_SHIFT,
+    IN_BLOCK,
     SILENT,
     SITE_BITS,
     STAMP_SITE_MASK,
@@ -27,7 +28,7 @@ from kernel_lsp.ptx.race_layout import (
     Sync,
 )
 from kernel_lsp.ptx.race_order import known_time
-from kernel_lsp.ptx.race_signals import covering_entry, is_acquired, is_waited_since
+from kernel_lsp.ptx.race_signals import covering_entry, is_acquired, is_later_throughout, is_waited_since
 
 N_SAME_WRITERS = 61
 """Bits that tell writers of the same value apart, roughly; a prime number, so that neighbours differ."""
@@ -35,7 +36,7 @@ N_SAME_WRITERS = 61
 
 def is_free(state: int, own: int, info: int, record: int, last: int) -> int:
     """Whether an access of `info` may follow that of the stamp `last`: it knows it, or both are strong."""
-    if (info & Info.STRONG) != 0 and (last & STRONG) != 0:
+    if (info & Info.STRONG) != 0 and (last & STRONG) != 0 and is_in_scope(state, info, record, last):
         return 1
     block = (last >> BLOCK_SHIFT) & BLOCK_MASK
     if block != load64(state + RaceBlock.BLOCK):
@@ -48,14 +49,50 @@ def is_free(state: int, own: int, info: int, record: int, last: int) -> int:
     return other == own or known_time(state, own, other) >= time
 
 
-def is_harmless(own: int, info: int, record: int, last: int) -> int:
+def is_in_scope(state: int, info: int, record: int, last: int) -> int:
+    """Whether two strong accesses may reach each other: those of the scope of a block do within the block."""
+    if (info & Info.IN_BLOCK) == 0 and (last & IN_BLOCK) == 0:
+        return 1
+    return (last >> BLOCK_SHIFT) & BLOCK_MASK == load64(state + RaceBlock.BLOCK) or is_shared(state, record)
+
+
+def is_harmless(state: int, own: int, info: int, record: int, last: int) -> int:
     """Whether a read may see an unordered write: one that changed nothing, one of a value that the reader itself wrote,
-    or a plain store of a flag after a fence, which a strong read looks for."""
+    or a plain store of a flag after a fence, which a strong read looks for, or has seen before."""
     is_same_value = (last & SILENT) != 0 or (load64(record + Record.SAME_WRITERS) >> (own % N_SAME_WRITERS)) & 1 != 0
     if is_same_value and (info & Info.WRITES) == 0:
         return 1
     sync = load64(record + Record.SYNC)
-    return (info & Info.STRONG) != 0 and sync != 0 and load64(sync + Sync.WRITER) == last
+    if sync == 0 or load64(sync + Sync.WRITER) != last or is_in_scope(state, info, record, last) == 0:
+        return 0
+    return (info & Info.STRONG) != 0 or ((info & Info.DATA) != 0 and has_seen(state, own, sync, last))
+
+
+def has_seen(state: int, own: int, sync: int, last: int) -> int:
+    """Whether all that the write `last` published is known: then it was seen itself, as far as anybody can tell."""
+    writer = (last >> TIME_BITS) & THREAD_MASK
+    block = (last >> BLOCK_SHIFT) & BLOCK_MASK
+    if block == load64(state + RaceBlock.BLOCK):
+        return known_time(state, own, writer) >= load64(load64(sync + Sync.BLOCK_VECTOR) + 8 * writer)
+    vector = load64(sync + Sync.VECTOR)
+    if vector == 0:
+        return 0
+    is_known = has_learned(state, load64(state + RaceBlock.TABLE), block, vector)
+    return is_known or has_learned(state, load64(state + RaceBlock.PENDING), block, vector)
+
+
+def has_learned(state: int, table: int, block: int, vector: int) -> int:
+    """Whether the entry of another block in a table has all times of a vector, or later ones."""
+    if table == 0:
+        return 0
+    known = load64(table + Known.N_BYTES * block + Known.VECTOR)
+    return known != 0 and is_later_throughout(state, known, vector)
+
+
+def is_of(state: int, own: int, last: int) -> int:
+    """Whether a stamp is of this thread."""
+    is_here = (last >> BLOCK_SHIFT) & BLOCK_MASK == load64(state + RaceBlock.BLOCK)
+    return is_here and (last >> TIME_BITS) & THREAD_MASK == own
 
 
 def is_shared(state: int, record: int) -> int:
@@ -94,6 +131,8 @@ def may_be_cached(state: int, record: int, acquirer: int) -> int:
 
 def new_stamp(state: int, own: int, info: int) -> int:
     stamp = load64(state + RaceBlock.NOW) | (own << TIME_BITS) | (load64(state + RaceBlock.BLOCK) << BLOCK_SHIFT)
+    if (info & Info.IN_BLOCK) != 0:
+        stamp |= IN_BLOCK
     return stamp | (STRONG if (info & Info.STRONG) != 0 else 0)
 
 
@@ -133,7 +172,11 @@ def keep_last(state: int, own: int, info: int, record: int) -> int:
 
 FUNCTIONS: tuple[Callable[..., int], ...] = (
     is_free,
+    is_in_scope,
     is_harmless,
+    has_seen,
+    has_learned,
+    is_of,
     is_shared,
     knows_block,
     may_be_cached,

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from kernel_lsp.ptx.flow import Block, defined, used
+from kernel_lsp.ptx.data_flow import Place, address_of, origins_of, users_of
+from kernel_lsp.ptx.flow import Block, defined
 from kernel_lsp.ptx.layout import Info
-from kernel_lsp.ptx.syntax import Address, Immediate, Instruction, Operand, Register, Symbol
+from kernel_lsp.ptx.race_data import data_loads
+from kernel_lsp.ptx.race_modifiers import (
+    ACQUIRING_MODIFIERS,
+    PAST_L1_MODIFIERS,
+    RELEASING_MODIFIERS,
+    SHARED_MODIFIERS,
+    STRONG_MODIFIERS,
+)
+from kernel_lsp.ptx.syntax import Instruction
 
-STRONG_MODIFIERS = ("volatile", "acquire", "relaxed", "acq_rel", "release", "seq_cst", "mmio")
-"""Of accesses that threads may use to talk to each other."""
-ACQUIRING_MODIFIERS = ("acquire", "acq_rel", "seq_cst")
-RELEASING_MODIFIERS = ("release", "acq_rel", "seq_cst", "sc")
-PAST_L1_MODIFIERS = ("cg", "cv")
-"""Of loads that do not look into the cache of a multiprocessor."""
-SHARED_MODIFIERS = ("shared", "shared__cta")
 FENCES = ("membar", "fence")
 UPDATES = ("atom", "red")
 BARRIERS = ("bar", "barrier")
@@ -24,9 +26,11 @@ DECIDING_OPCODES = ("setp", "set", "and", "or", "cvt")
 
 def race_flags(blocks: Sequence[Block]) -> dict[int, int]:
     """The flags of `Info` that concern races, by the `id` of each instruction that accesses memory."""
-    users = _users(blocks)
+    users = users_of(blocks)
     flags = {id(one): _flags(one, users) for block in blocks for one in block.instructions if one.opcode in _ACCESSES}
-    for load in _looks_before_updates(blocks):
+    for load in data_loads(blocks, users):
+        flags[id(load)] = (flags[id(load)] & ~Info.STRONG) | Info.DATA | Info.NEARBY
+    for load in _looks_before_updates(blocks, flags):
         flags[id(load)] |= Info.UNUSED
     return flags
 
@@ -47,7 +51,6 @@ def is_of_device(fence: Instruction) -> bool:
 
 # --- below
 
-_Place = tuple[Operand, int]
 _ACCESSES = ("ld", "ldu", "st", "cp", *UPDATES, "ldmatrix", "stmatrix", "wmma")
 
 
@@ -61,6 +64,8 @@ def _flags(one: Instruction, users: dict[str, list[Instruction]]) -> int:
         flags |= Info.ACQUIRES
     if one.has(*RELEASING_MODIFIERS):
         flags |= Info.RELEASES
+    if one.opcode == "ld" and one.has("nc"):
+        flags |= Info.READ_ONLY_CACHE
     return flags | (int(Info.IN_BLOCK) if one.has("cta") else 0)
 
 
@@ -72,37 +77,28 @@ def _is_volatile_data(one: Instruction, users: dict[str, list[Instruction]]) -> 
     return any(user.opcode not in DECIDING_OPCODES for name in defined(one) for user in users.get(name, ()))
 
 
-def _users(blocks: Sequence[Block]) -> dict[str, list[Instruction]]:
-    users: dict[str, list[Instruction]] = {}
-    for block in blocks:
-        for instruction in block.instructions:
-            for name in used(instruction):
-                users.setdefault(name, []).append(instruction)
-    return users
-
-
-def _looks_before_updates(blocks: Sequence[Block]) -> Iterator[Instruction]:
-    """Plain loads of what the thread then updates by an atomic operation, with no barrier between: the first guess of a
-    loop around a compare-and-swap, or a look whether the update is worth it. Any value will do."""
-    origins = _origins(blocks)
+def _looks_before_updates(blocks: Sequence[Block], flags: dict[int, int]) -> Iterator[Instruction]:
+    """Loads, no flags, of what the thread then updates by an atomic operation, with no barrier between: the first guess
+    of a loop around a compare-and-swap, or a look whether the update is worth it. Any value will do."""
+    origins = origins_of(blocks)
     if not any(one.opcode in UPDATES for block in blocks for one in block.instructions):
         return
     for block in blocks:
         for position, one in enumerate(block.instructions):
-            is_look = one.opcode == "ld" and not one.has(*STRONG_MODIFIERS)
-            if is_look and _reaches_update(blocks, block, position + 1, _address(one, origins), origins):
+            is_look = one.opcode == "ld" and (flags[id(one)] & Info.STRONG) == 0
+            if is_look and _reaches_update(blocks, block, position + 1, address_of(one, origins), origins):
                 yield one
 
 
 def _reaches_update(
-    blocks: Sequence[Block], block: Block, position: int, address: _Place, origins: dict[str, Instruction | None]
+    blocks: Sequence[Block], block: Block, position: int, address: Place, origins: dict[str, Instruction | None]
 ) -> bool:
     seen: set[int] = set()
     to_do = [(block, position)]
     while to_do:
         current, start = to_do.pop()
         for one in current.instructions[start:]:
-            if one.opcode in UPDATES and _address(one, origins) == address:
+            if one.opcode in UPDATES and address_of(one, origins) == address:
                 return True
             if one.opcode in BARRIERS and not one.has("warp"):
                 break
@@ -111,30 +107,3 @@ def _reaches_update(
             seen.update(new)
             to_do += [(blocks[target], 0) for target in new]
     return False
-
-
-def _address(one: Instruction, origins: dict[str, Instruction | None]) -> _Place:
-    """What an access addresses, as far back as it is copied or moved by a constant: two that are equal are the same."""
-    address = next(operand for operand in one.operands if isinstance(operand, Address))
-    base: Operand = address.base
-    offset = address.offset
-    while isinstance(base, Register) and (origin := origins.get(base.name)) is not None:
-        source, *rest = origin.operands[1:]
-        if origin.opcode == "add" and rest and isinstance(rest[0], Immediate):
-            offset += rest[0].bits
-        elif origin.opcode not in ("mov", "cvta"):
-            break
-        base = source
-    if isinstance(base, Symbol):
-        return Symbol(base.name), offset + base.offset
-    return base, offset
-
-
-def _origins(blocks: Sequence[Block]) -> dict[str, Instruction | None]:
-    """The instruction that makes each register; None where several do."""
-    origins: dict[str, Instruction | None] = {}
-    for block in blocks:
-        for one in block.instructions:
-            for name in defined(one):
-                origins[name] = None if name in origins else one
-    return origins

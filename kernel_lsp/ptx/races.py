@@ -12,10 +12,10 @@ from collections.abc import Callable
 
 from kernel_lsp.ptx import race_rules, race_stores
 from kernel_lsp.ptx.access_faults import fault
-from kernel_lsp.ptx.layout import Context, Info, Thread
+from kernel_lsp.ptx.layout import Context, FaultKind, Info, Thread
 from kernel_lsp.ptx.native import load64, store64
-from kernel_lsp.ptx.race_layout import NOT_THREAD, WARP_IN_STAMP, RaceBlock, RaceLaunch, Record
-from kernel_lsp.ptx.race_rules import blame, is_free, is_harmless, keep_last, new_stamp, put_site
+from kernel_lsp.ptx.race_layout import NOT_THREAD, SILENT, WARP_IN_STAMP, RaceBlock, RaceLaunch, Record
+from kernel_lsp.ptx.race_rules import blame, is_free, is_harmless, is_of, keep_last, new_stamp, put_site
 from kernel_lsp.ptx.race_signals import pass_fence, publish, see_signal
 from kernel_lsp.ptx.race_stores import begin_store, settle_store
 
@@ -72,15 +72,20 @@ def read_or_update(state: int, own: int, info: int, record: int) -> int:
 
 def read_word(state: int, own: int, info: int, record: int) -> int:
     last = load64(record + Record.WRITE)
-    if last != 0 and is_free(state, own, info, record, last) == 0 and is_harmless(own, info, record, last) == 0:
+    if last != 0 and (info & Info.READ_ONLY_CACHE) != 0:
+        blame(state, record, Record.WRITE)
+        return FaultKind.STALE_READ
+    if last != 0 and is_free(state, own, info, record, last) == 0 and is_harmless(state, own, info, record, last) == 0:
         return blame(state, record, Record.WRITE)
     place = Record.OTHER_WRITE
     if (info & Info.STRONG) != 0:
         place = Record.WEAK_WRITE
+    # A thread that wrote again what was there may read it, whoever wrote that.
+    is_own_copy = (last & SILENT) != 0 and is_of(state, own, last)
     last = load64(record + place)
-    if last != 0 and is_free(state, own, info, record, last) == 0:
+    if last != 0 and is_own_copy == 0 and is_free(state, own, info, record, last) == 0:
         return blame(state, record, place)
-    if (info & Info.STRONG) == 0:
+    if (info & (Info.STRONG | Info.DATA)) == 0:
         note_read(state, own, info, record)
     elif load64(record + Record.SYNC) != 0:
         see_signal(state, own, load64(record + Record.SYNC), (info & Info.ACQUIRES) != 0)
@@ -92,7 +97,7 @@ def update_word(state: int, own: int, info: int, record: int) -> int:
     for place in range(3):
         last = load64(record + 8 * place)
         is_unknown = last != 0 and is_free(state, own, info, record, last) == 0
-        if is_unknown and (place != 0 or is_harmless(own, info, record, last) == 0):
+        if is_unknown and (place != 0 or is_harmless(state, own, info, record, last) == 0):
             return blame(state, record, 8 * place)
     last = load64(record + Record.WEAK_WRITE)
     if last != 0 and is_free(state, own, info, record, last) == 0:

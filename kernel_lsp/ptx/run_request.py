@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from kernel_lsp.ptx.buffers import BufferRequest
+from kernel_lsp.ptx.layout import SHARED_POISON
 
 ThreadOrder = Literal["forward", "reverse", "random"]
 
@@ -25,6 +26,7 @@ class RunRequest:
     max_findings: int = 20
     may_write_variables: bool = True
     watches_races: bool = False
+    shared_poison: int = SHARED_POISON
 
 
 @dataclass

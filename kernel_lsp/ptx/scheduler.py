@@ -34,8 +34,6 @@ TRACE_BLOCK = 1 << 48
 """Set in an entry of the block queue when the block's accesses are to be traced."""
 N_PASSES_BEFORE_PARKING = 8
 """A block that only spins is put aside after this many passes, so that the block it waits for can run."""
-SHARED_POISON = 0xFF
-"""Shared memory before its first store: NaN in every floating type, so that reading it shows."""
 
 
 def run_queue(context: int) -> int:
@@ -62,7 +60,7 @@ def start_block(context: int, entry: int) -> int:
     store64(launch + Launch.CTAID_Z, block // (grid_x * grid_y))
     n_shared = load64(launch + Launch.SHARED_BYTES)
     if n_shared > 0:
-        fill(load64(launch + Launch.SHARED_HOST), SHARED_POISON, n_shared)
+        fill(load64(launch + Launch.SHARED_HOST), load64(context + Context.SHARED_POISON), n_shared)
         fill(load64(launch + Launch.SHARED_SHADOW), 0, n_shared)
     fill(context + Context.BARRIER_ARRIVED, 0, 8 * N_BARRIERS)
     store64(context + Context.N_STALLED, 0)

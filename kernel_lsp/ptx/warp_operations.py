@@ -72,7 +72,7 @@ def perform(first: int, stride: int, group: int, operation: int) -> int:
 
 
 def shuffle(first: int, stride: int, group: int, operation: int) -> int:
-    """PTX ISA, `shfl.sync`. A source lane that takes no part leaves the value as it is."""
+    """PTX ISA, `shfl.sync`. What a source lane gives that takes no part is undefined: see `poison_of_lane`."""
     rest = group
     while rest != 0:
         lane = count_trailing_zeros(rest)
@@ -93,12 +93,26 @@ def shuffle(first: int, stride: int, group: int, operation: int) -> int:
         elif operation == Operation.SHFL_IDX:
             source = (lane & segment) | (b & ~segment)
             is_inside = source <= last
-        if is_inside == 0 or ((group >> source) & 1) == 0:
+        if is_inside == 0:
             source = lane
-        store64(thread + Thread.RESULT, load64(first + source * stride + Thread.A))
+        value = poison_of_lane(source)
+        if (group >> source) & 1 != 0:
+            value = load64(first + source * stride + Thread.A)
+        store64(thread + Thread.RESULT, value)
         store64(thread + Thread.RESULT_PREDICATE, is_inside)
         rest &= rest - 1
     return 0
+
+
+def poison_of_lane(lane: int) -> int:
+    """What a lane gives that takes no part: of any four neighbours one gives NaN, which is also the largest
+    signed number, one the largest float, one the smallest, and one zero. No way to combine them hides it."""
+    kind = lane & 3
+    if kind == 0:
+        return 0x7FFFFFFF
+    if kind == 1:
+        return 0x7F7FFFFF
+    return 0xFF7FFFFF if kind == 2 else 0
 
 
 def vote(first: int, stride: int, group: int, operation: int) -> int:
@@ -193,6 +207,7 @@ FUNCTIONS: tuple[Callable[..., int], ...] = (
     resolve_warp,
     perform,
     shuffle,
+    poison_of_lane,
     vote,
     give,
     match_lanes,

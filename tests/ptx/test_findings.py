@@ -373,3 +373,11 @@ def test_what_is_not_known_is_unsupported(ptx, instruction):
 
 
 PTX_HEAD = ".version 9.0\n.target sm_90\n.address_size 64\n"
+
+
+@pytest.mark.parametrize("poison", [0xFF, 0x7F, 0x00])
+def test_shared_memory_is_full_of_what_a_run_asks_for(cuda, poison):
+    executor = cuda(kernel("__shared__ volatile float s[32]; if (threadIdx.x > 40) s[0] = 1; out[0] = s[threadIdx.x];"))
+    asked = {} if poison == 0xFF else {"shared_poison": poison}
+    ran = executor.run("k", inputs={"x": np.zeros(1, "f4")}, outputs={"out": np.ones(1, "f4")}, block=1, **asked)
+    assert ran.arrays["out"].tobytes() == bytes([poison]) * 4

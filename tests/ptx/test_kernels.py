@@ -200,8 +200,22 @@ extern "C" __global__ void warp(int* out) {
 }""")
     lane = np.arange(32)
     source = lane ^ 24
-    expected = np.where(lane < 8, lane ^ 7, np.where(source >= 8, source * 2, lane * 2))
+    absent = np.array([0x7FFFFFFF, 0x7F7FFFFF, 0xFF7FFFFF, 0], "u4").view("i4")[source & 3]
+    expected = np.where(lane < 8, lane ^ 7, np.where(source >= 8, source * 2, absent))
     check(executor, "warp", expected, outputs={"out": np.zeros(32, "i4")})
+
+
+@pytest.mark.parametrize("better", ["u > v", "u < v", "u > v || isnan(u)", "fabsf(u) > fabsf(v)"])
+def test_what_an_exited_lane_gives_to_a_shuffle_shows_in_a_maximum_and_a_minimum(cuda, better):
+    executor = cuda(f"""
+extern "C" __global__ void best(float* out) {{
+  if (threadIdx.x >= 5) return;
+  float v = 1.0f + threadIdx.x;
+  for (int o = 16; o; o >>= 1) {{ const float u = __shfl_down_sync(~0u, v, o); if ({better}) v = u; }}
+  if (threadIdx.x == 0) out[0] = v;
+}}""")
+    ran = executor.run("best", outputs={"out": np.zeros(1, "f4")})
+    assert ran.arrays["out"][0] not in (1.0, 5.0)
 
 
 def test_lanes_that_have_exited_do_not_hold_up_a_barrier(cuda):

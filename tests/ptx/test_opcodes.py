@@ -208,6 +208,8 @@ INTEGER = [
     ("bfe.s64", "b64 b32 b32", "b64", lambda a, p, n: bit_field(a, p, n, 64, is_signed=True)),
     ("bfi.b32", "b32 b32 b32 b32", "b32", lambda a, b, p, n: inserted(a, b, p, n, 32)),
     ("bfi.b64", "b64 b64 b32 b32", "b64", lambda a, b, p, n: inserted(a, b, p, n, 64)),
+    ("bmsk.clamp.b32", "b32 b32", "b32", lambda a, n: ((1 << min(n, 32)) - 1) << min(a, 32)),
+    ("bmsk.wrap.b32", "b32 b32", "b32", lambda a, n: ((1 << n % 32) - 1) << a % 32),
     ("bfind.u32", "b32", "b32", lambda a: highest(a, 32)),
     ("bfind.s32", "b32", "b32", lambda a: highest(a, 32, is_signed=True)),
     ("bfind.u64", "b64", "b32", lambda a: highest(a, 64)),

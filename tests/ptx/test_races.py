@@ -64,6 +64,37 @@ def tree(between: str, volatile: str = "") -> str:
     """
 
 
+TICKET_BY_HAND = """
+    if (t == 0) {
+        ((volatile float*)g)[b] = i; __threadfence();
+        volatile int* count = ticket; const int mine = *count; *count = mine + 1; __threadfence();
+        if (mine == gridDim.x - 1) { float s = 0; for (int j = 0; j <= mine; ++j) s += VOLATILE; out[0] = s; }
+    }
+""".replace("VOLATILE", VOLATILE)
+GENERATIONS = """
+    volatile int* generation = ticket + 1;
+    for (int turn = 1; turn < 4; ++turn) {
+        if (turn & 1) g[i] = turn; else out[i] += g[(i + THREADS) % n];
+        __syncthreads();
+        if (t == 0) {
+            __threadfence(); const int now = *generation;
+            if (atomicAdd(ticket, 1) == gridDim.x - 1) { *ticket = 0; __threadfence(); *generation = now + 1; }
+            else while (*generation == now);
+            __threadfence();
+        }
+        __syncthreads();
+    }
+"""
+ONE_WORD = """
+    if (t == 0) {
+        volatile unsigned long long* word = reinterpret_cast<unsigned long long*>(g);
+        unsigned long long before = 1;
+        if (b > 0) while (((before = word[b - 1]) >> 32) == 0);
+        word[b] = 1ull << 32 | (unsigned)(before + b); out[b] = (unsigned)before;
+    }
+"""
+
+
 RACES = {
     "one_sum": "g[0] = g[0] + 1.0f;",
     "a_sum_of_blocks": "g[t] = g[t] + 1.0f;",
@@ -74,6 +105,19 @@ RACES = {
     "no_fence_volatile": last_block("", "", VOLATILE),
     "fence_after_the_ticket": last_block("", FENCE, PLAIN),
     "fence_of_the_block": last_block("__threadfence_block();", FENCE, PLAIN),
+    "fence_of_the_block_volatile": last_block("__threadfence_block();", "__threadfence_block();", VOLATILE).replace(
+        "g[b] = 1.0f", "((volatile float*)g)[b] = i"
+    ),
+    "no_fence_of_volatile_sums": last_block("", "", VOLATILE).replace("g[b] = 1.0f", "((volatile float*)g)[b] = i"),
+    "read_only_cache": last_block(FENCE, FENCE, "__ldg(g + j)"),
+    "read_only_cache_of_one_thread": "g[i] = i; __threadfence(); __syncthreads(); out[i] = __ldg(g + i);",
+    "atomics_of_the_block": "atomicAdd_block(g, 1.0f);",
+    "atomics_of_the_block_and_of_all": "if (b & 1) atomicAdd_block(g, 1.0f); else atomicAdd(g, 1.0f);",
+    "volatile_sum": "if (t == 0) { volatile float* sum = g; *sum = *sum + i; }",
+    "relaxed_sum": """if (t == 0) { float old;
+        asm volatile("ld.relaxed.gpu.global.f32 %0, [%1];" : "=f"(old) : "l"(g) : "memory"); old += b + 1;
+        asm volatile("st.relaxed.gpu.global.f32 [%0], %1;" :: "l"(g), "f"(old) : "memory"); }""",
+    "volatile_ticket": TICKET_BY_HAND,
     "fence_of_one_thread_alone": """
         __shared__ bool is_last; g[i] = i;
         if (t == 0) { __threadfence(); is_last = atomicAdd(ticket, 1) == gridDim.x - 1; }
@@ -109,6 +153,18 @@ ORDERED = {
     "shuffle": "__shared__ float s[64]; s[t] = i; out[i] = __shfl_xor_sync(~0u, i, 1) + s[t ^ 1];",
     "atomics": "atomicAdd(g, 1.0f); out[i] = atomicAdd(g + 1, 1.0f);",
     "volatile": "((volatile float*)g)[t] = 1.0f; out[i] = ((volatile float*)g)[t];",
+    "atomics_of_the_block_in_its_word": "atomicAdd_block(g + b, 1.0f); __syncthreads(); out[i] = g[b];",
+    "atomics_of_the_block_in_shared_memory": "__shared__ float s; if (t == 0) s = 0; __syncthreads(); "
+    "atomicAdd_block(&s, 1.0f); __syncthreads(); out[i] = s;",
+    "volatile_sum_of_one_thread": "volatile float* sum = g + i; *sum = *sum + 1.0f; *sum = *sum + 1.0f;",
+    "volatile_sum_under_a_lock": """
+        if (t == 0) { while (atomicCAS(ticket, 0, 1)); __threadfence(); volatile float* sum = g; *sum = *sum + b;
+          __threadfence(); atomicExch(ticket, 0); }
+        """,
+    "generations": GENERATIONS,
+    "flag_and_value_in_one_word": ONE_WORD,
+    "volatile_look_before_an_update": "if (((volatile int*)ticket)[0] < i) atomicMax(ticket, i);",
+    "read_only_cache_of_what_nothing_wrote": "out[i] = __ldg(g + i);",
     "bytes": "reinterpret_cast<char*>(g)[i] = 1; out[i] = reinterpret_cast<char*>(g)[i];",
     "last_block": last_block(FENCE, FENCE, PLAIN),
     "last_block_volatile": last_block(FENCE, "", VOLATILE),
@@ -274,6 +330,17 @@ def test_a_later_launch_may_read_what_an_earlier_one_wrote(executor):
             "no_fence_of_the_reader",
             r"reads 4 bytes at byte 0 of g \(f32\[256\]\), which block \(0, 0, 0\) wrote at line \d+:"
             r" its signal was seen, but there is no __threadfence\(\) after that",
+        ),
+        (
+            "read_only_cache",
+            r"reads 4 bytes at byte 0 of g \(f32\[256\]\) through the read-only cache \(__ldg, or const __restrict__\),"
+            r" which block \(\d, 0, 0\) wrote at line \d+ in the same launch: no fence makes that cache look again",
+        ),
+        (
+            "atomics_of_the_block",
+            r"updates 4 bytes at byte 0 of g \(f32\[256\]\), which block \(\d, 0, 0\) wrote at line \d+ in the same"
+            r" launch with no __threadfence\(\) and signal between: what has the scope of a block is atomic for that"
+            r" block alone",
         ),
         (
             "no_barrier_in_a_loop",
