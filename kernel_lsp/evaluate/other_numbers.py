@@ -1,40 +1,44 @@
-"""A kernel whose plan takes a number is run with another one, too: what was judged with one value may ignore it."""
+"""A kernel whose plan takes numbers is run with others, too: what was judged with one value may ignore it."""
 
 from __future__ import annotations
 
 import asyncio
+import itertools
+from dataclasses import dataclass
 from typing import Literal
 
 from kernel_lsp.core.candidate import Candidate
 from kernel_lsp.core.plan import ScalarParameter
-from kernel_lsp.core.target import ScalarInput, TargetSource
+from kernel_lsp.core.target import TargetSource
 from kernel_lsp.core.task import Task
 from kernel_lsp.core.verdict import Crashed, Mismatch, TimedOut, Verdict
 from kernel_lsp.errors import TargetError
+from kernel_lsp.evaluate.number_changes import Change, beyond_one, changed_numbers, nearby, turned
 from kernel_lsp.evaluate.pipeline import Evaluator
 from kernel_lsp.evaluate.session import Session
 from kernel_lsp.plan.parser import parse
 
-FACTOR = 0.75
-"""Keeps the sign, the magnitude, and a probability's range."""
-INSTEAD_OF_ZERO = 0.25
-CAPTURE = 1
-"""The number of the second capture; only a task folder has others."""
+
+@dataclass(frozen=True)
+class _Other:
+    """The target with other numbers, and who evaluates candidates for it; `words` say which numbers."""
+
+    evaluator: Evaluator
+    words: str
 
 
 class OtherNumbers:
     """An evaluator whose full verdicts are of other numbers, too, than those that the target's pragma gives.
 
-    Floating-point numbers that the plan takes are changed, all at once; whole ones and truth values may stand for sizes
-    and for other code. Where the target cannot be captured with them, or the plan's contract excludes them, the verdict
-    is of the pragma's alone."""
+    Those that the plan takes are changed, all at once, in ways that `number_changes` has. Where the target cannot be
+    captured with them or computes something else, or the plan's contract excludes them, the verdict is of the
+    pragma's alone. Another truth value may take another way through the code, as who takes it must."""
 
     def __init__(self, evaluator: Evaluator, session: Session, source: TargetSource, task: Task) -> None:
         self._evaluator, self._session, self._source, self._task = evaluator, session, source, task
         self.n_slots = evaluator.n_slots
-        self._changed = _changed(source)
-        self._other: Evaluator | None = None
-        self._is_captured, self._capturing = False, asyncio.Lock()
+        self._known: dict[frozenset[str], list[_Other]] = {}
+        self._capturing, self._captures = asyncio.Lock(), itertools.count(1)
 
     @property
     def baseline_wait_s(self) -> float:
@@ -44,62 +48,61 @@ class OtherNumbers:
     async def evaluate(self, candidate: Candidate, depth: Literal["screen", "full"]) -> Verdict:
         """The verdict. Raises EnvironmentProblem for a broken machine."""
         verdict = await self._evaluator.evaluate(candidate, depth)
-        if depth != "full" or not verdict.is_correct or not self._takes_a_changed_number(candidate):
+        if depth != "full" or not verdict.is_correct:
             return verdict
-        other = await self._evaluator_of_others()
-        found = None if other is None else (await other.evaluate(candidate, "screen")).outcome
-        if not isinstance(found, Mismatch | Crashed | TimedOut):
-            return verdict
-        outcome = found.model_copy(update={"message": f"with {self._words()}: {found.message}"})
-        return verdict.model_copy(update={"outcome": outcome, "times": {}})
+        for other in await self._others(_taken_numbers(candidate)):
+            found = (await other.evaluator.evaluate(candidate, "screen")).outcome
+            if isinstance(found, Mismatch | Crashed | TimedOut):
+                outcome = found.model_copy(update={"message": f"with {other.words}: {found.message}"})
+                return verdict.model_copy(update={"outcome": outcome, "times": {}})
+        return verdict
 
     # --- below
 
-    def _takes_a_changed_number(self, candidate: Candidate) -> bool:
-        plan = parse(candidate.text).plan
-        operations = [] if plan is None else [plan.forward, *([plan.backward] if plan.backward is not None else [])]
-        taken = {p.name for operation in operations for p in operation.parameters if isinstance(p, ScalarParameter)}
-        return any(before.name in taken for before, _ in self._pairs())
-
-    async def _evaluator_of_others(self) -> Evaluator | None:
-        """Of the target with the other numbers, captured once; None where that is another computation or none."""
+    async def _others(self, names: frozenset[str]) -> list[_Other]:
+        """Of the target with other numbers of these names, captured once."""
         async with self._capturing:
-            if not self._is_captured:
-                self._other, self._is_captured = await self._captured(), True
-        return self._other
+            if names not in self._known:
+                self._known[names] = await self._captured(names)
+        return self._known[names]
 
-    async def _captured(self) -> Evaluator | None:
-        with_backward = self._task.backward is not None
+    async def _captured(self, names: frozenset[str]) -> list[_Other]:
+        """At most two. The change to numbers nearby is for where the larger one is refused."""
+        found = await self._captured_with(beyond_one, names) or await self._captured_with(nearby, names)
+        return [*found, *await self._captured_with(turned, names)]
+
+    async def _captured_with(self, change: Change, names: frozenset[str]) -> list[_Other]:
+        """None where nothing changes, or where that cannot be captured or is another computation; else one."""
+        changed = change(self._source, names)
+        pairs = changed_numbers(self._source, changed)
+        if not pairs:
+            return []
+        with_backward, number = self._task.backward is not None, next(self._captures)
         try:
-            task = await self._session.worker.capture(self._changed, with_backward=with_backward, configuration=CAPTURE)
+            task = await self._session.worker.capture(changed, with_backward=with_backward, configuration=number)
         except TargetError:
-            return None
-        return await self._session.evaluator(task) if _types(task) == _types(self._task) else None
-
-    def _pairs(self) -> list[tuple[ScalarInput, ScalarInput]]:
-        """The numbers that are changed, before and after."""
-        both = zip(self._source.inputs or (), self._changed.inputs or (), strict=True)
-        return [
-            (before, after)
-            for before, after in both
-            if isinstance(before, ScalarInput) and isinstance(after, ScalarInput) and before != after
-        ]
-
-    def _words(self) -> str:
-        """``alpha=0.375 instead of 0.5``."""
-        return ", ".join(f"{a.name}={a.value:g} instead of {b.value:g}" for b, a in self._pairs())
+            return []
+        may_branch = any(isinstance(after.value, bool) for _, after in pairs)
+        if _types(task) != _types(self._task) or not (may_branch or _steps(task) == _steps(self._task)):
+            return []
+        words = ", ".join(f"{a.name}={_shown(a.value)} instead of {_shown(b.value)}" for b, a in pairs)
+        return [_Other(await self._session.evaluator(task), words)]
 
 
-def _changed(source: TargetSource) -> TargetSource:
-    """The target with other floating-point numbers."""
-    inputs = tuple(
-        ScalarInput(name=given.name, value=given.value * FACTOR or INSTEAD_OF_ZERO)
-        if isinstance(given, ScalarInput) and isinstance(given.value, float)
-        else given
-        for given in source.inputs or ()
-    )
-    return source.model_copy(update={"inputs": inputs}) if source.inputs is not None else source
+def _taken_numbers(candidate: Candidate) -> frozenset[str]:
+    """The names of the numbers that the plan takes."""
+    plan = parse(candidate.text).plan
+    operations = [] if plan is None else [plan.forward, *([plan.backward] if plan.backward is not None else [])]
+    return frozenset(p.name for operation in operations for p in operation.parameters if isinstance(p, ScalarParameter))
 
 
 def _types(task: Task) -> object:
     return task.forward.input_types, [output.type for output in task.forward.outputs]
+
+
+def _steps(task: Task) -> list[str]:
+    return [node.op for node in task.forward.nodes]
+
+
+def _shown(value: float | int | bool) -> str:
+    return str(value) if isinstance(value, bool) else f"{value:g}"

@@ -1,4 +1,4 @@
-"""A number that a plan takes is given another value, whose task is captured once."""
+"""Numbers that a plan takes are given other values, whose tasks are captured once."""
 
 from __future__ import annotations
 
@@ -17,6 +17,13 @@ TASK = """import torch
 # kernel-lsp: x=f32[8, 40], alpha=0.5, beta=0.0
 def f(x: torch.Tensor, alpha: float, beta: float) -> torch.Tensor:
     return x * alpha + beta
+
+
+# kernel-lsp: x=f32[8, 40], p=0.5, shift=3, flag=True
+def g(x: torch.Tensor, p: float, shift: int, flag: bool) -> torch.Tensor:
+    if not 0.0 <= p < 1.0:
+        raise ValueError("p is a probability")
+    return torch.roll(x * (1.0 - p), shift, 1) if flag else x * (1.0 - p)
 """
 KERNEL = """// kernel-lsp: 1
 // task: task.py::f
@@ -29,6 +36,23 @@ __global__ void k(const float* x, float* out, float alpha, float beta, int n) {
     if (i < n) out[i] = x[i] * {scale} + {offset};
 }
 """
+WITH_FLAG = """// kernel-lsp: 1
+// task: task.py::g
+// op: g(x: f32[B, D], p: float, shift: int, flag: bool) -> (out: f32[B, D])
+// launch: k<<<B, 128>>>(x, out, {p}, {shift}, {flag}, D)
+
+__global__ void k(const float* x, float* out, float p, int shift, bool flag, int D) {
+    for (int i = threadIdx.x; i < D; i += 128) {
+        const int to = flag ? (i + shift) % D : i;
+        out[blockIdx.x * D + to] = x[blockIdx.x * D + i] * (1.0f - p);
+    }
+}
+"""
+
+
+def with_flag(p: str = "p", shift: str = "shift % D", flag: str = "flag") -> Candidate:
+    text = WITH_FLAG.replace("{p}", p).replace("{shift}", shift).replace("{flag}", flag)
+    return Candidate(text=text, origin=Origin(proposer="user"))
 
 
 def kernel(scale: str = "alpha", offset: str = "beta", contract: str = "where: B > 0") -> Candidate:
@@ -48,6 +72,20 @@ async def test_a_number_that_is_not_read_is_found_and_one_that_is_passes(tmp_pat
         screened = await evaluator.evaluate(kernels[1], "screen")
     assert [outcome.kind for outcome in found] == ["correct", "mismatch", "mismatch"]
     assert isinstance(found[1], Mismatch)
-    assert "alpha=0.375 instead of 0.5, beta=0.25 instead of 0" in found[1].message
+    assert "alpha=1.5 instead of 0.5, beta=1 instead of 0" in found[1].message
     assert contract.is_correct
     assert screened.is_correct
+
+
+async def test_whole_numbers_and_truth_values_are_changed_and_what_pytorch_refuses_is_no_case(tmp_path: Path) -> None:
+    """p may not be larger than one: it is 0.375, then zero with the rest."""
+    (tmp_path / "task.py").write_text(TASK)
+    source = find_task(tmp_path / "k.cu", "task.py::g", None, tmp_path)
+    async with Session(Settings(device="cpu")) as session:
+        task = await session.capture(source, with_backward=False)
+        evaluator = OtherNumbers(await session.evaluator(task), session, source, task)
+        kernels = [with_flag(), with_flag(flag="1")]
+        found = [(await evaluator.evaluate(each, "full")).outcome for each in kernels]
+    assert found[0].kind == "correct"
+    assert isinstance(found[1], Mismatch)
+    assert "with p=0 instead of 0.5, shift=-4 instead of 3, flag=False instead of True" in found[1].message
