@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.expression import ExpressionError, evaluate_int, parse
 from kernel_lsp.core.task import Graph, Symbol, Task, TensorType
 
@@ -43,11 +44,20 @@ N_HIDDEN = 4
 N_HIDDEN_TRIES = 64
 MAX_HIDDEN_ELEMENTS = 1 << 22
 """Of all inputs and outputs, or as many as the captured sizes have where nothing smaller is inside the contract."""
-WIDE_PATTERNS = ((70_001,), (37, 4099, 17, 3), (16_411, 7, 3, 2), (9, 2053, 7, 2))
-"""The first is for tasks with one symbol, the others for those with more. Past 65,536 elements a 16-bit index wraps and
-a fixed grid is too small; past 4,096 a row is longer than what is usually tried. Several sizes are each below 65,536,
-which is a grid's limit along y."""
-MAX_WIDE_CASES = 2
+WIDE_OF_ONE = (((70_001,),), ((2_048,),))
+WIDE_OF_TWO = (
+    ((1, 20_011), (37, 4_099), (9, 2_053)),
+    ((16_411, 19), (16_411, 7), (4_099, 7)),
+    ((5, 2_048), (5, 1_024)),
+)
+WIDE_OF_MORE = (((37, 4_099, 17, 3), (9, 2_053, 7, 2)), ((16_411, 7, 3, 2), (4_099, 7, 3, 2)), ((2, 2_048, 3, 2),))
+"""For tasks with one symbol, two, and more: of each group the first inside the contract. A row of 20,000 is longer than
+what threads hold in registers and in the shared memory that nobody asks for, 300,000 elements are more than most fixed
+grids take, and past 65,536 a 16-bit index wraps. A whole number of thousands has no rest for a last piece. Where there
+are more symbols one of them is often the length of a sequence, with whose square the work grows. Several sizes are each
+below 65,536, which is a grid's limit along y."""
+LONG_SUM = 20_000
+"""From here on inputs are positive: a sum of so many numbers of either sign has few right digits in any order."""
 FAMILIES = (
     "small_integers",
     "special_nan",
@@ -63,11 +73,15 @@ FAMILIES = (
     "needles",
     "halves",
     "special_minus_inf",
+    "special_others",
 )
 """Beside `normal` and `given`; ordered by what they have been seen to catch."""
-FORWARD_FAMILIES = ("zeros", "huge", "tiny", "offset")
+FORWARD_FAMILIES = ("zeros", "huge", "tiny", "offset", "minute", "minus_inf_rows", "lowest_rows")
 """Inputs that PyTorch's own gradients, with incoming ones of the same kind, need not survive."""
-LONG_FAMILIES = ("special_nan", "special_inf", "special_minus_inf", "constant_rows", "one_hot", "needles", "zeros")
+LONG_FAMILIES = (
+    *("special_nan", "special_others", "special_inf", "special_minus_inf", "minus_inf_rows", "lowest_rows"),
+    *("constant_rows", "one_hot", "needles", "zeros"),
+)
 """Given at rows longer than a block: a kernel that takes the beginning of a row for all of it is wrong there."""
 
 OPERATOR_ALIGNMENT_BYTES = 16
@@ -198,23 +212,33 @@ def hidden_cases(operation: OperationKind, hidden: Iterable[Sizes], captured: Si
 def wide_sizes(task: Task, operation: OperationKind, holds: Callable[[Sizes], bool]) -> list[Sizes]:
     """Sizes inside the contract with long rows, and with many. Empty for a task without symbols, and where all of them
     have too many elements."""
+    by_symbols = ((), WIDE_OF_ONE, WIDE_OF_TWO, WIDE_OF_MORE)
     found: list[Sizes] = []
-    for pattern in WIDE_PATTERNS if task.symbols else ():
-        if (len(pattern) == 1) != (len(task.symbols) == 1):
-            continue
-        aligned = (_assign(task.symbols, pattern, alignment) for alignment in ALIGNMENTS)
+    for patterns in by_symbols[min(len(task.symbols), len(by_symbols) - 1)]:
+        aligned = (_assign(task.symbols, pattern, alignment) for pattern in patterns for alignment in ALIGNMENTS)
         sizes = next((s for s in aligned if is_usable(task, operation, s, or_as_captured=False) and holds(s)), None)
         if sizes is not None and sizes not in found:
             found.append(sizes)
-    return found[:MAX_WIDE_CASES]
+    return found
 
 
 def wide_cases(operation: OperationKind, wide: Iterable[Sizes], captured: Sizes, seed: int) -> list[Case]:
     """One case for each of them."""
     return [
-        _case(operation, sizes, captured, "normal", seed + 60 + position, "random")
+        _case(operation, sizes, captured, _wide_family(sizes), seed + 60 + position, "random")
         for position, sizes in enumerate(wide)
     ]
+
+
+def equal_integer_cases(
+    task: Task, operation: OperationKind, wide: Iterable[Sizes], captured: Sizes, seed: int
+) -> list[Case]:
+    """Many integers that are all equal, for a task that takes integers: what counts them, or adds up what they point
+    to, has all of it in one place."""
+    types = graph_of(task, operation).input_types
+    if all(type_.dtype.is_floating or type_.dtype is DType.BOOL for type_ in types):
+        return []
+    return [_case(operation, sizes, captured, "equal_integers", seed + 80, "forward") for sizes in [*wide][:1]]
 
 
 def fresh_case(
@@ -273,6 +297,10 @@ def _sizes_of(shapes: Mapping[str, tuple[int, ...]], task: Task) -> Sizes:
 
 def _case(operation: OperationKind, sizes: Sizes, captured: Sizes, family: str, seed: int, order: ThreadOrder) -> Case:
     return Case(operation, tuple(sorted(sizes.items())), family, seed, order, is_captured=sizes == captured)
+
+
+def _wide_family(sizes: Sizes) -> str:
+    return "uniform" if max(sizes.values()) >= LONG_SUM else "normal"
 
 
 def _assign(symbols: tuple[Symbol, ...], pattern: tuple[int, ...], alignment: int) -> Sizes:

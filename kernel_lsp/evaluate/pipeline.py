@@ -39,6 +39,7 @@ from kernel_lsp.evaluate.cases import (
     OperationKind,
     captured_sizes,
     configured_sizes,
+    equal_integer_cases,
     fresh_case,
     full_cases,
     hidden_cases,
@@ -285,6 +286,7 @@ class Evaluator:
             chosen.insert(N_BEFORE_FRESH, fresh)
             wide = wide_sizes(self._task, direction, lambda sizes: prepared.holds(direction, sizes))
             known = [sizes for sizes in (captured, *reduced, *wide) if prepared.holds(direction, sizes)]
+            chosen += equal_integer_cases(self._task, direction, wide, captured, self._seed)
             wide += pointed_sizes(prepared, direction, known)
             chosen[N_BEFORE_WIDE:N_BEFORE_WIDE] = wide_cases(direction, wide, captured, self._seed)
             if self._gpu_device is not None:

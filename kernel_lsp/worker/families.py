@@ -11,6 +11,9 @@ LARGE = 1e4
 HUGE, TINY = 1e10, 1e-8
 """Beyond what an integer of 32 bits holds, and below what a guard against division by zero adds; the square of either,
 and the sum of many, is a normal number of f32 and bf16. In f16 they are infinite and zero."""
+MINUTE_EXPONENTS = (-18.0, -12.0)
+"""Powers of ten. The product of two such numbers is a normal number of f32 and bf16, and far below what anybody takes
+for zero. In f16 they are zero."""
 OFFSET = 1000.0
 """A mean this many times the spread: the difference of the means of squares has no digit of the variance left."""
 NEEDLE = -1.0
@@ -73,6 +76,13 @@ def _negative_zeros(shape: tuple[int, ...], generator: torch.Generator) -> torch
     return torch.where(is_zero, torch.tensor(-0.0), _normal(shape, generator))
 
 
+def _minute(shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
+    """Either sign, magnitudes over several powers of ten alike."""
+    low, high = MINUTE_EXPONENTS
+    magnitude = 10.0 ** (low + (high - low) * torch.rand(shape, generator=generator))
+    return magnitude * (torch.randint(0, 2, shape, generator=generator) * 2 - 1)
+
+
 def _large(shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
     """Either sign, magnitudes from half of `LARGE` up to it."""
     magnitude = LARGE * (0.5 + 0.5 * torch.rand(shape, generator=generator))
@@ -91,14 +101,19 @@ FAMILIES: dict[str, Make] = {
     "small_integers": _small_integers,
     "large": _large,
     "special_nan": _normal,
+    "special_others": _normal,
     "special_inf": _normal,
     "special_minus_inf": _normal,
+    "minus_inf_rows": _normal,
+    "lowest_rows": _normal,
+    "equal_integers": _normal,
     "negative_zeros": _negative_zeros,
     "needles": _needles,
     "halves": lambda shape, generator: _small_integers(shape, generator) / 2,
     "zeros": lambda shape, generator: torch.zeros(shape),
     "huge": _huge,
     "tiny": lambda shape, generator: TINY * _normal(shape, generator),
+    "minute": _minute,
     "offset": lambda shape, generator: OFFSET + _normal(shape, generator),
 }
 """Family -> how its floating inputs are made. `given` is made by the user's own `get_inputs`."""
@@ -107,27 +122,6 @@ ROW_FAMILIES = ("constant_rows", "one_hot", "needles", "huge")
 SPARSE_FAMILIES = ("one_hot", "needles", "zeros")
 """Those that the largest inputs have alone, beside normal ones: a row of ones and zeros times a weight like it is zero
 nearly everywhere, whatever a kernel does."""
-SPECIAL_VALUES = {"special_nan": float("nan"), "special_inf": float("inf"), "special_minus_inf": -float("inf")}
-"""Placed once, in the largest floating input."""
-
-
-def place_special(family: str, tensors: list[torch.Tensor], generator: torch.Generator) -> None:
-    """Put the family's special value into one element, in place."""
-    value = SPECIAL_VALUES.get(family)
-    floating = [tensor for tensor in tensors if tensor.is_floating_point() and tensor.numel()]
-    if value is None or not floating:
-        return
-    target = max(floating, key=torch.Tensor.numel)
-    place = int(torch.randint(0, target.numel(), (1,), generator=generator))
-    target.view(-1)[place] = value
-
-
-def integers(
-    shape: tuple[int, ...], dtype: torch.dtype, limits: tuple[int, int], generator: torch.Generator
-) -> torch.Tensor:
-    """Integers, or booleans, drawn from [low, high)."""
-    low, high = (0, 2) if dtype == torch.bool else limits
-    return torch.randint(low, max(low + 1, high), shape, generator=generator).to(dtype)
 
 
 def resized(own: torch.Tensor, shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:

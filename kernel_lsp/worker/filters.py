@@ -15,9 +15,10 @@ from typing import Any, Callable
 import torch
 
 from .failure import EnvironmentFailure, Failure, TargetFailure, raised_by_user, short_message
-from .families import FAMILIES, integers
+from .families import FAMILIES
 from .filters_backward import compare_backward
 from .inputs import CallInputs, TensorLeaf, inputs_of
+from .integers import PLAIN, limited
 from .lifting import state_of
 from .load import Callee, LoadedFile, load_file, resolve
 from .machine import without_cuda
@@ -135,7 +136,7 @@ def _load(loaded: LoadedFile, source: dict[str, Any], configuration: int) -> tup
 def _drawn(leaf: TensorLeaf, generator: torch.Generator) -> torch.Tensor:
     if leaf.dtype.is_floating_point:
         return FAMILIES["normal"](leaf.shape, generator).to(leaf.dtype)
-    return integers(leaf.shape, leaf.dtype, leaf.integer_range or DEFAULT_INTEGERS, generator)
+    return limited(PLAIN, leaf.shape, leaf.dtype, leaf.integer_range or DEFAULT_INTEGERS, generator)
 
 
 # --- below: what is measured

@@ -9,13 +9,13 @@ import torch
 
 from .captured import Captured
 from .dtypes import PLAN_NAMES
-from .families import SPECIAL_VALUES
+from .special_values import LOWEST_ROWS, MINUS_INF_ROWS, SPECIAL_VALUES
 
 MOSTLY = 0.5
 """A case whose reference is non-finite in more than this share of an output tells nothing about a kernel."""
-EXTREME_FAMILIES = ("huge", "tiny", "offset")
+EXTREME_FAMILIES = ("huge", "tiny", "minute", "offset")
 """Told by where PyTorch keeps half of the digits that its dtype has: elsewhere the order of operations decides."""
-UNCONVERTIBLE_FAMILIES = (*SPECIAL_VALUES, "huge")
+UNCONVERTIBLE_FAMILIES = (*SPECIAL_VALUES, MINUS_INF_ROWS, LOWEST_ROWS, "huge")
 """Have values that no integer holds: what a conversion makes of them, C++ and PyTorch leave open."""
 STEPS = tuple(f"aten.{name}." for name in "round floor ceil trunc frac sign div remainder fmod floor_divide".split())
 """Jump, some of them or in some of their modes, at the middle between integers or at integers themselves."""
@@ -36,6 +36,8 @@ def why_it_tells_nothing(
         return "the code converts floats to integers, and none of these holds such a value"
     if family in SPECIAL_VALUES:
         return ""
+    if family in (MINUS_INF_ROWS, LOWEST_ROWS):
+        return _why_rows_tell_nothing(family, [*expected, *native])
     reason = _mostly_not_finite(expected, native)
     if family in EXTREME_FAMILIES and not reason and any(map(_is_far, expected, native)):
         return "PyTorch itself loses most digits for these inputs"
@@ -48,6 +50,15 @@ def is_judged_at_ties(captured: Captured, family: str) -> bool:
 
 
 # --- below: reasons
+
+
+def _why_rows_tell_nothing(family: str, results: Sequence[torch.Tensor]) -> str:
+    """A row of nothing but -inf, or of the lowest numbers, is asked for where PyTorch's answer to it is plain: there,
+    many kernels do on purpose what PyTorch does not."""
+    is_missing = torch.isnan if family == MINUS_INF_ROWS else lambda tensor: ~torch.isfinite(tensor)
+    if any(bool(is_missing(tensor).any()) for tensor in results if tensor.is_floating_point()):
+        return "PyTorch gives no number for a row of nothing else"
+    return ""
 
 
 def _mostly_not_finite(expected: Sequence[torch.Tensor], native: Sequence[torch.Tensor]) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+import pytest
+
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.task import Configuration, Graph, GraphOutput, Symbol, Task, TaskTensor, TensorType
 from kernel_lsp.evaluate.cases import (
@@ -11,16 +13,20 @@ from kernel_lsp.evaluate.cases import (
     Sizes,
     captured_sizes,
     configured_sizes,
+    equal_integer_cases,
     full_cases,
     reduced_sizes,
     screen_cases,
+    wide_cases,
     wide_sizes,
 )
 from kernel_lsp.evaluate.cpu import WATCHED_ORDER
 
 
-def _task(*dims: str, minimum: int = 1, configurations: tuple[Configuration, ...] = ()) -> Task:
-    type_ = TensorType(dtype=DType.F32, shape=dims)
+def _task(
+    *dims: str, minimum: int = 1, configurations: tuple[Configuration, ...] = (), dtype: DType = DType.F32
+) -> Task:
+    type_ = TensorType(dtype=dtype, shape=dims)
     graph = Graph(
         inputs=("x",),
         input_types=(type_,),
@@ -92,7 +98,8 @@ def test_a_full_check_has_the_captured_sizes_the_small_ones_and_every_family() -
 
 def test_families_that_break_gradients_are_left_to_the_forward() -> None:
     families = {kind: {case.family for case in full_cases(kind, [], {}, seed=0)} for kind in ("forward", "backward")}
-    assert {"zeros", "huge", "tiny", "offset"} == families["forward"] - families["backward"]
+    of_the_forward = {"zeros", "huge", "tiny", "offset", "minute", "minus_inf_rows", "lowest_rows"}
+    assert of_the_forward == families["forward"] - families["backward"]
 
 
 def test_a_case_of_several_blocks_is_watched_for_races() -> None:
@@ -128,16 +135,39 @@ def test_configurations_of_the_task_are_checked_at_their_own_sizes() -> None:
     assert (("B", 3), ("D", 96)) in [case.sizes for case in cases]
 
 
-def test_wide_sizes_have_more_elements_than_16_bits_count() -> None:
-    for dims, n_fixed in ((("N",), 1), (("B", "D"), 1), (("B", "T", "8"), 8)):
-        found = wide_sizes(_task(*dims), "forward", lambda _: True)
-        assert found
-        assert all(n_fixed * math.prod(sizes.values()) > 1 << 16 for sizes in found)
+@pytest.mark.parametrize(("dims", "n_least"), [(("N",), 70_000), (("B", "D"), 300_000), (("B", "T", "8"), 28_000)])
+def test_wide_sizes_have_more_elements_than_16_bits_count(dims: tuple[str, ...], n_least: int) -> None:
+    assert max(math.prod(sizes.values()) for sizes in wide(dims)) >= n_least
+
+
+def wide(dims: tuple[str, ...]) -> list[Sizes]:
+    return wide_sizes(_task(*dims), "forward", lambda _: True)
+
+
+@pytest.mark.parametrize("dims", [("N",), ("B", "D"), ("B", "T", "D")])
+def test_some_rows_are_a_whole_number_of_thousands(dims: tuple[str, ...]) -> None:
+    assert any(size % 1024 == 0 for sizes in wide(dims) for size in sizes.values())
+
+
+def test_long_sums_are_of_positive_numbers() -> None:
+    sizes = wide(("B", "D"))
+    families = {case.sizes: case.family for case in wide_cases("forward", sizes, {}, seed=0)}
+    assert {dict(found)["D"] >= 20_000: family for found, family in families.items()} == {
+        True: "uniform",
+        False: "normal",
+    }
+
+
+@pytest.mark.parametrize(("dtype", "n_cases"), [(DType.I64, 1), (DType.BOOL, 0), (DType.F32, 0)])
+def test_many_equal_integers_are_for_tasks_with_integers(dtype: DType, n_cases: int) -> None:
+    task = _task("B", "D", dtype=dtype)
+    found = equal_integer_cases(task, "forward", [{"B": 1, "D": 20_011}, {"B": 5, "D": 2048}], {}, seed=0)
+    assert [case.family for case in found] == ["equal_integers"] * n_cases
 
 
 def test_wide_sizes_have_long_rows_and_many_rows() -> None:
     found = wide_sizes(_task("B", "D"), "forward", lambda _: True)
-    assert max(sizes["D"] for sizes in found) > 4096
+    assert max(sizes["D"] for sizes in found) > 20_000
     assert max(sizes["B"] for sizes in found) > 16384
 
 

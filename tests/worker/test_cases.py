@@ -12,7 +12,9 @@ from kernel_lsp.process.worker_client import CaseFiles, CaseTensor
 from tests.worker.capturing import capture_text, make_case, tensor
 from tests.worker.test_capture_graph import RMS_NORM
 
-NUMPY = {"f64": np.float64, "f32": np.float32, "f16": np.float16, "i64": np.int64, "bool": np.bool_}
+FLOATS = {"f64": np.float64, "f32": np.float32, "f16": np.float16}
+NUMPY = {**FLOATS, "i64": np.int64, "i32": np.int32, "u8": np.uint8, "bool": np.bool_}
+ROWS = ("minus_inf_rows", "lowest_rows")
 SHAPES = {"x": (5, 3, 64), "weight": (64,)}
 
 
@@ -97,11 +99,17 @@ class TestFamilies:
         assert 0.1 < (x == 0).mean() < 0.4
         assert np.signbit(x[x == 0]).all()
 
-    def test_special_values_are_placed_once(self, tmp_path: Path) -> None:
-        assert np.isnan(self.x("special_nan", tmp_path)).sum() == 1
-        case = self.case("special_inf", tmp_path)
-        assert np.isinf(load(case.inputs, "x")).sum() == 1
-        assert not case.is_degenerate
+    def test_special_values_are_two_of_one_row_and_the_first_of_another(self, tmp_path: Path) -> None:
+        is_nan = np.isnan(self.x("special_nan", tmp_path)).reshape(-1, 64)
+        assert sorted(is_nan.sum(-1)) == [0] * 13 + [1, 2]
+        assert is_nan[is_nan.sum(-1) == 1][0, 0]
+
+    def test_a_special_value_for_other_inputs_needs_another_input(self, tmp_path: Path) -> None:
+        assert self.case("special_others", tmp_path).is_degenerate
+
+    def test_minute_numbers_have_many_magnitudes(self, tmp_path: Path) -> None:
+        magnitudes = np.abs(self.x("minute", tmp_path))
+        assert 1e-18 <= magnitudes.min() < 1e-17 < 1e-13 < magnitudes.max() <= 1e-12
 
     def test_needles_have_one_negative_in_every_row(self, tmp_path: Path) -> None:
         case = self.case("needles", tmp_path)
@@ -274,3 +282,99 @@ def test_a_sparse_family_leaves_lesser_inputs_normal(tmp_path: Path) -> None:
     case = make_case("forward", {"x": (4, 64), "w": (64,)}, "one_hot", tmp_path)
     assert (load(case.inputs, "x") != 0).sum() == 4
     assert (load(case.inputs, "w") != 0).all()
+
+
+def test_a_nan_of_one_input_is_not_hidden_by_that_of_a_larger_one(tmp_path: Path) -> None:
+    capture_text("def f(x, w):\n    return x * w", "f", inputs=[tensor("x", 4, 64), tensor("w", 64)])
+    inputs = make_case("forward", {"x": (4, 64), "w": (64,)}, "special_others", tmp_path).inputs
+    assert [np.isnan(load(inputs, name)).sum() for name in ("x", "w")] == [0, 2]
+
+
+def test_infinities_are_in_every_input(tmp_path: Path) -> None:
+    capture_text("def f(x, w):\n    return x * w", "f", inputs=[tensor("x", 4, 64), tensor("w", 64)])
+    inputs = make_case("forward", {"x": (4, 64), "w": (64,)}, "special_inf", tmp_path).inputs
+    assert [np.isinf(load(inputs, name)).sum() for name in ("x", "w")] == [3, 2]
+
+
+def test_a_nan_that_meets_a_zero_of_the_code_may_be_left_out(tmp_path: Path) -> None:
+    capture_text("def f(a, b):\n    return torch.diag(a) @ b", "f", inputs=[tensor("a", 6), tensor("b", 6, 64)])
+    case = make_case("forward", {"a": (6,), "b": (6, 64)}, "special_nan", tmp_path)
+    b, expected, native = load(case.inputs, "b"), load(case.expected, "out"), load(case.native, "out")
+    np.testing.assert_array_equal(np.isnan(expected), np.isnan(b))
+    assert np.isnan(native).sum() > np.isnan(b).sum()
+
+
+@pytest.mark.parametrize(
+    ("code", "n_told"), [("x.amax(-1)", 2), ("x.logsumexp(-1)", 2), ("x.softmax(-1)", 1), ("x.sin()", 1)]
+)
+def test_whole_rows_are_asked_for_where_pytorch_has_a_number_for_them(code: str, n_told: int, tmp_path: Path) -> None:
+    capture_text(f"def f(x):\n    return {code}", "f", inputs=[tensor("x", 4, 8)])
+    cases = [make_case("forward", {"x": (4, 8)}, family, tmp_path / family) for family in ROWS]
+    assert sum(not case.is_degenerate for case in cases) == n_told
+    values = [load(case.inputs, "x").min() for case in cases if not case.is_degenerate]
+    assert values == [-np.inf, np.float32(-1e32)][-n_told:]
+
+
+UNLIMITED = """def f(x, y):
+    return x * y"""
+
+
+@pytest.mark.parametrize(
+    ("dtype", "lowest", "highest"), [("i64", -(2**63), 2**63 - 1), ("i32", -(2**31), 2**31 - 1), ("u8", 0, 255)]
+)
+def test_integers_of_no_stated_range_go_as_far_as_their_dtype(
+    dtype: str, lowest: int, highest: int, tmp_path: Path
+) -> None:
+    capture_text(UNLIMITED, "f", inputs=[tensor(name, 4, 64, dtype=dtype) for name in "xy"])
+    x = load(make_case("forward", {"x": (4, 64), "y": (4, 64)}, "scaled_up", tmp_path).inputs, "x")
+    assert (x.min(), x.max(), len(np.unique(x)) > 100) == (lowest, highest, True)
+
+
+@pytest.mark.parametrize(
+    ("family", "of"),
+    [
+        ("normal", {0, 1}),
+        ("special_nan", {0, 1}),
+        ("small_integers", set(range(-3, 4))),
+        ("large", {sign * (2**24 + near) for near in range(-8, 9) for sign in (1, -1)}),
+        ("scaled_down", {sign * (2**31 + near) for near in range(-8, 9) for sign in (1, -1)}),
+        ("zeros", {0}),
+    ],
+)
+def test_families_of_integers(family: str, of: set[int], tmp_path: Path) -> None:
+    capture_text(UNLIMITED, "f", inputs=[tensor(name, 4, 256, dtype="i64") for name in "xy"])
+    case = make_case("forward", {"x": (4, 256), "y": (4, 256)}, family, tmp_path)
+    assert set(np.unique(load(case.inputs, "x"))) == of
+
+
+def test_integers_that_pytorch_refuses_are_zeros_and_ones_instead(tmp_path: Path) -> None:
+    capture_text(
+        "def f(x, i):\n    return x[0] + F.one_hot(i, 2).sum(1)",
+        "f",
+        inputs=[tensor("x", 4, 2), tensor("i", 3, 8, dtype="i64")],
+    )
+    case = make_case("forward", {"x": (4, 2), "i": (3, 8)}, "scaled_up", tmp_path)
+    assert not case.is_degenerate
+    assert set(np.unique(load(case.inputs, "i"))) == {0, 1}
+
+
+@pytest.mark.parametrize(("family", "n_different"), [("large", 2), ("equal_integers", 1), ("normal", 5)])
+def test_integers_of_a_stated_range_stay_in_it_and_are_at_its_ends_or_all_equal(
+    family: str, n_different: int, tmp_path: Path
+) -> None:
+    stated = tensor("x", 4, 64, dtype="i64").model_copy(update={"integer_range": (7, 12)})
+    capture_text("def f(x):\n    return x + 1", "f", inputs=[stated])
+    found = np.unique(load(make_case("forward", {"x": (4, 64)}, family, tmp_path).inputs, "x"))
+    assert len(found) == n_different
+    assert set(found) <= set(range(7, 12))
+
+
+@pytest.mark.parametrize(
+    ("family", "n_all", "n_any"), [("one_hot", 0, 16), ("needles", 16, 32), ("constant_rows", 12, 12)]
+)
+def test_rows_of_truth_values_differ_in_whether_any_and_all_are_true(
+    family: str, n_all: int, n_any: int, tmp_path: Path
+) -> None:
+    capture_text("def f(x):\n    return ~x", "f", inputs=[tensor("x", 32, 8, dtype="bool")])
+    x = load(make_case("forward", {"x": (32, 8)}, family, tmp_path).inputs, "x")
+    assert (abs(x.all(-1).sum() - n_all) <= 8, abs(x.any(-1).sum() - n_any) <= 8) == (True, True)

@@ -1,0 +1,133 @@
+"""Integer and boolean inputs of each family.
+
+Nobody says of most integers how far they go: code that indexes with them does, and a stated range. Where neither is,
+they go as far as their dtype, and the families differ in where errors show: past 24 bits, which a float holds, past 31,
+at negative numbers. PyTorch itself may refuse such numbers: then `PLAIN` ones are what the family has.
+"""
+
+from __future__ import annotations
+
+from typing import Callable
+
+import torch
+
+PLAIN = "plain"
+"""Zeros and ones, for any family."""
+SMALL, HUNDREDS = 3, 200
+NEAR = 8
+"""How far from a power of two."""
+FLOAT_BITS, WORD_BITS = 24, 31
+"""Integers that float holds exactly have so many bits, and those of 32 bits so many beside their sign."""
+
+Limits = tuple[int, int]
+Make = Callable[[tuple[int, ...], Limits, torch.Generator], torch.Tensor]
+
+
+def _between(low: int, high: int) -> Make:
+    """Numbers from [low, high], as far as the dtype has them."""
+
+    def make(shape: tuple[int, ...], limits: Limits, generator: torch.Generator) -> torch.Tensor:
+        return torch.randint(max(low, limits[0]), min(high, limits[1]) + 1, shape, generator=generator)
+
+    return make
+
+
+def _all(shape: tuple[int, ...], limits: Limits, generator: torch.Generator) -> torch.Tensor:
+    """Any number of the dtype; the least and the greatest among them."""
+    # `randint` takes no end past the greatest number of 64 bits, and the greatest is put in anyhow.
+    drawn = torch.randint(limits[0], limits[1], shape, generator=generator)
+    places = torch.randperm(drawn.numel(), generator=generator)[:2]
+    drawn.view(-1)[places] = torch.tensor(limits)[: len(places)]
+    return drawn
+
+
+def _around(n_bits: int) -> Make:
+    """Either sign, a few beside a power of two. A dtype that is too narrow has its own ends instead."""
+
+    def make(shape: tuple[int, ...], limits: Limits, generator: torch.Generator) -> torch.Tensor:
+        power = min(1 << n_bits, limits[1] - NEAR)
+        near = power + torch.randint(-NEAR, NEAR + 1, shape, generator=generator)
+        sign = torch.randint(0, 2, shape, generator=generator) * 2 - 1
+        return near * sign if limits[0] < 0 else near
+
+    return make
+
+
+def _equal(shape: tuple[int, ...], limits: Limits, generator: torch.Generator) -> torch.Tensor:
+    value = _between(-HUNDREDS, HUNDREDS)((1,), limits, generator)
+    return value.expand(shape).clone()
+
+
+def _zeros(shape: tuple[int, ...], limits: Limits, generator: torch.Generator) -> torch.Tensor:
+    return torch.zeros(shape, dtype=torch.int64)
+
+
+def _single(value: int) -> Make:
+    """Half of the rows along the last dim, and one element each of the others, are this; the rest is the other of 0 and
+    1."""
+
+    def make(shape: tuple[int, ...], limits: Limits, generator: torch.Generator) -> torch.Tensor:
+        if not shape:
+            return torch.full(shape, value)
+        rows = (*shape[:-1], 1)
+        drawn = torch.full(shape, 1 - value)
+        drawn.scatter_(-1, torch.randint(0, shape[-1], rows, generator=generator), value)
+        return torch.where(torch.randint(0, 2, rows, generator=generator) == 0, 1 - value, drawn)
+
+    return make
+
+
+def _equal_rows(shape: tuple[int, ...], limits: Limits, generator: torch.Generator) -> torch.Tensor:
+    rows = (*shape[:-1], 1) if shape else shape
+    return torch.randint(0, 2, rows, generator=generator).expand(shape).clone()
+
+
+_plain = _between(0, 1)
+UNLIMITED: dict[str, Make] = {
+    "small_integers": _between(-SMALL, SMALL),
+    "halves": _between(-HUNDREDS, HUNDREDS),
+    "negative": _between(-HUNDREDS, -1),
+    "scaled_up": _all,
+    "uniform": _all,
+    "large": _around(FLOAT_BITS),
+    "scaled_down": _around(WORD_BITS),
+    "huge": _around(WORD_BITS),
+    "constant_rows": _equal,
+    "equal_integers": _equal,
+    "zeros": _zeros,
+    "one_hot": _single(1),
+    "needles": _single(0),
+}
+"""Family -> integers that nothing limits but their dtype; zeros and ones for the others."""
+TRUTH_VALUES: dict[str, Make] = {
+    "constant_rows": _equal_rows,
+    "equal_integers": _equal_rows,
+    "zeros": _zeros,
+    "one_hot": _single(1),
+    "needles": _single(0),
+}
+"""Family -> truth values: of random ones, any is always true and all never is."""
+
+
+def unlimited(family: str, shape: tuple[int, ...], dtype: torch.dtype, generator: torch.Generator) -> torch.Tensor:
+    """Integers, or booleans, of a family, as far as their dtype goes."""
+    if dtype == torch.bool:
+        return TRUTH_VALUES.get(family, _plain)(shape, (0, 1), generator).to(dtype)
+    limits = (torch.iinfo(dtype).min, torch.iinfo(dtype).max)
+    make = UNLIMITED.get(family, _plain)
+    if family == "negative" and limits[0] == 0:
+        make = _all
+    return make(shape, limits, generator).to(dtype)
+
+
+def limited(
+    family: str, shape: tuple[int, ...], dtype: torch.dtype, limits: Limits, generator: torch.Generator
+) -> torch.Tensor:
+    """Integers, or booleans, drawn from [low, high): all the same in some families, the least and the greatest in others."""
+    low, high = (0, 2) if dtype == torch.bool else (limits[0], max(limits[0] + 1, limits[1]))
+    if family in ("constant_rows", "equal_integers"):
+        return torch.randint(low, high, (1,), generator=generator).expand(shape).clone().to(dtype)
+    if family == "large":
+        is_last = torch.randint(0, 2, shape, generator=generator)
+        return (low + is_last * (high - 1 - low)).to(dtype)
+    return torch.randint(low, high, shape, generator=generator).to(dtype)

@@ -1,0 +1,72 @@
+"""NaN, infinities and the lowest numbers in inputs: which tensors have them, and at which places."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+NAN, INFINITY = float("nan"), float("inf")
+SPECIAL_VALUES = {
+    "special_nan": NAN,
+    "special_others": NAN,
+    "special_inf": INFINITY,
+    "special_minus_inf": -INFINITY,
+}
+"""Twice in one row, and at another row's first element: of several NaNs in a row the first counts, and a run of a row
+may begin with -inf."""
+OF_THE_LARGEST, OF_THE_OTHERS = ("special_nan", "special_minus_inf"), ("special_others",)
+"""Which floating inputs have them; in `special_inf` all do. A NaN of one may hide that a kernel loses another's."""
+MINUS_INF_ROWS, LOWEST_ROWS = "minus_inf_rows", "lowest_rows"
+ROWS_OF = (MINUS_INF_ROWS, LOWEST_ROWS)
+"""One part in some of the largest floating input is this value throughout."""
+LOWEST = -1e32
+"""As masks hold it: below what is taken for minus infinity, and far enough from the end of f32 for sums and products
+with ordinary numbers. Where a type ends before, a quarter of its lowest number."""
+STAND_INS = (30.0, -20.0)
+"""Ordinary numbers in place of special ones: above and below all others, of different size."""
+PART_OF_ONE_ROW = 3
+
+
+def place_special(family: str, tensors: Sequence[torch.Tensor], generator: torch.Generator) -> None:
+    """Put the family's values where they belong, in place. `tensors` are the inputs; others than floating ones stay."""
+    floating = [tensor for tensor in tensors if tensor.is_floating_point() and tensor.numel()]
+    if not floating:
+        return
+    largest = max(floating, key=torch.Tensor.numel)
+    if family in ROWS_OF:
+        lowest = max(LOWEST, torch.finfo(largest.dtype).min / 4)
+        _part(largest, generator).fill_(-INFINITY if family == MINUS_INF_ROWS else lowest)
+    for tensor in floating if family in SPECIAL_VALUES else ():
+        is_wanted = family not in (OF_THE_OTHERS if tensor is largest else OF_THE_LARGEST)
+        if is_wanted:
+            tensor.view(-1)[_places(tensor, generator)] = SPECIAL_VALUES[family]
+
+
+def has_no_place(family: str, dtypes: Sequence[torch.dtype]) -> bool:
+    """Whether inputs of these dtypes have no tensor for the family's value."""
+    return family in OF_THE_OTHERS and sum(dtype.is_floating_point for dtype in dtypes) < 2
+
+
+def without_special(value: torch.Tensor, stand_in: float) -> torch.Tensor:
+    """The same input with an ordinary number wherever it holds a special one."""
+    return torch.where(torch.isfinite(value), value, stand_in) if value.is_floating_point() else value
+
+
+# --- below: places
+
+
+def _places(tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Flat indices: two of one row along the last dim, and where another row begins, if there is one."""
+    row_length = tensor.shape[-1] if tensor.dim() else 1
+    rows = torch.randperm(tensor.numel() // row_length, generator=generator)[:2] * row_length
+    columns = torch.randperm(row_length, generator=generator)[:2]
+    return torch.cat([rows[0] + columns, rows[1:]])
+
+
+def _part(tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """One index of the first dim, as a view; a run of the elements where there is no more than one."""
+    whole = tensor if tensor.dim() > 1 and tensor.shape[0] > 1 else tensor.view(-1)
+    n_taken = 1 if whole is tensor and whole.dim() > 1 else max(1, whole.numel() // PART_OF_ONE_ROW)
+    first = int(torch.randint(0, len(whole) - n_taken + 1, (1,), generator=generator))
+    return whole[first : first + n_taken]
