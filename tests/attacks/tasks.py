@@ -97,3 +97,18 @@ def hyperbolic_tangent(x: torch.Tensor) -> torch.Tensor:
 # kernel-lsp: x=f32[64, 300], alpha=0.5
 def leaky(x: torch.Tensor, alpha: float) -> torch.Tensor:
     return torch.where(x < 0, alpha * x, x)
+
+
+# kernel-lsp: x=bf16[64, 256]
+def two_sevenths(x: torch.Tensor) -> torch.Tensor:
+    return x * (2.0 / 7.0)
+
+
+# kernel-lsp: x=f32[64, 250]
+def to_bf16(x: torch.Tensor) -> torch.Tensor:
+    return x.to(torch.bfloat16)
+
+
+# kernel-lsp: x=f32[64, 250], low=-0.5, high=0.75
+def clamped(x: torch.Tensor, low: float, high: float) -> torch.Tensor:
+    return torch.clamp(x, low, high)
