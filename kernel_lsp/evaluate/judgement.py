@@ -25,8 +25,8 @@ from kernel_lsp.evaluate.compare import (
 
 SAME_NUMBERS = "constant_rows"
 """The family whose rows are one number each, along the last dim."""
-FEW_NUMBERS = frozenset((SAME_NUMBERS, "one_hot", "zeros", "small_integers", "halves"))
-"""Families of no more than seven different numbers in a row."""
+FEW_NUMBERS = frozenset((SAME_NUMBERS, "one_hot", "zeros", "lowest_rows", "small_integers", "halves"))
+"""Families of rows with no more than seven different numbers."""
 NEARLY_SAME = "offset"
 """1000 and a little: in 16 bits a handful of numbers."""
 RECURRING_NUMBERS = FEW_NUMBERS | {"negative_zeros"}

@@ -52,7 +52,7 @@ def test_one_row_too_few_does_not(tmp_path: Path) -> None:
     assert isinstance(judged(tmp_path, x[:-1].sum(axis=0), x.sum(axis=0, dtype=np.float64)), Mismatch)
 
 
-@pytest.mark.parametrize("family", ["one_hot", "zeros", "constant_rows"])
+@pytest.mark.parametrize("family", ["one_hot", "zeros", "constant_rows", "lowest_rows"])
 @pytest.mark.parametrize("term", [0.1, np.exp(-1.0), 0.7])
 def test_a_serial_sum_of_equal_terms_passes_in_families_of_equal_numbers(
     tmp_path: Path, family: str, term: float
