@@ -86,6 +86,7 @@ LONG_FAMILIES = (
 
 OPERATOR_ALIGNMENT_BYTES = 16
 """Of what a kernel is given: an operator copies an input that begins elsewhere, and leaves empty ones to PyTorch."""
+PAGE_BYTES = 4096
 OFFSET_FAMILY = "small_integers"
 """The family that is given at addresses of no more than this alignment: its sums are exact in any order."""
 
@@ -107,6 +108,14 @@ class Case:
     def kind(self) -> str:
         """What its inputs are, in words."""
         return f"{self.family}, {self.offset_bytes} bytes off a page" if self.offset_bytes else self.family
+
+    def offset_of(self, tensor: str) -> int:
+        """How far behind a page's start the executor puts this input: any place that an operator may be given, one
+        for each tensor and seed. The captured case is as the user's own call would be."""
+        if self.is_captured or self.offset_bytes:
+            return self.offset_bytes
+        n_places = PAGE_BYTES // OPERATOR_ALIGNMENT_BYTES
+        return OPERATOR_ALIGNMENT_BYTES * random.Random(f"{self.seed} {self.family} {tensor}").randrange(n_places)
 
 
 def shapes_for(graph: Graph, sizes: Mapping[str, int]) -> dict[str, tuple[int, ...]]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -204,7 +204,7 @@ class CpuDevice:
                 watches_races=sample is None and case.thread_order == WATCHED_ORDER and run.is_small,
                 shared_poison=shared_poison,
             )
-            buffers = run.buffers(initialised=run.written, offset_bytes=case.offset_bytes)
+            buffers = run.buffers(initialised=run.written, offset_of=case.offset_of)
             if case.thread_order == REVERSED_ORDER:
                 buffers.reverse()
             report = await executor.run(buffers, steps, built.symbols, options)
@@ -265,8 +265,8 @@ class _Run:
     def _own(self) -> Iterator[BoundTensor]:
         return (tensor for tensor in self.bound.tensors if tensor.role != "input")
 
-    def buffers(self, initialised: set[str], offset_bytes: int = 0) -> list[BufferFile]:
-        """`offset_bytes` moves the inputs."""
+    def buffers(self, initialised: set[str], offset_of: Callable[[str], int] = lambda _: 0) -> list[BufferFile]:
+        """`offset_of` says how far each input is moved."""
         return [
             BufferFile(
                 name=tensor.name,
@@ -274,7 +274,7 @@ class _Run:
                 n_bytes=tensor.n_bytes,
                 role=tensor.role,
                 description=f"{tensor.dtype}[{', '.join(map(str, tensor.shape))}]",
-                offset_bytes=offset_bytes if tensor.role == "input" else 0,
+                offset_bytes=offset_of(tensor.name) if tensor.role == "input" else 0,
                 is_initialised=tensor.name in initialised,
             )
             for tensor in self.bound.tensors

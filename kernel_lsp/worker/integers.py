@@ -123,7 +123,7 @@ def unlimited(family: str, shape: tuple[int, ...], dtype: torch.dtype, generator
 def limited(
     family: str, shape: tuple[int, ...], dtype: torch.dtype, limits: Limits, generator: torch.Generator
 ) -> torch.Tensor:
-    """Integers, or booleans, drawn from [low, high): all the same in some families, the least and the greatest in others."""
+    """Integers, or booleans, from [low, high): all the same in some families, the least and the greatest in others."""
     low, high = (0, 2) if dtype == torch.bool else (limits[0], max(limits[0] + 1, limits[1]))
     if family in ("constant_rows", "equal_integers"):
         return torch.randint(low, high, (1,), generator=generator).expand(shape).clone().to(dtype)

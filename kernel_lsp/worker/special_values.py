@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -20,9 +21,11 @@ OF_THE_LARGEST, OF_THE_OTHERS = ("special_nan", "special_minus_inf"), ("special_
 MINUS_INF_ROWS, LOWEST_ROWS = "minus_inf_rows", "lowest_rows"
 ROWS_OF = (MINUS_INF_ROWS, LOWEST_ROWS)
 """One part in some of the largest floating input is this value throughout."""
-LOWEST = -1e32
-"""As masks hold it: below what is taken for minus infinity, and far enough from the end of f32 for sums and products
-with ordinary numbers. Where a type ends before, a quarter of its lowest number."""
+LOWEST_EXPONENT = 106
+"""As low as masks hold, -8e31: below what is taken for minus infinity, and far enough from the end of f32 for sums and
+products with ordinary numbers. A power of two, so that sums of it are exact in any order."""
+LOWEST_BELOW_END = 3
+"""Powers of two that a type must go on behind it."""
 STAND_INS = (30.0, -20.0)
 """Ordinary numbers in place of special ones: above and below all others, of different size."""
 PART_OF_ONE_ROW = 3
@@ -35,8 +38,7 @@ def place_special(family: str, tensors: Sequence[torch.Tensor], generator: torch
         return
     largest = max(floating, key=torch.Tensor.numel)
     if family in ROWS_OF:
-        lowest = max(LOWEST, torch.finfo(largest.dtype).min / 4)
-        _part(largest, generator).fill_(-INFINITY if family == MINUS_INF_ROWS else lowest)
+        _part(largest, generator).fill_(-INFINITY if family == MINUS_INF_ROWS else _lowest(largest.dtype))
     for tensor in floating if family in SPECIAL_VALUES else ():
         is_wanted = family not in (OF_THE_OTHERS if tensor is largest else OF_THE_LARGEST)
         if is_wanted:
@@ -54,6 +56,11 @@ def without_special(value: torch.Tensor, stand_in: float) -> torch.Tensor:
 
 
 # --- below: places
+
+
+def _lowest(dtype: torch.dtype) -> float:
+    n_powers = math.frexp(torch.finfo(dtype).max)[1]
+    return -(2.0 ** min(LOWEST_EXPONENT, n_powers - LOWEST_BELOW_END))
 
 
 def _places(tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor:

@@ -13,5 +13,15 @@ def test_one_family_of_every_check_begins_off_a_page() -> None:
     assert moved[0].kind == "small_integers, 16 bytes off a page"
 
 
+def test_inputs_are_anywhere_in_a_page_each_elsewhere_in_every_case() -> None:
+    cases = [
+        case for case in full_cases("forward", [{"N": 7}, {"N": 1031}], {"N": 4096}, seed=0) if not case.offset_bytes
+    ]
+    offsets = [case.offset_of(name) for case in cases for name in "xy" if not case.is_captured]
+    assert all(0 <= offset < 4096 and offset % OPERATOR_ALIGNMENT_BYTES == 0 for offset in offsets)
+    assert len(set(offsets)) > len(offsets) / 2
+    assert cases[0].offset_of("x") == 0
+
+
 def test_operators_align_inputs_as_far_as_checks_do() -> None:
     assert operator_launches.VECTOR_BYTES == OPERATOR_ALIGNMENT_BYTES
