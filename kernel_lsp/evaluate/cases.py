@@ -35,6 +35,7 @@ ALIGNMENTS = (1, 2, 4, 8, 16, 32)
 """Multiples tried, in this order, when a pattern is outside the contract (`where: D % 4 == 0`)."""
 MAX_REDUCED_ELEMENTS = 1 << 20
 """Of all inputs and outputs of a reduced case, or as many as the captured sizes have: weights do not shrink."""
+CHEAP_ELEMENTS = 1 << 18
 MAX_REDUCED_ASSIGNMENTS = 4
 MULTIPLES = ((2, 1), (3, 1), (5, 1), (1, 2), (1, 3), (1, 5))
 """Of a captured size, tried in this order."""
@@ -158,7 +159,7 @@ def reduced_sizes(task: Task, operation: OperationKind, holds: Callable[[Sizes],
         pattern = sizes_by_symbol if len(task.symbols) > 1 else sizes_by_symbol[1:]
         aligned = (_assign(task.symbols, pattern, alignment) for alignment in ALIGNMENTS)
         sizes = next((s for s in aligned if is_usable(task, operation, s) and holds(s)), None)
-        sizes = sizes or _captured_but_first(task, operation, pattern, holds)
+        sizes = sizes or _captured_but_first(task, operation, pattern, holds, is_first=not found)
         if sizes is not None and sizes not in found:
             found.append(sizes)
     found = found[:MAX_REDUCED_ASSIGNMENTS]
@@ -320,12 +321,14 @@ def _assign(symbols: tuple[Symbol, ...], pattern: tuple[int, ...], alignment: in
 
 
 def _captured_but_first(
-    task: Task, operation: OperationKind, pattern: tuple[int, ...], holds: Callable[[Sizes], bool]
+    task: Task, operation: OperationKind, pattern: tuple[int, ...], holds: Callable[[Sizes], bool], *, is_first: bool
 ) -> Sizes | None:
-    """The captured sizes with the first symbol (nearly always the batch) made small."""
+    """The captured sizes with the first symbol (nearly always the batch) made small. One that is large for all that is
+    made only where there is no other: each family that goes to it costs as much."""
     first = task.symbols[0]
     sizes = {**captured_sizes(task), first.name: clamped(first, pattern[0], 1)}
-    return sizes if is_usable(task, operation, sizes) and holds(sizes) else None
+    max_elements = MAX_REDUCED_ELEMENTS if is_first else CHEAP_ELEMENTS
+    return sizes if is_usable(task, operation, sizes, max_elements, is_first) and holds(sizes) else None
 
 
 def _changing_the_rest(
