@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -57,6 +57,7 @@ REVERSED_ORDER = "reverse"
 """Cases with this order have their tensors in reverse, too: which of two lies higher is for an allocator to say."""
 MAX_WATCHED_BYTES = 1 << 18
 """Of outputs and scratch."""
+NO_LIMITS: Mapping[str, int] = {}
 GIVEN, RUNS = "given", "runs"
 """Folders of inputs and of outputs."""
 
@@ -157,16 +158,30 @@ class CpuDevice:
         sample: BlockSample | None,
         limits: Limits,
         shared_poison: int = SHARED_POISON,
+        resident_blocks: Mapping[str, int] = NO_LIMITS,
     ) -> CaseOutcome:
         """Run one case, completely or by sampled blocks, and judge its outputs. Shared memory is full of
-        `shared_poison` before its first store."""
+        `shared_poison` before its first store; of some kernels only so many blocks run at once."""
         files = await self._store.get(case)
         if isinstance(files, NoCase):
             return Skipped(files.reason)
         run = self._new_run(bound, files)
         try:
             run.write_poison(case.seed)
-            reports = await self._run_segments(executor, built, run, case, sample, limits, shared_poison)
+            options = RunOptions(
+                sample=sample,
+                thread_order=case.thread_order,
+                seed=case.seed,
+                n_traced_blocks=0,
+                max_instructions=limits.max_instructions,
+                max_thread_instructions=limits.max_thread_instructions,
+                deadline_s=limits.deadline_s,
+                may_write_variables=False,
+                watches_races=sample is None and case.thread_order == WATCHED_ORDER and run.is_small,
+                shared_poison=shared_poison,
+                resident_blocks=resident_blocks,
+            )
+            reports = await self._run_segments(executor, built, run, case, options)
             if not isinstance(reports, list):
                 return reports
             return _judge(run, case, reports, sampled=sample is not None)
@@ -179,9 +194,7 @@ class CpuDevice:
         built: Built,
         run: _Run,
         case: Case,
-        sample: BlockSample | None,
-        limits: Limits,
-        shared_poison: int,
+        options: RunOptions,
     ) -> list[ExecutionReport] | Crashed | TimedOut | Unsupported:
         """Our launches in the executor, library steps in the worker, in the plan's order."""
         reports: list[ExecutionReport] = []
@@ -192,18 +205,6 @@ class CpuDevice:
                 except TargetError as error:
                     return Crashed(message=f"library step {steps[0].function}: {error.message}")
                 continue
-            options = RunOptions(
-                sample=sample,
-                thread_order=case.thread_order,
-                seed=case.seed,
-                n_traced_blocks=0,
-                max_instructions=limits.max_instructions,
-                max_thread_instructions=limits.max_thread_instructions,
-                deadline_s=limits.deadline_s,
-                may_write_variables=False,
-                watches_races=sample is None and case.thread_order == WATCHED_ORDER and run.is_small,
-                shared_poison=shared_poison,
-            )
             buffers = run.buffers(initialised=run.written, offset_of=case.offset_of)
             if case.thread_order == REVERSED_ORDER:
                 buffers.reverse()

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from kernel_lsp.core.measurement import Comparison
 from kernel_lsp.core.plan import BoundLaunch, BoundOperation
 from kernel_lsp.core.task import Task
-from kernel_lsp.core.verdict import Built, CheckOutcome, Crashed, TimedOut, Unsupported
+from kernel_lsp.core.verdict import Built, CheckOutcome, Crashed, Mismatch, TimedOut, Unsupported
 from kernel_lsp.evaluate.cases import Case, OperationKind, captured_sizes, graph_of
 from kernel_lsp.evaluate.cpu import WATCHED_ORDER, CaseOutcome, CaseRun, CpuDevice, Limits, Profile, Skipped
-from kernel_lsp.evaluate.launch_limits import refused_launch, refused_when_larger
+from kernel_lsp.evaluate.launch_limits import few_at_once, refused_launch, refused_when_larger
 from kernel_lsp.evaluate.prepare import Prepared
 from kernel_lsp.evaluate.progress import Plan, Progress
 from kernel_lsp.evaluate.shared_poison import N_CASES, OTHER_POISONS, because_of_shared, reads_unwritten
@@ -98,7 +98,9 @@ class ExecutorChecks:
         profile = await self._profile(executor, built, prepared, plan, FULL_LIMITS, progress)
         if isinstance(profile, Crashed | TimedOut | Unsupported):
             return profile
-        return await self._run_cases(executor, built, plan, len(plan), profile, FULL_LIMITS, progress)
+        # First, since cases of many blocks that all wait take long.
+        failure = await self._with_few_at_once(executor, built, prepared, plan, progress)
+        return failure or await self._run_cases(executor, built, plan, len(plan), profile, FULL_LIMITS, progress)
 
     async def screen(
         self, executor: PtxExecutor, built: Built, prepared: Prepared, plan: Plan, progress: Progress
@@ -127,7 +129,8 @@ class ExecutorChecks:
             progress.add_findings(outcome.findings)
             if reads_unwritten(outcome):
                 doubtful.append(_Doubtful(case, bound, None, outcome))
-        if failure := await self._with_other_poison(executor, built, doubtful, SCREEN_LIMITS):
+        failure = await self._with_other_poison(executor, built, doubtful, SCREEN_LIMITS)
+        if failure := failure or await self._with_few_at_once(executor, built, prepared, plan, progress):
             return failure
         n_bytes = sum(tensor.n_bytes for tensor in plan[0][1].tensors)
         if time.monotonic() - started < SCREEN_BUDGET_S and n_bytes <= MAX_PROFILED_BYTES:
@@ -233,6 +236,20 @@ class ExecutorChecks:
         if n_run == 0:
             return Unsupported(message="PyTorch itself gives no finite reference for any case")
         return await self._with_other_poison(executor, built, doubtful, limits)
+
+    async def _with_few_at_once(
+        self, executor: PtxExecutor, built: Built, prepared: Prepared, plan: Plan, progress: Progress
+    ) -> CheckOutcome | None:
+        """Where blocks may wait for others and the grid can be larger than what the GPU runs at once: run the smallest
+        case that has enough blocks with a quarter of them at once."""
+        for case, bound in sorted(plan, key=lambda entry: _n_elements(entry[1])) if progress.may_wait else ():
+            few = few_at_once(built, prepared, case.operation, bound, self._gpu)
+            if few:
+                outcome = await self._device.run_case(
+                    executor, built, bound, case, None, WAITING_LIMITS, resident_blocks=few
+                )
+                return outcome if isinstance(outcome, Mismatch | Crashed) else None
+        return None
 
     async def _with_other_poison(
         self, executor: PtxExecutor, built: Built, doubtful: Sequence[_Doubtful], limits: Limits

@@ -14,9 +14,12 @@ from kernel_lsp.core.verdict import Built, Crashed, KernelFacts
 from kernel_lsp.errors import PlanError
 from kernel_lsp.evaluate.cases import OperationKind, Sizes, captured_sizes, clamped, is_usable
 from kernel_lsp.evaluate.prepare import Prepared
-from kernel_lsp.gpu.occupancy import occupancy
+from kernel_lsp.gpu.occupancy import Occupancy, occupancy
 from kernel_lsp.gpu.specs import GpuSpec
 
+MANY_BLOCKS = 32
+LEAST_AT_ONCE = 8
+"""A few neighbours may wait for each other, as blocks start about in the order of their numbers."""
 SMALL = 2
 """The other dims of a size with a large one."""
 LARGE_SIZES = tuple(1 << exponent for exponent in range(12, 23, 2))
@@ -53,7 +56,31 @@ def refused_when_larger(
     return None
 
 
+def few_at_once(
+    built: Built, prepared: Prepared, kind: OperationKind, bound: BoundOperation, gpu: GpuSpec
+) -> dict[str, int]:
+    """By kernel, a part of the blocks of its launch in `bound`, for each whose grid at larger sizes of the contract is
+    more than `gpu` runs at once: so many at once show whether blocks wait for some that have not started."""
+    few = {launch.kernel: max(LEAST_AT_ONCE, launch.n_blocks // 4) for launch in _launches(bound) if _is_many(launch)}
+    growing: set[str] = set()
+    facts = {kernel.symbol: kernel for kernel in built.kernels}
+    for sizes in _larger_sizes(prepared, kind) if few else ():
+        try:
+            larger = prepared.bind(kind, sizes)
+        except PlanError:
+            continue
+        for launch in _launches(larger):
+            kernel = facts.get(built.symbols.get(launch.kernel, launch.kernel))
+            if kernel is not None and launch.n_blocks > _resident(launch, kernel, gpu).n_blocks * gpu.n_sms:
+                growing.add(launch.kernel)
+    return {kernel: number for kernel, number in few.items() if kernel in growing}
+
+
 # --- below
+
+
+def _is_many(launch: BoundLaunch) -> bool:
+    return not _is_cooperative(launch) and launch.n_blocks >= MANY_BLOCKS
 
 
 def _launches(bound: BoundOperation) -> list[BoundLaunch]:
@@ -79,12 +106,7 @@ def _larger_sizes(prepared: Prepared, kind: OperationKind) -> Iterator[Sizes]:
 def _problem(launch: BoundLaunch, kernel: KernelFacts, gpu: GpuSpec) -> str:
     """Why the launch is refused, or nothing."""
     n_threads = launch.n_threads_per_block
-    resident = occupancy(
-        gpu.architecture,
-        n_threads_per_block=n_threads,
-        n_registers=kernel.n_registers,
-        shared_bytes=launch.shared_bytes + kernel.shared_bytes,
-    )
+    resident = _resident(launch, kernel, gpu)
     if resident.n_blocks == 0 and resident.limited_by == "registers":
         return (
             f"'{launch.kernel}' needs {kernel.n_registers} registers in each of {n_threads} threads, and a block can"
@@ -97,6 +119,15 @@ def _problem(launch: BoundLaunch, kernel: KernelFacts, gpu: GpuSpec) -> str:
             f" {gpu.name} holds {n_at_once}, by its {resident.limited_by}: launch fewer, each with more to do"
         )
     return ""
+
+
+def _resident(launch: BoundLaunch, kernel: KernelFacts, gpu: GpuSpec) -> Occupancy:
+    return occupancy(
+        gpu.architecture,
+        n_threads_per_block=launch.n_threads_per_block,
+        n_registers=kernel.n_registers,
+        shared_bytes=launch.shared_bytes + kernel.shared_bytes,
+    )
 
 
 def _refusal(problem: str, launch: BoundLaunch) -> Crashed:

@@ -6,7 +6,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -107,6 +107,8 @@ class RunOptions:
     eight times the memory of outputs and scratch."""
     shared_poison: int = SHARED_POISON
     """The byte of which shared memory is full before its first store."""
+    resident_blocks: Mapping[str, int] = field(default_factory=dict)
+    """By kernel, how many blocks run at once, where another starts only when one has ended. No limit for others."""
 
 
 @dataclass(frozen=True)
@@ -274,6 +276,7 @@ def _run_request(
         "may_write_variables": options.may_write_variables,
         "watches_races": options.watches_races,
         "shared_poison": options.shared_poison,
+        "resident_blocks": dict(options.resident_blocks),
     }
 
 

@@ -121,6 +121,12 @@ class LaunchRun:
                 parked.append(group)
                 if self._is_crowded(parked) and self._run_parked(parked):
                     return True
+                if self._is_full(parked) and cursor < len(queue):
+                    if self._run_until_still(parked, n_left=len(parked) - 1):
+                        return True
+                    if self._is_full(parked):
+                        self.n_skipped += len(queue) - cursor
+                        return False
                 group = self._new_group()
             else:
                 self._note(group, status)
@@ -131,16 +137,22 @@ class LaunchRun:
         n_blocks = len(parked) * self.setup.cluster.n_blocks
         return n_blocks >= MAX_RESIDENT_BLOCKS and not self.setup.is_cooperative
 
-    def _run_until_still(self, parked: list[Group]) -> bool:
-        """Give those that wait for each other their turns. Returns whether the instruction budget ran out."""
+    def _is_full(self, parked: Sequence[Group]) -> bool:
+        """Whether as many blocks wait as may run at once in this run."""
+        limit = self.request.resident_blocks.get(self.setup.name)
+        return limit is not None and len(parked) * self.setup.cluster.n_blocks >= limit
+
+    def _run_until_still(self, parked: list[Group], n_left: int = 0) -> bool:
+        """Give those that wait for each other their turns until so many are left. Returns whether the instruction
+        budget ran out."""
         written = [buffer.data for buffer in self.buffers.values() if not buffer.is_read_only]
         stillness = Stillness((*written, self.workspace.data), self.setup.n_threads, self.setup.emitted.n_frame_bytes)
-        while parked and not self.log.is_full:
+        while len(parked) > n_left and not self.log.is_full:
             if self._run_parked(parked):
                 return True
             memories = [arena.memory() for group in parked for arena in group]
             if not self.setup.is_clustered and stillness.has_come_back(memories):
-                self._note_still(parked)
+                self._note_still(parked, has_more=n_left > 0)
                 return False
         return False
 
@@ -176,9 +188,9 @@ class LaunchRun:
     def _note(self, group: Group, status: int) -> None:
         self.n_skipped += self.findings.note_end(group, status, self.memory_map, was_sampled=self.was_sampled)
 
-    def _note_still(self, parked: Sequence[Group]) -> None:
+    def _note_still(self, parked: Sequence[Group], *, has_more: bool) -> None:
         if self.request.sample is None:
-            self.findings.note_still(parked)
+            self.findings.note_still(parked, self.setup.n_blocks if has_more else 0)
         else:
             # It may be the work of a block that was not chosen to run: nothing can be said of these.
             self.n_skipped += sum(map(len, parked))

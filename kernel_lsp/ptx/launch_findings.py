@@ -48,8 +48,9 @@ class LaunchFindings:
                 self._note_fault(arena, memory)
         return 0
 
-    def note_still(self, parked: Sequence[tuple[Arena, ...]]) -> None:
-        """All that have not ended wait for what none of them will do."""
+    def note_still(self, parked: Sequence[tuple[Arena, ...]], n_of: int) -> None:
+        """All that have not ended wait for what none of them will do; of a grid of `n_of` blocks others have not begun,
+        or 0 where all have."""
         waiting = [
             (arena, thread)
             for group in parked
@@ -62,6 +63,11 @@ class LaunchFindings:
             message = (
                 f"waits forever: {len(waiting)} threads of {len(parked)} blocks look for a change that nobody makes"
             )
+            if n_of:
+                message += (
+                    f": the others of its {n_of} start when these end. A grid that is larger than what a GPU runs at"
+                    " once may only wait for blocks that have started before, by a ticket or by their number"
+                )
             self.log.add("endless-wait", message, self._stopped_at(thread), self._place(arena, thread))
 
     def note_endless(self, group: tuple[Arena, ...], allowed: int) -> None:

@@ -151,6 +151,7 @@ def _run_request(request: dict[str, Any]) -> RunRequest:
         may_write_variables=request.get("may_write_variables", True),
         watches_races=request.get("watches_races", False),
         shared_poison=request.get("shared_poison", SHARED_POISON),
+        resident_blocks=request.get("resident_blocks", {}),
     )
 
 

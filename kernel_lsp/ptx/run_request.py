@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -13,7 +14,8 @@ ThreadOrder = Literal["forward", "reverse", "random"]
 
 @dataclass(frozen=True)
 class RunRequest:
-    """One run. `sample` is (number of blocks per launch, seed), or None for all blocks."""
+    """One run. `sample` is (number of blocks per launch, seed), or None for all blocks. `resident_blocks` says of some
+    kernels how many blocks run at once: another starts when one ends."""
 
     buffers: tuple[BufferRequest, ...]
     steps: tuple[dict[str, Any], ...]
@@ -27,6 +29,7 @@ class RunRequest:
     may_write_variables: bool = True
     watches_races: bool = False
     shared_poison: int = SHARED_POISON
+    resident_blocks: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass

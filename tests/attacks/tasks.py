@@ -112,3 +112,8 @@ def to_bf16(x: torch.Tensor) -> torch.Tensor:
 # kernel-lsp: x=f32[64, 250], low=-0.5, high=0.75
 def clamped(x: torch.Tensor, low: float, high: float) -> torch.Tensor:
     return torch.clamp(x, low, high)
+
+
+# kernel-lsp: x=i64[64, 250], y=i64[64, 250]
+def integer_product(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return x * y

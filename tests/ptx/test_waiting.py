@@ -97,3 +97,44 @@ def test_what_comes_back_every_third_turn_comes_back(tmp_path):
         turns.append(stillness.has_come_back([block]))
     assert any(turns)
     region.close()
+
+
+FEW_AT_ONCE = """
+extern "C" __global__ void all(int* state, int* out) {
+  atomicAdd(state, 1);
+  while (*(volatile int*)state < (int)gridDim.x) {}
+  out[blockIdx.x] = 1;
+}
+extern "C" __global__ void earlier(int* state, int* out) {
+  if (blockIdx.x > 0) while (((volatile int*)state)[blockIdx.x - 1] == 0) {}
+  __threadfence();
+  atomicExch(state + blockIdx.x, 1);
+  out[blockIdx.x] = 1;
+}
+extern "C" __global__ void later(int* state, int* out) {
+  if (blockIdx.x + 1 < gridDim.x) while (((volatile int*)state)[blockIdx.x + 1] == 0) {}
+  __threadfence();
+  atomicExch(state + blockIdx.x, 1);
+  out[blockIdx.x] = 1;
+}
+"""
+
+
+@pytest.mark.parametrize("order", ["forward", "reverse", "random"])
+@pytest.mark.parametrize(("name", "n_at_once", "ends"), [
+    ("all", 16, True), ("all", 15, False), ("earlier", 1, True), ("later", 16, True), ("later", 8, False),
+])  # fmt: skip
+def test_blocks_that_have_not_started_are_waited_for_in_vain_where_few_run_at_once(cuda, name, n_at_once, ends, order):
+    ran = cuda(FEW_AT_ONCE).run(
+        name,
+        grid=16,
+        block=1,
+        scratch={"state": np.zeros(16, "i4")},
+        outputs={"out": np.zeros(16, "i4")},
+        fills={"state": 0, "out": 0},
+        arguments=("state", "out"),
+        thread_order=order,
+        resident_blocks={name: n_at_once},
+    )
+    assert [finding["code"] for finding in ran.findings] == ([] if ends else ["endless-wait"])
+    assert ends == ran.arrays["out"].all()
