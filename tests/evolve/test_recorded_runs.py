@@ -43,7 +43,7 @@ def test_every_task_is_recorded_with_a_kernel_that_is_right() -> None:
 
 @pytest.mark.parametrize("name", ["linear_relu"])
 async def test_recorded_kernels_are_judged_as_they_were(name: str, tmp_path: Path) -> None:
-    """They hold clusters; one of them is beyond the executor, and is not called right."""
+    """They hold clusters, whose blocks store to each other with `st.async`."""
     recorded, task = kernels(name), TASKS[name]
     settings = load_settings(ROOT, {"device": "cpu", "cache_directory": tmp_path / "cache"})
     async with Session(settings) as session:

@@ -16,7 +16,7 @@ from kernel_lsp.server.documents import Change, Document, Documents
 from .client import VSCODE, Client, initialized
 from .samples import KERNEL, SCALE
 
-N_STEPS = int(os.environ.get("KERNEL_LSP_TEST_STEPS", "1000"))
+N_STEPS = int(os.environ.get("KERNEL_LSP_TEST_STEPS", "600"))
 SEED = 20261121
 MAX_GROWTH_MB = 12.0
 MAX_LINES = 400
