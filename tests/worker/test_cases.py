@@ -304,6 +304,15 @@ def test_a_nan_that_meets_a_zero_of_the_code_may_be_left_out(tmp_path: Path) -> 
     assert np.isnan(native).sum() > np.isnan(b).sum()
 
 
+def test_an_infinity_is_never_left_out(tmp_path: Path) -> None:
+    """A function that gives the same for all ordinary numbers is no zero."""
+    capture_text("def f(x):\n    return torch.relu(x.sum(-1) - 10_000)", "f", inputs=[tensor("x", 4, 64)])
+    case = make_case("forward", {"x": (4, 64)}, "special_inf", tmp_path)
+    has_infinity = np.isinf(load(case.inputs, "x")).any(-1)
+    assert has_infinity.sum() == 2
+    np.testing.assert_array_equal(load(case.expected, "out"), np.where(has_infinity, np.inf, 0.0))
+
+
 @pytest.mark.parametrize(
     ("code", "n_told"), [("x.amax(-1)", 2), ("x.logsumexp(-1)", 2), ("x.softmax(-1)", 1), ("x.sin()", 1)]
 )
