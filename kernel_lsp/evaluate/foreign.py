@@ -115,6 +115,8 @@ class _Check:
         if self.source.kind == "ModelNew" and (failure := refused(python_findings(self.text))) is not None:
             return failure
         index = await self.session.gpu_index()
+        if index is None and self.source.needs_cuda:
+            return Unsupported(message=NO_GPU)
         process = await self.stack.enter_async_context(self._process())
         builds = ForeignBuilds(self.session, self.stack)
         # Most often the GPU is of the target's architecture; it opens later than a compiler can begin.

@@ -6,7 +6,7 @@ of may also be just what a kernel ignores, as a maximum of floats does, or all o
 
 from __future__ import annotations
 
-from kernel_lsp.core.verdict import Crashed, Mismatch, TimedOut, Unsupported
+from kernel_lsp.core.verdict import Crashed, Mismatch
 from kernel_lsp.evaluate.cpu import CaseRun
 
 OTHER_POISONS = (0x7F, 0xFE, 0x00)
@@ -22,9 +22,7 @@ def reads_unwritten(run: CaseRun) -> bool:
     return any(finding.code == UNWRITTEN for finding in run.findings)
 
 
-def because_of_shared(
-    outcome: Mismatch | Crashed | TimedOut | Unsupported, first: CaseRun
-) -> Mismatch | Crashed | TimedOut | Unsupported:
+def because_of_shared(outcome: Mismatch | Crashed, first: CaseRun) -> Mismatch | Crashed:
     """The outcome of a case with other bytes in shared memory, said to be so; `first` was right."""
     line = next(finding.line for finding in first.findings if finding.code == UNWRITTEN)
     place = f" at line {line}" if line is not None else ""

@@ -3,7 +3,8 @@ costs to compile.
 
 It has `PYBIND11_MODULE`, `m.def("name", &function, "what it does")` and the types that functions on tensors take and
 give. Another type does not compile with it, and the extension is then compiled with pybind11 itself. What it refuses it
-refuses as pybind11 does: a TypeError for arguments that do not fit, a RuntimeError for what the function throws.
+refuses as pybind11 does: a TypeError for arguments that do not fit, a RuntimeError for what the function throws. It
+believes the address that an object gives as `_cdata`: who calls it is the process that loaded the extension.
 """
 
 from __future__ import annotations

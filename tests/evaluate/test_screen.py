@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from kernel_lsp.evaluate.executor_checks import ExecutorChecks
+from kernel_lsp.evaluate.cases import Case
+from kernel_lsp.evaluate.executor_checks import ExecutorChecks, screened_cases
+from kernel_lsp.evaluate.gpu_checks import GpuChecks
+from kernel_lsp.evaluate.progress import Plan
 from tests.corpora import Kernel, evaluate_all, is_caught, is_passed, read_kernels
 
 TESTS = Path(__file__).parent.parent
@@ -17,6 +22,28 @@ ORDERED = ("last_block_finishes", "second_pass_over_parts")
 
 def named(folder: str, names: tuple[str, ...]) -> list[Kernel]:
     return [kernel for kernel in read_kernels(TESTS / folder) if kernel.file.stem in names]
+
+
+def plan() -> Plan:
+    """Families, orders of threads and sizes: what is screened is neither first nor smallest."""
+    cases = [("given", "forward", 90), ("zeros", "reverse", 1), ("normal", "random", 2), ("normal", "reverse", 8)]
+    cases += [("normal", "forward", 3), ("normal", "reverse", 4)]
+    return [
+        (Case("forward", (), family, n, order), SimpleNamespace(tensors=[SimpleNamespace(n_elements=n, n_bytes=n)]))  # type: ignore[arg-type,misc]  # stand-ins
+        for family, order, n in cases
+    ]
+
+
+def test_cases_that_are_watched_for_races_are_screened_the_smallest_first() -> None:
+    assert [case.seed for case, _ in screened_cases(plan())] == [4, 8]
+
+
+def test_references_that_the_screen_waits_for_are_made_first() -> None:
+    begun: list[int] = []
+    store: Any = SimpleNamespace(begin=lambda case: begun.append(case.seed))
+    gpu: Any = SimpleNamespace(device=None, timer=None, full_wait_s=0.0)
+    GpuChecks(store, gpu, 0).prefetch([plan()])
+    assert begun == [4, 8, 1, 2, 3, 90]
 
 
 @pytest.fixture(autouse=True)

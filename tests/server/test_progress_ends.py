@@ -48,6 +48,10 @@ class Engine:
         return await self.reply
 
 
+def shown(client: Client) -> WorkDoneProgress:
+    return WorkDoneProgress(client, "Check", is_shown=True)  # type: ignore[arg-type]  # a stand-in
+
+
 async def started(client: Client) -> tuple[Jobs, Engine]:
     """One job under way, its progress shown."""
 
@@ -55,7 +59,7 @@ async def started(client: Client) -> tuple[Jobs, Engine]:
         pass
 
     engine, jobs = Engine(), Jobs(lambda _: None, lambda _job, _event: None, ended)
-    progress = WorkDoneProgress(client, "Check", is_shown=True)  # type: ignore[arg-type]  # a stand-in
+    progress = shown(client)
     request = Check(id="1", directory=Path("/"), kernel=Path("/a.cu"))
     jobs.start(Job(request, "Check", "file:///a.cu", Path("/"), engine, progress))  # type: ignore[arg-type]
     await asyncio.sleep(0.02)
@@ -97,7 +101,7 @@ async def test_a_job_that_ends_before_the_client_agrees_shows_no_progress_at_all
 
 async def test_progress_that_is_closed_says_nothing_more() -> None:
     client = Client()
-    progress = WorkDoneProgress(client, "Check", is_shown=True)  # type: ignore[arg-type]  # a stand-in
+    progress = shown(client)
     await asyncio.sleep(0.02)
     progress.end("done")
     progress.report(50, "late")
@@ -107,7 +111,7 @@ async def test_progress_that_is_closed_says_nothing_more() -> None:
 
 async def test_what_comes_last_is_said_however_soon_it_follows() -> None:
     client = Client()
-    progress = WorkDoneProgress(client, "Check", is_shown=True)  # type: ignore[arg-type]  # a stand-in
+    progress = shown(client)
     await asyncio.sleep(0.02)
     for number in range(5):
         progress.report(number, f"step {number}")
@@ -118,7 +122,7 @@ async def test_what_comes_last_is_said_however_soon_it_follows() -> None:
 
 async def test_what_was_said_before_the_client_agreed_is_said_then() -> None:
     client = Client(delay_s=0.05)
-    progress = WorkDoneProgress(client, "Check", is_shown=True)  # type: ignore[arg-type]  # a stand-in
+    progress = shown(client)
     progress.report(3, "waits for another job")
     await asyncio.sleep(0.1)
     assert [value.kind for value in client.told] == ["begin", "report"]
@@ -127,7 +131,7 @@ async def test_what_was_said_before_the_client_agreed_is_said_then() -> None:
 
 async def test_a_report_that_waits_is_not_said_after_the_end() -> None:
     client = Client()
-    progress = WorkDoneProgress(client, "Check", is_shown=True)  # type: ignore[arg-type]  # a stand-in
+    progress = shown(client)
     await asyncio.sleep(0.02)
     progress.report(1, "one")
     progress.report(2, "two")
