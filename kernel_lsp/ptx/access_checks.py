@@ -89,7 +89,8 @@ def watch(context: int, thread: int, info: int, address: int, entry: int, offset
     """Look for a race at an offset of a window. Returns 1 after it recorded a fault."""
     launch = load64(load64(context + Context.RACES) + RaceBlock.LAUNCH)
     shift = load64(launch + RaceLaunch.GRAIN_SHIFT)
-    if entry == load64(context + Context.TABLE) + SHARED_WINDOW * ENTRY_BYTES:
+    window = (entry - load64(context + Context.TABLE)) // ENTRY_BYTES
+    if window == SHARED_WINDOW or window >= FIRST_CLUSTER_WINDOW:
         shift = load64(launch + RaceLaunch.SHARED_GRAIN_SHIFT)
     record = load64(entry + Entry.RECORDS) + Record.N_BYTES * (offset >> shift)
     return find_race(context, thread, info, address, record, load64(entry + Entry.HOST) + offset, shift)

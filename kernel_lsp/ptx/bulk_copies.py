@@ -15,7 +15,7 @@ from kernel_lsp.ptx.syntax import Address, Instruction, Operand, Register, Unsup
 OBJECT_BYTES = 8
 ALL_COPIES = -1
 """As how many groups may be pending after a wait: none, and no copy outside of one."""
-OBJECT_RACE_FLAGS = int(Info.STRONG | Info.NEARBY | Info.ACQUIRES | Info.RELEASES | Info.IN_BLOCK)
+OBJECT_RACE_FLAGS = int(Info.STRONG | Info.NEARBY | Info.ACQUIRES | Info.RELEASES)
 """Who uses an object says what was done before, and gets to know what others have said, as by an atomic operation. Its
 initialisation is a plain store."""
 PIECE_BYTES = 16
@@ -103,7 +103,8 @@ def _wide(e: Emitter, operand: Operand) -> str:
 def _object(e: Emitter, i: Instruction, operand: Operand, *, reads: bool = True) -> str:
     """The host address of an object. Whoever uses it may change it."""
     space = _in_cluster(e, "shared" if i.opcode == "cp" else space_of(i))
-    address, flags = operand_address(e, i, operand), OBJECT_RACE_FLAGS if reads else 0
+    scope = 0 if e.maps_addresses else int(Info.IN_BLOCK)
+    address, flags = operand_address(e, i, operand), OBJECT_RACE_FLAGS | scope if reads else 0
     return locate_at(e, i, address, OBJECT_BYTES, reads=reads, writes=True, space=space, race_flags=flags)
 
 

@@ -27,6 +27,8 @@ from kernel_lsp.ptx.layout import (
     Thread,
 )
 from kernel_lsp.ptx.native import fill, load64, store64
+from kernel_lsp.ptx.race_clusters import order_cluster, start_cluster_races
+from kernel_lsp.ptx.race_layout import RaceBlock
 from kernel_lsp.ptx.scheduler import BLOCK_ID_MASK, N_PASSES_BEFORE_PARKING, TRACE_BLOCK, run_block, start_block
 
 NO_STEP = 1 << 62
@@ -55,6 +57,8 @@ def start_cluster(lead: int, entry: int) -> int:
         start_block(context, place_block(context, entry & BLOCK_ID_MASK, rank) | (entry & TRACE_BLOCK))
         start_steps(context)
         store64(context + Context.CLUSTER_STATE, EntryFlag.NOT_STARTED)
+    if load64(lead + Context.RACES) != 0:
+        start_cluster_races(lead)
     return 0
 
 
@@ -138,7 +142,17 @@ def show_own(context: int, table: int) -> int:
     entry = table + SHARED_WINDOW * ENTRY_BYTES
     store64(entry + Entry.HOST, load64(launch + Launch.SHARED_HOST))
     store64(entry + Entry.SHADOW, load64(launch + Launch.SHARED_SHADOW))
+    show_records(context, entry)
     return 0
+
+
+def show_records(context: int, entry: int) -> int:
+    """Where it is noted who accesses the block's shared memory; 0 where races are not looked for."""
+    races = load64(context + Context.RACES)
+    if races == 0:
+        return 0
+    store64(entry + Entry.RECORDS, load64(races + RaceBlock.SHARED_RECORDS))
+    return EntryFlag.WATCHED
 
 
 def show_cluster(lead: int) -> int:
@@ -159,11 +173,12 @@ def show_block(context: int) -> int:
 
 
 def show_remote(context: int, table: int) -> int:
-    """Reads always get the closer look, which knows what was written; writes do when the block does not run."""
+    """Reads always get the closer look, which knows what was written; writes do when the block does not run, and where
+    races are looked for."""
     launch = load64(context + Context.LAUNCH)
     window = FIRST_CLUSTER_WINDOW + load64(launch + Launch.CLUSTER_RANK)
     entry = table + window * ENTRY_BYTES
-    state = load64(context + Context.CLUSTER_STATE)
+    state = load64(context + Context.CLUSTER_STATE) | show_records(context, entry)
     store64(entry + Entry.BASE, (window << WINDOW_SHIFT) + WINDOW_HALF)
     store64(entry + Entry.HOST, load64(launch + Launch.SHARED_HOST))
     store64(entry + Entry.SHADOW, load64(launch + Launch.SHARED_SHADOW))
@@ -188,6 +203,8 @@ def release_cluster(lead: int) -> int:
             least = step
     if least > 2 * load64(lead + Context.CLUSTER_PHASE):
         store64(lead + Context.CLUSTER_PHASE, load64(lead + Context.CLUSTER_PHASE) + 1)
+        if load64(lead + Context.RACES) != 0:
+            order_cluster(lead)
     n_released = 0
     for rank in range(n_blocks):
         n_released += pass_barrier(load64(contexts + 8 * rank), load64(lead + Context.CLUSTER_PHASE))
@@ -232,6 +249,7 @@ FUNCTIONS: tuple[Callable[..., int], ...] = (
     run_cluster,
     run_turn,
     show_own,
+    show_records,
     show_cluster,
     show_block,
     show_remote,

@@ -54,12 +54,15 @@ def block_rank(e: Emitter, i: Instruction) -> None:
 
 def cluster_barrier(e: Emitter, i: Instruction) -> None:
     """``barrier.cluster.arrive`` goes on at once, ``barrier.cluster.wait`` when all threads of the cluster that have
-    not exited have arrived. Everything that was done before is visible then, also after ``.relaxed``."""
+    not exited have arrived. Everything that was done before is visible then; that ``.relaxed`` does not promise it is
+    for the check for races to say."""
     step = e.thread_field(Thread.CLUSTER_STEP)
     has_arrived = e.op(f"trunc i64 {step} to i1")
     site = e.site(Site(i))
     if i.has("arrive"):
         e.slow_check("check_cluster_step", site, step, e.op(f"xor i1 true, {has_arrived}"))
+        is_unwatched = e.op(f"icmp eq i64 {e.launch_field(Launch.IS_WATCHED)}, 0")
+        e.slow_check("watch_cluster_arrival", site, str(int(not i.has("relaxed"))), is_unwatched)
         e.store_thread_field(Thread.CLUSTER_STEP, e.op(f"add i64 {step}, 1"))
     else:
         e.slow_check("check_cluster_step", site, step, has_arrived)

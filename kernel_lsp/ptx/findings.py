@@ -34,7 +34,7 @@ NULL_PAGE_BYTES = 1 << 20
 @dataclass(frozen=True)
 class Other:
     """With whom a thread is in a race, where, and what the other did. `sees_signal` says that a signal of the other
-    block had been seen, but with no fence after it."""
+    block had been seen, but with no fence after it; `is_of_cluster` that the two blocks are of one cluster."""
 
     block: Position
     thread: Position
@@ -42,6 +42,7 @@ class Other:
     verb: str
     is_of_warp: bool
     sees_signal: bool
+    is_of_cluster: bool
 
 
 @dataclass(frozen=True)
@@ -301,6 +302,8 @@ def _describe_other(kind: FaultKind, other: Other) -> str:
     if kind == FaultKind.RACE_OF_THREADS:
         missing = "__syncwarp() or __syncthreads()" if other.is_of_warp else "__syncthreads()"
         return f"thread {other.thread} of the block {did} with no {missing} between"
+    if other.is_of_cluster:
+        return f"block {other.block} of the cluster {did} with no cluster.sync() between"
     if other.sees_signal:
         return f"block {other.block} {did}: its signal was seen, but there is no __threadfence() after that"
     return f"block {other.block} {did} in the same launch with no __threadfence() and signal between"

@@ -28,6 +28,7 @@ from kernel_lsp.ptx import (
     integer,
     matrices,
     memory,
+    race_clusters,
     race_order,
     race_signals,
     races,
@@ -67,7 +68,13 @@ NATIVE_FUNCTIONS = (
     *copies_in_flight.FUNCTIONS,
 )
 """What every run needs to be fast."""
-RARE_FUNCTIONS = (*access_faults.FUNCTIONS, *races.FUNCTIONS, *race_order.FUNCTIONS, *race_signals.FUNCTIONS)
+RARE_FUNCTIONS = (
+    *access_faults.FUNCTIONS,
+    *races.FUNCTIONS,
+    *race_order.FUNCTIONS,
+    *race_signals.FUNCTIONS,
+    *race_clusters.FUNCTIONS,
+)
 """What only small runs need, as much again: it is compiled in a quarter of the time, and takes half as long again."""
 LIBM_FUNCTIONS = (
     *("exp2f", "log2f", "sinf", "cosf", "tanhf", "fma", "fmaf"),
@@ -207,6 +214,7 @@ def _module_text(kernels: list[EmittedKernel]) -> str:
         "declare i64 @check_shared(i64, i64, i64, i64)\n"
         "declare i64 @check_shared_written(i64, i64, i64, i64)\n"
         "declare i64 @watch_fence(i64, i64, i64, i64)\n"
+        "declare i64 @watch_cluster_arrival(i64, i64, i64, i64)\n"
         "declare i64 @check_cluster_step(i64, i64, i64, i64)\n"
         "declare i64 @fault(i64, i64, i64, i64, i64)\n"
     )

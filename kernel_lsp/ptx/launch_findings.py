@@ -12,7 +12,7 @@ from kernel_lsp.ptx.launch_counters import Tallies
 from kernel_lsp.ptx.launch_setup import LaunchSetup
 from kernel_lsp.ptx.layout import WARP_SIZE, BlockStatus, Context, FaultKind, Info, Status, Thread
 from kernel_lsp.ptx.native import load64
-from kernel_lsp.ptx.race_layout import BLOCK_MASK, BLOCK_SHIFT, THREAD_MASK, TIME_BITS, RaceBlock
+from kernel_lsp.ptx.race_layout import BLOCK_MASK, BLOCK_SHIFT, THREAD_MASK, TIME_BITS, Peer, RaceBlock
 from kernel_lsp.ptx.scheduler import BLOCK_ID_MASK
 from kernel_lsp.ptx.syntax import Instruction, Location
 
@@ -121,6 +121,7 @@ class LaunchFindings:
             verb="read" if load64(races + RaceBlock.OTHER_IS_READ) else "wrote",
             is_of_warp=thread // WARP_SIZE == own // WARP_SIZE,
             sees_signal=load64(races + RaceBlock.SEES_SIGNAL) != 0,
+            is_of_cluster=(stamp >> BLOCK_SHIFT & BLOCK_MASK) in _blocks_of_cluster(races),
         )
 
     def _note_deadlock(self, arenas: tuple[Arena, ...]) -> None:
@@ -155,6 +156,12 @@ class LaunchFindings:
 
 
 # --- below
+
+
+def _blocks_of_cluster(races: int) -> set[int]:
+    """The numbers of the blocks of the cluster; none where blocks do not run together."""
+    peers = range(load64(races + RaceBlock.N_PEERS))
+    return {load64(races + RaceBlock.PEERS + Peer.N_BYTES * nth + Peer.BLOCK) for nth in peers}
 
 
 def _status(thread: int) -> Status:

@@ -83,7 +83,7 @@ class _Run:
             findings.note_invalid(problem)
         if problem or setup.n_blocks == 0 or setup.n_threads == 0:
             return LaunchResult(Tallies(setup.emitted).counters(setup, 0, findings.user_line), 0)
-        is_watched = self.request.watches_races and not setup.is_clustered
+        is_watched = self.request.watches_races
         races = LaunchRaces(setup.emitted, setup.n_blocks, setup.n_threads) if is_watched else None
         self._show_buffers(races)
         launch = LaunchRun(

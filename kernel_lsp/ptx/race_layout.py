@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-from kernel_lsp.ptx.layout import N_BARRIERS, WARP_SIZE
+from kernel_lsp.ptx.layout import MAX_CLUSTER_BLOCKS, N_BARRIERS, WARP_SIZE
 
 N_WARPS = 32
 """Of the largest block."""
@@ -111,7 +111,20 @@ class RaceThread(IntEnum):
     """What it looked at last: one that polls looks at the same over and over."""
     PROMOTED = LAST_BLOCK + 8
     """The number of signals seen in the block when its last fence made them order what follows."""
-    N_BYTES = PROMOTED + 8
+    CLUSTER_TIME = PROMOTED + 8
+    """Up to when the others of the cluster know the thread once its last arrival at their barrier counts."""
+    N_BYTES = CLUSTER_TIME + 8
+
+
+class Peer(IntEnum):
+    """A block of the cluster, as one of them sees it."""
+
+    BLOCK = 0
+    STATE = 8
+    """Its `RaceBlock`."""
+    VECTOR = 16
+    """Per thread of it, the time up to which it is known by the last barrier of the cluster, or 0 before the first."""
+    N_BYTES = 24
 
 
 class RaceBlock(IntEnum):
@@ -168,7 +181,19 @@ class RaceBlock(IntEnum):
     """Per barrier and warp, what those that have arrived knew."""
     JOINED = BARRIERS + 8 * N_WARPS * N_BARRIERS
     """Room for a row."""
-    N_BYTES = JOINED + 8 * N_WARPS
+    CLUSTER_VECTOR = JOINED + 8 * N_WARPS
+    """What the last barrier of the cluster told this block and the others of its threads: the time up to which each is
+    known. 0 before the first."""
+    CLUSTER_LATEST = CLUSTER_VECTOR + 8
+    """The latest of these times."""
+    CLUSTER_FENCED = CLUSTER_LATEST + 8
+    """Up to when threads that arrived at the barrier of the cluster knew all others of the block."""
+    HAS_NEW_PEERS = CLUSTER_FENCED + 8
+    """Whether the block has passed a barrier of the cluster since the last fence, which lets it tell others of that."""
+    N_PEERS = HAS_NEW_PEERS + 8
+    """The blocks of the cluster, this one among them; 0 where blocks do not run together."""
+    PEERS = N_PEERS + 8
+    N_BYTES = PEERS + Peer.N_BYTES * MAX_CLUSTER_BLOCKS
 
 
 class RaceLaunch(IntEnum):

@@ -25,8 +25,8 @@ class LaunchRaces:
 
     def __init__(self, kernel: EmittedKernel, n_blocks: int, n_threads: int) -> None:
         self.n_threads = n_threads
-        self.shared_shift = _grain_shift(kernel.sites, "shared")
-        self.shift = _grain_shift(kernel.sites, "global")
+        self.shared_shift = _grain_shift(kernel.sites, ("shared", "cluster"))
+        self.shift = _grain_shift(kernel.sites, ("global",))
         self.regions = [Region(RaceLaunch.N_BYTES), Region(ROOM_BYTES)]
         launch, room = self.regions
         values = {
@@ -73,7 +73,7 @@ class LaunchRaces:
 # --- below
 
 
-def _grain_shift(sites: Iterable[Site], space: str) -> int:
+def _grain_shift(sites: Iterable[Site], spaces: tuple[str, ...]) -> int:
     """The logarithm of the bytes of a record: as many as the narrowest access has."""
-    sizes = (site.n_bytes for site in sites if site.n_bytes and site.space in (space, "generic"))
+    sizes = (site.n_bytes for site in sites if site.n_bytes and site.space in (*spaces, "generic"))
     return min(MAX_GRAIN_BYTES, *sizes, MAX_GRAIN_BYTES).bit_length() - 1

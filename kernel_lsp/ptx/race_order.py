@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from kernel_lsp.ptx.layout import WARP_SIZE, Context, Operation, Status, Thread
-from kernel_lsp.ptx.native import count_trailing_zeros, load64, store64
+from kernel_lsp.ptx.native import count_trailing_zeros, fill, load64, store64
 from kernel_lsp.ptx.race_layout import N_WARPS, TIME_MASK, Fence, RaceBlock, RaceLaunch, RaceThread
 
 
@@ -26,6 +26,7 @@ def start_races(context: int) -> int:
     store64(state + RaceBlock.HAS_FENCES, 0)
     store64(state + RaceBlock.CACHED_TIME, 0)
     store64(state + RaceBlock.STORE_THREAD, 0)
+    fill(state + RaceBlock.CLUSTER_VECTOR, 0, RaceBlock.N_PEERS - RaceBlock.CLUSTER_VECTOR)
     return 0
 
 
@@ -34,6 +35,8 @@ def known_time(state: int, own: int, other: int) -> int:
     known = load64(state + RaceBlock.FLOOR)
     warp = other // WARP_SIZE
     thread = race_thread(state, own)
+    if load64(state + RaceBlock.CLUSTER_VECTOR) != 0:
+        known = later(known, load64(load64(state + RaceBlock.CLUSTER_VECTOR) + 8 * other))
     if load64(state + RaceBlock.HAS_WARPS) != 0:
         known = later(known, load64(thread + RaceThread.WARPS + 8 * warp))
     if own // WARP_SIZE == warp:
@@ -161,7 +164,7 @@ def store_fence(state: int, own: int, place: int, now: int) -> int:
     warp = own // WARP_SIZE
     store64(place + Fence.TIME, now)
     store64(place + Fence.WARP, known_of_warp(state, own, warp))
-    rest = load64(state + RaceBlock.FLOOR)
+    rest = later(load64(state + RaceBlock.FLOOR), load64(state + RaceBlock.CLUSTER_LATEST))
     if load64(state + RaceBlock.HAS_WARPS) != 0:
         for index in range(N_WARPS):
             if index != warp:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from kernel_lsp.ptx.layout import FaultKind, Info
 from kernel_lsp.ptx.native import load64, store64
+from kernel_lsp.ptx.race_clusters import is_left_over, knows_peer
 from kernel_lsp.ptx.race_layout import (
     BLOCK_MASK,
     BLOCK_SHIFT,
@@ -40,8 +41,7 @@ def is_free(state: int, own: int, info: int, record: int, last: int) -> int:
         return 1
     block = (last >> BLOCK_SHIFT) & BLOCK_MASK
     if block != load64(state + RaceBlock.BLOCK):
-        # What is remembered of shared memory from an earlier block in this arena says nothing.
-        return is_shared(state, record) or knows_block(state, own, info, record, last)
+        return is_left_over(state, record, block) or knows_block(state, own, info, record, last)
     time = last & TIME_MASK
     if time <= load64(state + RaceBlock.FLOOR):
         return 1
@@ -53,7 +53,8 @@ def is_in_scope(state: int, info: int, record: int, last: int) -> int:
     """Whether two strong accesses may reach each other: those of the scope of a block do within the block."""
     if (info & Info.IN_BLOCK) == 0 and (last & IN_BLOCK) == 0:
         return 1
-    return (last >> BLOCK_SHIFT) & BLOCK_MASK == load64(state + RaceBlock.BLOCK) or is_shared(state, record)
+    block = (last >> BLOCK_SHIFT) & BLOCK_MASK
+    return block == load64(state + RaceBlock.BLOCK) or is_left_over(state, record, block)
 
 
 def is_harmless(state: int, own: int, info: int, record: int, last: int) -> int:
@@ -95,15 +96,11 @@ def is_of(state: int, own: int, last: int) -> int:
     return is_here and (last >> TIME_BITS) & THREAD_MASK == own
 
 
-def is_shared(state: int, record: int) -> int:
-    offset = record - load64(state + RaceBlock.SHARED_RECORDS)
-    return offset >= 0 and offset < load64(state + RaceBlock.SHARED_RECORD_BYTES)
-
-
 def knows_block(state: int, own: int, info: int, record: int, last: int) -> int:
-    """Whether an access of another block is known by signals. One that was seen without a fence after it is enough for
-    strong accesses, and also when threads waited for each other since, if the block has not read the word before."""
-    if load64(load64(state + RaceBlock.LAUNCH) + RaceLaunch.FOLLOWS_BLOCKS) == 0:
+    """Whether an access of another block is known by the barrier of the cluster, or by signals. One that was seen
+    without a fence after it is enough for strong accesses, and also when threads waited for each other since, if the
+    block has not read the word before."""
+    if load64(load64(state + RaceBlock.LAUNCH) + RaceLaunch.FOLLOWS_BLOCKS) == 0 or knows_peer(state, last):
         return 1
     entry = covering_entry(load64(state + RaceBlock.TABLE), last)
     if entry != 0 and is_acquired(state, own, load64(entry + Known.ACQUIRER)) != 0:
@@ -177,7 +174,6 @@ FUNCTIONS: tuple[Callable[..., int], ...] = (
     has_seen,
     has_learned,
     is_of,
-    is_shared,
     knows_block,
     may_be_cached,
     new_stamp,

@@ -20,6 +20,7 @@ from kernel_lsp.ptx.race_layout import (
     TIME_MASK,
     Fence,
     Known,
+    Peer,
     RaceBlock,
     RaceLaunch,
     RaceThread,
@@ -32,6 +33,8 @@ from kernel_lsp.ptx.race_order import known_time, later, note_fence, race_thread
 def pass_fence(state: int, own: int, is_of_device: int) -> int:
     """A fence makes signals that were seen order what follows, and lets later writes be signals."""
     note_fence(state, own, is_of_device)
+    if is_of_device and load64(state + RaceBlock.HAS_NEW_PEERS) != 0:
+        learn_peers(state)
     pending = load64(state + RaceBlock.PENDING)
     thread = race_thread(state, own)
     if is_of_device == 0 or pending == 0 or load64(thread + RaceThread.PROMOTED) == load64(state + RaceBlock.N_SEEN):
@@ -131,15 +134,9 @@ def learn(state: int, own: int, place: int, block: int, vector: int) -> int:
     """Note in a table that a thread got to know another block."""
     if vector == 0 or block == load64(state + RaceBlock.BLOCK):
         return 0
-    table = load64(state + place)
+    table = table_at(state, place)
     if table == 0:
-        launch = load64(state + RaceBlock.LAUNCH)
-        if load64(launch + RaceLaunch.FOLLOWS_BLOCKS) == 0:
-            return 0
-        table = take_room(state, Known.N_BYTES * load64(launch + RaceLaunch.N_BLOCKS))
-        store64(state + place, table)
-        if table == 0:
-            return 0
+        return 0
     entry = table + Known.N_BYTES * block
     old = load64(entry + Known.VECTOR)
     acquirer = load64(entry + Known.ACQUIRER)
@@ -151,6 +148,38 @@ def learn(state: int, own: int, place: int, block: int, vector: int) -> int:
     mine = (own << TIME_BITS) | load64(state + RaceBlock.NOW)
     store64(entry + Known.ACQUIRER, mine if is_known else ANYBODY)
     return 0
+
+
+def learn_together(state: int, place: int, block: int, vector: int) -> int:
+    """Note in a table that all threads of this block got to know another."""
+    if vector == 0 or block == load64(state + RaceBlock.BLOCK):
+        return 0
+    table = table_at(state, place)
+    if table == 0:
+        return 0
+    entry = table + Known.N_BYTES * block
+    store64(entry + Known.VECTOR, join_vectors(state, vector, load64(entry + Known.VECTOR)))
+    store64(entry + Known.ACQUIRER, ANYBODY)
+    return 0
+
+
+def learn_peers(state: int) -> int:
+    """After a fence, what the barrier of the cluster said may be passed on by signals like all else that is known."""
+    store64(state + RaceBlock.HAS_NEW_PEERS, 0)
+    for nth in range(load64(state + RaceBlock.N_PEERS)):
+        peer = state + RaceBlock.PEERS + Peer.N_BYTES * nth
+        learn_together(state, RaceBlock.TABLE, load64(peer + Peer.BLOCK), load64(peer + Peer.VECTOR))
+    return 0
+
+
+def table_at(state: int, place: int) -> int:
+    """A table of other blocks, made when it is first needed; 0 where they are not followed."""
+    table = load64(state + place)
+    launch = load64(state + RaceBlock.LAUNCH)
+    if table == 0 and load64(launch + RaceLaunch.FOLLOWS_BLOCKS) != 0:
+        table = take_room(state, Known.N_BYTES * load64(launch + RaceLaunch.N_BLOCKS))
+        store64(state + place, table)
+    return table
 
 
 def learn_own(state: int, own: int, vector: int) -> int:
@@ -304,6 +333,9 @@ FUNCTIONS: tuple[Callable[..., int], ...] = (
     is_waited_since,
     covering_entry,
     learn,
+    learn_together,
+    learn_peers,
+    table_at,
     learn_own,
     fenced_vector,
     fill_vector,

@@ -38,7 +38,7 @@ def race_flags(blocks: Sequence[Block]) -> dict[int, int]:
 def may_signal(blocks: Sequence[Block]) -> bool:
     """Whether blocks of the kernel may order what they do."""
     return any(
-        (one.opcode in FENCES and is_of_device(one)) or one.has(*RELEASING_MODIFIERS)
+        (one.opcode in FENCES and is_of_device(one)) or (one.opcode not in BARRIERS and one.has(*RELEASING_MODIFIERS))
         for block in blocks
         for one in block.instructions
     )

@@ -29,6 +29,21 @@ _DTYPES = {
     "bool": "bool",
 }
 
+CLUSTER = (
+    "struct cluster_group { "
+    "__device__ unsigned block_rank() { return __clusterRelativeBlockRank(); } "
+    "__device__ unsigned num_blocks() { return __clusterSizeInBlocks(); } "
+    "__device__ dim3 block_index() { return __clusterRelativeBlockIdx(); } "
+    "__device__ dim3 dim_blocks() { return __clusterDim(); } "
+    "template <class T> __device__ T* map_shared_rank(T* p, unsigned r) { "
+    "return (T*)__cluster_map_shared_rank((void*)p, r); } "
+    "__device__ unsigned query_shared_rank(const void* p) { return __cluster_query_shared_rank(p); } "
+    "__device__ void barrier_arrive() { __cluster_barrier_arrive(); } "
+    "__device__ void barrier_wait() { __cluster_barrier_wait(); } "
+    "__device__ void sync() { barrier_arrive(); barrier_wait(); } };"
+)
+"""What cooperative groups have, in few lines: their header takes seconds to compile."""
+
 CompileCuda = Callable[..., Built]
 
 

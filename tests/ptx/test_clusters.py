@@ -5,21 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from tests.ptx.harness import CLUSTER
+
 ORDERS = ("forward", "reverse", "random")
-CLUSTER = (
-    "struct cluster_group { "
-    "__device__ unsigned block_rank() { return __clusterRelativeBlockRank(); } "
-    "__device__ unsigned num_blocks() { return __clusterSizeInBlocks(); } "
-    "__device__ dim3 block_index() { return __clusterRelativeBlockIdx(); } "
-    "__device__ dim3 dim_blocks() { return __clusterDim(); } "
-    "template <class T> __device__ T* map_shared_rank(T* p, unsigned r) { "
-    "return (T*)__cluster_map_shared_rank((void*)p, r); } "
-    "__device__ unsigned query_shared_rank(const void* p) { return __cluster_query_shared_rank(p); } "
-    "__device__ void barrier_arrive() { __cluster_barrier_arrive(); } "
-    "__device__ void barrier_wait() { __cluster_barrier_wait(); } "
-    "__device__ void sync() { barrier_arrive(); barrier_wait(); } };"
-)
-"""What cooperative groups have, in few lines: their header takes seconds to compile."""
 HEAD = f'{CLUSTER}\n\nextern "C" __global__ void '
 COOPERATIVE_GROUPS = "#include <cooperative_groups.h>\nusing cooperative_groups::cluster_group;\n"
 
@@ -36,10 +24,10 @@ def launch(executor, **options):
     return executor.run("k", grid=options.pop("grid", 8), block=options.pop("block", 32), **options)
 
 
-def check_output(executor, expected, **options):
-    """No finding and this output, in every order of threads and blocks."""
+def check_output(executor, expected, *, watched=("reverse",), **options):
+    """No finding and this output, in every order of threads and blocks, nor a race in those that are `watched`."""
     for order in ORDERS:
-        ran = launch(executor, thread_order=order, seed=3, **options)
+        ran = launch(executor, thread_order=order, seed=3, watches_races=order in watched, **options)
         assert ran.findings == []
         np.testing.assert_array_equal(ran.arrays["out"], np.asarray(expected, "f4"))
 
@@ -325,7 +313,7 @@ if (c.block_rank() == 3) *flag = 7; else while (*flag != 7) {}
 out[blockIdx.x * 32 + threadIdx.x] = *flag;
 c.sync();
 """
-    check_output(cuda(source(body)), np.full(256, 7))
+    check_output(cuda(source(body)), np.full(256, 7), watched=())
 
 
 def test_clusters_may_wait_for_each_other(cuda):
@@ -339,7 +327,7 @@ c.sync();
 out[blockIdx.x * 32 + threadIdx.x] = *count;
 """
     text = source(body, dims="2, 1, 1", parameters="const float* x, float* out, int* count")
-    check_output(cuda(text), np.full(256, 8), scratch={"count": np.zeros(1, "i4")}, fills={"count": 0})
+    check_output(cuda(text), np.full(256, 8), watched=(), scratch={"count": np.zeros(1, "i4")}, fills={"count": 0})
 
 
 def test_dynamic_shared_memory_is_shared_too(cuda):
