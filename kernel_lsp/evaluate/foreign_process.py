@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -24,12 +25,14 @@ SETTLING_S = (0.05, 0.2, 0.5)
 LOOK_DEADLINE_S = 120.0
 DRIVER_THREADS = ("cuda", "pt_autograd")
 """Of CUDA and of autograd for one device, which come when they are first needed. As `worker.foreign_threads`."""
-BURST_S = 0.02
+BURST_S = 0.04
 """Of calls, for the clock outside: long beside the question itself."""
-MAX_BURST_CALLS = 2000
+MAX_BURST_CALLS = 4000
 BURST_DEADLINE_S = 60.0
 CLOCK_FACTOR, CLOCK_MARGIN_US = 1.5, 10.0
 """What the clock outside may see beyond what the process says of itself: others use the machine, too."""
+N_CLOCK_ATTEMPTS = 4
+"""Others slow a burst down now and then; work that a process hides is in every one."""
 
 
 class ForeignProcess:
@@ -150,17 +153,20 @@ class ForeignAsker:
         if not said:
             return ""
         said_us = median(said)
-        n_calls = max(2, min(MAX_BURST_CALLS, int(BURST_S * 1e6 / max(said_us, 1.0))))
-        once, twice = await self._burst_s(subject, n_calls), await self._burst_s(subject, 2 * n_calls)
-        if isinstance(once, Lost) or isinstance(twice, Lost):
-            return "it did not finish calls that were timed from outside"
-        seen_us = (twice - once) / n_calls * 1e6
-        if seen_us <= CLOCK_FACTOR * said_us + CLOCK_MARGIN_US:
-            return ""
-        return f"its process says {said_us:.3g} us per call, and a clock outside of it says {seen_us:.3g} us"
+        least_us = math.inf
+        for _ in range(N_CLOCK_ATTEMPTS):
+            seen_us = await self._seen_us(subject, said_us)
+            if isinstance(seen_us, Lost):
+                return "it did not finish calls that were timed from outside"
+            least_us = min(least_us, seen_us)
+            if least_us <= CLOCK_FACTOR * said_us + CLOCK_MARGIN_US:
+                return ""
+        return f"its process says {said_us:.3g} us per call, and a clock outside of it says {least_us:.3g} us"
 
-    async def _burst_s(self, subject: str, n_calls: int) -> float | Lost:
+    async def _seen_us(self, subject: str, said_us: float) -> float | Lost:
+        """Of one call, from a burst of them: asking takes little beside it."""
+        n_calls = max(4, min(MAX_BURST_CALLS, int(BURST_S * 1e6 / max(said_us, 1.0))))
         started = time.monotonic()
         request = {"subject": subject, "n_calls": n_calls}
         answer = await self._process.ask("burst", request, deadline_s=BURST_DEADLINE_S)
-        return answer if isinstance(answer, Lost) else time.monotonic() - started
+        return answer if isinstance(answer, Lost) else (time.monotonic() - started) / n_calls * 1e6

@@ -13,6 +13,7 @@ import os
 import platform
 import resource
 import shutil
+import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -31,6 +32,9 @@ MAX_FILE_BYTES = 64 << 30
 MAX_TASKS = 4096
 """Of the user, or of one child of root's (`task_limit`): processes and threads. torch alone starts a thread per core
 several times over."""
+
+BWRAP_DEADLINE_S = 10.0
+"""To make its namespaces and start a program that does nothing: some milliseconds."""
 
 
 class SandboxLevel(StrEnum):
@@ -100,6 +104,10 @@ def sandbox_level(setting: str) -> SandboxLevel:
     order = list(SandboxLevel)
     if wanted is SandboxLevel.BWRAP and not found.has_bwrap:
         raise SettingError("sandbox = bwrap: there is no bwrap here", next_step="install bubblewrap, or use auto")
+    if wanted is SandboxLevel.BWRAP and (problem := _bwrap_problem()):
+        raise SettingError(
+            f"sandbox = bwrap: {problem}", next_step="let this user make namespaces (see bwrap's manual), or use auto"
+        )
     if wanted is not SandboxLevel.BWRAP and order.index(wanted) > order.index(found.level):
         raise SettingError(
             f"sandbox = {setting}: {'; '.join(found.reasons)}", next_step="use auto, which takes what there is"
@@ -122,6 +130,18 @@ def support() -> Support:
     if version and has_seccomp:
         return Support(SandboxLevel.LANDLOCK_SECCOMP, version, has_bwrap)
     return Support(SandboxLevel.LANDLOCK if version else SandboxLevel.LIMITS, version, has_bwrap, tuple(reasons))
+
+
+@functools.cache
+def _bwrap_problem() -> str:
+    """Why bwrap cannot make its namespaces here, in its own words; empty when it can. Many containers forbid it."""
+    command = [*_bwrap(Confinement(SandboxLevel.BWRAP)), "true"]
+    try:
+        ended = subprocess.run(command, capture_output=True, timeout=BWRAP_DEADLINE_S, check=False)
+    except subprocess.TimeoutExpired:
+        return f"bwrap had not begun after {BWRAP_DEADLINE_S:g} s"
+    said = ended.stderr.decode(errors="replace").strip() or f"bwrap ended with status {ended.returncode}"
+    return said if ended.returncode else ""
 
 
 @functools.cache

@@ -10,8 +10,15 @@ from pathlib import Path
 import pytest
 
 from kernel_lsp.errors import SettingError
-from kernel_lsp.process import profiles
-from kernel_lsp.process.confinement import Confinement, SandboxLevel, confined_command, sandbox_level, support
+from kernel_lsp.process import confinement, profiles
+from kernel_lsp.process.confinement import (
+    Confinement,
+    SandboxLevel,
+    Support,
+    confined_command,
+    sandbox_level,
+    support,
+)
 from kernel_lsp.process.profiles import (
     executor_confinement,
     foreign_confinement,
@@ -24,6 +31,9 @@ from kernel_lsp.process.supervisor import Answered, Conversation, ProcessResult,
 PYTHON = [sys.executable, "-I", "-S"]
 full = pytest.mark.skipif(
     support().level is not SandboxLevel.LANDLOCK_SECCOMP, reason="this kernel lacks Landlock or seccomp"
+)
+with_bwrap = pytest.mark.skipif(
+    not support().has_bwrap or bool(confinement._bwrap_problem()), reason="no bwrap here that can make namespaces"
 )
 
 
@@ -42,8 +52,9 @@ def worker(folder: Path) -> Confinement:
 
 
 @full
-async def test_every_attempt_of_every_profile_is_denied() -> None:
-    attempts = await self_test(SandboxLevel.LANDLOCK_SECCOMP)
+@pytest.mark.parametrize("level", [SandboxLevel.LANDLOCK_SECCOMP, pytest.param(SandboxLevel.BWRAP, marks=with_bwrap)])
+async def test_every_attempt_of_every_profile_is_denied(level: SandboxLevel) -> None:
+    attempts = await self_test(level)
     assert {attempt.profile for attempt in attempts} == {"compiler", "executor", "worker", "foreign code", "profiler"}
     assert [attempt for attempt in attempts if not attempt.was_denied and not attempt.why_open] == []
 
@@ -241,8 +252,6 @@ def test_a_setting_names_a_level(setting: str) -> None:
 
 
 def test_a_level_that_is_not_there_is_an_error_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    from kernel_lsp.process import confinement
-
     monkeypatch.setattr(
         confinement, "support", lambda: confinement.Support(SandboxLevel.LIMITS, 0, False, ("old kernel",))
     )
@@ -251,6 +260,20 @@ def test_a_level_that_is_not_there_is_an_error_with_its_reason(monkeypatch: pyte
     with pytest.raises(SettingError, match="bwrap"):
         sandbox_level("bwrap")
     assert sandbox_level("auto") is SandboxLevel.LIMITS
+
+
+def test_a_bwrap_that_may_not_make_namespaces_is_an_error_in_its_own_words(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    program = tmp_path / "bwrap"
+    program.write_text("#!/bin/sh\necho 'bwrap: No permissions to create new namespace' >&2\nexit 1\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setattr(confinement, "support", lambda: Support(SandboxLevel.LIMITS, 0, True))
+    confinement._bwrap_problem.cache_clear()
+    with pytest.raises(SettingError, match="No permissions to create new namespace"):
+        sandbox_level("bwrap")
+    confinement._bwrap_problem.cache_clear()
 
 
 def test_without_a_level_the_command_is_as_it_was(tmp_path: Path) -> None:
