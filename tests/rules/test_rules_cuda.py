@@ -131,9 +131,9 @@ def test_doubles_that_cost_nothing_or_are_meant_are_silent(body: str) -> None:
     assert in_kernel(body) == []
 
 
-def test_a_template_over_types_may_be_made_for_doubles() -> None:
-    text = "template <typename T>\n__device__ T half(T x, float y) { return x * 0.5; }\n"
-    assert cuda.check(text) == ()
+def test_a_literal_beside_a_type_parameter_gets_no_suffix_since_the_type_may_be_double() -> None:
+    (finding,) = cuda.check("template <typename T>\n__device__ T half(T x, float y) { return x * 0.5; }\n")
+    assert [fix.title for fix in finding.fixes] == ["Write `T(0.5)`"]
 
 
 def test_code_for_other_compilers_is_left_alone() -> None:

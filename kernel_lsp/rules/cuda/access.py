@@ -1,22 +1,21 @@
-"""KL210 to KL219: how memory is reached."""
+"""KL211 to KL213, KL215 and KL216: how memory is reached."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from itertools import takewhile
 
 from tree_sitter import Node
 
 from kernel_lsp.rules.cuda import fields
 from kernel_lsp.rules.cuda.declare import INFORMATION, LOOP_WORDS, WARNING, declare, hit, rewrite
-from kernel_lsp.rules.cuda.model import Function, Meaning
+from kernel_lsp.rules.cuda.model import Function
 from kernel_lsp.rules.cuda.outline import CudaFile as File
+from kernel_lsp.rules.cuda.pointers import global_array, index_of
 from kernel_lsp.rules.cuda.threads import (
     BLOCK_SOURCES,
     THREAD_SOURCES,
-    Growth,
-    Stride,
+    block_names,
     growth,
     is_loop_variable,
     may_depend_on_thread,
@@ -26,66 +25,11 @@ from kernel_lsp.rules.cuda.variables import Variable
 from kernel_lsp.rules.finding import QuickFix
 from kernel_lsp.rules.rule import Hit
 
-MAX_NEIGHBOUR_STRIDE = 4
-"""Elements: up to it the other elements of the same sectors are usually used by the next lines."""
-SECTOR_ELEMENTS = 8
-"""Of 4 bytes in a sector of 32 bytes."""
-_MACRO_NAME = re.compile(r"[A-Z_][A-Z0-9_]+")
 N_BANKS = 32
 BANK_BYTES = 4
 """Shared memory has 32 banks of 4 bytes (CUDA C++ Programming Guide, compute capability 5.x and later)."""
-_ATOMICS = ("atomicAdd", "atomicSub", "atomicMax", "atomicMin", "atomicOr", "atomicAnd", "atomicXor", "atomicInc")
 _WIDE_CASTS = ("size_t", "long long", "int64_t", "uint64_t", "ptrdiff_t", "long")
 _WIDE_LITERAL = re.compile(r"\b\d[\d'a-fA-FxX]*[uU]?[lL]")
-_INDEX_SOURCES = ("blockIdx", "gridDim")
-
-
-@declare(
-    "KL210",
-    "strided-access",
-    WARNING,
-    on="kernel",
-    needs=("threadIdx", "["),
-    summary="Neighbouring threads access elements that are far apart",
-    why="""
-    A warp reads memory in sectors of 32 bytes. When the index grows by more than a few elements from thread to thread,
-    each thread needs a sector of its own: 32 of them instead of 4 for one warp's floats. Let `threadIdx.x` run along
-    the contiguous dimension.
-    """,
-    bad="""
-    __global__ void copy_rows(const float* __restrict__ x, float* __restrict__ out, int n, int d) {
-        int row = blockIdx.x * blockDim.x + threadIdx.x;
-        if (row >= n) return;
-        for (int j = 0; j < d; ++j) out[row * d + j] = x[row * d + j];
-    }
-    """,
-    good="""
-    __global__ void copy_rows(const float* __restrict__ x, float* __restrict__ out, int d) {
-        int row = blockIdx.x;
-        for (int j = threadIdx.x; j < d; j += blockDim.x) out[row * d + j] = x[row * d + j];
-    }
-    """,
-)
-def strided_access(function: Function) -> Iterator[Hit]:
-    file, source = function.file, function.source
-    arrays = tuple(parameter.name for parameter in function.parameters if parameter.is_pointer)
-    reported: set[str] = set()
-    far: dict[Meaning, bool] = {}
-    for subscript in function.subscripts:
-        text = source(subscript)
-        if text in reported or not text.startswith(arrays):
-            continue
-        meaning = function.meaning_of(text, subscript)
-        is_far = far.get(meaning)
-        if is_far is None:
-            is_far = far[meaning] = _is_far(function, subscript)
-        if not is_far or _is_in_tail(function, subscript):
-            continue
-        array, step = _global_array(function, subscript), growth(function, _index(subscript))
-        if array is not None and not _is_wrapped(function, subscript) and not _uses_all_between(function, array, step):
-            reported.add(text)
-            distance = "a variable stride" if isinstance(step, Stride) else f"{abs(step)} elements"
-            yield hit(file, subscript, f"neighbouring threads are {distance} apart: up to 32 sectors per warp")
 
 
 @declare(
@@ -128,7 +72,7 @@ def bank_conflict(function: Function) -> Iterator[Hit]:
         tile = function.variable(row.child_by_field_id(fields.ARGUMENT))
         if tile is None or tile.name in reported or not _has_full_rows(function, tile):
             continue
-        if growth(function, _index(row)) == 1 and growth(function, _index(subscript)) == 0:
+        if growth(function, index_of(row)) == 1 and growth(function, index_of(subscript)) == 0:
             reported.add(tile.name)
             message = "the 32 threads of a warp read one bank, one after the other: pad the row by one element"
             yield hit(file, subscript, message, *_padding_fix(function, tile))
@@ -173,7 +117,7 @@ def dynamic_local_array(function: Function) -> Iterator[Hit]:
         array = function.variable(subscript.child_by_field_id(fields.ARGUMENT))
         if array is None or not array.is_array or array.name in reported or not _is_in_registers(array):
             continue
-        index = function.variable(_index(subscript))
+        index = function.variable(index_of(subscript))
         if index is not None and _is_runtime_value(function, index):
             reported.add(array.name)
             yield hit(file, subscript, f"`{array.name}` is indexed at run time: it goes to local memory")
@@ -212,54 +156,13 @@ def accumulate_in_memory(function: Function) -> Iterator[Hit]:
         left = write.child_by_field_id(fields.LEFT)
         if left is None or function.operator(write) not in ("+=", "-=", "*="):
             continue
-        array, loop = _global_array(function, left), function.loop_around(write)
+        array, loop = global_array(function, left), function.loop_around(write)
         if (
             array is not None
             and loop is not None
-            and function.names_in(_index(left)).isdisjoint(_changed_in(function, loop))
+            and function.names_in(index_of(left)).isdisjoint(_changed_in(function, loop))
         ):
             yield hit(file, write, "this element is read and written in every round: sum in a local variable")
-
-
-@declare(
-    "KL214",
-    "same-address-atomic",
-    WARNING,
-    on="kernel",
-    needs=("atomic",),
-    summary="All threads do an atomic operation on one address",
-    why="""
-    Atomic operations on one address are done one after the other: a million threads make a queue of a million. Reduce
-    within the warp or block first, and let one thread of it do the atomic operation.
-    """,
-    bad="""
-    __global__ void total(const float* __restrict__ x, float* __restrict__ out, int n) {
-        int i = blockIdx.x * blockDim.x + threadIdx.x;
-        if (i < n) atomicAdd(&out[0], x[i]);
-    }
-    """,
-    good="""
-    __global__ void total(const float* __restrict__ x, float* __restrict__ out, int n) {
-        float sum = 0.0f;
-        for (int i = threadIdx.x; i < n; i += 32) sum += x[i];
-        for (int offset = 16; offset > 0; offset /= 2) sum += __shfl_down_sync(0xffffffffu, sum, offset);
-        if (threadIdx.x == 0) atomicAdd(&out[0], sum);
-    }
-    """,
-)
-def same_address_atomic(function: Function) -> Iterator[Hit]:
-    file = function.file
-    for call in function.calls_named(_ATOMICS):
-        arguments = function.arguments(call)
-        if not arguments:
-            continue
-        address = arguments[0]
-        names = {name for name in function.names_in(address) if name in function.variables}
-        variables = [variable for name in names for variable in function.named(name)]
-        is_one = bool(names) and all(variable in function.parameters for variable in variables)
-        has_fixed_index = address.type == "identifier" or "[0]" in function.source(address).replace(" ", "")
-        if is_one and has_fixed_index and not _is_for_few_threads(function, call):
-            yield hit(file, call, "every thread waits for this one address: reduce in the block first")
 
 
 @declare(
@@ -295,11 +198,11 @@ def index_overflow(function: Function) -> Iterator[Hit]:
         if any(cast in text for cast in _WIDE_CASTS) or _WIDE_LITERAL.search(text):
             continue
         product = _narrow_product(function, variable.value)
-        left = None if product is None else product.child_by_field_id(fields.LEFT)
-        if product is not None and left is not None:
+        first = None if product is None else _first_factor(product)
+        if product is not None and first is not None:
             wide = variable.element
-            fix = rewrite(file, left, f"static_cast<{wide}>({function.source(left)})")
-            yield hit(file, product, "this product wraps at 2^32 before it is widened", fix)
+            fix = rewrite(file, first, f"static_cast<{wide}>({function.source(first)})")
+            yield hit(file, product, "this product is computed in 32 bits, and wraps before it is widened", fix)
 
 
 @declare(
@@ -321,7 +224,7 @@ def index_overflow(function: Function) -> Iterator[Hit]:
     }
     """,
 )
-def narrow_loop_index(function: Function) -> Iterator[Hit]:
+def narrow_loopindex_of(function: Function) -> Iterator[Hit]:
     file = function.file
     for loop in function.loops:
         condition = loop.child_by_field_id(fields.CONDITION)
@@ -339,69 +242,6 @@ def narrow_loop_index(function: Function) -> Iterator[Hit]:
 
 
 # --- below: arrays and indices
-
-
-def _index(subscript: Node) -> Node | None:
-    indices = subscript.child_by_field_id(fields.INDICES)
-    return indices.named_children[0] if indices is not None and indices.named_child_count == 1 else None
-
-
-def _global_array(function: Function, subscript: Node) -> Variable | None:
-    """The pointer parameter that a subscript is about."""
-    if subscript.type != "subscript_expression":
-        return None
-    array = function.variable(subscript.child_by_field_id(fields.ARGUMENT))
-    return array if array is not None and array.is_pointer and array in function.parameters else None
-
-
-def _is_far(function: Function, subscript: Node) -> bool:
-    """Whether it is about global memory, and neighbouring threads access elements far apart."""
-    if _global_array(function, subscript) is None:
-        return False
-    index = _index(subscript)
-    if not may_depend_on_thread(function, index):
-        return False
-    step = growth(function, index)
-    return step is Stride.VARIABLE or (isinstance(step, int) and abs(step) > MAX_NEIGHBOUR_STRIDE)
-
-
-def _is_in_tail(function: Function, subscript: Node) -> bool:
-    """``if (i + 4 <= n) {...} else for (int k = i; k < n; ++k) y[k] = ...``: one thread does what is left over."""
-    loop = function.loop_around(subscript) if function.loops else None
-    if loop is None or loop.type != "for_statement":
-        return False
-    parents = takewhile(lambda parent: parent.type in ("compound_statement", "else_clause"), function.around(loop))
-    return any(parent.type == "else_clause" for parent in parents)
-
-
-def _is_wrapped(function: Function, subscript: Node) -> bool:
-    """Where a whole vector may be accessed: the one argument of a macro, as in ``LDST128BITS(x[i])``, or the address
-    that is made another pointer, as in ``reinterpret_cast<float4*>(&x[i])``."""
-    arguments = function.parent(subscript)
-    if arguments is not None and arguments.type == "pointer_expression":
-        cast = function.parent(function.parent(arguments))
-        is_old = any(node is not None and node.type == "cast_expression" for node in (function.parent(arguments), cast))
-        return is_old or (cast is not None and function.callee(cast) == "reinterpret_cast")
-    call = function.parent(arguments)
-    if arguments is None or call is None or arguments.type != "argument_list" or call.type != "call_expression":
-        return False
-    return arguments.named_child_count == 1 and _MACRO_NAME.fullmatch(function.callee(call)) is not None
-
-
-def _uses_all_between(function: Function, array: Variable, step: Growth) -> bool:
-    """Whether the function accesses as many of the elements in between as it leaves out, as of a record with five
-    numbers: then the sectors that one access fetches serve the next ones."""
-    if not isinstance(step, int) or abs(step) > SECTOR_ELEMENTS:
-        return False
-    cache = function.caches.setdefault("elements", {})
-    key = (array.name_node.id, step)
-    if key not in cache:
-        cache[key] = {
-            function.source(other)
-            for other in function.subscripts
-            if _global_array(function, other) is array and growth(function, _index(other)) == step
-        }
-    return 2 * len(cache[key]) >= abs(step)
 
 
 def _has_full_rows(function: Function, tile: Variable) -> bool:
@@ -441,7 +281,7 @@ def _is_runtime_value(function: Function, index: Variable) -> bool:
     if index.value is None or (index.is_const and function.constant(index.value) is not None):
         return False
     value = index.value
-    is_loaded = value.type == "subscript_expression" and _global_array(function, value) is not None
+    is_loaded = value.type == "subscript_expression" and global_array(function, value) is not None
     return is_loaded or (value.type != "call_expression" and may_depend_on_thread(function, value))
 
 
@@ -451,29 +291,6 @@ def _changed_in(function: Function, loop: Node) -> frozenset[str]:
     if loop.id not in cache:
         cache[loop.id] = function.written_in(loop) | function.declared_in(loop)
     return cache[loop.id]
-
-
-def _is_for_few_threads(function: Function, call: Node) -> bool:
-    """Whether a condition compares a thread's number with `==`, or asks for something else than the size."""
-    for parent in function.around(call):
-        if parent.type == "if_statement":
-            condition = parent.child_by_field_id(fields.CONDITION)
-            text = "" if condition is None else function.source(condition)
-            comparison = condition.named_children[0] if condition is not None and condition.named_children else None
-            is_bound = comparison is not None and function.operator(comparison) in ("<", "<=")
-            if "==" in text or "!" in text or not is_bound:
-                return True
-    return call.start_byte >= _first_way_out(function)
-
-
-def _first_way_out(function: Function) -> int:
-    """Where the first branch ends that asks for something with ``!=`` and returns; behind the body without one."""
-    cache = function.caches.setdefault("way out", {})
-    if not cache:
-        texts = ((node, function.source(node)) for node in function.branches)
-        ends = (node.end_byte for node, text in texts if "return" in text and "!=" in text)
-        cache[0] = min(ends, default=function.body.end_byte + 1)
-    return cache[0]
 
 
 def _narrow_product(function: Function, value: Node) -> Node | None:
@@ -494,9 +311,17 @@ def _narrow_product(function: Function, value: Node) -> Node | None:
     return None
 
 
+def _first_factor(product: Node) -> Node | None:
+    """The first factor of ``a * b * c``: products are computed from the left."""
+    left = product.child_by_field_id(fields.LEFT)
+    while left is not None and left.type == "binary_expression":
+        left = left.child_by_field_id(fields.LEFT)
+    return left
+
+
 def _is_narrow_index_product(function: Function, product: Node) -> bool:
     names = function.names_in(product)
-    if names.isdisjoint(_INDEX_SOURCES) or names & {"size_t"}:
+    if "size_t" in names or ("gridDim" not in names and names.isdisjoint(block_names(function))):
         return False
     known = THREAD_SOURCES | BLOCK_SOURCES | {"blockDim", "gridDim", "x", "y", "z"}
     for name in names - known:

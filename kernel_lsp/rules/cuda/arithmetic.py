@@ -1,4 +1,4 @@
-"""KL220 to KL229: arithmetic that is slower or less exact than it looks."""
+"""KL222 to KL226: arithmetic that is slower or less exact than it looks."""
 
 from __future__ import annotations
 
@@ -12,100 +12,15 @@ from kernel_lsp.rules.cuda.declare import HINT, INFORMATION, LOOP_WORDS, WARNING
 from kernel_lsp.rules.cuda.model import Function
 from kernel_lsp.rules.finding import QuickFix
 from kernel_lsp.rules.rule import Hit
-from kernel_lsp.rules.words import words
 
 _DOUBLE_LITERAL = re.compile(r"(?:\d[\d']*\.[\d']*|\.\d[\d']*|\d[\d']*(?=[eE]))(?:[eE][+-]?\d+)?")
 _SINGLE_LITERAL = re.compile(r"((?:\d[\d']*\.[\d']*|\.\d[\d']*|\d[\d']*(?=[eE]))(?:[eE][+-]?\d+)?)[fF]")
-MAX_FLOAT = 3.4028235e38
-MIN_NORMAL_FLOAT = 1.1754944e-38
-_FLOAT_WORDS = re.compile(r"\b(?:float[234]?|half2?|__half2?|__nv_bfloat162?)\b")
-_DOUBLE_WORDS = re.compile(r"\bdouble[234]?\b")
 _POWERS = frozenset(f"{prefix}{name}" for prefix in ("", "std::") for name in ("powf", "pow", "__powf"))
-_DOUBLE_FUNCTIONS = words(
-    """
-    exp exp2 expm1 log log2 log10 log1p sqrt rsqrt cbrt pow sin cos tan sinh cosh tanh erf erfc fabs floor
-    ceil round fmod atan atan2 hypot fma fmax fmin copysign
-    """
-)
-_RENAMED = {"max": "fmaxf", "min": "fminf", "abs": "fabsf"}
 _FAST_FUNCTIONS = {
     "__expf": "expf", "__exp10f": "exp10f", "__logf": "logf", "__log2f": "log2f", "__log10f": "log10f",
     "__sinf": "sinf", "__cosf": "cosf", "__tanf": "tanf", "__powf": "powf", "__fdividef": "a division",
 }  # fmt: skip
 _HALF_TYPES = frozenset(("half", "__half", "__nv_bfloat16", "nv_bfloat16"))
-
-
-@declare(
-    "KL220",
-    "double-literal",
-    WARNING,
-    on="device",
-    needs=("float half bfloat16",),
-    summary="A double literal makes float arithmetic double",
-    why="""
-    `x * 0.5` converts x to double, multiplies in double precision at 1/2 to 1/64 of the speed, and converts back.
-    Write `0.5f`.
-    """,
-    bad="""
-    __global__ void halve(float* __restrict__ x, int n) {
-        int i = blockIdx.x * blockDim.x + threadIdx.x;
-        if (i < n) x[i] = x[i] * 0.5;
-    }
-    """,
-    good="""
-    __global__ void halve(float* __restrict__ x, int n) {
-        int i = blockIdx.x * blockDim.x + threadIdx.x;
-        if (i < n) x[i] = x[i] * 0.5f;
-    }
-    """,
-)
-def double_literal(function: Function) -> Iterator[Hit]:
-    if not _is_float_code(function):
-        return
-    file = function.file
-    for number in function.doubles:
-        text = function.source(number)
-        if _DOUBLE_LITERAL.fullmatch(text) and _promotes(function, number):
-            fixes = (rewrite(file, number, f"{text}f"),) if _fits_float(text) else ()
-            yield hit(file, number, f"`{text}` is a double: the arithmetic around it is too", *fixes)
-
-
-@declare(
-    "KL221",
-    "double-function",
-    WARNING,
-    on="device",
-    needs=("float half bfloat16",),
-    summary="A function of floats is called with a double literal",
-    why="""
-    With one double argument the overload for doubles is chosen: `pow(x, 2.0)` or `max(x, 0.0)` run in double precision,
-    or do not compile, for lack of a best overload. Call the float function with float literals.
-    """,
-    bad="""
-    __global__ void relu(float* __restrict__ x, int n) {
-        int i = blockIdx.x * blockDim.x + threadIdx.x;
-        if (i < n) x[i] = max(x[i], 0.0);
-    }
-    """,
-    good="""
-    __global__ void relu(float* __restrict__ x, int n) {
-        int i = blockIdx.x * blockDim.x + threadIdx.x;
-        if (i < n) x[i] = fmaxf(x[i], 0.0f);
-    }
-    """,
-)
-def double_function(function: Function) -> Iterator[Hit]:
-    if not _is_float_code(function):
-        return
-    file = function.file
-    for call in function.calls:
-        name = function.callee(call).removeprefix("std::")
-        if name not in _DOUBLE_FUNCTIONS and name not in _RENAMED:
-            continue
-        literals = [a for a in function.arguments(call) if _is_double_literal(function, a)]
-        if literals and len(literals) < len(function.arguments(call)):
-            new_name = _RENAMED.get(name, f"{name}f")
-            yield hit(file, call, f"this is `{name}` of doubles", *_float_call_fix(function, call, new_name, literals))
 
 
 @declare(
@@ -245,16 +160,10 @@ def fast_math(function: Function) -> Iterator[Hit]:
     """,
 )
 def division_in_loop(function: Function) -> Iterator[Hit]:
-    file = function.file
     for node in function.quotients:
-        operator = function.operator(node)
-        divisor = function.variable(node.child_by_field_id(fields.RIGHT))
-        dividend = function.variable(node.child_by_field_id(fields.LEFT))
-        if divisor is None or not divisor.is_integer or function.constant(divisor.name_node) is not None:
-            continue
-        are_integers = operator == "%" or (dividend is not None and dividend.is_integer)
-        if are_integers and not _is_declared_constant(function, divisor.value) and _in_loop_body(function, node):
-            yield hit(file, node, f"`{operator}` by a variable takes 20 instructions and more, in each round")
+        if _divides_at_run_time(function, node) and _in_loop_body(function, node):
+            message = f"`{function.operator(node)}` by a variable takes 20 instructions and more, in each round"
+            yield hit(function.file, node, message)
 
 
 @declare(
@@ -299,82 +208,7 @@ def half_accumulator(function: Function) -> Iterator[Hit]:
             yield hit(file, write, f"`{variable.name}` loses what it adds as it grows: accumulate in float")
 
 
-# --- below: doubles among floats
-
-
-def _is_float_code(function: Function) -> bool:
-    """Device code with a double literal, perhaps, that speaks of floats, never of doubles, and is no template over
-    types."""
-    if not function.doubles or not function.is_on_device or function.is_template_of_types:
-        return False
-    text = function.text
-    is_double = "double" in text and _DOUBLE_WORDS.search(text) is not None
-    return not is_double and _FLOAT_WORDS.search(text) is not None
-
-
-def _promotes(function: Function, number: Node) -> bool:
-    """Whether the literal makes an operation double: it stands in arithmetic with something that is no literal."""
-    node = number
-    for parent in function.around(number):
-        if parent.type in ("unary_expression", "parenthesized_expression"):
-            node = parent
-            continue
-        if parent.type == "binary_expression":
-            sides = (parent.child_by_field_id(fields.LEFT), parent.child_by_field_id(fields.RIGHT))
-            other = next((side for side in sides if side is not None and side.id != node.id), None)
-            if other is not None and not _is_constant_text(function.source(other)):
-                return True
-            node = parent
-            continue
-        if parent.type == "assignment_expression":
-            return function.operator(parent) in ("+=", "-=", "*=", "/=")
-        return parent.type == "conditional_expression" and _is_double_choice(function, parent, node)
-    return False
-
-
-def _is_double_choice(function: Function, choice: Node, node: Node) -> bool:
-    """``c ? x : 0.0`` with a float x."""
-    branches = (choice.child_by_field_id(fields.CONSEQUENCE), choice.child_by_field_id(fields.ALTERNATIVE))
-    others = [branch for branch in branches if branch is not None and branch.id != node.id]
-    return len(others) == 1 and not _is_constant_text(function.source(others[0]))
-
-
-def _is_constant_text(text: str) -> bool:
-    return re.search(r"[A-Za-z_]\w*", re.sub(r"\d[\w.']*(?:[eE][+-]?\d+)?[fFuUlL]*", "", text)) is None
-
-
-def _is_double_literal(function: Function, node: Node) -> bool:
-    return _DOUBLE_LITERAL.fullmatch(function.source(node).strip("()- ")) is not None
-
-
-def _fits_float(text: str) -> bool:
-    value = abs(float(text.replace("'", "")))
-    return value == 0 or MIN_NORMAL_FLOAT <= value <= MAX_FLOAT
-
-
-def _float_call_fix(function: Function, call: Node, new_name: str, literals: list[Node]) -> tuple[QuickFix, ...]:
-    callee = call.child_by_field_id(fields.FUNCTION)
-    texts = [function.source(node).strip("()- ") for node in literals]
-    if callee is None or not all(_fits_float(text) for text in texts):
-        return ()
-    edits = [function.file.parsed.replace(callee, new_name)]
-    for node in literals:
-        end = node.start_byte + len(function.source(node).rstrip(") ").encode())
-        edits.append(function.file.parsed.insert(end, "f"))
-    return (QuickFix(f"Use `{new_name}` and float literals", tuple(edits), _is_float_call(function, call)),)
-
-
-def _is_float_call(function: Function, call: Node) -> bool:
-    """Whether every argument that is no literal is a float for sure; of integers the double overload may be meant."""
-    names = [a for a in function.arguments(call) if not _is_double_literal(function, a)]
-    return all(_is_float_value(function, node) for node in names)
-
-
-def _is_float_value(function: Function, node: Node) -> bool:
-    if node.type == "subscript_expression":
-        node = node.child_by_field_id(fields.ARGUMENT) or node
-    variable = function.variable(node)
-    return variable is not None and variable.element == "float"
+# --- below: constants
 
 
 def _small_exponent(text: str) -> int | None:
@@ -388,6 +222,21 @@ def _is_power_of_two(value: float) -> bool:
 
 
 # --- divisors and sums
+
+_SIZES_OF_LAUNCH = re.compile(r"(?:blockDim|gridDim)\s*\.\s*[xyz]")
+
+
+def _divides_at_run_time(function: Function, node: Node) -> bool:
+    """Whether it is an integer division by a variable or by a size of the launch, which the compiler does not know."""
+    right = node.child_by_field_id(fields.RIGHT)
+    dividend, divisor = function.variable(node.child_by_field_id(fields.LEFT)), function.variable(right)
+    are_integers = function.operator(node) == "%" or (dividend is not None and dividend.is_integer)
+    if right is None or not are_integers:
+        return False
+    if divisor is None:
+        return _SIZES_OF_LAUNCH.fullmatch(function.source(right)) is not None
+    is_known = function.constant(divisor.name_node) is not None or _is_declared_constant(function, divisor.value)
+    return divisor.is_integer and not is_known
 
 
 def _is_declared_constant(function: Function, value: Node | None) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from tree_sitter import Node
@@ -9,10 +10,18 @@ from tree_sitter import Node
 from kernel_lsp.rules.cuda import fields
 from kernel_lsp.rules.cuda.declare import BLOCK_WORDS, THREAD_WORDS, WARNING, declare, hit, is_barrier
 from kernel_lsp.rules.cuda.model import Function
-from kernel_lsp.rules.cuda.threads import block_names, may_depend_on_thread, thread_names
+from kernel_lsp.rules.cuda.threads import (
+    BLOCK_SOURCES,
+    THREAD_SOURCES,
+    block_names,
+    thread_names,
+    values_of,
+)
 from kernel_lsp.rules.finding import QuickFix, TextEdit
 from kernel_lsp.rules.rule import Hit
 
+_NUMBERS = re.compile(r"\b(threadIdx|blockIdx)\s*\.\s*([xyz])\b")
+_GROUP_NUMBERS = (THREAD_SOURCES | BLOCK_SOURCES) - {"threadIdx", "blockIdx"}
 _CLAMPS = ("min", "max", "assert", "__builtin_assume", "umin")
 
 
@@ -43,12 +52,13 @@ _CLAMPS = ("min", "max", "assert", "__builtin_assume", "umin")
     """,
 )
 def missing_bound_check(kernel: Function) -> Iterator[Hit]:
-    if kernel.file.promises_divisibility:
-        return
     file = kernel.file
-    if _has_any_check(kernel):
+    if file.promises_divisibility or _takes_no_size(kernel):
         return
-    access = next((node for node in kernel.subscripts if _is_global_access(kernel, node)), None)
+    unchecked = _unchecked_dims(kernel)
+    if not unchecked:
+        return
+    access = next((node for node in kernel.subscripts if _is_global_access(kernel, node, unchecked)), None)
     if access is not None:
         yield hit(file, access, "nothing checks this index against the size", *_bound_fix(kernel, access))
 
@@ -56,23 +66,69 @@ def missing_bound_check(kernel: Function) -> Iterator[Hit]:
 # --- below: what the rules ask
 
 
-def _is_global_access(kernel: Function, subscript: Node) -> bool:
-    """``p[i]`` of a pointer parameter, where i depends on block and thread."""
+def _takes_no_size(kernel: Function) -> bool:
+    """A size that is no parameter is a constant: the launch may fit it exactly."""
+    return bool(kernel.lambdas) or not any(parameter.is_integer for parameter in kernel.parameters)
+
+
+def _unchecked_dims(kernel: Function) -> frozenset[str]:
+    """Those of x, y and z along which block and thread number something that no condition and no clamp asks for."""
+    named = {dim for dim in "xyz" if f"threadIdx.{dim}" in kernel.text and f"blockIdx.{dim}" in kernel.text}
+    return frozenset(named - _checked_dims(kernel)) if named else frozenset()
+
+
+def _checked_dims(kernel: Function) -> set[str]:
+    """Those that a condition or clamp depends on, by any way; all where it asks a group of threads for its number."""
+    found, names = _numbers_in(kernel, [*kernel.conditions(), *_clamps(kernel)])
+    if not names.isdisjoint(_GROUP_NUMBERS):
+        return set("xyz")
+    return {dim for source, dim in found if source == "threadIdx"}
+
+
+def _clamps(kernel: Function) -> list[Node]:
+    is_clamped = any(kernel.is_mentioned(name) for name in _CLAMPS)
+    return [call for call in kernel.calls if kernel.callee(call) in _CLAMPS] if is_clamped else []
+
+
+def _is_global_access(kernel: Function, subscript: Node, dims: frozenset[str]) -> bool:
+    """``p[i]`` of a pointer parameter, where i numbers blocks and threads along one of the dims."""
     array = kernel.variable(subscript.child_by_field_id(fields.ARGUMENT))
     if array is None or array not in kernel.parameters or not array.is_pointer:
         return False
-    index = kernel.names_in(subscript.child_by_field_id(fields.INDICES))
-    return not index.isdisjoint(thread_names(kernel)) and not index.isdisjoint(block_names(kernel))
+    indices = subscript.child_by_field_id(fields.INDICES)
+    index = kernel.names_in(indices)
+    if indices is None or index.isdisjoint(thread_names(kernel)) or index.isdisjoint(block_names(kernel)):
+        return False
+    cache, meaning = kernel.caches.setdefault("global", {}), kernel.meaning(indices)
+    if meaning not in cache:
+        cache[meaning] = _has_number_along(kernel, indices, dims)
+    return cache[meaning]
 
 
-def _has_any_check(kernel: Function) -> bool:
-    """Whether any condition, clamp or helper function sees an index."""
-    if kernel.lambdas or not any(parameter.is_integer for parameter in kernel.parameters):
-        return True  # a size that is no parameter is a constant: the launch may fit it exactly
-    if any(may_depend_on_thread(kernel, condition) for condition in kernel.conditions()):
-        return True
-    is_clamped = any(kernel.is_mentioned(name) for name in _CLAMPS)
-    return is_clamped and any(kernel.callee(call) in _CLAMPS for call in kernel.calls)
+def _has_number_along(kernel: Function, index: Node, dims: frozenset[str]) -> bool:
+    """Whether the index, or a value that it is made of, depends on the block's and the thread's number along one of the
+    dims, and on no other."""
+    wanted = [{("threadIdx", dim), ("blockIdx", dim)} for dim in dims]
+    found, names = _numbers_in(kernel, [index])
+    if not any(pair <= found for pair in wanted):
+        return False
+    values = [[value for v in kernel.named(name) for value in values_of(v)] for name in names]
+    return any(_numbers_in(kernel, nodes)[0] in wanted for nodes in ([index], *filter(None, values)))
+
+
+def _numbers_in(kernel: Function, nodes: list[Node]) -> tuple[set[tuple[str, str]], set[str]]:
+    """The block's and the thread's numbers on which the values depend, by any way, as ``("blockIdx", "x")``, and all
+    names on that way."""
+    found: set[tuple[str, str]] = set()
+    seen: set[str] = set()
+    waiting = list(nodes)
+    while waiting:
+        node = waiting.pop()
+        found |= set(_NUMBERS.findall(kernel.source(node)))
+        for name in kernel.names_in(node) - seen:
+            seen.add(name)
+            waiting += [value for variable in kernel.named(name) for value in values_of(variable)]
+    return found, seen
 
 
 def _bound_fix(kernel: Function, access: Node) -> tuple[QuickFix, ...]:

@@ -12,16 +12,33 @@ from time import monotonic
 
 from tree_sitter import Node
 
-from kernel_lsp.rules.cuda import access, arithmetic, barriers, bounds, host, launches, shared, signature, warps
+from kernel_lsp.rules.cuda import (
+    access,
+    arithmetic,
+    atomics,
+    barriers,
+    bounds,
+    doubles,
+    host,
+    launches,
+    restrict,
+    shared,
+    signature,
+    strides,
+    warps,
+)
 from kernel_lsp.rules.cuda.facts import FileFacts, FunctionFacts, function_facts, has_launch_bounds, read_plan
 from kernel_lsp.rules.cuda.model import Function, read_function
 from kernel_lsp.rules.cuda.outline import CudaFile, Definition, read_outline
 from kernel_lsp.rules.cuda.parsing import ParsedCuda, parse
+from kernel_lsp.rules.cuda.repeated import RepeatedArgument
 from kernel_lsp.rules.finding import RuleFinding, in_order
 from kernel_lsp.rules.pausing import uncollected
 from kernel_lsp.rules.rule import Check, checks_in
 
-FUNCTION_CHECKS = checks_in(bounds, barriers, warps, shared, access, arithmetic, signature, host)
+FUNCTION_CHECKS = checks_in(
+    bounds, barriers, warps, shared, strides, access, atomics, doubles, arithmetic, signature, restrict, host
+)
 FILE_CHECKS = checks_in(launches)
 _CHECKS_ON = {
     "kernel": tuple(check for check in FUNCTION_CHECKS if check.on != "host"),
@@ -148,8 +165,14 @@ class _Reading:
             outer.has_error,
             definition.is_conditionally_compiled,
             has_launch_bounds(self.file, node, node.start_byte),
+            self.repeated(definition),
             *self.visible,
         )
+
+    def repeated(self, definition: Definition) -> tuple[RepeatedArgument, ...]:
+        """What launches of the kernel pass twice."""
+        known, name = self.file.repeated_arguments, definition.plain_name if self.file.repeated_arguments else None
+        return () if name is None else known.get(self.file.source(name), ())
 
     def first_facts(self, definition: Definition, key: tuple, first_line: int) -> Facts:
         """The facts of a function that was never seen: those of another with as long a name, if only the digits in the

@@ -185,11 +185,36 @@ def _block_of(function: Function, node: Node | None, depth: int = 0) -> Block | 
     if variable is not None and variable.element == "dim3":
         is_changed = bool(variable.writes) or f"{variable.name}." in function.source(function.body)
         return None if is_changed else _block_of(function, variable.value, depth + 1)
+    if variable is None and node.type == "identifier" and function.constant(node) is None:
+        return _block_of_declared(function, node)
     if node.type == "call_expression" and function.callee(node) == "dim3":
         return _block_of_sizes(function, function.arguments(node))
     if node.type in ("argument_list", "initializer_list"):
         return _block_of_sizes(function, node.named_children)
     return _block_of_sizes(function, [node])
+
+
+def _block_of_declared(function: Function, name: Node) -> Block | None:
+    """That of ``dim3 block(X, Y);``, which a grammar without names takes for the declaration of a function."""
+    for declaration in function.declarations:
+        declarator = declaration.child_by_field_id(fields.DECLARATOR)
+        type_node = declaration.child_by_field_id(fields.TYPE)
+        if declarator is None or declarator.type != "function_declarator" or type_node is None:
+            continue
+        declared, sizes = (declarator.child_by_field_id(f) for f in (fields.DECLARATOR, fields.PARAMETERS))
+        is_it = declared is not None and function.source(declared) == function.source(name)
+        if is_it and sizes is not None and function.source(type_node) == "dim3":
+            known = [_size_of_name(function, function.source(size)) for size in sizes.named_children]
+            x, y, z = (*known, 1, 1, 1)[:3]
+            return None if x is None or y is None or z is None else (x, y, z)
+    return None
+
+
+def _size_of_name(function: Function, text: str) -> int | None:
+    variables = function.named(text)
+    if not variables:
+        return function.file.constants.get(text)
+    return function.constant(variables[0].value) if len(variables) == 1 and not variables[0].writes else None
 
 
 def _block_of_sizes(function: Function, nodes: list[Node]) -> Block | None:

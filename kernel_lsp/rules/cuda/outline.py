@@ -12,6 +12,7 @@ from tree_sitter import Node
 from kernel_lsp.rules.cuda import fields
 from kernel_lsp.rules.cuda.constants import applied, integer_literal
 from kernel_lsp.rules.cuda.parsing import ParsedCuda
+from kernel_lsp.rules.cuda.repeated import RepeatedArgument, repeated_arguments
 from kernel_lsp.rules.cuda.type_text import IDENTIFIER, type_bytes
 from kernel_lsp.rules.once import once
 from kernel_lsp.rules.words import words
@@ -107,6 +108,11 @@ class CudaFile:
         found = [match.start() for match in _POINT.finditer(data)]
         exponents = [match.start() for match in _EXPONENT.finditer(data)]
         return sorted(found + exponents) if exponents else found
+
+    @once
+    def repeated_arguments(self) -> dict[str, tuple[RepeatedArgument, ...]]:
+        """By kernel: what its launches pass twice."""
+        return repeated_arguments(self.parsed.text)
 
     @once
     def promises_divisibility(self) -> bool:

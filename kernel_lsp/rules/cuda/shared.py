@@ -10,7 +10,8 @@ from kernel_lsp.rules.cuda import fields
 from kernel_lsp.rules.cuda.declare import ERROR, LOOP_WORDS, THREAD_WORDS, WARNING, declare, hit, is_barrier
 from kernel_lsp.rules.cuda.model import Function
 from kernel_lsp.rules.cuda.nodes import LOOPS, within
-from kernel_lsp.rules.cuda.threads import depends_on_thread, may_depend_on_thread
+from kernel_lsp.rules.cuda.pointers import index_of
+from kernel_lsp.rules.cuda.threads import depends_on_thread, growth, may_depend_on_thread
 from kernel_lsp.rules.cuda.variables import Variable
 from kernel_lsp.rules.rule import Hit
 from kernel_lsp.rules.words import words
@@ -59,13 +60,14 @@ _HARMLESS_CALLS = words(
     """,
 )
 def missing_barrier(function: Function) -> Iterator[Hit]:
-    file = function.file
+    if _launches_one_warp(function):
+        return
     for write in function.assignments:
         array = _shared_target(function, write)
-        if array is not None and not _launches_one_warp(function):
-            read = _read_without_barrier(function, write, array)
-            if read is not None:
-                yield hit(file, read, "another thread writes this element above: `__syncthreads()` is missing")
+        read = _broadcast_read(function, write) if array is None else _read_without_barrier(function, write, array)
+        if read is not None:
+            message = "another thread writes this element above: `__syncthreads()` is missing"
+            yield hit(function.file, read, message)
 
 
 @declare(
@@ -73,12 +75,12 @@ def missing_barrier(function: Function) -> Iterator[Hit]:
     "missing-barrier-in-loop",
     WARNING,
     on="kernel",
-    needs=("__shared__", THREAD_WORDS, _BARRIER_WORDS, LOOP_WORDS),
+    needs=("__shared__", THREAD_WORDS, LOOP_WORDS),
     summary="A loop writes shared memory again while other threads may still read it",
     why="""
     One barrier between writing a tile and reading it is not enough in a loop: a fast thread begins the next round, and
     writes the tile that a slow one still reads. A second barrier at the end of the body, or two tiles in turn, is
-    needed.
+    needed. A reduction that adds the elements of other threads needs one barrier in each round.
     """,
     bad="""
     __global__ void sum_tiles(const float* __restrict__ x, float* __restrict__ out, int n) {
@@ -112,6 +114,11 @@ def missing_barrier_in_loop(function: Function) -> Iterator[Hit]:
         write = _unprotected_write(function, loop)
         if write is not None:
             yield hit(file, write, "in the next round this overwrites what others may still read: add a barrier")
+            continue
+        write = _unordered_step(function, loop)
+        if write is not None:
+            message = "each round reads what other threads wrote in the one before: `__syncthreads()` is missing"
+            yield hit(file, write, message)
 
 
 # --- below: what the rules ask
@@ -226,3 +233,94 @@ def _unprotected_write(function: Function, loop: Node) -> Node | None:
         if any(_shared_array(function, r) is array and function.source(r) != written for r in reads):
             return write
     return None
+
+
+def _unordered_step(function: Function, loop: Node) -> Node | None:
+    """``data[t] += data[t + s]`` in a loop that nothing orders: a round reads what others wrote in the one before."""
+    body = loop.child_by_field_id(fields.BODY)
+    if body is None or any(not _is_harmless(function, call) for call in within(function.calls, body)):
+        return None
+    for write in within(function.assignments, body):
+        array, left = _shared_target(function, write), write.child_by_field_id(fields.LEFT)
+        if (
+            array is None
+            or left is None
+            or function.loop_around(write) != loop
+            or growth(function, index_of(left)) != 1
+        ):
+            continue
+        if any(_is_of_a_neighbour(function, read, left, array) for read in within(function.subscripts, write)):
+            return write
+    return None
+
+
+def _is_of_a_neighbour(function: Function, read: Node, own: Node, array: Variable) -> bool:
+    """Whether it is another element of the same array than the thread's own, for each thread another one."""
+    is_other = _shared_array(function, read) is array and function.source(read) != function.source(own)
+    return is_other and growth(function, index_of(read)) == 1
+
+
+# --- what one thread writes for all
+
+
+def _broadcast_read(function: Function, write: Node) -> Node | None:
+    """``if (threadIdx.x == 0) mean = ...;`` and then ``x - mean``, with no barrier in between: the read."""
+    left = write.child_by_field_id(fields.LEFT)
+    array = None if left is None else _shared_one(function, left)
+    branch = next(function.branches_around(write), None)
+    if array is None or left is None or branch is None or not _is_for_one(function, branch):
+        return None
+    following: Node | None = branch
+    for _ in range(MAX_STATEMENTS):
+        following = following.next_named_sibling if following is not None else None
+        if following is None or any(not _is_harmless(function, c) for c in within(function.calls, following)):
+            return None
+        read = _mention(function, following, left) if array.is_array else _use(function, following, array)
+        if read is not None:
+            return None if _is_set(function, read) else read
+    return None
+
+
+def _shared_one(function: Function, target: Node) -> Variable | None:
+    """The shared variable, or array, of which an assignment sets one element for all threads."""
+    if not function.file.parsed.data.startswith(function.shared_names, target.start_byte):
+        return None
+    variable = function.variable(target) if target.type == "identifier" else _shared_array(function, target)
+    is_one = variable is not None and variable.is_shared and "volatile" not in variable.words
+    return variable if is_one and not may_depend_on_thread(function, target) else None
+
+
+def _is_for_one(function: Function, branch: Node) -> bool:
+    """``if (threadIdx.x == 0)`` without an `else`."""
+    condition = branch.child_by_field_id(fields.CONDITION)
+    is_plain = branch.type == "if_statement" and branch.child_by_field_id(fields.ALTERNATIVE) is None
+    if not is_plain or condition is None or not depends_on_thread(function, condition):
+        return False
+    text = function.source(condition)
+    return "==" in text and "||" not in text and not within(function.subscripts, condition)
+
+
+def _mention(function: Function, statement: Node, element: Node) -> Node | None:
+    """The same element in a statement."""
+    text = function.source(element)
+    return next((s for s in within(function.subscripts, statement) if function.source(s) == text), None)
+
+
+def _use(function: Function, statement: Node, variable: Variable) -> Node | None:
+    """The first mention of the variable in a statement."""
+    length = len(variable.name.encode())
+    for start in function.mentions(variable.name):
+        if statement.start_byte <= start < statement.end_byte:
+            node = function.body.descendant_for_byte_range(start, start + length)
+            if node is not None and function.variable(node) is variable:
+                return node
+    return None
+
+
+def _is_set(function: Function, node: Node) -> bool:
+    """Whether the first that happens to it is that it is set again, or that it is asked for by the thread that did."""
+    parent = function.parent(node)
+    left = None if parent is None else parent.child_by_field_id(fields.LEFT)
+    is_target = left is not None and parent is not None and left.id == node.id
+    is_own = any(_is_for_one(function, b) for b in function.branches_around(node) if b.type == "if_statement")
+    return is_own or (is_target and parent is not None and parent.type == "assignment_expression")

@@ -1,9 +1,8 @@
-"""KL240 to KL249: what a kernel declares, and calls that do not belong in one."""
+"""KL241 to KL245: what a kernel declares, and calls that do not belong in one."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
 from operator import attrgetter
 
 from tree_sitter import Node
@@ -11,51 +10,10 @@ from tree_sitter import Node
 from kernel_lsp.rules.cuda import fields
 from kernel_lsp.rules.cuda.declare import HINT, INFORMATION, WARNING, declare, hit
 from kernel_lsp.rules.cuda.model import Function
-from kernel_lsp.rules.cuda.outline import CudaFile as File
 from kernel_lsp.rules.cuda.variables import Variable
 from kernel_lsp.rules.finding import QuickFix
 from kernel_lsp.rules.rule import Hit
 from kernel_lsp.rules.words import words
-
-_RESTRICT = ("__restrict__", "__restrict", "restrict")
-
-
-@declare(
-    "KL240",
-    "missing-restrict",
-    INFORMATION,
-    on="kernel",
-    needs=("*",),
-    summary="Pointers of a kernel without `__restrict__`",
-    why="""
-    Without it the compiler must assume that a store through one pointer changes what another one reads: it loads
-    values again, and cannot use the read-only cache. Say `__restrict__` when the tensors do not overlap.
-    """,
-    bad="""
-    __global__ void add(const float* x, const float* y, float* out, int n) {
-        int i = blockIdx.x * blockDim.x + threadIdx.x;
-        if (i < n) out[i] = x[i] + y[i];
-    }
-    """,
-    good="""
-    __global__ void add(const float* __restrict__ x, const float* __restrict__ y, float* __restrict__ out, int n) {
-        int i = blockIdx.x * blockDim.x + threadIdx.x;
-        if (i < n) out[i] = x[i] + y[i];
-    }
-    """,
-)
-def missing_restrict(kernel: Function) -> Iterator[Hit]:
-    file = kernel.file
-    pointers = [p for p in kernel.parameters if p.is_pointer and not p.is_reference]
-    bare = [p for p in pointers if not _is_restricted(file, p) and _has_star(file, p)]
-    writes = any(not p.is_const for p in pointers)
-    # One that is written, beside restricted ones, overlaps with none of them. One that is read also gets its own loads.
-    may_gain = len(bare) >= 2 or any(p.is_const for p in bare)
-    if may_gain and len(pointers) >= 2 and writes and not _aliases_on_purpose(kernel):
-        edits = tuple(file.parsed.insert(p.name_node.start_byte, _spaced_restrict(file, p)) for p in bare)
-        fix = QuickFix("Add `__restrict__` to all of them, if they do not overlap", edits, False)
-        names = ", ".join(p.name for p in bare)
-        yield hit(file, bare[0].declaration, f"the compiler must assume that these overlap: {names}", fix)
 
 
 @declare(
@@ -223,36 +181,6 @@ def sizeof_pointer(function: Function) -> Iterator[Hit]:
 
 
 # --- below: pointers
-
-
-def _is_restricted(file: File, parameter: Variable) -> bool:
-    text = file.source(parameter.declaration)
-    return any(word in text for word in _RESTRICT)
-
-
-def _has_star(file: File, parameter: Variable) -> bool:
-    return "*" in file.source(parameter.declaration)
-
-
-def _spaced_restrict(file: File, parameter: Variable) -> str:
-    before = file.parsed.data[parameter.name_node.start_byte - 1 : parameter.name_node.start_byte]
-    return "__restrict__ " if before == b" " else " __restrict__ "
-
-
-def _aliases_on_purpose(kernel: Function) -> bool:
-    """Where the text says so, or where one pointer becomes another, as two buffers that change places do."""
-    return (
-        "in place" in kernel.head or "alias" in kernel.head or any(map(partial(_renames, kernel), kernel.assignments))
-    )
-
-
-def _renames(kernel: Function, assignment: Node) -> bool:
-    """``a = b`` of pointers, the first of them a parameter."""
-    left = kernel.variable(assignment.child_by_field_id(fields.LEFT))
-    right = kernel.variable(assignment.child_by_field_id(fields.RIGHT))
-    if left is None or right is None or kernel.operator(assignment) != "=":
-        return False
-    return left in kernel.parameters and left.is_pointer and right.is_pointer
 
 
 def _is_only_read(kernel: Function, parameter: Variable) -> bool:

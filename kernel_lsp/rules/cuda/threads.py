@@ -71,6 +71,18 @@ def growth(function: Function, node: Node | None, depth: int = 0) -> Growth:
     return known
 
 
+def summed(left: Growth, right: Growth, operator: str) -> Growth:
+    """By how much a sum, or a difference, grows."""
+    if left == 0 and right == 0:
+        return 0
+    if Stride.UNKNOWN in (left, right):
+        return Stride.UNKNOWN
+    if isinstance(left, int) and isinstance(right, int):
+        return left + right if operator == "+" else left - right
+    both = isinstance(left, Stride) and isinstance(right, Stride)
+    return Stride.UNKNOWN if both else Stride.VARIABLE
+
+
 # --- below: names
 
 
@@ -97,7 +109,7 @@ def _reach_for_sure(name: str, values: _Values, reached: set[str]) -> bool:
         return False
     function, alone = values.function, values.alone
     if alone is not None:
-        is_reached = not _has_hiding_call(function, alone)
+        is_reached = not has_hiding_call(function, alone)
     else:
         is_reached = all(_is_made_of(function, nodes, reached) for nodes in values.of_each)
     if is_reached:
@@ -177,12 +189,13 @@ def _values(function: Function) -> dict[str, _Values]:
 
 def _given_values(function: Function) -> Iterator[tuple[str, _Values]]:
     for name, variables in function.variables.items():
-        of_each = [_values_of(variable) for variable in variables]
+        of_each = [values_of(variable) for variable in variables]
         if any(of_each):
             yield name, _Values(function, of_each)
 
 
-def _values_of(variable: Variable) -> list[Node]:
+def values_of(variable: Variable) -> list[Node]:
+    """The nodes of what a variable starts with and is set to."""
     nodes = [] if variable.value is None else [variable.value]
     if variable.writes:
         nodes += filter(None, [write.child_by_field_id(fields.RIGHT) for write in variable.writes])
@@ -192,10 +205,11 @@ def _values_of(variable: Variable) -> list[Node]:
 def _mentions(function: Function, node: Node | None, names: frozenset[str] | set[str]) -> bool:
     if node is None or function.names_in(node).isdisjoint(names):
         return False
-    return not _has_hiding_call(function, node)
+    return not has_hiding_call(function, node)
 
 
-def _has_hiding_call(function: Function, node: Node) -> bool:
+def has_hiding_call(function: Function, node: Node) -> bool:
+    """Whether a call in it may give all threads the same, or give what the text does not say."""
     known = function.caches.setdefault("hiding", {})
     hides = known.get(node.id)
     if hides is None:
@@ -296,7 +310,7 @@ def _binary_growth(function: Function, node: Node, depth: int) -> Growth:
     if Stride.UNKNOWN in (left, right):
         return Stride.UNKNOWN
     if operator in ("+", "-"):
-        return _sum(left, right, operator)
+        return summed(left, right, operator)
     if operator == "*" and 0 in (left, right):
         factor = function.constant(right_node if right == 0 else left_node)
         return _product(left if right == 0 else right, factor)
@@ -308,13 +322,6 @@ def _binary_growth(function: Function, node: Node, depth: int) -> Growth:
         lanes = None if modulus is None else modulus + (operator == "&")
         return 1 if lanes is not None and lanes > 0 and lanes % WARP == 0 else Stride.UNKNOWN
     return Stride.UNKNOWN
-
-
-def _sum(left: Growth, right: Growth, operator: str) -> Growth:
-    if isinstance(left, int) and isinstance(right, int):
-        return left + right if operator == "+" else left - right
-    both = isinstance(left, Stride) and isinstance(right, Stride)
-    return Stride.UNKNOWN if both else Stride.VARIABLE
 
 
 def _product(value: Growth, factor: int | None) -> Growth:

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from kernel_lsp.rules.pytorch.kinds import POINTWISE_FUNCTIONS, POINTWISE_MODULES
+from kernel_lsp.rules.pytorch.kinds import POINTWISE_FUNCTIONS, POINTWISE_MODULES, Kind
 from kernel_lsp.rules.pytorch.scopes import Scope
 
 
@@ -72,13 +72,31 @@ def _chain_at(root: ast.expr, scope: Scope) -> Chain | None:
             inner = _pointwise_operands(tensor, scope)
             if inner:
                 waiting.append(inner)
-            elif scope.is_tensor(tensor):
+            elif scope.is_tensor(tensor) or _may_be_tensor(tensor, scope):
                 leaves.add(_code(tensor, scope))
         n_inner = len(waiting) + 1 - n_inner
         chain.n_operations += 1
         chain.n_moved += 1 + n_inner + len(leaves)
         chain.inputs |= leaves
     return chain
+
+
+def _may_be_tensor(node: ast.expr, scope: Scope) -> bool:
+    """A name, or arithmetic with one, of which the text does not say what it is. It counts as a tensor that both ways
+    of computing move."""
+    if isinstance(node, ast.BinOp) and scope.kind(node) is Kind.OTHER:
+        return _may_be_tensor(node.left, scope) or _may_be_tensor(node.right, scope)
+    if not isinstance(node, ast.Name) or scope.kind(node) is not Kind.OTHER:
+        return False
+    if node.id in scope.assigned:
+        return not all(isinstance(value, ast.Constant) for value in scope.assigned[node.id])
+    arguments = getattr(scope.node, "args", None)
+    declared = () if arguments is None else (*arguments.posonlyargs, *arguments.args)[: _n_without_default(arguments)]
+    return any(each.arg == node.id and each.annotation is None for each in declared)
+
+
+def _n_without_default(arguments: ast.arguments) -> int:
+    return len(arguments.posonlyargs) + len(arguments.args) - len(arguments.defaults)
 
 
 def _code(tensor: ast.expr, scope: Scope) -> str:

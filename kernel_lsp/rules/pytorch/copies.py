@@ -13,7 +13,7 @@ from kernel_lsp.rules.pytorch.scopes import Scope, same
 from kernel_lsp.rules.rule import Hit
 
 _SAME_AGAIN = ("contiguous", "detach", "cpu", "cuda", "clone", *CASTS)
-_FLOATING_CASTS = ("float", "half", "bfloat16", "double")
+_FLOATING_DTYPES = ("float32", "float16", "bfloat16", "float64")
 """Casts to integers truncate, which is often meant."""
 _TRANSPOSING = ("permute", "transpose", "t", "movedim", "swapaxes", "mT", "T")
 
@@ -193,7 +193,7 @@ def contiguous_view(scope: Scope) -> Iterator[Hit]:
     "KL119",
     "cast-there-and-back",
     INFORMATION,
-    needs=("float half bfloat16 double",),
+    needs=("float half bfloat16 double float16 float32 float64",),
     summary="A tensor is cast and cast again, with nothing in between",
     why="""
     Two kernels, and the value is rounded to the narrower dtype on the way. If the rounding is meant, say so in a
@@ -215,12 +215,12 @@ def contiguous_view(scope: Scope) -> Iterator[Hit]:
 def cast_there_and_back(scope: Scope) -> Iterator[Hit]:
     for call in scope.calls:
         inner = _receiver(call)
-        if not isinstance(inner, ast.Call) or not isinstance(call.func, ast.Attribute):
+        outer_dtype = _cast_dtype(call, scope)
+        if outer_dtype not in _FLOATING_DTYPES or not isinstance(inner, ast.Call) or not scope.is_tensor(inner):
             continue
-        outer_name, inner_name = call.func.attr, getattr(inner.func, "attr", "")
-        both = outer_name in _FLOATING_CASTS and inner_name in _FLOATING_CASTS and outer_name != inner_name
-        if both and scope.is_tensor(inner) and not inner.args and not call.args:
-            yield hit(scope, call, f"`.{inner_name}()` is undone by `.{outer_name}()` at once: cast once")
+        inner_dtype = _cast_dtype(inner, scope)
+        if inner_dtype in _FLOATING_DTYPES and inner_dtype != outer_dtype:
+            yield hit(scope, call, f"cast to {inner_dtype}, and at once to {outer_dtype}: cast once")
 
 
 # --- below: what the rules ask

@@ -180,13 +180,16 @@ def _new_dim(node: ast.expr, scope: Scope) -> int | None:
             return 0
         case ast.Call(func=ast.Attribute(value=value, attr="unsqueeze"), args=[ast.Constant(value=int(dim))]):
             return dim if scope.is_tensor(value) and dim >= 0 else None
+        case ast.Call(func=ast.Attribute(value=value, attr="expand" | "expand_as" | "broadcast_to")):
+            return _new_dim(value, scope)
     return None
 
 
 def _is_read_besides(name: str, loop: ast.stmt, call: ast.Call) -> bool:
     """Whether the loop needs the value so far, as a model needs the tokens that it wrote."""
     reads = [n for n in ast.walk(loop) if isinstance(n, ast.Name) and n.id == name and isinstance(n.ctx, ast.Load)]
-    own = sum(isinstance(node, ast.Name) and node.id == name for node in ast.walk(call))
+    parts = getattr(call.args[0], "elts", ())
+    own = sum(isinstance(part, ast.Name) and part.id == name for part in parts)
     return len(reads) > own
 
 

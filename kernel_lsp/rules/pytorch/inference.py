@@ -331,6 +331,7 @@ class _Reader:
         return Kind.TENSORS if kinds and TENSOR_KINDS.issuperset(kinds) else Kind.OTHER
 
     def read_comprehension(self, node: ast.ListComp | ast.GeneratorExp | ast.SetComp) -> Kind:
+        self.scope.comprehensions.append(node)
         for generator in node.generators:
             self.read_target(generator.target, generator.iter, self.value(generator.iter))
             for condition in generator.ifs:

@@ -1,99 +1,26 @@
-"""KL120 to KL129: what a forward allocates, copies to the device or builds anew."""
+"""KL122 to KL125 and KL127: what a forward allocates or builds anew."""
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
 
-from kernel_lsp.rules.finding import QuickFix, TextEdit, TextRange
+from kernel_lsp.rules.finding import QuickFix
 from kernel_lsp.rules.pytorch.declare import CALLED, ERROR, INFORMATION, WARNING, declare, hit
-from kernel_lsp.rules.pytorch.kinds import TENSOR_KINDS
+from kernel_lsp.rules.pytorch.devices import is_moved
+from kernel_lsp.rules.pytorch.kinds import Kind
 from kernel_lsp.rules.pytorch.scopes import Scope, keyword
 from kernel_lsp.rules.rule import Hit
 from kernel_lsp.rules.words import words
 
-_CREATORS = words(
-    """
-    zeros ones empty full arange eye linspace logspace rand randn randint randperm tril_indices triu_indices
-    """
-)
+_FILLERS = words("ones full arange eye linspace logspace tril_indices triu_indices hann_window hamming_window")
+"""They fill a tensor with numbers that only their arguments decide. One of zeros is often a start that is written."""
+_NUMBERS = ("size", "start", "end", "step", "steps", "n", "m", "fill_value", "row", "col", "offset", "window_length")
+"""Names of arguments that decide about sizes and numbers."""
+_MAX_DEFINITIONS = 10
+"""Names that are followed to what they stand for; names that stand for each other end there."""
 _VIEWS = ("expand", "expand_as", "broadcast_to")
 _NOT_LAYERS = ("functional", "init", "utils", "Parameter", "ParameterList", "Module", "Identity")
-
-
-@declare(
-    "KL120",
-    "allocation-without-device",
-    WARNING,
-    on="forward",
-    needs=(" ".join(sorted(_CREATORS)),),
-    summary="A forward creates a tensor without saying on which device",
-    why="""
-    Without `device=` the tensor is made on the CPU: with a model on a GPU the next operation fails, or each forward
-    copies it over and waits. Say `device=x.device`, or use `x.new_zeros(...)`, `torch.zeros_like(x)`.
-    """,
-    bad="""
-    import torch
-
-    def positions(x: torch.Tensor) -> torch.Tensor:
-        return x + torch.arange(x.shape[1])
-    """,
-    good="""
-    import torch
-
-    def positions(x: torch.Tensor) -> torch.Tensor:
-        return x + torch.arange(x.shape[1], device=x.device)
-    """,
-)
-def allocation_without_device(scope: Scope) -> Iterator[Hit]:
-    for call in scope.calls:
-        name = scope.dotted(call.func).removeprefix("torch.")
-        has_device = any(k.arg in (None, "device", "out") for k in call.keywords)
-        if name not in _CREATORS or scope.dotted(call.func) != f"torch.{name}" or has_device:
-            continue
-        if not _is_moved(call, scope) and not scope.names.sets_device:
-            message = f"`torch.{name}` without `device=` is on the CPU: say `device=...` of the input"
-            yield hit(scope, call, message, *_device_fix(call, scope))
-
-
-@declare(
-    "KL121",
-    "created-then-moved",
-    WARNING,
-    needs=(" ".join(sorted(_CREATORS)), "to cuda"),
-    summary="A tensor is created on the CPU and then moved",
-    why="""
-    `torch.zeros(n).to(device)` fills memory on the CPU and copies it, which waits for the GPU. With `device=` the
-    tensor is made where it is needed.
-    """,
-    bad="""
-    import torch
-
-    def mask(x: torch.Tensor) -> torch.Tensor:
-        return x + torch.zeros(x.shape[1]).to(x.device)
-    """,
-    good="""
-    import torch
-
-    def mask(x: torch.Tensor) -> torch.Tensor:
-        return x + torch.zeros(x.shape[1], device=x.device)
-    """,
-)
-def created_then_moved(scope: Scope) -> Iterator[Hit]:
-    for call in scope.calls:
-        name = scope.dotted(call.func).removeprefix("torch.")
-        if name not in _CREATORS or scope.dotted(call.func) != f"torch.{name}" or keyword(call, "device") is not None:
-            continue
-        outer = _moving_call(call, scope)
-        if outer is None:
-            continue
-        fixes: tuple[QuickFix, ...] = ()
-        match outer:
-            case ast.Call(args=[target], keywords=[]) if _is_device(target, scope) and not _is_random(name):
-                fixes = (_create_there(call, outer, scope.module.source(target), scope),)
-            case ast.Call(func=ast.Attribute(attr="cuda"), args=[], keywords=[]) if not _is_random(name):
-                fixes = (_create_there(call, outer, '"cuda"', scope),)
-        yield hit(scope, outer, f"`torch.{name}` fills CPU memory that is then copied: create it there", *fixes)
 
 
 @declare(
@@ -132,8 +59,13 @@ def created_then_moved(scope: Scope) -> Iterator[Hit]:
 def constant_in_forward(scope: Scope) -> Iterator[Hit]:
     for call in scope.calls:
         is_copy = scope.dotted(call.func) in ("torch.tensor", "torch.as_tensor", "torch.from_numpy")
-        if is_copy and call.args and not scope.is_tensor(call.args[0]) and _is_constant_copy(call, scope):
+        if not is_copy or not call.args or scope.is_tensor(call.args[0]) or not _is_constant_copy(call, scope):
+            continue
+        given = _given_names(call.args[0], scope)
+        if not given:
             yield hit(scope, call, "this copies from the CPU at each forward: keep it as a buffer")
+        elif all(scope.kind(node) is Kind.SIZE for node in given):
+            yield hit(scope, call, "this copies sizes from the CPU at each forward: use them as plain numbers")
 
 
 @declare(
@@ -251,107 +183,82 @@ def write_to_expanded(scope: Scope) -> Iterator[Hit]:
 
 
 @declare(
-    "KL126",
-    "hard-coded-cuda",
+    "KL127",
+    "same-tensor-each-forward",
     INFORMATION,
     on="forward",
-    patterns=("cuda",),
-    summary="A forward names the device `cuda`",
+    needs=(" ".join(sorted(_FILLERS)), "device"),
+    summary="A forward makes a tensor that is the same each time",
     why="""
-    The model then fails on the CPU, on a second GPU and on other accelerators. Take the device of an input or a
-    parameter.
+    Its size and its numbers depend on nothing that the forward gets: each call allocates it and launches a kernel to
+    fill it. Register it once as a buffer, which moves with the module.
     """,
     bad="""
     import torch
     from torch import nn
 
-    class Block(nn.Module):
-        def forward(self, x):
-            return x + torch.ones(4, device="cuda")
+    class Attention(nn.Module):
+        def __init__(self, n):
+            super().__init__()
+            self.n = n
+
+        def forward(self, scores):
+            mask = torch.triu(torch.ones(self.n, self.n, device=scores.device), 1)
+            return scores.masked_fill(mask > 0, float("-inf"))
     """,
     good="""
     import torch
     from torch import nn
 
-    class Block(nn.Module):
-        def forward(self, x):
-            return x + torch.ones(4, device=x.device)
+    class Attention(nn.Module):
+        def __init__(self, n):
+            super().__init__()
+            self.register_buffer("mask", torch.triu(torch.ones(n, n), 1) > 0)
+
+        def forward(self, scores):
+            return scores.masked_fill(self.mask, float("-inf"))
     """,
 )
-def hard_coded_cuda(scope: Scope) -> Iterator[Hit]:
+def same_tensor_each_forward(scope: Scope) -> Iterator[Hit]:
+    if scope.owner is None:
+        return
     for call in scope.calls:
-        is_cuda_method = isinstance(call.func, ast.Attribute) and call.func.attr == "cuda" and not call.args
-        if is_cuda_method and scope.is_tensor(call.func.value):  # type: ignore[attr-defined]
-            yield hit(scope, call, "`.cuda()` names the device: use that of an input")
+        name = scope.dotted(call.func).removeprefix("torch.")
+        if name not in _FILLERS or scope.dotted(call.func) != f"torch.{name}" or keyword(call, "device") is None:
             continue
-        device = keyword(call, "device")
-        is_to = isinstance(call.func, ast.Attribute) and call.func.attr == "to" and scope.is_tensor(call.func.value)
-        candidates = [device, *(call.args if is_to else [])]
-        for node in candidates:
-            if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.startswith("cuda"):
-                yield hit(scope, node, "this names the device: use that of an input")
+        numbers = [*call.args, *(k.value for k in call.keywords if k.arg in _NUMBERS)]
+        if all(_is_fixed(node, scope) for node in numbers) and not _is_written(call, scope):
+            yield hit(scope, call, "this makes the same tensor at each forward: keep it as a buffer")
 
 
 # --- below: what the rules ask
-
-
-def _moving_call(call: ast.Call, scope: Scope) -> ast.Call | None:
-    """The `.to(device)` or `.cuda()` that takes what `call` creates."""
-    attribute = scope.parents.get(id(call))
-    outer = scope.parents.get(id(attribute))
-    if not isinstance(attribute, ast.Attribute) or not isinstance(outer, ast.Call) or outer.func is not attribute:
-        return None
-    if attribute.attr == "cuda":
-        return outer
-    names_device = any(_is_device(argument, scope) for argument in outer.args) or keyword(outer, "device") is not None
-    return outer if attribute.attr == "to" and names_device else None
-
-
-def _is_moved(call: ast.Call, scope: Scope) -> bool:
-    """Whether the tensor is moved at once, which KL121 reports, or made like another one with `.to(x)`, `.type_as`."""
-    attribute = scope.parents.get(id(call))
-    if isinstance(attribute, ast.Attribute):
-        return attribute.attr in ("to", "cuda", "type_as", "shape", "size", "tolist", "item", "numpy")
-    return False
-
-
-def _is_device(node: ast.expr, scope: Scope) -> bool:
-    if isinstance(node, ast.Constant):
-        return isinstance(node.value, str) and node.value.split(":")[0] in ("cuda", "cpu", "mps", "xpu")
-    if isinstance(node, ast.Attribute):
-        return node.attr == "device"
-    return isinstance(node, ast.Name) and (node.id == "device" or node.id.endswith("_device"))
-
-
-def _is_random(name: str) -> bool:
-    """Random numbers differ between devices for the same seed: moving where they are made is not safe."""
-    return name.startswith("rand")
-
-
-def _create_there(call: ast.Call, outer: ast.Call, device: str, scope: Scope) -> QuickFix:
-    title = f"Create it with `device={device}`"
-    removed = TextEdit(scope.module.after(call, outer), "")
-    return QuickFix(title, (_added_argument(call, f"device={device}", scope), removed), True)
-
-
-def _added_argument(call: ast.Call, text: str, scope: Scope) -> TextEdit:
-    """Puts a keyword argument in front of the closing bracket of the call."""
-    place = scope.module.range(call)
-    source = scope.module.source(call)
-    has_arguments = bool(call.args or call.keywords)
-    comma = "" if not has_arguments else " " if source[:-1].rstrip().endswith(",") else ", "
-    at = TextRange(place.end_line, place.end_column - 1, place.end_line, place.end_column - 1)
-    return TextEdit(at, comma + text)
 
 
 def _is_constant_copy(call: ast.Call, scope: Scope) -> bool:
     """Not of a number that stays on the CPU, which kernels get as an argument, and not of what a loop goes over."""
     value = call.args[0]
     is_number = isinstance(value, ast.BinOp) or (isinstance(value, ast.Constant) and not isinstance(value.value, str))
-    if is_number and keyword(call, "device") is None and not _is_moved(call, scope):
+    if is_number and keyword(call, "device") is None and not is_moved(call, scope):
         return False
     names = {node.id for node in ast.walk(value) if isinstance(node, ast.Name)}
     return names.isdisjoint(_counted_around(call, scope))
+
+
+def _given_names(value: ast.expr, scope: Scope) -> list[ast.Name]:
+    """The names in it that the forward gets or makes: what it copies is then another tensor each time."""
+    known = scope.parameters | scope.assigned.keys()
+    names = [node for node in ast.walk(value) if isinstance(node, ast.Name) and node.id in known - {"self"}]
+    return [node for node in names if _changes(node, scope, 0)]
+
+
+def _changes(name: ast.Name, scope: Scope, depth: int) -> bool:
+    """Whether the name stands for something else in each call, other than for the same numbers."""
+    value = scope.definition(name)
+    if value is name or depth > _MAX_DEFINITIONS:
+        return True
+    known = scope.parameters | scope.assigned.keys()
+    names = [node for node in ast.walk(value) if isinstance(node, ast.Name) and node.id in known - {"self"}]
+    return any(_changes(node, scope, depth + 1) for node in names)
 
 
 def _counted_around(node: ast.AST, scope: Scope) -> set[str]:
@@ -363,29 +270,6 @@ def _counted_around(node: ast.AST, scope: Scope) -> set[str]:
         elif isinstance(parent, ast.ListComp | ast.GeneratorExp | ast.SetComp | ast.DictComp):
             targets += [generator.target for generator in parent.generators]
     return {name.id for target in targets for name in ast.walk(target) if isinstance(name, ast.Name)}
-
-
-def _device_fix(call: ast.Call, scope: Scope) -> tuple[QuickFix, ...]:
-    """``device=x.device`` of the first tensor parameter."""
-    if isinstance(scope.node, ast.Module):
-        return ()
-    for argument in scope.node.args.args:
-        if _is_tensor_parameter(argument.arg, scope):
-            text = f"device={argument.arg}.device"
-            return (QuickFix(f"Add `{text}`", (_added_argument(call, text, scope),), False),)
-    return ()
-
-
-def _is_tensor_parameter(name: str, scope: Scope) -> bool:
-    return name not in scope.assigned and any(
-        isinstance(node, ast.Name) and node.id == name and scope.kinds.get(id(node)) in TENSOR_KINDS
-        for attribute in (*scope.attributes, *scope.subscripts, *scope.calls)
-        for node in _direct_names(attribute)
-    )
-
-
-def _direct_names(node: ast.expr) -> list[ast.expr]:
-    return node.args if isinstance(node, ast.Call) else [node.value]  # type: ignore[attr-defined]
 
 
 def _written_in_place(statement: ast.stmt, scope: Scope) -> ast.expr | None:
@@ -404,3 +288,27 @@ def _written_in_place(statement: ast.stmt, scope: Scope) -> ast.expr | None:
 def _is_expanded(value: ast.expr, scope: Scope) -> bool:
     is_method = isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute)
     return is_method and value.func.attr in _VIEWS and scope.is_tensor(value)  # type: ignore[attr-defined]
+
+
+def _is_fixed(node: ast.expr, scope: Scope) -> bool:
+    """Whether it is made of numbers and of attributes of the module that are no tensors."""
+    match node:
+        case ast.Constant():
+            return True
+        case ast.Attribute(value=ast.Name(id="self"), attr=attribute):
+            return scope.owner is not None and attribute not in scope.owner.tensor_attributes
+        case ast.BinOp(left=left, right=right):
+            return _is_fixed(left, scope) and _is_fixed(right, scope)
+        case ast.UnaryOp(operand=operand):
+            return _is_fixed(operand, scope)
+        case ast.Tuple(elts=parts) | ast.List(elts=parts):
+            return all(_is_fixed(part, scope) for part in parts)
+    return False
+
+
+def _is_written(call: ast.Call, scope: Scope) -> bool:
+    """Whether what the call gives, under the name that it gets, is written in place."""
+    parent = scope.parents.get(id(call))
+    names = {t.id for t in parent.targets if isinstance(t, ast.Name)} if isinstance(parent, ast.Assign) else set()
+    written = (_written_in_place(statement, scope) for statement in scope.statements) if names else ()
+    return any(isinstance(node, ast.Name) and node.id in names for node in written)

@@ -19,11 +19,17 @@ from kernel_lsp.rules.pytorch.declare import (
 )
 from kernel_lsp.rules.pytorch.scopes import Scope, keyword, same
 from kernel_lsp.rules.rule import Hit
+from kernel_lsp.rules.words import words
 
 _MAX_DEFINITIONS = 10
 """Names that are followed to what they stand for; names that stand for each other end there."""
 _DOUBLES = ("torch.float64", "torch.double", "numpy.float64", "numpy.double", "np.float64")
-_DOUBLE_ARRAYS = ("zeros", "ones", "full", "linspace", "random.rand", "random.randn", "random.normal", "random.uniform")
+_DOUBLE_ARRAYS = words(
+    """
+    zeros ones full empty eye linspace logspace geomspace hanning hamming blackman bartlett kaiser
+    random.rand random.randn random.normal random.uniform
+    """
+)
 
 
 @declare(
@@ -65,7 +71,7 @@ def float64_in_forward(scope: Scope) -> Iterator[Hit]:
     "KL131",
     "float64-from-numpy",
     WARNING,
-    needs=("from_numpy tensor as_tensor", "zeros ones full linspace rand randn normal uniform"),
+    needs=("from_numpy tensor as_tensor", " ".join(sorted((*_DOUBLE_ARRAYS, "array"))).replace("random.", "")),
     summary="An array of NumPy, float64 by default, becomes a tensor",
     why="""
     `torch.from_numpy` keeps NumPy's float64. Everything that meets the tensor is then computed in double precision or
@@ -475,8 +481,15 @@ def _is_double_array(node: ast.expr, scope: Scope) -> bool:
     if not isinstance(node, ast.Call):
         return False
     name = scope.dotted(node.func).removeprefix("numpy.").removeprefix("np.")
-    is_array = name in _DOUBLE_ARRAYS and scope.dotted(node.func) != name
+    is_listed = name in _DOUBLE_ARRAYS or (name == "array" and bool(node.args) and _has_floats(node.args[0]))
+    is_array = is_listed and scope.dotted(node.func) != name
     return is_array and keyword(node, "dtype") is None
+
+
+def _has_floats(node: ast.expr) -> bool:
+    """``[0.1, 0.2]``: numbers of which one is a Python float."""
+    parts = node.elts if isinstance(node, ast.List | ast.Tuple) else []
+    return any(_has_floats(part) or (isinstance(part, ast.Constant) and type(part.value) is float) for part in parts)
 
 
 def _is_converted(call: ast.Call, scope: Scope) -> bool:

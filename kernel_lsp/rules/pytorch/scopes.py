@@ -34,6 +34,7 @@ class Scope:
     tests: list[ast.expr] = field(default_factory=list)
     """Conditions that Python decides: of `if`, `while`, `assert`, `x if c else y`, `and`, `or`, `not`."""
     loops: list[ast.For | ast.AsyncFor | ast.While] = field(default_factory=list)
+    comprehensions: list[ast.ListComp | ast.GeneratorExp | ast.SetComp] = field(default_factory=list)
     statements: list[ast.stmt] = field(default_factory=list)
     assigned: dict[str, list[ast.expr]] = field(default_factory=dict)
     """The values that plain assignments give each name."""

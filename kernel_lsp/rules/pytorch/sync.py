@@ -12,6 +12,7 @@ from kernel_lsp.rules.rule import Hit
 
 _TO_HOST_METHODS = ("item", "tolist", "numpy", "cpu")
 _TO_SCALAR = ("float", "int", "bool", "complex")
+_LOOP_MESSAGE = "this loop launches kernels for each index of a dimension: use one operation over all of it"
 _DYNAMIC_FUNCTIONS = ("nonzero", "argwhere", "masked_select", "unique", "unique_consecutive", "bincount")
 
 
@@ -241,7 +242,8 @@ def data_dependent_shape(scope: Scope) -> Iterator[Hit]:
     summary="A Python loop over a dimension of a tensor",
     why="""
     Each round launches its own small kernels, at several microseconds each, and an unrolled graph grows with the size.
-    Write the loop as one operation over the dimension (broadcasting, `einsum`, `cumsum`, `scatter`, `vmap`).
+    Write the loop as one operation over the dimension (broadcasting, `einsum`, `cumsum`, `scatter`, `vmap`). Where each
+    round needs the one before, one kernel can go over the dimension by itself.
     """,
     bad="""
     import torch
@@ -262,9 +264,16 @@ def data_dependent_shape(scope: Scope) -> Iterator[Hit]:
 def loop_over_tensor(scope: Scope) -> Iterator[Hit]:
     for loop in scope.loops:
         goes_over = isinstance(loop, ast.For) and (_iterates_tensor(loop.iter, scope) or _counts_size(loop, scope))
-        if isinstance(loop, ast.For) and goes_over and not _is_recurrence(loop):
-            message = "this loop launches kernels for each index of a dimension: use one operation over all of it"
-            yield hit(scope, loop.iter, message)
+        if isinstance(loop, ast.For) and goes_over:
+            if not _is_recurrence(loop):
+                yield hit(scope, loop.iter, _LOOP_MESSAGE)
+            elif not _calls_module(loop):
+                message = "each round needs the one before and launches its own kernels: one kernel can do all rounds"
+                yield Hit(scope.module.range(loop.iter), message, (), INFORMATION)
+    for comprehension in scope.comprehensions:
+        generator = comprehension.generators[0]
+        if isinstance(comprehension.elt, ast.Call | ast.BinOp) and _iterates_tensor(generator.iter, scope):
+            yield hit(scope, generator.iter, _LOOP_MESSAGE)
 
 
 @declare(
@@ -418,12 +427,24 @@ def _holds_steps(loop: ast.stmt) -> bool:
 def _is_recurrence(loop: ast.For) -> bool:
     """Whether a round needs the result of the one before, other than to add to it, as ``h = cell(x[t], h)`` does."""
     for node in ast.walk(loop):
-        if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
-            name, value = node.targets[0].id, node.value
-            is_needed = any(isinstance(each, ast.Name) and each.id == name for each in ast.walk(value))
-            if is_needed and not _adds_to(name, value) and not _is_read_first(name, loop, node):
+        if isinstance(node, ast.Assign):
+            names = [target.id for target in node.targets if isinstance(target, ast.Name)]
+            if any(_needs_the_last(name, node, loop) for name in names):
                 return True
     return False
+
+
+def _calls_module(loop: ast.For) -> bool:
+    """Whether a round runs a layer of the module, as that of a recurrent net does."""
+    calls = (node.func for node in ast.walk(loop) if isinstance(node, ast.Call))
+    owners = (f.value for f in calls if isinstance(f, ast.Attribute))
+    return any(isinstance(owner, ast.Name) and owner.id == "self" for owner in owners)
+
+
+def _needs_the_last(name: str, node: ast.Assign, loop: ast.For) -> bool:
+    """Whether the name's new value is made of its old one, which the round before gave it."""
+    is_needed = any(isinstance(each, ast.Name) and each.id == name for each in ast.walk(node.value))
+    return is_needed and not _adds_to(name, node.value) and not _is_read_first(name, loop, node)
 
 
 def _adds_to(name: str, value: ast.expr) -> bool:
@@ -446,12 +467,18 @@ def _iterates_tensor(iterated: ast.expr, scope: Scope) -> bool:
     match iterated:
         case ast.Call(func=ast.Name(id="enumerate" | "zip" | "reversed"), args=arguments):
             return any(_iterates_tensor(argument, scope) for argument in arguments)
+        case ast.Call() if scope.function_name(iterated) == "unbind":
+            return True
     return scope.is_tensor(iterated)
 
 
 def _counts_size(loop: ast.For, scope: Scope) -> bool:
     """``for i in range(x.shape[0])`` with ``y[i]`` of a tensor in the body."""
-    match loop.iter, loop.target:
+    counted = loop.iter
+    match counted:
+        case ast.Call(func=ast.Name(id="reversed"), args=[inner]):
+            counted = inner
+    match counted, loop.target:
         case ast.Call(func=ast.Name(id="range"), args=arguments), ast.Name(id=index):
             pass
         case _:

@@ -41,6 +41,8 @@ _REPLACED = {
     "torch.nn.functional.upsample_bilinear": "`torch.nn.functional.interpolate`",
     "torch.set_default_tensor_type": "`torch.set_default_dtype` and `torch.set_default_device`",
 }
+_KEEPS_MODE = ("to", "cuda", "cpu", "half", "float", "bfloat16", "requires_grad_")
+"""Methods that give back the module."""
 _TENSOR_CONSTRUCTORS = ("Tensor", "FloatTensor", "DoubleTensor", "HalfTensor", "LongTensor", "IntTensor", "ByteTensor")
 
 
@@ -74,6 +76,7 @@ def missing_no_grad(scope: Scope) -> Iterator[Hit]:
     if _turns_gradients_off(scope) or any(_is_method(call, "backward") for call in scope.calls):
         return
     evaluated = {ast.dump(call.func.value) for call in scope.calls if _is_bare_eval(call)}  # type: ignore[attr-defined]
+    evaluated |= {ast.dump(ast.Name(name, ast.Load())) for name in scope.assigned if _is_made_evaluated(name, scope)}
     seen: set[str] = set()
     for call in scope.calls if evaluated else ():
         model = ast.dump(call.func) if isinstance(call.func, ast.Name | ast.Attribute) else ""
@@ -363,9 +366,16 @@ def _kept(statement: ast.stmt) -> ast.expr | None:
 
 def _turns_gradients_off(scope: Scope) -> bool:
     decorators = getattr(scope.node, "decorator_list", [])
-    called = [*decorators, *scope.calls]
+    made = [call for call in scope.calls if not _is_decorator(call, scope)]
+    called = [*decorators, *made]
     functions = [node.func if isinstance(node, ast.Call) else node for node in called]
     return any(scope.dotted(node).rpartition(".")[2] in _NO_GRADIENT for node in functions)
+
+
+def _is_decorator(call: ast.Call, scope: Scope) -> bool:
+    """Whether the call is above a function that the scope defines, and so about that one alone."""
+    parent = scope.parents.get(id(call))
+    return isinstance(parent, ast.FunctionDef | ast.AsyncFunctionDef) and call in parent.decorator_list
 
 
 def _is_method(call: ast.Call, name: str) -> bool:
@@ -377,6 +387,17 @@ def _is_bare_eval(call: ast.Call) -> bool:
     if not _is_method(call, "eval") or call.args or call.keywords:
         return False
     return isinstance(call.func.value, ast.Name | ast.Attribute)  # type: ignore[attr-defined]
+
+
+def _is_made_evaluated(name: str, scope: Scope) -> bool:
+    """``model = Net().eval().cuda()``, the one value that the name has."""
+    values = scope.assigned[name]
+    node = values[0] if len(values) == 1 else None
+    while isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        if node.func.attr == "eval" and not node.args:
+            return True
+        node = node.func.value if node.func.attr in _KEEPS_MODE else None
+    return False
 
 
 def _is_init(scope: Scope) -> bool:

@@ -1,0 +1,213 @@
+"""KL120, KL121 and KL126: on which device a forward makes its tensors."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from kernel_lsp.rules.finding import QuickFix, TextEdit, TextRange
+from kernel_lsp.rules.pytorch.declare import INFORMATION, WARNING, declare, hit
+from kernel_lsp.rules.pytorch.kinds import TENSOR_KINDS
+from kernel_lsp.rules.pytorch.scopes import Scope, keyword
+from kernel_lsp.rules.rule import Hit
+from kernel_lsp.rules.words import words
+
+_CREATORS = words(
+    """
+    zeros ones empty full arange eye linspace logspace rand randn randint randperm tril_indices triu_indices
+    """
+)
+
+
+@declare(
+    "KL120",
+    "allocation-without-device",
+    WARNING,
+    on="forward",
+    needs=(" ".join(sorted(_CREATORS)),),
+    summary="A forward creates a tensor without saying on which device",
+    why="""
+    Without `device=` the tensor is made on the CPU: with a model on a GPU the next operation fails, or each forward
+    copies it over and waits. Say `device=x.device`, or use `x.new_zeros(...)`, `torch.zeros_like(x)`.
+    """,
+    bad="""
+    import torch
+
+    def positions(x: torch.Tensor) -> torch.Tensor:
+        return x + torch.arange(x.shape[1])
+    """,
+    good="""
+    import torch
+
+    def positions(x: torch.Tensor) -> torch.Tensor:
+        return x + torch.arange(x.shape[1], device=x.device)
+    """,
+)
+def allocation_without_device(scope: Scope) -> Iterator[Hit]:
+    for call in scope.calls:
+        name = scope.dotted(call.func).removeprefix("torch.")
+        has_device = any(k.arg in (None, "device", "out") for k in call.keywords)
+        if name not in _CREATORS or scope.dotted(call.func) != f"torch.{name}" or has_device:
+            continue
+        if not is_moved(call, scope) and not scope.names.sets_device:
+            message = f"`torch.{name}` without `device=` is on the CPU: say `device=...` of the input"
+            yield hit(scope, call, message, *_device_fix(call, scope))
+
+
+@declare(
+    "KL121",
+    "created-then-moved",
+    WARNING,
+    needs=(" ".join(sorted(_CREATORS)), "to cuda"),
+    summary="A tensor is created on the CPU and then moved",
+    why="""
+    `torch.zeros(n).to(device)` fills memory on the CPU and copies it, which waits for the GPU. With `device=` the
+    tensor is made where it is needed.
+    """,
+    bad="""
+    import torch
+
+    def mask(x: torch.Tensor) -> torch.Tensor:
+        return x + torch.zeros(x.shape[1]).to(x.device)
+    """,
+    good="""
+    import torch
+
+    def mask(x: torch.Tensor) -> torch.Tensor:
+        return x + torch.zeros(x.shape[1], device=x.device)
+    """,
+)
+def created_then_moved(scope: Scope) -> Iterator[Hit]:
+    for call in scope.calls:
+        name = scope.dotted(call.func).removeprefix("torch.")
+        if name not in _CREATORS or scope.dotted(call.func) != f"torch.{name}" or keyword(call, "device") is not None:
+            continue
+        outer = _moving_call(call, scope)
+        if outer is None:
+            continue
+        fixes: tuple[QuickFix, ...] = ()
+        match outer:
+            case ast.Call(args=[target], keywords=[]) if _is_device(target, scope) and not _is_random(name):
+                fixes = (_create_there(call, outer, scope.module.source(target), scope),)
+            case ast.Call(func=ast.Attribute(attr="cuda"), args=[], keywords=[]) if not _is_random(name):
+                fixes = (_create_there(call, outer, '"cuda"', scope),)
+        message = f"`torch.{name}` fills CPU memory that is then copied: create it there"
+        yield Hit(scope.module.range(outer), message, fixes, WARNING if scope.is_forward else INFORMATION)
+
+
+@declare(
+    "KL126",
+    "hard-coded-cuda",
+    INFORMATION,
+    on="forward",
+    patterns=("cuda",),
+    summary="A forward names the device `cuda`",
+    why="""
+    The model then fails on the CPU, on a second GPU and on other accelerators. Take the device of an input or a
+    parameter.
+    """,
+    bad="""
+    import torch
+    from torch import nn
+
+    class Block(nn.Module):
+        def forward(self, x):
+            return x + torch.ones(x.shape[-1], device="cuda")
+    """,
+    good="""
+    import torch
+    from torch import nn
+
+    class Block(nn.Module):
+        def forward(self, x):
+            return x + torch.ones(x.shape[-1], device=x.device)
+    """,
+)
+def hard_coded_cuda(scope: Scope) -> Iterator[Hit]:
+    for call in scope.calls:
+        is_cuda_method = isinstance(call.func, ast.Attribute) and call.func.attr == "cuda" and not call.args
+        if is_cuda_method and scope.is_tensor(call.func.value):  # type: ignore[attr-defined]
+            yield hit(scope, call, "`.cuda()` names the device: use that of an input")
+            continue
+        device = keyword(call, "device")
+        is_to = isinstance(call.func, ast.Attribute) and call.func.attr == "to" and scope.is_tensor(call.func.value)
+        candidates = [device, *(call.args if is_to else [])]
+        for node in candidates:
+            if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.startswith("cuda"):
+                yield hit(scope, node, "this names the device: use that of an input")
+
+
+def is_moved(call: ast.Call, scope: Scope) -> bool:
+    """Whether the tensor is moved at once, which KL121 reports, or made like another one with `.to(x)`, `.type_as`."""
+    attribute = scope.parents.get(id(call))
+    if isinstance(attribute, ast.Attribute):
+        return attribute.attr in ("to", "cuda", "type_as", "shape", "size", "tolist", "item", "numpy")
+    return False
+
+
+# --- below: what the rules ask
+
+
+def _moving_call(call: ast.Call, scope: Scope) -> ast.Call | None:
+    """The `.to(device)` or `.cuda()` that takes what `call` creates."""
+    attribute = scope.parents.get(id(call))
+    outer = scope.parents.get(id(attribute))
+    if not isinstance(attribute, ast.Attribute) or not isinstance(outer, ast.Call) or outer.func is not attribute:
+        return None
+    if attribute.attr == "cuda":
+        return outer
+    names_device = any(_is_device(argument, scope) or scope.is_tensor(argument) for argument in outer.args)
+    names_device |= keyword(outer, "device") is not None
+    return outer if attribute.attr == "to" and names_device else None
+
+
+def _is_device(node: ast.expr, scope: Scope) -> bool:
+    if isinstance(node, ast.Constant):
+        return isinstance(node.value, str) and node.value.split(":")[0] in ("cuda", "cpu", "mps", "xpu")
+    if isinstance(node, ast.Attribute):
+        return node.attr == "device"
+    return isinstance(node, ast.Name) and (node.id == "device" or node.id.endswith("_device"))
+
+
+def _is_random(name: str) -> bool:
+    """Random numbers differ between devices for the same seed: moving where they are made is not safe."""
+    return name.startswith("rand")
+
+
+def _create_there(call: ast.Call, outer: ast.Call, device: str, scope: Scope) -> QuickFix:
+    title = f"Create it with `device={device}`"
+    removed = TextEdit(scope.module.after(call, outer), "")
+    return QuickFix(title, (_added_argument(call, f"device={device}", scope), removed), True)
+
+
+def _added_argument(call: ast.Call, text: str, scope: Scope) -> TextEdit:
+    """Puts a keyword argument in front of the closing bracket of the call."""
+    place = scope.module.range(call)
+    source = scope.module.source(call)
+    has_arguments = bool(call.args or call.keywords)
+    comma = "" if not has_arguments else " " if source[:-1].rstrip().endswith(",") else ", "
+    at = TextRange(place.end_line, place.end_column - 1, place.end_line, place.end_column - 1)
+    return TextEdit(at, comma + text)
+
+
+def _device_fix(call: ast.Call, scope: Scope) -> tuple[QuickFix, ...]:
+    """``device=x.device`` of the first tensor parameter."""
+    if isinstance(scope.node, ast.Module):
+        return ()
+    for argument in scope.node.args.args:
+        if _is_tensor_parameter(argument.arg, scope):
+            text = f"device={argument.arg}.device"
+            return (QuickFix(f"Add `{text}`", (_added_argument(call, text, scope),), False),)
+    return ()
+
+
+def _is_tensor_parameter(name: str, scope: Scope) -> bool:
+    return name not in scope.assigned and any(
+        isinstance(node, ast.Name) and node.id == name and scope.kinds.get(id(node)) in TENSOR_KINDS
+        for attribute in (*scope.attributes, *scope.subscripts, *scope.calls)
+        for node in _direct_names(attribute)
+    )
+
+
+def _direct_names(node: ast.expr) -> list[ast.expr]:
+    return node.args if isinstance(node, ast.Call) else [node.value]  # type: ignore[attr-defined]
