@@ -1,21 +1,26 @@
-"""Launches that a GPU refuses, by what the compiler says of their kernels and by what their plan says of their grids.
+"""Launches that a GPU refuses, by what the compiler says of their kernels and by what their plan says of their grids
+and of their shared memory.
 
-The executor knows neither registers nor the sizes that nobody runs: a block whose registers do not fit, and a
-cooperative grid that grows with the input until it no longer fits at once, would pass every case here.
+The executor knows neither registers nor the sizes that nobody runs: a block whose registers do not fit, a cooperative
+grid that grows with the input until it no longer fits at once, and shared memory for a row of any length would pass
+every case here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import chain
 
+from kernel_lsp.core.expression import Constant, Expression, free_names, parts
 from kernel_lsp.core.finding import Finding, Severity
-from kernel_lsp.core.plan import BoundLaunch, BoundOperation
+from kernel_lsp.core.plan import BoundLaunch, BoundOperation, Launch, Operation
 from kernel_lsp.core.verdict import Built, Crashed, KernelFacts
 from kernel_lsp.errors import PlanError
 from kernel_lsp.evaluate.cases import OperationKind, Sizes, captured_sizes, clamped, is_usable
 from kernel_lsp.evaluate.prepare import Prepared
 from kernel_lsp.gpu.occupancy import Occupancy, occupancy
 from kernel_lsp.gpu.specs import GpuSpec
+from kernel_lsp.plan.binding import MAX_SHARED_BYTES, SharedMemoryError, shared_bound
 
 MANY_BLOCKS = 32
 LEAST_AT_ONCE = 8
@@ -25,6 +30,10 @@ SMALL = 2
 LARGE_SIZES = tuple(1 << exponent for exponent in range(12, 23, 2))
 MAX_ELEMENTS = 1 << 26
 """Of all tensors of a size that is only bound, not run: a quarter of a GiB in single precision."""
+ROW_SIZES = tuple(size << exponent for exponent in range(11, 22) for size in (2, 3))
+"""Of one dim, by which shared memory may grow: a row of 4,096 to 6 million."""
+ROW_ALIGNMENT = 128
+"""Of sizes next to a number of the contract: more than what contracts ask of a dim for its vectors and tiles."""
 
 
 def refused_launch(built: Built, bound: BoundOperation, gpu: GpuSpec) -> Crashed | None:
@@ -34,21 +43,22 @@ def refused_launch(built: Built, bound: BoundOperation, gpu: GpuSpec) -> Crashed
         kernel = facts.get(built.symbols.get(launch.kernel, launch.kernel))
         problem = _problem(launch, kernel, gpu) if kernel is not None and launch.n_blocks else ""
         if problem:
-            return _refusal(problem, launch)
+            return _refusal(f"{problem} at line {launch.line}", problem, launch.line, launch.kernel)
     return None
 
 
 def refused_when_larger(
     built: Built, prepared: Prepared, kind: OperationKind, bound: BoundOperation, gpu: GpuSpec
 ) -> Crashed | None:
-    """The first cooperative launch that `gpu` refuses at larger sizes inside the contract than those of `bound`."""
-    if not any(_is_cooperative(launch) for launch in _launches(bound)):
-        return None
-    for sizes in _larger_sizes(prepared, kind):
-        try:
-            refused = refused_launch(built, prepared.bind(kind, sizes), gpu)
-        except PlanError:  # another limit, which is said whenever somebody has such sizes
-            continue
+    """The first launch that `gpu` refuses at larger sizes inside the contract than those of `bound`: a cooperative one,
+    or one whose shared memory grows. Other limits are for the operator: it leaves such sizes to PyTorch."""
+    sizes_to_bind: list[Iterable[Sizes]] = []
+    if any(_is_cooperative(launch) for launch in _launches(bound)):
+        sizes_to_bind.append(_larger_sizes(prepared, kind, LARGE_SIZES))
+    if _growing(prepared.operation(kind)):
+        sizes_to_bind.append(_larger_sizes(prepared, kind, _row_sizes(prepared.operation(kind))))
+    for sizes in chain.from_iterable(sizes_to_bind):
+        refused = _refused_at(built, prepared, kind, sizes, gpu)
         if refused is not None:
             where = ", ".join(f"{name} = {size}" for name, size in sizes.items())
             message = f"{refused.message} (at {where}; sizes that do not fit are for `where:` to exclude)"
@@ -64,7 +74,7 @@ def few_at_once(
     few = {launch.kernel: max(LEAST_AT_ONCE, launch.n_blocks // 4) for launch in _launches(bound) if _is_many(launch)}
     growing: set[str] = set()
     facts = {kernel.symbol: kernel for kernel in built.kernels}
-    for sizes in _larger_sizes(prepared, kind) if few else ():
+    for sizes in _larger_sizes(prepared, kind, LARGE_SIZES) if few else ():
         try:
             larger = prepared.bind(kind, sizes)
         except PlanError:
@@ -91,11 +101,52 @@ def _is_cooperative(launch: BoundLaunch) -> bool:
     return launch.attributes.get("cooperative", 0) != 0
 
 
-def _larger_sizes(prepared: Prepared, kind: OperationKind) -> Iterator[Sizes]:
+def _growing(operation: Operation) -> list[Launch]:
+    """The launches whose shared memory depends on the sizes."""
+    return [step for step in operation.steps if isinstance(step, Launch) and free_names(step.shared_bytes)]
+
+
+def _row_sizes(operation: Operation) -> list[int]:
+    """Sizes for a dim by which shared memory grows, those among them that the contract names."""
+    conditions: list[Expression] = [condition.expression for condition in operation.where]
+    conditions += [launch.condition for launch in _growing(operation) if launch.condition is not None]
+    named = (part.value for condition in conditions for part in parts(condition) if isinstance(part, Constant))
+    limits = [int(value) for value in named if ROW_SIZES[0] <= value <= ROW_SIZES[-1]]
+    near = {size for limit in limits for size in (limit, limit - 1, limit // ROW_ALIGNMENT * ROW_ALIGNMENT)}
+    return sorted({*ROW_SIZES, *near})
+
+
+def _refused_at(built: Built, prepared: Prepared, kind: OperationKind, sizes: Sizes, gpu: GpuSpec) -> Crashed | None:
+    try:
+        bound = prepared.bind(kind, sizes)
+    except SharedMemoryError as error:
+        return _refusal(error.message, error.message, error.line, None)
+    except PlanError:  # another limit, which is said whenever somebody has such sizes
+        return None
+    return refused_launch(built, bound, gpu) or _crowded_out(built, prepared.operation(kind), bound)
+
+
+def _crowded_out(built: Built, operation: Operation, bound: BoundOperation) -> Crashed | None:
+    """The first launch that asks for more shared memory than the kernel's own variables leave."""
+    facts = {kernel.symbol: kernel for kernel in built.kernels}
+    written = {launch.span.line: launch for launch in _growing(operation)}
+    for launch in _launches(bound):
+        kernel = facts.get(built.symbols.get(launch.kernel, launch.kernel))
+        if kernel is not None and launch.shared_bytes + kernel.shared_bytes > MAX_SHARED_BYTES:
+            problem = (
+                f"'{launch.kernel}' asks for {launch.shared_bytes} bytes of shared memory beside {kernel.shared_bytes}"
+                f" of its own: {MAX_SHARED_BYTES} at most"
+            )
+            problem += shared_bound(written[launch.line], kernel.shared_bytes) if launch.line in written else ""
+            return _refusal(problem, problem, launch.line, launch.kernel)
+    return None
+
+
+def _larger_sizes(prepared: Prepared, kind: OperationKind, large: Iterable[int]) -> Iterator[Sizes]:
     """Each symbol large, beside small ones and beside the captured ones."""
     task = prepared.task
     small = {symbol.name: clamped(symbol, SMALL, 1) for symbol in task.symbols}
-    for size in LARGE_SIZES:
+    for size in large:
         for symbol in task.symbols:
             for base in (small, captured_sizes(task)):
                 sizes = {**base, symbol.name: clamped(symbol, size, 1)}
@@ -130,13 +181,13 @@ def _resident(launch: BoundLaunch, kernel: KernelFacts, gpu: GpuSpec) -> Occupan
     )
 
 
-def _refusal(problem: str, launch: BoundLaunch) -> Crashed:
+def _refusal(message: str, problem: str, line: int | None, kernel: str | None) -> Crashed:
     finding = Finding(
         code="invalid-launch",
         severity=Severity.ERROR,
         message=problem,
         source="plan",
-        line=launch.line,
-        kernel=launch.kernel,
+        line=line,
+        kernel=kernel,
     )
-    return Crashed(message=f"{problem} at line {launch.line}", findings=(finding,))
+    return Crashed(message=message, findings=(finding,))

@@ -54,6 +54,10 @@ class ContractError(PlanError):
     fine: the operator falls back to PyTorch."""
 
 
+class SharedMemoryError(PlanError):
+    """At these sizes a launch asks for more shared memory than a block can have."""
+
+
 def bind(
     operation: Operation,
     shapes: Mapping[str, tuple[int, ...]],
@@ -102,6 +106,14 @@ def kernel_name(launch: Launch, values: Mapping[str, Number]) -> str:
 def template_texts(launch: Launch, values: Mapping[str, Number]) -> tuple[str, ...]:
     """The template arguments as C++ text. Raises ExpressionError for one that cannot be evaluated or is a float."""
     return tuple(_template_text(argument, values) for argument in launch.template_arguments)
+
+
+def shared_bound(launch: Launch, n_static_bytes: int = 0) -> str:
+    """What to write so that a launch is made only where its shared memory fits, beside so much of the kernel's own."""
+    fits = f"{launch.shared_bytes} <= {MAX_SHARED_BYTES - n_static_bytes}"
+    if launch.condition is None:
+        return f"; leave larger sizes to PyTorch by '// where: {fits}'"
+    return f"; leave larger sizes to another launch by 'launch[({launch.condition}) and {fits}]', or exclude them"
 
 
 def find_signature(launch: Launch, signatures: Sequence[KernelSignature]) -> KernelSignature | None:
@@ -355,7 +367,8 @@ def _evaluate_shared(launch: Launch, scope: _Scope) -> int:
     shared_bytes = scope.integer(launch.shared_bytes, "the bytes of shared memory", launch.span)
     if not 0 <= shared_bytes <= MAX_SHARED_BYTES:
         message = f"'{launch.kernel}' asks for {shared_bytes} bytes of shared memory: {MAX_SHARED_BYTES} at most"
-        raise scope.fault(message, launch.span)
+        message += shared_bound(launch) if free_names(launch.shared_bytes) else ""
+        raise SharedMemoryError(f"{scope.operation.name}: {message}", line=launch.span.line)
     return shared_bytes
 
 

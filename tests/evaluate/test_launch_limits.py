@@ -1,4 +1,4 @@
-"""A launch whose registers or cooperative blocks do not fit on the GPU is refused before anything runs."""
+"""A launch whose registers, cooperative blocks or shared memory do not fit is refused before anything runs."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import pytest
 
 from kernel_lsp.core.plan import BoundLaunch, BoundOperation
 from kernel_lsp.core.verdict import Built, KernelFacts
-from kernel_lsp.evaluate.launch_limits import refused_launch
+from kernel_lsp.evaluate.launch_limits import refused_launch, refused_when_larger
 from kernel_lsp.gpu.specs import find_gpu
+from tests.evaluate.test_pointed_sizes import prepared
 
 GPU = find_gpu("H200")
 
 
-def built(n_registers: int) -> Built:
+def built(n_registers: int, shared_bytes: int = 0) -> Built:
     facts = KernelFacts(
         kernel="k",
         symbol="_k",
@@ -20,7 +21,7 @@ def built(n_registers: int) -> Built:
         spill_store_bytes=0,
         spill_load_bytes=0,
         stack_bytes=0,
-        shared_bytes=0,
+        shared_bytes=shared_bytes,
     )
     return Built(architecture="sm_90", ptx="", symbols={"k": "_k"}, kernels=(facts,))
 
@@ -61,3 +62,44 @@ def test_a_launch_without_blocks_and_kernels_of_which_nothing_is_known_pass():
     assert refused_launch(built(255), bound(0, 1024), GPU) is None
     unknown = built(255).model_copy(update={"kernels": ()})
     assert refused_launch(unknown, bound(1, 1024), GPU) is None
+
+
+def refused_later(*directives: str, shared_bytes: int = 0) -> str:
+    """Why the launches of a copy of f32[B, D] are refused at sizes larger than (6, 1000), or nothing."""
+    plan = prepared(*directives)
+    facts = built(32, shared_bytes).model_copy(update={"symbols": {"k<>": "_k", "k<true>": "_k"}})
+    found = refused_when_larger(facts, plan, "forward", plan.bind("forward", {"B": 6, "D": 1000}), GPU)
+    return found.message if found is not None else ""
+
+
+@pytest.mark.parametrize(
+    ("directives", "shared_bytes", "message"),
+    [
+        (["launch: k<<<B, 32, D * 4>>>(x, out, D)"], 0, "exclude"),
+        (["where: D % 4 == 0", "launch: k<<<B, 32, D * 4>>>(x, out, D)"], 0, "by '// where: D * 4 <= 232448'"),
+        (["where: D <= 60000", "launch: k<<<B, 32, D * 4>>>(x, out, D)"], 0, "(at B = 2, D = 59904;"),
+        (["where: D <= 57344", "launch: k<<<B, 32, D * 4>>>(x, out, D)"], 4096, "where: D * 4 <= 228352'"),
+        (["launch: k<<<B, 32, B * 8 + 64>>>(x, out, D)"], 0, "where: B * 8 + 64 <= 232448'"),
+        (
+            ["launch[D % 2 == 0]: k<<<B, 32, D * 4>>>(x, out, D)", "launch[D % 2 == 1]: k<true><<<B, 32>>>(x, out, D)"],
+            0,
+            "by 'launch[(D % 2 == 0) and D * 4 <= 232448]', or exclude them",
+        ),
+    ],
+)
+def test_shared_memory_that_grows_past_what_a_block_can_have_is_refused(directives, shared_bytes, message):
+    assert message in refused_later(*directives, shared_bytes=shared_bytes)
+
+
+@pytest.mark.parametrize(
+    "directives",
+    [
+        ["launch: k<<<B, 32, 4096>>>(x, out, D)"],
+        ["where: D * 4 <= 232448", "launch: k<<<B, 32, D * 4>>>(x, out, D)"],
+        ["where: D <= 8192", "launch: k<<<B, 32, D * 4 + 512>>>(x, out, D)"],
+        ["launch: k<<<B, 32, min(D, 1024) * 4>>>(x, out, D)"],
+        ["launch[D <= 8192]: k<<<B, 32, D * 4>>>(x, out, D)", "launch[D > 8192]: k<true><<<B, 32>>>(x, out, D)"],
+    ],
+)
+def test_shared_memory_that_the_contract_bounds_is_not(directives):
+    assert refused_later(*directives) == ""
