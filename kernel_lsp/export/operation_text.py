@@ -22,6 +22,7 @@ from kernel_lsp.core.plan import (
     TensorParameter,
 )
 from kernel_lsp.errors import PlanError
+from kernel_lsp.export.countable import countable
 from kernel_lsp.export.python_text import (
     INDENT,
     LINE_LENGTH,
@@ -110,6 +111,11 @@ class OperationText:
         return tuple(p for p in self.operation.parameters if isinstance(p, TensorParameter))
 
     @property
+    def conditions(self) -> tuple[Expression, ...]:
+        """What must hold of dims and numbers: the plan's `where:` lines, and that no tensor is too large."""
+        return (*(condition.expression for condition in self.operation.where), *countable(self.operation))
+
+    @property
     def kernel_names(self) -> tuple[str, ...]:
         """The name expressions that do not depend on shapes, so that one compilation makes them all."""
         names = [self._kernel_name(launch) for launch in self.launches]
@@ -148,15 +154,15 @@ class OperationText:
         return [*self.define("_", "_mismatch", "str"), *indented([*body, 'return ""'])]
 
     def outside_function(self) -> list[str]:
-        """The whole contract: GPU, dtypes and shapes, and the plan's `where:` lines."""
+        """The whole contract: GPU, dtypes and shapes, the plan's `where:` lines, and what kernels can count."""
         inputs = [self.rename(tensor.name) for tensor in self.inputs]
         body = ['"""Why the kernels cannot take these inputs; empty when they can."""']
         body += bracketed(f"reason = _{self.name}_mismatch(", self.argument_names, ")", depth=1)
         body += bracketed("reason = reason or _not_on_one_gpu(", inputs, ")", depth=1)
         body += ["if reason:", *indented(["return reason"])]
-        body += self._bindings(condition.expression for condition in self.operation.where)
-        for condition in self.operation.where:
-            body += self._where(condition.expression)
+        body += self._bindings(self.conditions)
+        for condition in self.conditions:
+            body += self._where(condition)
         return [*self.define("_", "_outside", "str"), *indented([*body, 'return ""'])]
 
     def _where(self, condition: Expression) -> list[str]:

@@ -120,9 +120,9 @@ class CppOperation:
         body += self._dim_checks()
         inputs = ", ".join(f"&{self._tensor(tensor.name)}" for tensor in self.text.inputs)
         body += [f"if (const char* reason = support::not_on_one_gpu({{{inputs}}})) return reason;"]
-        for condition in self.text.operation.where:
-            holds = f"!plan::holds([&] {{ return {cpp_condition(condition.expression, self._names)}; }})"
-            body += [_refused(holds, f"{condition.expression} does not hold")]
+        for condition in self.text.conditions:
+            holds = f"!plan::holds([&] {{ return {cpp_condition(condition, self._names)}; }})"
+            body += [_refused(holds, f"{condition} does not hold")]
         return cpp_function(f"const char* {self.name}_outside({self.parameters})", [*body, "return nullptr;"])
 
     def _said(self, tensor: TensorParameter, what: str) -> str:

@@ -34,7 +34,6 @@ NVRTC_OPTIONS = (
 FIXED_WIDTH = ("int8_t", "int16_t", "int32_t", "int64_t", "intptr_t")
 FIXED_WIDTH_HEADER = "--pre-include=cuda/std/cstdint"  # nvcc's own headers bring int64_t and the like, too
 # More dynamic shared memory per block, or more blocks per cluster, must be asked for (programming guide).
-DEFAULT_SHARED_BYTES = 48 << 10
 PORTABLE_CLUSTER_BLOCKS = 8
 MAX_GRID_X, MAX_GRID_YZ = 2**31 - 1, 2**16 - 1  # every compute capability from 3.0 on
 # Values of enums in cuda.h.
@@ -227,6 +226,7 @@ def driver() -> ctypes.CDLL:
 
 
 _driver: ctypes.CDLL | None = None
+_ALLOWING = threading.Lock()
 
 
 class _LaunchAttribute(ctypes.Structure):
@@ -258,12 +258,22 @@ def _launch_attributes(attributes: Mapping[str, int]) -> ctypes.Array[_LaunchAtt
 
 def _allow(function: ctypes.c_void_p, shared_bytes: int, attributes: Mapping[str, int]) -> None:
     shared_bytes = max(shared_bytes, attributes.get("max_shared", 0))
-    if shared_bytes > DEFAULT_SHARED_BYTES:
-        status = driver().cuFuncSetAttribute(function, FUNCTION_MAX_DYNAMIC_SHARED_BYTES, shared_bytes)
-        _check(status, f"{shared_bytes} bytes of shared memory")
+    with _ALLOWING:
+        if shared_bytes > 0 and shared_bytes > _allowed_shared_bytes(function):
+            status = driver().cuFuncSetAttribute(function, FUNCTION_MAX_DYNAMIC_SHARED_BYTES, shared_bytes)
+            _check(status, f"{shared_bytes} bytes of shared memory")
     if attributes.get("cluster", 1) > PORTABLE_CLUSTER_BLOCKS:
         status = driver().cuFuncSetAttribute(function, FUNCTION_NON_PORTABLE_CLUSTER_ALLOWED, 1)
         _check(status, f"a cluster of {attributes['cluster']} blocks")
+
+
+def _allowed_shared_bytes(function: ctypes.c_void_p) -> int:
+    """Of dynamic shared memory: what a function's own variables leave of 48 KiB, or what it was allowed
+    before, which other launches of it may need."""
+    n_bytes = ctypes.c_int()
+    status = driver().cuFuncGetAttribute(ctypes.byref(n_bytes), FUNCTION_MAX_DYNAMIC_SHARED_BYTES, function)
+    _check(status, "cuFuncGetAttribute")
+    return n_bytes.value
 
 
 def _check(status: int, call: str) -> None:

@@ -42,6 +42,7 @@ class FakeDriver:
     launches: list[Launch] = field(default_factory=list)
     settings: list[tuple[str, int, int]] = field(default_factory=list)
     status: int = 0
+    default_shared_bytes: int = 48 << 10
     names: list[str] = field(default_factory=list)
 
     def handle(self, name: str) -> ctypes.c_void_p:
@@ -66,6 +67,12 @@ class FakeDriver:
         if name in self.kernels:
             self.kernels[name](launch)
         return self.status
+
+    def cuFuncGetAttribute(self, value: Any, attribute: int, function: ctypes.c_void_p) -> int:
+        asked = (self.names[function.value - 1], attribute)
+        set_before = [number for *key, number in self.settings if tuple(key) == asked]
+        value._obj.value = [self.default_shared_bytes, *set_before][-1]
+        return 0
 
     def cuFuncSetAttribute(self, function: ctypes.c_void_p, attribute: int, value: int) -> int:
         self.settings.append((self.names[function.value - 1], attribute, value))

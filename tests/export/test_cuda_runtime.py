@@ -144,6 +144,18 @@ def test_much_shared_memory_is_asked_for(
     assert driver.settings == expected
 
 
+def test_what_the_kernels_own_variables_take_is_asked_for_too(runtime: ModuleType, driver: FakeDriver) -> None:
+    driver.default_shared_bytes = 40_000
+    launch(runtime, driver, 40_004)
+    assert driver.settings == [("k", runtime.FUNCTION_MAX_DYNAMIC_SHARED_BYTES, 40_004)]
+
+
+def test_what_another_launch_of_the_function_needs_is_not_taken_back(runtime: ModuleType, driver: FakeDriver) -> None:
+    launch(runtime, driver, 100_000)
+    launch(runtime, driver, 60_000)
+    assert driver.settings == [("k", runtime.FUNCTION_MAX_DYNAMIC_SHARED_BYTES, 100_000)]
+
+
 def test_max_shared_and_large_clusters_are_asked_for(runtime: ModuleType, driver: FakeDriver) -> None:
     launch(runtime, driver, max_shared=100_000, cluster=16)
     assert driver.settings == [

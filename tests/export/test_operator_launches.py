@@ -167,6 +167,13 @@ def test_outside_the_contract_pytorch_computes_and_says_why(
     assert not driver.launches
 
 
+def test_a_tensor_that_32_bits_do_not_count_is_outside_the_contract(operator: ModuleType, driver: FakeDriver) -> None:
+    vast = torch.zeros(1, 1).expand(1 << 29, 4)
+    outside = getattr(operator, f"_{operator.__name__}_outside")
+    assert outside(vast, torch.rand(4), EPS) == "B * D <= 2130706432 does not hold"
+    assert outside(vast[: 1 << 28], torch.rand(4), EPS) == ""
+
+
 def test_a_grid_that_no_gpu_takes_is_computed_by_pytorch(
     operator: ModuleType, driver: FakeDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
