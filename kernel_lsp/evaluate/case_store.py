@@ -112,6 +112,7 @@ class CaseStore:
             directory=directory,
             configuration=self._task.configuration,
             gpu=gpu,
+            values=case.values,
         )
         single = self._with_one_answer if case.operation == "forward" else frozenset()
         return replace(files, roundings={n: replace(r, has_one_answer=n in single) for n, r in files.roundings.items()})

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -47,16 +48,24 @@ MAX_HIDDEN_ELEMENTS = 1 << 22
 """Of all inputs and outputs, or as many as the captured sizes have where nothing smaller is inside the contract."""
 WIDE_OF_ONE = (((70_001,),), ((2_048,),))
 WIDE_OF_TWO = (
-    ((1, 20_011), (37, 4_099), (9, 2_053)),
+    ((1, 70_001), (1, 20_011), (37, 4_099), (9, 2_053)),
     ((16_411, 19), (16_411, 7), (4_099, 7)),
     ((5, 2_048), (5, 1_024)),
 )
-WIDE_OF_MORE = (((37, 4_099, 17, 3), (9, 2_053, 7, 2)), ((16_411, 7, 3, 2), (4_099, 7, 3, 2)), ((2, 2_048, 3, 2),))
+WIDE_OF_MORE = (
+    ((37, 4_099, 17, 3), (9, 2_053, 7, 2)),
+    ((16_411, 7, 3, 2), (4_099, 7, 3, 2)),
+    ((2, 2_048, 3, 2),),
+)
 """For tasks with one symbol, two, and more: of each group the first inside the contract. A row of 20,000 is longer than
 what threads hold in registers and in the shared memory that nobody asks for, 300,000 elements are more than most fixed
 grids take, and past 65,536 a 16-bit index wraps. A whole number of thousands has no rest for a last piece. Where there
-are more symbols one of them is often the length of a sequence, with whose square the work grows. Several sizes are each
+are more symbols one of them is often the length of a sequence, with whose square the work grows. Numbers of rows are
 below 65,536, which is a grid's limit along y."""
+WIDE_LAST = (4_099, 2_053, 1_031)
+"""Of the last symbol of three or more, beside twos: it is mostly the length of a row."""
+MAX_WIDE_ELEMENTS = 1 << 26
+"""Of any tensor in between: what an outer product of a long row would be is more than PyTorch has memory for."""
 LONG_SUM = 20_000
 """From here on inputs are positive: a sum of so many numbers of either sign has few right digits in any order."""
 FAMILIES = (
@@ -77,13 +86,22 @@ FAMILIES = (
     "special_others",
 )
 """Beside `normal` and `given`; ordered by what they have been seen to catch."""
-FORWARD_FAMILIES = ("zeros", "huge", "tiny", "offset", "minute", "minus_inf_rows", "lowest_rows")
+FORWARD_FAMILIES = (
+    *("zeros", "huge", "tiny", "offset", "minute", "minus_inf_rows", "lowest_rows"),
+    *("far_negative", "subnormal"),
+)
 """Inputs that PyTorch's own gradients, with incoming ones of the same kind, need not survive."""
 LONG_FAMILIES = (
     *("special_nan", "special_others", "special_inf", "special_minus_inf", "minus_inf_rows", "lowest_rows"),
     *("constant_rows", "one_hot", "needles", "zeros"),
 )
 """Given at rows longer than a block: a kernel that takes the beginning of a row for all of it is wrong there."""
+
+SCREEN_FAMILIES = ("normal",)
+OTHER_NUMBERS_FAMILIES = ("normal", "special_mixed")
+"""Of a kernel that is given other numbers: a formula for them may be another for zero, NaN or infinity."""
+
+POINTED_VALUES = "pointed_values"
 
 OPERATOR_ALIGNMENT_BYTES = 16
 """Of what a kernel is given: an operator copies an input that begins elsewhere, and leaves empty ones to PyTorch."""
@@ -95,7 +113,8 @@ OFFSET_FAMILY = "small_integers"
 @dataclass(frozen=True)
 class Case:
     """One check. `sizes` binds the task's symbols; `is_captured` says that they are the captured ones. `offset_bytes`
-    is how far the inputs begin behind a page's start: what an operator is given may be a part of another tensor."""
+    is how far the inputs begin behind a page's start: what an operator is given may be a part of another tensor.
+    `values` are put into the inputs."""
 
     operation: OperationKind
     sizes: tuple[tuple[str, int], ...]
@@ -104,6 +123,7 @@ class Case:
     thread_order: ThreadOrder
     is_captured: bool = False
     offset_bytes: int = 0
+    values: tuple[float, ...] = ()
 
     @property
     def kind(self) -> str:
@@ -222,11 +242,11 @@ def hidden_cases(operation: OperationKind, hidden: Iterable[Sizes], captured: Si
 def wide_sizes(task: Task, operation: OperationKind, holds: Callable[[Sizes], bool]) -> list[Sizes]:
     """Sizes inside the contract with long rows, and with many. Empty for a task without symbols, and where all of them
     have too many elements."""
-    by_symbols = ((), WIDE_OF_ONE, WIDE_OF_TWO, WIDE_OF_MORE)
     found: list[Sizes] = []
-    for patterns in by_symbols[min(len(task.symbols), len(by_symbols) - 1)]:
+    for patterns in _wide_patterns(len(task.symbols)):
         aligned = (_assign(task.symbols, pattern, alignment) for pattern in patterns for alignment in ALIGNMENTS)
-        sizes = next((s for s in aligned if is_usable(task, operation, s, or_as_captured=False) and holds(s)), None)
+        usable = (s for s in aligned if is_usable(task, operation, s, or_as_captured=False) and holds(s))
+        sizes = next((s for s in usable if _n_largest(graph_of(task, operation), s) <= MAX_WIDE_ELEMENTS), None)
         if sizes is not None and sizes not in found:
             found.append(sizes)
     return found
@@ -251,6 +271,13 @@ def equal_integer_cases(
     return [_case(operation, sizes, captured, "equal_integers", seed + 80, "forward") for sizes in [*wide][:1]]
 
 
+def pointed_values_case(
+    operation: OperationKind, sizes: Sizes, captured: Sizes, values: Iterable[float], seed: int
+) -> Case:
+    """A small case whose inputs hold these values."""
+    return replace(_case(operation, sizes, captured, POINTED_VALUES, seed + 81, "forward"), values=tuple(values))
+
+
 def fresh_case(
     task: Task, operation: OperationKind, holds: Callable[[Sizes], bool], reduced: Iterable[Sizes], seed: int
 ) -> Case:
@@ -265,10 +292,16 @@ def fresh_case(
     return _case(operation, next(iter(reduced), captured), captured, "normal", seed, "random")
 
 
-def screen_cases(operation: OperationKind, reduced: Iterable[Sizes], captured: Sizes, seed: int) -> list[Case]:
-    """The one case that ranks a candidate in a search."""
+def screen_cases(
+    operation: OperationKind,
+    reduced: Iterable[Sizes],
+    captured: Sizes,
+    seed: int,
+    families: Iterable[str] = SCREEN_FAMILIES,
+) -> list[Case]:
+    """The one case that ranks a candidate in a search; one of each of the families where more are asked for."""
     sizes = next(iter(reduced), captured)
-    return [_case(operation, sizes, captured, "normal", seed + 1, "reverse")]
+    return [_case(operation, sizes, captured, family, seed + 1, "reverse") for family in families]
 
 
 def clamped(symbol: Symbol, size: int, alignment: int) -> int:
@@ -307,6 +340,13 @@ def _sizes_of(shapes: Mapping[str, tuple[int, ...]], task: Task) -> Sizes:
 
 def _case(operation: OperationKind, sizes: Sizes, captured: Sizes, family: str, seed: int, order: ThreadOrder) -> Case:
     return Case(operation, tuple(sorted(sizes.items())), family, seed, order, is_captured=sizes == captured)
+
+
+def _wide_patterns(n_symbols: int) -> tuple[tuple[tuple[int, ...], ...], ...]:
+    by_symbols = ((), WIDE_OF_ONE, WIDE_OF_TWO, WIDE_OF_MORE)
+    patterns = by_symbols[min(n_symbols, len(by_symbols) - 1)]
+    last = tuple((*[2] * (n_symbols - 1), size) for size in WIDE_LAST)
+    return (*patterns, last) if n_symbols > len(WIDE_OF_TWO[0][0]) else patterns
 
 
 def _wide_family(sizes: Sizes) -> str:
@@ -363,6 +403,15 @@ def _all_shapes(task: Task, operation: OperationKind, sizes: Sizes) -> list[tupl
     graph = graph_of(task, operation)
     types = [*graph.input_types, *(output.type for output in graph.outputs if output.type is not None)]
     return [shape_of(type_, sizes) for type_ in types]
+
+
+def _n_largest(graph: Graph, sizes: Sizes) -> int:
+    """Elements of the largest tensor that the graph makes."""
+    largest = 0
+    for type_ in (type_ for node in graph.nodes for type_ in node.types if type_ is not None):
+        with suppress(ExpressionError):  # e.g. a size that depends on values
+            largest = max(largest, _n_elements(shape_of(type_, sizes)))
+    return largest
 
 
 def _n_total(shapes: Iterable[tuple[int, ...]]) -> int:

@@ -81,13 +81,15 @@ class ExecutorChecks:
     async def rank(
         self, executor: PtxExecutor, built: Built, prepared: Prepared, plan: Plan, progress: Progress
     ) -> CheckOutcome | None:
-        """Profile, and one case that says something: the small one, else the user's own inputs. None when it passed."""
+        """Profile, and as many cases that say something as there are small ones: these, else the user's own inputs.
+        None when they passed."""
         if refused := self._refused(built, prepared, plan):
             return refused
         profile = await self._profile(executor, built, prepared, plan, RANKING_LIMITS, progress)
         if isinstance(profile, Crashed | TimedOut | Unsupported):
             return profile
-        return await self._run_cases(executor, built, [*plan[1:], plan[0]], 1, profile, RANKING_LIMITS, progress)
+        cases, n_enough = [*plan[1:], plan[0]], max(1, len(plan) - 1)
+        return await self._run_cases(executor, built, cases, n_enough, profile, RANKING_LIMITS, progress)
 
     async def check(
         self, executor: PtxExecutor, built: Built, prepared: Prepared, plan: Plan, progress: Progress

@@ -22,6 +22,7 @@ from kernel_lsp.evaluate.compare import (
     compare_stored,
     is_within_budget,
 )
+from kernel_lsp.evaluate.met_infinities import INFINITE_FAMILIES, with_nan_where_as_good
 
 SAME_NUMBERS = "constant_rows"
 """The family whose rows are one number each, along the last dim."""
@@ -29,12 +30,15 @@ FEW_NUMBERS = frozenset((SAME_NUMBERS, "one_hot", "zeros", "lowest_rows", "small
 """Families of rows with no more than seven different numbers."""
 NEARLY_SAME = "offset"
 """1000 and a little: in 16 bits a handful of numbers."""
+SUBNORMAL = "subnormal"
+NAN_FAMILIES = frozenset(("special_nan", "special_others", "special_mixed"))
+"""Families whose inputs hold NaN."""
 RECURRING_NUMBERS = FEW_NUMBERS | {"negative_zeros"}
 """Families of which some number is at least a quarter of all."""
 F32_UNIT, F64_UNIT = 2.0**-24, 2.0**-53
 """Half the distance from 1 to the next number: what one rounding is off at most."""
-MAX_TERMS = 4096
-"""Longer sums are made of several by any kernel that means to be fast. At this length the drift is 4e-6, and 1.2e-4
+MAX_TERMS, MAX_RECURRING_TERMS = 1 << 17, 4096
+"""Longer sums are made of several by any kernel that means to be fast. At these lengths the drift is 2e-5, and 1.2e-4
 where numbers recur; the error of TF32 is 3e-4."""
 
 
@@ -53,7 +57,7 @@ def judge_outputs(
     factor = FORWARD_FACTOR if direction == "forward" else BACKWARD_FACTOR
     masks = written or [None] * len(outputs)
     errors = tuple(
-        _judge_output(tensor, path, expectation, factor, mask, _traits(case, tensor))
+        _judge_output(tensor, path, expectation, factor, mask, case)
         for (tensor, path), expectation, mask in zip(outputs, expectations, masks, strict=True)
     )
     result = case.model_copy(update={"errors": errors})
@@ -74,8 +78,20 @@ def describe_error(error: TensorError, result: CaseResult) -> str:
         )
     return (
         f"{error.n_wrong} of {error.n_elements} elements of '{error.output}' are wrong: at {list(error.worst_index)} "
-        f"{error.found:.6g} instead of {error.expected:.6g} ({case})"
+        f"{error.found:.6g} instead of {error.expected:.6g} ({case}){_why_nan(error, result)}"
     )
+
+
+def _why_nan(error: TensorError, result: CaseResult) -> str:
+    """What PyTorch's NaN comes from, where a number stands in its place; empty elsewhere."""
+    if error.found is None or error.expected is None or not math.isnan(error.expected) or math.isnan(error.found):
+        return ""
+    if _family(result) in INFINITE_FAMILIES:
+        return (
+            ": infinities of the inputs meet there (inf - inf, 0 * inf), PyTorch gives NaN, and no result beside it "
+            "shows that something is not finite"
+        )
+    return ": PyTorch has a NaN of the inputs there, and here it is lost" if _family(result) in NAN_FAMILIES else ""
 
 
 def _misshapen(outputs: Sequence[BoundTensor], expectations: Sequence[Expectation]) -> str:
@@ -94,18 +110,31 @@ def _judge_output(
     expectation: Expectation,
     factor: float,
     mask: np.ndarray | None,
-    inputs: InputTraits,
+    case: CaseResult,
 ) -> TensorError:
-    found = map_array(path, tensor.dtype, tensor.shape)
-    if mask is None and tensor.dtype.is_floating:
-        return compare_stored(found, expectation, factor=factor, inputs=inputs)
-    return compare(found, expectation, factor=factor, written=mask, inputs=inputs)
+    found, traits = map_array(path, tensor.dtype, tensor.shape), _traits(case, tensor)
+
+    def judged(values: np.ndarray) -> TensorError:
+        if mask is None and tensor.dtype.is_floating:
+            return compare_stored(values, expectation, factor=factor, inputs=traits)
+        return compare(values, expectation, factor=factor, written=mask, inputs=traits)
+
+    error = judged(found)
+    if is_within_budget(error) or _family(case) not in INFINITE_FAMILIES:
+        return error
+    return judged(with_nan_where_as_good(found, expectation))
+
+
+def _family(case: CaseResult) -> str:
+    return case.family.split(",")[0]
 
 
 def _traits(case: CaseResult, output: BoundTensor) -> InputTraits:
-    family = case.family.split(",")[0]
+    family = _family(case)
     return InputTraits(
-        drift=_drift(family, case, output), n_different=1 if family in FEW_NUMBERS | {NEARLY_SAME} else 0
+        drift=_drift(family, case, output),
+        n_different=1 if family in FEW_NUMBERS | {NEARLY_SAME} else 0,
+        are_subnormal=family == SUBNORMAL,
     )
 
 
@@ -125,5 +154,6 @@ def _drift(family: str, case: CaseResult, output: BoundTensor) -> float:
     n_terms = max(longest_dim, largest_input // max(output.n_elements, 1))
     if family == SAME_NUMBERS:
         return unit * n_terms / 2
-    n_in_turn = min(n_terms, MAX_TERMS)
-    return unit * n_in_turn / 2 if family in RECURRING_NUMBERS else unit * n_in_turn**0.5
+    if family in RECURRING_NUMBERS:
+        return unit * min(n_terms, MAX_RECURRING_TERMS) / 2
+    return unit * min(n_terms, MAX_TERMS) ** 0.5

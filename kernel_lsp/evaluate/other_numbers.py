@@ -13,6 +13,7 @@ from kernel_lsp.core.target import TargetSource
 from kernel_lsp.core.task import Task
 from kernel_lsp.core.verdict import Crashed, Mismatch, TimedOut, Verdict
 from kernel_lsp.errors import TargetError
+from kernel_lsp.evaluate.cases import OTHER_NUMBERS_FAMILIES
 from kernel_lsp.evaluate.number_changes import Change, beyond_one, changed_numbers, nearby, turned
 from kernel_lsp.evaluate.pipeline import Evaluator
 from kernel_lsp.evaluate.session import Session
@@ -86,7 +87,7 @@ class OtherNumbers:
         if _types(task) != _types(self._task) or not (may_branch or _steps(task) == _steps(self._task)):
             return []
         words = ", ".join(f"{a.name}={_shown(a.value)} instead of {_shown(b.value)}" for b, a in pairs)
-        return [_Other(await self._session.evaluator(task), words)]
+        return [_Other(await self._session.evaluator(task, screen_families=OTHER_NUMBERS_FAMILIES), words)]
 
 
 def _taken_numbers(candidate: Candidate) -> frozenset[str]:

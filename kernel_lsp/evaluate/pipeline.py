@@ -35,6 +35,7 @@ from kernel_lsp.errors import PlanError, ScratchFullError
 from kernel_lsp.evaluate.building import COMPILED_AS, Module, module_of, request_of
 from kernel_lsp.evaluate.case_store import CaseStore, NoCase
 from kernel_lsp.evaluate.cases import (
+    SCREEN_FAMILIES,
     Case,
     OperationKind,
     captured_sizes,
@@ -44,6 +45,7 @@ from kernel_lsp.evaluate.cases import (
     full_cases,
     hidden_cases,
     hidden_sizes,
+    pointed_values_case,
     reduced_sizes,
     screen_cases,
     wide_cases,
@@ -53,7 +55,8 @@ from kernel_lsp.evaluate.cpu import CpuDevice, Profile, Skipped, new_executor
 from kernel_lsp.evaluate.executor_checks import FULL_LIMITS, NOT_SCREENED, ExecutorChecks
 from kernel_lsp.evaluate.executor_pool import ExecutorPool
 from kernel_lsp.evaluate.gpu_checks import GpuChecks, MeasuringGpu
-from kernel_lsp.evaluate.pointed_sizes import pointed_sizes
+from kernel_lsp.evaluate.pointed_sizes import compared_sizes, pointed_sizes
+from kernel_lsp.evaluate.pointed_values import pointed_values, sizes_with_room
 from kernel_lsp.evaluate.prepare import Prepared, kernel_names, plan_failure, prepare
 from kernel_lsp.evaluate.progress import Plan, Progress
 from kernel_lsp.gpu.specs import GpuSpec
@@ -109,10 +112,11 @@ class Evaluator:
         measured_on: MeasuringGpu | None = None,
         sandbox: SandboxLevel | None = None,
         executors: ExecutorPool | None = None,
+        screen_families: Sequence[str] = SCREEN_FAMILIES,
     ) -> None:
         """`measured_on` is where candidates are run and timed beside the executor; None for the executor alone.
         `sandbox` is how executors are confined; None takes the strongest level that this machine has. `executors` are
-        of the same folder, where some have begun already."""
+        of the same folder, where some have begun already. `screen_families` are the forward's in a screen."""
         self._task, self._compiler, self._gpu, self._seed = task, compiler, gpu, seed
         self._gpu_device = None if measured_on is None else measured_on.device
         self._baseline_wait_s = 0.0 if measured_on is None else measured_on.full_wait_s
@@ -120,6 +124,7 @@ class Evaluator:
         self._device = CpuDevice(self._store, worker, directory)
         self._executor_checks = ExecutorChecks(task, self._device, gpu)
         self._gpu_checks = None if measured_on is None else GpuChecks(self._store, measured_on, seed)
+        self._screen_families = screen_families
         self._fresh_seed = secrets.randbits(FRESH_SEED_BITS)
         self._executors = executors or ExecutorPool(lambda: new_executor(directory, sandbox), N_SLOTS)
         self._under_way: set[asyncio.Task[Verdict]] = set()
@@ -231,6 +236,10 @@ class Evaluator:
         progress.built = built
         progress.findings += built.warnings
         failure: CheckOutcome | None = _audit(candidate.text, built, progress)
+        if failure is None and depth == "full":
+            plans = {kind: self._with_pointed(prepared, kind, built, plan) for kind, plan in plans.items()}
+            if self._gpu_checks is not None:
+                self._gpu_checks.prefetch(list(plans.values()))
         with progress.stage("executor"):
             failure = failure or await self._on_executor(built, prepared, plans, depth, progress)
         if failure is None and self._gpu_checks is not None:
@@ -276,7 +285,8 @@ class Evaluator:
         reduced = reduced_sizes(self._task, direction, lambda sizes: prepared.holds(direction, sizes))
         given = Case(direction, tuple(sorted(captured.items())), "given", self._seed, "forward", is_captured=True)
         if depth == "screen":
-            chosen = screen_cases(direction, reduced, captured, self._seed)
+            families = self._screen_families if direction == "forward" else SCREEN_FAMILIES
+            chosen = screen_cases(direction, reduced, captured, self._seed, families)
         else:
             configured = [sizes for sizes in configured_sizes(self._task) if prepared.holds(direction, sizes)]
             chosen = full_cases(direction, reduced, captured, self._seed, configured)
@@ -295,6 +305,19 @@ class Evaluator:
         cases = [given, *(case for case in chosen if case != given)]
         bound = {sizes: prepared.bind(direction, dict(sizes)) for sizes in dict.fromkeys(case.sizes for case in cases)}
         return [(case, bound[case.sizes]) for case in cases]
+
+    def _with_pointed(
+        self, prepared: Prepared, direction: OperationKind, built: Built, plan: list[tuple[Case, BoundOperation]]
+    ) -> list[tuple[Case, BoundOperation]]:
+        """The cases of one direction, and those of sizes and numbers that its kernels compare with."""
+        known, captured = [dict(sizes) for sizes in dict.fromkeys(c.sizes for c, _ in plan)], captured_sizes(self._task)
+        found, values = compared_sizes(prepared, direction, built, known), pointed_values(built)
+        cases = wide_cases(direction, found, captured, self._seed)
+        if values:
+            sizes = sizes_with_room(plan, len(values))
+            cases.append(pointed_values_case(direction, sizes, captured, values, self._seed))
+        more = [(case, prepared.bind(direction, dict(case.sizes))) for case in cases]
+        return [*plan[:N_BEFORE_WIDE], *more, *plan[N_BEFORE_WIDE:]]
 
     async def _build(
         self, candidate: Candidate, operations: Sequence[BoundOperation], file_name: str = COMPILED_AS

@@ -1,5 +1,5 @@
-"""Sizes that a candidate's own text points to: both sides of what its plan decides by, and beyond the large numbers in
-its code.
+"""Sizes that a candidate's own text points to: both sides of what its plan decides by, beyond the large numbers in its
+code, and every way in which what its kernels decide by their arguments alone may come out.
 
 A kernel that is right up to a million elements, and a plan whose variant for long rows nobody ever took, pass every
 check at sizes that somebody else chose.
@@ -7,15 +7,28 @@ check at sizes that somebody else chose.
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from kernel_lsp.core.expression import Call, Constant, Expression, parts
-from kernel_lsp.core.plan import Launch, LibraryStep, Operation
+from kernel_lsp.core.plan import BoundLaunch, Launch, LibraryStep, Operation
 from kernel_lsp.core.task import Task
-from kernel_lsp.evaluate.cases import MAX_HIDDEN_ELEMENTS, OperationKind, Sizes, captured_sizes, clamped, is_usable
+from kernel_lsp.core.verdict import Built
+from kernel_lsp.errors import PlanError
+from kernel_lsp.evaluate.cases import (
+    CHEAP_ELEMENTS,
+    MAX_HIDDEN_ELEMENTS,
+    OperationKind,
+    Sizes,
+    captured_sizes,
+    clamped,
+    is_usable,
+)
+from kernel_lsp.evaluate.grid_conditions import GridConditions
 from kernel_lsp.evaluate.prepare import Prepared
 from kernel_lsp.toolchain.masking import mask_literals
+from kernel_lsp.toolchain.ptx_text import read_ptx
 
 MAX_SIZES = 6
 """Of each kind."""
@@ -26,6 +39,10 @@ SMALL = 2
 LEAST_LITERAL = 4_100
 """Sizes up to here are among those that every candidate is run at."""
 LARGEST_LITERAL = 1 << 21
+MAX_COMPARED = 4
+"""Sizes of what kernels compare: each is a case more."""
+MAX_TRIED = 160
+"""Sizes looked at for them. One takes about a tenth of a millisecond."""
 _INTEGER = re.compile(r"(?<![\w.])(?:0[xX](?P<hex>[0-9a-fA-F']+)|(?P<decimal>[1-9][0-9']*))[uUlL]*(?![\w.])")
 _POWER = re.compile(r"(?<![\w.])1[uUlL]*\s*<<\s*(?P<exponent>[0-9]{1,2})(?![\w.])")
 
@@ -70,6 +87,22 @@ def sizes_beyond_literals(prepared: Prepared, kind: OperationKind, known: Sequen
     return found[:MAX_SIZES]
 
 
+def compared_sizes(prepared: Prepared, kind: OperationKind, built: Built, known: Sequence[Sizes]) -> list[Sizes]:
+    """Sizes inside the contract at which some comparison of a kernel's arguments comes out as it does at none of the
+    `known` ones, e.g. `D == 777`: they are found in the PTX, and tried without running anything. The other dims are as
+    captured where that is cheap, else small."""
+    decisions = _Decisions(prepared, kind, built)
+    seen = {place for sizes in known for place in decisions.at(sizes)}
+    found: list[Sizes] = []
+    for sizes in itertools.islice(_with_numbers(prepared, kind, decisions.numbers), MAX_TRIED):
+        new = decisions.at(sizes) - seen
+        seen |= new
+        found += [sizes] if new and sizes not in known else []
+        if len(found) == MAX_COMPARED:
+            break
+    return found
+
+
 def large_literals(text: str) -> set[int]:
     """Integers in the code, `1 << 20` among them, that a size or a number of elements may be compared with."""
     code = mask_literals(text)
@@ -81,6 +114,49 @@ def large_literals(text: str) -> set[int]:
 
 
 # --- below: what a plan decides by
+
+
+class _Decisions:
+    """What kernels decide by their arguments alone, at any size."""
+
+    def __init__(self, prepared: Prepared, kind: OperationKind, built: Built) -> None:
+        statements = read_ptx(built.ptx, "").statements
+        self._prepared, self._kind = prepared, kind
+        self._conditions: Mapping[str, GridConditions] = {
+            name: GridConditions(statements, symbol) for name, symbol in built.symbols.items()
+        }
+        self.numbers = {n for conditions in self._conditions.values() for n in conditions.numbers}
+
+    def at(self, sizes: Sizes) -> set[tuple[object, ...]]:
+        """Every outcome, with its place. None where the plan cannot be bound or launches what was not built."""
+        try:
+            bound = self._prepared.bind(self._kind, sizes)
+        except PlanError:
+            return set()
+        launches = [(place, step) for place, step in enumerate(bound.steps) if isinstance(step, BoundLaunch)]
+        if any(step.kernel not in self._conditions for _, step in launches):
+            return set()
+        return {
+            (place, step.kernel, *outcome)
+            for place, step in launches
+            for outcome in self._conditions[step.kernel].outcomes(step)
+        }
+
+
+def _with_numbers(prepared: Prepared, kind: OperationKind, numbers: Iterable[int]) -> Iterator[Sizes]:
+    """Cheap sizes with one symbol of each number, of a neighbour, or of a quotient of two of the numbers."""
+    task, counted = prepared.task, sorted(n for n in numbers if 0 < n <= LARGEST_LITERAL)
+    small = {symbol.name: clamped(symbol, SMALL, 1) for symbol in task.symbols}
+    captured = captured_sizes(task)
+    around = [m for n in _spread(counted) for m in (n, n + 1, n - 1)]
+    quotients = [n // m for n in counted for m in counted if 1 < m < n]
+    for size in dict.fromkeys(n for n in (*around, *quotients) if n > 0):
+        for symbol in task.symbols:
+            cheap, any_other = ({**base, symbol.name: clamped(symbol, size, 1)} for base in (captured, small))
+            is_cheap = is_usable(task, kind, cheap, CHEAP_ELEMENTS, or_as_captured=False)
+            sizes = cheap if is_cheap and prepared.holds(kind, cheap) else any_other
+            if _is_possible(prepared, kind, sizes):
+                yield sizes
 
 
 def _spread(numbers: Sequence[int]) -> list[int]:

@@ -4,6 +4,7 @@ private scratch folder. Everything ends with the session."""
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ from kernel_lsp.core.target import TargetSource
 from kernel_lsp.core.task import Task
 from kernel_lsp.errors import EnvironmentProblem, SettingError
 from kernel_lsp.evaluate.building import Module, build_ahead
+from kernel_lsp.evaluate.cases import SCREEN_FAMILIES
 from kernel_lsp.evaluate.cpu import new_executor
 from kernel_lsp.evaluate.cuda import GpuDevice
 from kernel_lsp.evaluate.executor_pool import ExecutorPool
@@ -158,8 +160,8 @@ class Session:
         )
         return await self._stack.enter_async_context(evaluator)
 
-    async def evaluator(self, task: Task) -> Evaluator:
-        """An evaluator of this task's candidates; it ends with the session."""
+    async def evaluator(self, task: Task, *, screen_families: Sequence[str] = SCREEN_FAMILIES) -> Evaluator:
+        """An evaluator of this task's candidates; it ends with the session. `screen_families` are as `Evaluator`'s."""
         await self.gpu_index()
         device, ahead = await self.gpu_device(), self._ahead
         self._ahead = None
@@ -173,6 +175,7 @@ class Session:
             measured_on=None if device is None else await self._measuring_gpu(task, device),
             sandbox=self.sandbox,
             executors=None if ahead is None else ahead.executors,
+            screen_families=screen_families,
         )
         return await self._stack.enter_async_context(evaluator)
 

@@ -215,11 +215,13 @@ class Worker:
         deadline_s: float = CASE_DEADLINE_S,
         configuration: int = 0,
         gpu: int | None = None,
+        values: Sequence[float] = (),
     ) -> CaseFiles:
         """Write inputs, the fp64 reference and PyTorch's own result for the task captured last, below `directory`.
 
         `configuration` picks among the captures of a task folder; `shapes` gives the shape of each tensor argument by
-        name; `gpu` is the index of one that is ours meanwhile. Raises TargetError when the user's code fails there.
+        name; `gpu` is the index of one that is ours meanwhile; `values` are put into the inputs. Raises TargetError
+        when the user's code fails there.
         """
         request = {
             "command": "make_cases",
@@ -230,6 +232,7 @@ class Worker:
             "directory": str(directory),
             "configuration": configuration,
             "device": gpu,
+            "values": list(values),
         }
         reply = await self._ask(request, deadline_s)
         return CaseFiles(

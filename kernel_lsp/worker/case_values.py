@@ -16,7 +16,7 @@ from .index_bounds import index_limits
 from .inputs import TensorLeaf
 from .integers import PLAIN, UNLIMITED, limited, unlimited
 from .results import Case
-from .special_values import place_special
+from .special_values import place_numbers, place_special
 from .task import DEFAULT_INTEGER_RANGE, evaluate_size
 from .trial import input_shapes, seeded
 
@@ -26,13 +26,15 @@ GIVEN = "given"
 
 @dataclass(frozen=True)
 class Values:
-    """Of which capture, family, seed and sizes. Integers that nothing limits are like those of `integers_of`."""
+    """Of which capture, family, seed and sizes. Integers that nothing limits are like those of `integers_of`; the
+    numbers `placed` are in every input that has a dtype for them."""
 
     captured: Captured
     family: str
     integers_of: str
     seed: int
     sizes: dict[sympy.Symbol, int]
+    placed: tuple[float, ...] = ()
 
     def make(self) -> Case:
         """The case, without gradients."""
@@ -46,6 +48,8 @@ class Values:
         ]
         passed = [value for value, leaf in zip(inputs, leaves) if leaf.state is None]
         place_special(self.family, passed, own_generator(self.seed, self.family, "special"))
+        for value in passed if self.placed else ():
+            place_numbers(value, self.placed, own_generator(self.seed, self.family, "placed"))
         return Case(inputs, _state(captured, self.seed), [])
 
     def _own_families(self, shapes: Sequence[tuple[int, ...]]) -> list[str]:

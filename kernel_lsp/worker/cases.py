@@ -22,7 +22,7 @@ from .integers import PLAIN
 from .results import Case, Results, give_back_memory, result_dtypes, results_of
 from .roundings import is_plain, rounding
 from .special_values import has_no_place
-from .telling import why_it_tells_nothing
+from .telling import may_overflow_as_divisors, why_it_tells_nothing
 
 
 def make_cases(request: dict[str, Any]) -> dict[str, Any]:
@@ -53,7 +53,7 @@ def _made(
 ) -> dict[str, Any]:
     """The answer, with integers that nothing limits like those of the family `integers_of`."""
     family, seed, is_backward = request["family"], int(request["seed"]), request["operation"] == "backward"
-    case = Values(captured, family, integers_of, seed, sizes).make()
+    case = Values(captured, family, integers_of, seed, sizes, tuple(request.get("values", ()))).make()
     gpu = request.get("device")
     results = results_of(captured, case, family, seed, is_backward, gpu)
     answer = _write(captured, request, case, results, is_backward)
@@ -86,6 +86,8 @@ def _cannot_make(captured: Captured, family: str, sizes: dict[sympy.Symbol, int]
     """Why the family cannot be made at these sizes; empty when it can."""
     if has_no_place(family, [leaf.dtype for leaf in captured.inputs.tensors if leaf.state is None]):
         return "no other floating input is there to hold a special value"
+    if may_overflow_as_divisors(captured, family):
+        return "a reciprocal of such numbers is no number"
     if family != GIVEN:
         return ""
     if captured.inputs.fresh is None:

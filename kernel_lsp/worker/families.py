@@ -11,6 +11,11 @@ LARGE = 1e4
 HUGE, TINY = 1e10, 1e-8
 """Beyond what an integer of 32 bits holds, and below what a guard against division by zero adds; the square of either,
 and the sum of many, is a normal number of f32 and bf16. In f16 they are infinite and zero."""
+SUBNORMAL_EXPONENTS = (-149.0, -126.0)
+"""Powers of two: numbers of f32 and bf16 that some instructions take for zero. In f16 they are zero."""
+FAR_NEGATIVE = (-20.0, -5.0)
+"""Where the tails of softplus and of its like are small, and have all of their digits."""
+ZEROS_ONE_IN = 4
 MINUTE_EXPONENTS = (-18.0, -12.0)
 """Powers of ten. The product of two such numbers is a normal number of f32 and bf16, and far below what anybody takes
 for zero. In f16 they are zero."""
@@ -76,6 +81,24 @@ def _negative_zeros(shape: tuple[int, ...], generator: torch.Generator) -> torch
     return torch.where(is_zero, torch.tensor(-0.0), _normal(shape, generator))
 
 
+def _zeros_among(shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
+    """Normal numbers, but for one in four that is zero."""
+    is_zero = torch.randint(0, ZEROS_ONE_IN, shape, generator=generator) == 0
+    return torch.where(is_zero, 0.0, _normal(shape, generator))
+
+
+def _far_negative(shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
+    low, high = FAR_NEGATIVE
+    return low + (high - low) * torch.rand(shape, generator=generator)
+
+
+def _subnormal(shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
+    """Either sign, magnitudes over several powers of two alike."""
+    low, high = SUBNORMAL_EXPONENTS
+    magnitude = 2.0 ** (low + (high - low) * torch.rand(shape, generator=generator, dtype=torch.float64))
+    return (magnitude * (torch.randint(0, 2, shape, generator=generator) * 2 - 1)).float()
+
+
 def _minute(shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
     """Either sign, magnitudes over several powers of ten alike."""
     low, high = MINUTE_EXPONENTS
@@ -102,8 +125,10 @@ FAMILIES: dict[str, Make] = {
     "large": _large,
     "special_nan": _normal,
     "special_others": _normal,
-    "special_inf": _normal,
+    "special_inf": _zeros_among,
     "special_minus_inf": _normal,
+    "special_mixed": _normal,
+    "pointed_values": _normal,
     "minus_inf_rows": _normal,
     "lowest_rows": _normal,
     "equal_integers": _normal,
@@ -114,6 +139,8 @@ FAMILIES: dict[str, Make] = {
     "huge": _huge,
     "tiny": lambda shape, generator: TINY * _normal(shape, generator),
     "minute": _minute,
+    "subnormal": _subnormal,
+    "far_negative": _far_negative,
     "offset": lambda shape, generator: OFFSET + _normal(shape, generator),
 }
 """Family -> how its floating inputs are made. `given` is made by the user's own `get_inputs`."""

@@ -16,7 +16,7 @@ from .exact import run_exact
 from .failure import Failure, TargetFailure, raised_by_user, short_message
 from .machine import without_cuda
 from .program import quiet, user_outputs
-from .special_values import SPECIAL_VALUES, STAND_INS, without_special
+from .special_values import SPECIAL_VALUES, STAND_INS, without_special, without_zeros
 from .telling import is_judged_at_ties
 from .trial import call_original
 
@@ -136,17 +136,22 @@ class _Run:
     ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
         """With two right answers where a special value only meets a zero that the code put there: what PyTorch makes of
         both, and the number that comes of leaving both out, as kernels for padding, for masks and for triangular or
-        diagonal factors do. A zero makes NaN of it, never infinity."""
+        diagonal factors do. A zero makes NaN of it, never infinity. A zero of the inputs is no such zero: who leaves
+        that out loses what it meets."""
         missing = [torch.isnan(e) & torch.isnan(n) for e, n in zip(expected, native)]
         if not any(bool(one.any()) for one in missing):
             return expected, native
+        inputs = [[without_special(value, n) for value in case.inputs] for n in STAND_INS]
         high, low = (
-            self._expected(replace(case, inputs=[without_special(value, n) for value in case.inputs]), replace(case))
-            for n in STAND_INS
+            self._expected(replace(case, inputs=[without_zeros(value) for value in ordinary]), replace(case))
+            for ordinary in inputs
         )
         absorbed = [(a == b) & one for a, b, one in zip(high, low, missing)]
+        if not any(bool(where.any()) for where in absorbed):
+            return expected, native
+        left_out = self._expected(replace(case, inputs=inputs[0]), replace(case))
         return (
-            [torch.where(where, a, one) for where, a, one in zip(absorbed, high, expected)],
+            [torch.where(where, a, one) for where, a, one in zip(absorbed, left_out, expected)],
             [
                 torch.where(where, float("nan"), one) if bool(where.any()) else one
                 for where, one in zip(absorbed, native)

@@ -8,14 +8,17 @@ from collections.abc import Sequence
 import torch
 
 NAN, INFINITY = float("nan"), float("inf")
+MIXED = "special_mixed"
 SPECIAL_VALUES = {
-    "special_nan": NAN,
-    "special_others": NAN,
-    "special_inf": INFINITY,
-    "special_minus_inf": -INFINITY,
+    "special_nan": (NAN,),
+    "special_others": (NAN,),
+    "special_inf": (INFINITY,),
+    "special_minus_inf": (-INFINITY,),
+    MIXED: (0.0, NAN, INFINITY, -INFINITY, 1.0, -1.0),
 }
-"""Twice in one row, and at another row's first element: of several NaNs in a row the first counts, and a run of a row
-may begin with -inf."""
+"""A single one is twice in one row, and at another row's first element: of several NaNs in a row the first counts, and
+a run of a row may begin with -inf. Several are next to each other in one row, as many as it holds: they are for
+functions of single elements, whose formula may be another for a number that a plan takes."""
 OF_THE_LARGEST, OF_THE_OTHERS = ("special_nan", "special_minus_inf"), ("special_others",)
 """Which floating inputs have them; in `special_inf` all do. A NaN of one may hide that a kernel loses another's."""
 MINUS_INF_ROWS, LOWEST_ROWS = "minus_inf_rows", "lowest_rows"
@@ -26,9 +29,13 @@ LOWEST_EXPONENT = 106
 products with ordinary numbers. A power of two, so that sums of it are exact in any order."""
 LOWEST_BELOW_END = 3
 """Powers of two that a type must go on behind it."""
+NO_ZERO = 0.75
+"""In place of a zero of the inputs."""
 STAND_INS = (30.0, -20.0)
 """Ordinary numbers in place of special ones: above and below all others, of different size."""
 PART_OF_ONE_ROW = 3
+N_OTHER_ROWS, PART_OF_ALL_ROWS = 6, 16
+"""Of many rows some more have a special value: it is to meet zeros of other inputs."""
 
 
 def place_special(family: str, tensors: Sequence[torch.Tensor], generator: torch.Generator) -> None:
@@ -42,7 +49,15 @@ def place_special(family: str, tensors: Sequence[torch.Tensor], generator: torch
     for tensor in floating if family in SPECIAL_VALUES else ():
         is_wanted = family not in (OF_THE_OTHERS if tensor is largest else OF_THE_LARGEST)
         if is_wanted:
-            tensor.view(-1)[_places(tensor, generator)] = SPECIAL_VALUES[family]
+            _place(SPECIAL_VALUES[family], tensor, generator)
+
+
+def place_numbers(tensor: torch.Tensor, numbers: Sequence[float], generator: torch.Generator) -> None:
+    """Put as many of the numbers into a floating tensor, in place, as half of it holds."""
+    if not tensor.is_floating_point():
+        return
+    places = torch.randperm(tensor.numel(), generator=generator)[: min(len(numbers), (tensor.numel() + 1) // 2)]
+    tensor.view(-1)[places] = torch.tensor(numbers[: len(places)], dtype=torch.float64).to(tensor.dtype)
 
 
 def has_no_place(family: str, dtypes: Sequence[torch.dtype]) -> bool:
@@ -55,6 +70,11 @@ def without_special(value: torch.Tensor, stand_in: float) -> torch.Tensor:
     return torch.where(torch.isfinite(value), value, stand_in) if value.is_floating_point() else value
 
 
+def without_zeros(value: torch.Tensor) -> torch.Tensor:
+    """The same input with an ordinary number wherever it holds a zero."""
+    return torch.where(value == 0, NO_ZERO, value) if value.is_floating_point() else value
+
+
 # --- below: places
 
 
@@ -63,12 +83,27 @@ def _lowest(dtype: torch.dtype) -> float:
     return -(2.0 ** min(LOWEST_EXPONENT, n_powers - LOWEST_BELOW_END))
 
 
-def _places(tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """Flat indices: two of one row along the last dim, and where another row begins, if there is one."""
+def _place(values: Sequence[float], tensor: torch.Tensor, generator: torch.Generator) -> None:
+    flat = tensor.view(-1)
+    if len(values) == 1:
+        flat[_places(tensor, generator)] = values[0]
+        return
     row_length = tensor.shape[-1] if tensor.dim() else 1
-    rows = torch.randperm(tensor.numel() // row_length, generator=generator)[:2] * row_length
+    first = int(torch.randint(0, flat.numel() // row_length, (1,), generator=generator)) * row_length
+    n_placed = min(len(values), row_length)
+    flat[first : first + n_placed] = torch.tensor(values[:n_placed], dtype=tensor.dtype)
+
+
+def _places(tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Flat indices: two of one row along the last dim, where another row begins, and one each of some others, if there
+    are any."""
+    row_length = tensor.shape[-1] if tensor.dim() else 1
+    n_rows = tensor.numel() // row_length
+    n_others = min(N_OTHER_ROWS, n_rows // PART_OF_ALL_ROWS)
+    rows = torch.randperm(n_rows, generator=generator)[: 2 + n_others] * row_length
     columns = torch.randperm(row_length, generator=generator)[:2]
-    return torch.cat([rows[0] + columns, rows[1:]])
+    others = torch.randint(0, row_length, (len(rows[2:]),), generator=generator)
+    return torch.cat([rows[0] + columns, rows[1:2], rows[2:] + others])
 
 
 def _part(tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor:

@@ -13,12 +13,14 @@ from .special_values import LOWEST_ROWS, MINUS_INF_ROWS, SPECIAL_VALUES
 
 MOSTLY = 0.5
 """A case whose reference is non-finite in more than this share of an output tells nothing about a kernel."""
-EXTREME_FAMILIES = ("huge", "tiny", "minute", "offset")
+EXTREME_FAMILIES = ("huge", "tiny", "minute", "subnormal", "far_negative", "offset")
 """Told by where PyTorch keeps half of the digits that its dtype has: elsewhere the order of operations decides."""
 UNCONVERTIBLE_FAMILIES = (*SPECIAL_VALUES, MINUS_INF_ROWS, LOWEST_ROWS, "huge")
 """Have values that no integer holds: what a conversion makes of them, C++ and PyTorch leave open."""
 STEPS = tuple(f"aten.{name}." for name in "round floor ceil trunc frac sign div remainder fmod floor_divide".split())
 """Jump, some of them or in some of their modes, at the middle between integers or at integers themselves."""
+SUBNORMAL = "subnormal"
+DIVISIONS = ("aten.div.", "aten.reciprocal.")
 CASTS = ("aten._to_copy.default", "aten.to.dtype")
 FLOATING = tuple(name for dtype, name in PLAN_NAMES.items() if dtype.is_floating_point)
 INTEGERS = tuple(name for dtype, name in PLAN_NAMES.items() if not dtype.is_floating_point and dtype != torch.bool)
@@ -38,10 +40,21 @@ def why_it_tells_nothing(
         return ""
     if family in (MINUS_INF_ROWS, LOWEST_ROWS):
         return _why_rows_tell_nothing(family, [*expected, *native])
+    if family == "normal" and all(map(_are_nan_alike, expected, native)):
+        return ""
     reason = _mostly_not_finite(expected, native)
     if family in EXTREME_FAMILIES and not reason and any(map(_is_far, expected, native)):
         return "PyTorch itself loses most digits for these inputs"
     return reason
+
+
+def may_overflow_as_divisors(captured: Captured, family: str) -> bool:
+    """Whether the code divides by what is made of the family's inputs, and these are so small that their reciprocals
+    are no numbers: many kernels multiply with them, rightly for all others."""
+    return family == SUBNORMAL and any(
+        node["op"].startswith(DIVISIONS) and isinstance(node["arguments"][-1], dict)
+        for node in captured.forward_text.nodes
+    )
 
 
 def is_judged_at_ties(captured: Captured, family: str) -> bool:
@@ -67,6 +80,15 @@ def _mostly_not_finite(expected: Sequence[torch.Tensor], native: Sequence[torch.
             if tensor.numel() and float((~torch.isfinite(tensor)).float().mean()) > MOSTLY:
                 return f"the {what} is mostly not finite for these inputs"
     return ""
+
+
+def _are_nan_alike(expected: torch.Tensor, native: torch.Tensor) -> bool:
+    """Whether all that is not finite is NaN in both: the variance of one number is, and that is its value."""
+    if not native.is_floating_point():
+        return True
+    is_nan = torch.isnan(expected)
+    finite = torch.isfinite(expected) & torch.isfinite(native)
+    return bool((is_nan == torch.isnan(native)).all()) and bool((is_nan | finite).all())
 
 
 def _is_far(expected: torch.Tensor, native: torch.Tensor) -> bool:

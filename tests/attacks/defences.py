@@ -48,12 +48,14 @@ def _sizes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pipeline, "reduced_sizes", lambda *_: [])
     monkeypatch.setattr(pipeline, "wide_sizes", lambda *_: [])
     monkeypatch.setattr(pipeline, "pointed_sizes", lambda *_: [])
+    monkeypatch.setattr(pipeline, "compared_sizes", lambda *_: [])
     monkeypatch.setattr(pipeline, "fresh_case", _captured_case)
 
 
 def _families(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only inputs as the task makes them."""
     monkeypatch.setattr(pipeline, "full_cases", lambda *_: [])
+    monkeypatch.setattr(pipeline, "pointed_values", lambda *_: ())
 
 
 def _races(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -117,3 +117,18 @@ def clamped(x: torch.Tensor, low: float, high: float) -> torch.Tensor:
 # kernel-lsp: x=i64[64, 250], y=i64[64, 250]
 def integer_product(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return x * y
+
+
+# kernel-lsp: x=f32[64, 250], p=2.0
+def power(x: torch.Tensor, p: float) -> torch.Tensor:
+    return torch.pow(torch.abs(x), p)
+
+
+# kernel-lsp: x=f32[64, 250]
+def softplus(x: torch.Tensor) -> torch.Tensor:
+    return F.softplus(x)
+
+
+# kernel-lsp: x=f32[64, 250]
+def variance(x: torch.Tensor) -> torch.Tensor:
+    return x.var(dim=-1)

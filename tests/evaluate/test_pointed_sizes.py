@@ -6,9 +6,10 @@ import pytest
 
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.task import Graph, GraphOutput, Symbol, Task, TaskTensor, TensorType
+from kernel_lsp.core.verdict import Built
 from kernel_lsp.evaluate import pointed_sizes
 from kernel_lsp.evaluate.cases import Sizes
-from kernel_lsp.evaluate.pointed_sizes import deciding_sizes, large_literals, sizes_beyond_literals
+from kernel_lsp.evaluate.pointed_sizes import compared_sizes, deciding_sizes, large_literals, sizes_beyond_literals
 from kernel_lsp.evaluate.prepare import Prepared, prepare
 
 TYPE = TensorType(dtype=DType.F32, shape=("B", "D"))
@@ -104,3 +105,32 @@ def test_a_table_of_thousands_of_numbers_is_looked_at_here_and_there(monkeypatch
     assert beyond(", ".join(map(str, range(5000, 25_000)))) == []
     assert len(asked) < 1000
     assert {5001, 25_000} <= set(asked)
+
+
+def compared(condition: str, *directives: str) -> list[Sizes]:
+    """Sizes of a kernel with this condition of `D`, in `%r1`, as PTX."""
+    ready = prepared(*directives, "launch: k<<<B, 32>>>(x, out, D)")
+    ptx = f".visible .entry k(\n)\n{{\n    ld.param.b32 %r1, [k_param_2];\n    {condition};\n    ret;\n}}\n"
+    return compared_sizes(ready, "forward", Built(architecture="sm_90", ptx=ptx, symbols={"k<>": "k"}), KNOWN)
+
+
+@pytest.mark.parametrize("condition", ["setp.eq.s32 %p1, %r1, 777", "setp.ne.s32 %p1, %r1, 777"])
+def test_the_one_size_that_a_kernel_compares_with_is_found(condition: str) -> None:
+    assert compared(condition) == [{"B": 6, "D": 777}]
+
+
+def test_each_interval_between_thresholds_is_found() -> None:
+    found = compared("setp.ge.s32 %p1, %r1, 300;\n    setp.lt.s32 %p2, %r1, 400")
+    assert [300 <= sizes["D"] < 400 for sizes in found] == [True]
+
+
+def test_a_quotient_of_two_numbers_is_tried() -> None:
+    assert [s["D"] for s in compared("mul.lo.s32 %r2, %r1, 3;\n    setp.eq.s32 %p1, %r2, 2331")] == [777]
+
+
+def test_what_comes_out_both_ways_at_known_sizes_needs_no_more() -> None:
+    assert compared("setp.gt.s32 %p1, %r1, 500") == []
+
+
+def test_a_size_outside_the_contract_is_not_asked_for() -> None:
+    assert compared("setp.eq.s32 %p1, %r1, 777", "where: D % 2 == 0 or D < 6") == []

@@ -1,0 +1,237 @@
+"""What a kernel decides by its arguments alone: comparisons whose sides are the same for every thread of a launch.
+
+    conditions = GridConditions(statements, symbol)   # the statements of a PTX text
+    conditions.outcomes(launch)                       # how each comes out in a launch, without running it
+    conditions.numbers                                # the whole numbers in them: what sizes may be compared with
+
+`if (D == 1536)`, `D % 768 == 0`, `gridDim.x > 40` and `min(D, 512)` are such comparisons, however they are written: a
+compiler has folded and inlined what the text hides behind names.
+"""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from kernel_lsp.core.plan import BoundLaunch, ScalarArgument
+from kernel_lsp.toolchain.ptx_text import Statement
+
+MAX_STATEMENTS = 2_000
+"""Of one kernel that follow from its arguments: more are a table unrolled, and no decision."""
+_TYPE = re.compile(r"\.(?P<kind>[subf])(?P<bits>8|16|32|64)\b")
+_PARAMETER = re.compile(r"\[\s*(?P<name>[\w$]+)_param_(?P<position>\d+)\s*\]")
+_NUMBER = re.compile(r"^-?(?:0[xX][0-9a-fA-F]+|\d+)U?$")
+_DIMS = ("%ntid.x", "%ntid.y", "%ntid.z", "%nctaid.x", "%nctaid.y", "%nctaid.z")
+COMPARISONS: Mapping[str, Callable[[int, int], bool]] = {
+    "eq": operator.eq,
+    "ne": operator.ne,
+    **dict.fromkeys(("lt", "lo"), operator.lt),
+    **dict.fromkeys(("le", "ls"), operator.le),
+    **dict.fromkeys(("gt", "hi"), operator.gt),
+    **dict.fromkeys(("ge", "hs"), operator.ge),
+}
+"""PTX's names, the second of each pair for unsigned numbers."""
+EXTREMES = ("min", "max")
+FLOATING = ("float", "double")
+
+Outcome = tuple[tuple[str, tuple[bool, ...]], ...]
+"""For each value that is compared, how its comparisons come out."""
+
+
+class _Unknown(Exception):
+    """The value does not follow from the arguments of the launch."""
+
+
+@dataclass(frozen=True)
+class _Step:
+    """`result = opcode operands`; an integer operand is a number, any other a register."""
+
+    opcode: str
+    result: str
+    operands: tuple[str, ...]
+
+
+class GridConditions:
+    """Those of one kernel, read from its PTX."""
+
+    def __init__(self, statements: Iterable[Statement], symbol: str) -> None:
+        self._steps, self._conditions = _followed([s for s in statements if s.function == symbol])
+        self._makers = {step.result: step for step in self._steps}
+        self.numbers = frozenset(self._numbers())
+
+    def outcomes(self, launch: BoundLaunch) -> Outcome:
+        """How each condition comes out, by the value that is compared: of two thresholds for one value every interval
+        is another outcome."""
+        values = self._values(launch)
+        sides: dict[str, list[bool]] = {}
+        for condition in self._conditions:
+            try:
+                sides.setdefault(condition.operands[0], []).append(_side(condition, values))
+            except _Unknown:
+                continue
+        return tuple((value, tuple(found)) for value, found in sorted(sides.items()))
+
+    def _values(self, launch: BoundLaunch) -> dict[str, int]:
+        """What each register holds that follows from the arguments, as unsigned bits."""
+        values = dict(zip(_DIMS, (*launch.block, *launch.grid), strict=True))
+        for step in self._steps:
+            try:
+                values[step.result] = _value(step, values, launch)
+            except (_Unknown, ArithmeticError, ValueError):
+                continue
+        return values
+
+    def _numbers(self) -> Iterable[int]:
+        """Of the conditions and of all that they follow from."""
+        pending, seen = list(self._conditions), set[str]()
+        while pending:
+            step = pending.pop()
+            for operand in step.operands:
+                if _is_number(operand):
+                    yield abs(_number(operand))
+                elif operand in self._makers and operand not in seen:
+                    seen.add(operand)
+                    pending.append(self._makers[operand])
+
+
+# --- below: reading
+
+
+def _followed(statements: Sequence[Statement]) -> tuple[list[_Step], list[_Step]]:
+    """The steps that follow from arguments, each after what it needs, and the conditions among them. A register that
+    is set twice, or under a guard, is none."""
+    n_set: dict[str, int] = {}
+    for statement in statements:
+        for register in statement.results:
+            n_set[register] = n_set.get(register, 0) + 1
+    known, steps, conditions = set(_DIMS), list[_Step](), list[_Step]()
+    for statement in statements:
+        step = _step_of(statement)
+        if step is None or not _follows(step, known) or len(steps) >= MAX_STATEMENTS:
+            continue
+        if step.opcode.startswith("setp."):
+            conditions.append(step)
+        elif not statement.guard and n_set.get(step.result) == 1:
+            steps.append(step)
+            known.add(step.result)
+            conditions += [step] if step.opcode.split(".")[0] in EXTREMES else []
+    return steps, [condition for condition in conditions if not all(map(_is_fixed, condition.operands))]
+
+
+def _step_of(statement: Statement) -> _Step | None:
+    results = statement.results
+    if len(results) != 1 or ".f" in statement.opcode:
+        return None
+    return _Step(statement.opcode, results[0], tuple(o.strip() for o in statement.sources.split(",")))
+
+
+def _follows(step: _Step, known: set[str]) -> bool:
+    if step.opcode.startswith("ld.param."):
+        return _PARAMETER.search(step.operands[0]) is not None
+    is_read = step.opcode.split(".")[0] in (*_OPERATIONS, "setp")
+    return is_read and all(_is_number(operand) or operand in known for operand in step.operands)
+
+
+def _is_fixed(operand: str) -> bool:
+    """Whether it is the same in every launch, or a size of the block, which the plan mostly writes as a number."""
+    return _is_number(operand) or operand.startswith("%ntid")
+
+
+def _is_number(operand: str) -> bool:
+    return _NUMBER.match(operand) is not None
+
+
+def _number(operand: str) -> int:
+    return int(operand.rstrip("U"), 0)
+
+
+# --- below: computing
+
+
+def _value(step: _Step, values: Mapping[str, int], launch: BoundLaunch) -> int:
+    """The bits of the result. Raises _Unknown, or what Python's arithmetic raises."""
+    n_bits = _bits_of(step.opcode)
+    if step.opcode.startswith("ld.param."):
+        return _argument(step.operands[0], launch) & _mask(n_bits)
+    name = step.opcode.split(".")[0]
+    read = [_read(operand, values, step.opcode) for operand in step.operands]
+    if name == "mul" and ".hi" in step.opcode:
+        return (read[0] * read[1] >> n_bits) & _mask(n_bits)
+    wide = 2 * n_bits if ".wide" in step.opcode else n_bits
+    if name == "cvt":
+        wide = int(_TYPE.findall(step.opcode)[0][1])
+    return _OPERATIONS[name](*read) & _mask(wide)
+
+
+def _side(condition: _Step, values: Mapping[str, int]) -> bool:
+    """How a comparison comes out, and which operand is the least or the greatest."""
+    left, right = (_read(operand, values, condition.opcode) for operand in condition.operands[:2])
+    parts = condition.opcode.split(".")
+    if parts[0] in EXTREMES:
+        return left < right
+    if parts[1] not in COMPARISONS or len(parts) != len(("setp", "eq", "s32")):
+        raise _Unknown
+    return COMPARISONS[parts[1]](left, right)
+
+
+def _read(operand: str, values: Mapping[str, int], opcode: str) -> int:
+    """As the last type of the opcode says: what is signed may be negative."""
+    if not _is_number(operand) and operand not in values:
+        raise _Unknown
+    n_bits = _bits_of(opcode)
+    bits = (_number(operand) if _is_number(operand) else values[operand]) & _mask(n_bits)
+    is_signed = _TYPE.findall(opcode)[-1][0] == "s"
+    return bits - (1 << n_bits) if is_signed and bits >> (n_bits - 1) else bits
+
+
+def _argument(operand: str, launch: BoundLaunch) -> int:
+    """The whole number that is passed there. Raises _Unknown for anything else."""
+    match = _PARAMETER.search(operand)
+    passed = launch.arguments[int(match["position"]) :][:1] if match else ()
+    for argument in passed:
+        if isinstance(argument, ScalarArgument) and argument.cuda_type not in FLOATING:
+            return int(argument.value)
+    raise _Unknown
+
+
+def _bits_of(opcode: str) -> int:
+    """Of the last type that the opcode names: what its operands are. Raises _Unknown for none."""
+    types = _TYPE.findall(opcode)
+    if not types:
+        raise _Unknown
+    return int(types[-1][1])
+
+
+def _mask(n_bits: int) -> int:
+    return (1 << n_bits) - 1
+
+
+def _quotient(left: int, right: int) -> int:
+    """Towards zero, as in C."""
+    quotient = abs(left) // abs(right)
+    return quotient if (left < 0) == (right < 0) else -quotient
+
+
+_OPERATIONS: Mapping[str, Callable[..., int]] = {
+    "mov": lambda a: a,
+    "cvt": lambda a: a,
+    "add": operator.add,
+    "sub": operator.sub,
+    "mul": operator.mul,
+    "mad": lambda a, b, c: a * b + c,
+    "div": _quotient,
+    "rem": lambda a, b: a - b * _quotient(a, b),
+    "min": min,
+    "max": max,
+    "neg": operator.neg,
+    "abs": abs,
+    "not": operator.invert,
+    "and": operator.and_,
+    "or": operator.or_,
+    "xor": operator.xor,
+    "shl": lambda a, b: a << min(b, 64),
+    "shr": lambda a, b: a >> min(b, 64),
+    "popc": lambda a: a.bit_count(),
+}
