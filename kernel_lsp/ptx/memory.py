@@ -36,6 +36,9 @@ from kernel_lsp.ptx.syntax import (
 ENTRY_INDEX_MASK = 1023 << 7
 """Selects a window's entry (128 bytes each) from an address shifted right by `WINDOW_SHIFT` - 7."""
 MAX_ACCESS_BYTES = 16
+DISCARDED_BYTES = 128
+LOST_BYTE = 0xFE
+"""What is left of discarded memory: a large negative number in every signed and floating type."""
 _VECTOR = {"v2": 2, "v4": 4, "v8": 8}
 
 
@@ -103,6 +106,15 @@ def copy_async(e: Emitter, i: Instruction) -> None:
         )
     pointer = locate(e, i, target, size.bits, reads=False, writes=True, space="shared")
     e.line(f"store {width} {value}, ptr {pointer}, align 1")
+
+
+def discard(e: Emitter, i: Instruction) -> None:
+    """``discard.global.L2 [a], 128``: what was there is lost, and anything may be in its place."""
+    address = operand_address(e, i, i.operands[0])
+    for offset in range(0, DISCARDED_BYTES, MAX_ACCESS_BYTES):
+        here = e.op(f"add i64 {address}, {offset}")
+        pointer = locate_at(e, i, here, MAX_ACCESS_BYTES, reads=False, writes=True, space=space_of(i))
+        e.line(f"store i128 {_repeated(LOST_BYTE, MAX_ACCESS_BYTES)}, ptr {pointer}, align 1")
 
 
 def fence(e: Emitter, i: Instruction) -> None:
@@ -182,13 +194,13 @@ HANDLERS: dict[str, Handler] = {
     "atom": atomic,
     "red": atomic,
     "createpolicy": create_policy,
+    "discard": discard,
     "membar": fence,
     "fence": fence,
     **dict.fromkeys(
         (
             "prefetch",
             "prefetchu",
-            "discard",
             "applypriority",
             "nanosleep",
             "griddepcontrol",

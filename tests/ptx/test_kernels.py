@@ -610,3 +610,24 @@ def test_tensors_without_elements(cuda):
 def test_an_empty_grid_runs_nothing(cuda):
     executor = cuda('extern "C" __global__ void set(float* out) { *out = 1; }')
     check(executor, "set", [5], grid=0, outputs={"out": np.full(1, 5, "f4")})
+
+
+def test_what_is_discarded_is_lost_and_nothing_beside_it(cuda):
+    text = """extern "C" __global__ void k(float* out) {
+    out[threadIdx.x] = threadIdx.x;
+    __syncthreads();
+    if (threadIdx.x == 0) asm volatile("discard.global.L2 [%0], 128;" ::"l"(out + 32) : "memory");
+}"""
+    ran = cuda(text).run("k", block=96, outputs={"out": np.zeros(96, "f4")})
+    expected = np.arange(96, dtype="f4")
+    expected[32:64] = ran.arrays["out"][32]
+    assert ran.arrays["out"][32] < -1e38
+    np.testing.assert_array_equal(ran.arrays["out"], expected)
+
+
+def test_a_discard_past_the_end_is_out_of_bounds(cuda):
+    text = """extern "C" __global__ void k(float* out) {
+    out[threadIdx.x] = 1; asm volatile("discard.global.L2 [%0], 128;" ::"l"(out + 16) : "memory");
+}"""
+    found = cuda(text).run("k", block=32, outputs={"out": np.zeros(32, "f4")}).finding()
+    assert found["code"] == "out-of-bounds-write"
