@@ -91,6 +91,16 @@ def test_an_index_along_which_nothing_is_checked_is_found_beside_one_that_is() -
     assert in_kernel(f"{PLANE}int i = row * n + col;\nif (i < n * n) out[i] = x[i];") == []
 
 
+@pytest.mark.parametrize(("grid", "is_found"), [("N", False), ("ceil_div(N, 32)", True), ("(N + 31) // 32", True)])
+def test_a_plan_that_rounds_no_grid_up_has_no_thread_too_many(grid: str, is_found: bool) -> None:
+    plan = (
+        f"// kernel-lsp: 1\n// op: k(x: f32[N, 32]) -> (out: f32[N, 32])\n// launch: k<<<{grid}, 32>>>(x, out, N)\n\n"
+    )
+    body = "out[blockIdx.x * 32 + threadIdx.x] = x[n];"
+    kernel = f"__global__ void k(const float* __restrict__ x, float* __restrict__ out, int n) {{\n{body}\n}}\n"
+    assert ("KL201" in codes(f"// kernel-lsp: 1\n{plan}{kernel}")) is is_found
+
+
 # --- KL207 and KL208: what one thread writes for all, and rounds that nothing orders
 
 MEAN = "__shared__ float mean;\nif (threadIdx.x == 0) mean = x[0] / n;\n{}if (threadIdx.x < n) out[threadIdx.x] = mean;"

@@ -53,7 +53,7 @@ _CLAMPS = ("min", "max", "assert", "__builtin_assume", "umin")
 )
 def missing_bound_check(kernel: Function) -> Iterator[Hit]:
     file = kernel.file
-    if file.promises_divisibility or _takes_no_size(kernel):
+    if file.fits_its_launches or _takes_no_size(kernel):
         return
     unchecked = _unchecked_dims(kernel)
     if not unchecked:

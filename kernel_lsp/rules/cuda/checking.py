@@ -130,7 +130,7 @@ class _Reading:
         present = frozenset(word for word in _ALL_NEEDED_WORDS if word in text)
         self.words = {kind: [word for word in words if word in present] for kind, words in _NEEDED_WORDS.items()}
         self.selected: dict[tuple, tuple[Check, ...]] = {}
-        self.visible = (file.promises_divisibility, _interned(file.context))
+        self.visible = (file.fits_its_launches, _interned(file.context))
 
     def all_facts(self) -> Iterator[FunctionFacts]:
         """The facts of every function. Functions behind the one that has the last finding to be shown are not checked:

@@ -35,6 +35,7 @@ _NOT_ENTERED = words(
     """
 )
 _DEFINE_INTEGER = re.compile(r"\(?\s*((?:0[xX][0-9a-fA-F]+|\d+)[uUlL]*)\s*\)?\s*(?://.*|/\*.*)?", re.DOTALL)
+_IS_PLAN = re.compile(r"\s*//\s*(?:where|launch)\b").match
 _LAUNCH_BOUNDS = b"launch_bounds"
 _POINT = re.compile(rb"\.(?:(?<=[\d']\.)|(?=\d))[\d']*(?:[eE][+-]?\d+)?(?![a-zA-Z0-9.'])")
 """The point of ``0.5``, ``5.`` or ``.5e3`` without a suffix. It begins with a character, which a search is fast for."""
@@ -115,10 +116,13 @@ class CudaFile:
         return repeated_arguments(self.parsed.text)
 
     @once
-    def promises_divisibility(self) -> bool:
-        """Whether a `where:` line of the launch plan has a remainder, as in ``N % 256 == 0``."""
-        lines = self.parsed.text[:MAX_PLAN_CHARACTERS].splitlines()
-        return any("where:" in line and "%" in line for line in lines if line.lstrip().startswith("//"))
+    def fits_its_launches(self) -> bool:
+        """Whether the launch plan says that no block stands out: a `where:` line has a remainder, as in
+        ``N % 256 == 0``, or no launch divides, and so rounds, to get its grid."""
+        plan = [line.lstrip()[2:] for line in self.parsed.text[:MAX_PLAN_CHARACTERS].splitlines() if _IS_PLAN(line)]
+        launches = [line for line in plan if "<<<" in line]
+        is_exact = bool(launches) and not any("ceil_div" in line or "/" in line for line in launches)
+        return is_exact or any("where:" in line and "%" in line for line in plan)
 
     def constant(self, node: Node | None, function: Function | None = None, depth: int = 0) -> int | None:
         """The value of a constant integer expression; None when the text does not say, or it is out of range."""

@@ -18,7 +18,8 @@ _KNOWN_NAMES = frozenset(("threadIdx", "blockIdx", "blockDim", "gridDim", "warpS
 def is_uniform(function: Function, node: Node) -> bool:
     """Whether all threads of a block have the same value there for sure: it is made of parameters, constants and the
     block's index alone. What a call gives, or a name that the text does not declare, is not known."""
-    waiting, seen = [node], set()
+    waiting: list[Node] = [node]
+    seen: set[str] = set()
     while waiting:
         node = waiting.pop()
         if may_depend_on_thread(function, node) or has_hiding_call(function, node):
@@ -34,7 +35,8 @@ def is_uniform(function: Function, node: Node) -> bool:
 
 def is_read_from_memory(function: Function, node: Node) -> bool:
     """Whether the value comes from memory or a call, by any way, and not from indices and sizes alone."""
-    waiting, seen = [node], set()
+    waiting: list[Node] = [node]
+    seen: set[str] = set()
     while waiting:
         node = waiting.pop()
         is_read = within(function.subscripts, node) or _DEREFERENCE.search(function.source(node)) is not None
