@@ -26,6 +26,8 @@ from kernel_lsp.core.verdict import (
     Built,
     CheckOutcome,
     Correct,
+    Crashed,
+    Mismatch,
     Rejected,
     TimedOut,
     Unsupported,
@@ -55,6 +57,7 @@ from kernel_lsp.evaluate.cpu import CpuDevice, Profile, Skipped, new_executor
 from kernel_lsp.evaluate.executor_checks import FULL_LIMITS, NOT_SCREENED, ExecutorChecks
 from kernel_lsp.evaluate.executor_pool import ExecutorPool
 from kernel_lsp.evaluate.gpu_checks import GpuChecks, MeasuringGpu
+from kernel_lsp.evaluate.other_architectures import N_CASES_ELSEWHERE, other_programs, said_of
 from kernel_lsp.evaluate.pointed_sizes import compared_sizes, pointed_sizes
 from kernel_lsp.evaluate.pointed_values import pointed_values, sizes_with_room
 from kernel_lsp.evaluate.prepare import Prepared, kernel_names, plan_failure, prepare
@@ -63,7 +66,7 @@ from kernel_lsp.gpu.specs import GpuSpec
 from kernel_lsp.process.confinement import SandboxLevel
 from kernel_lsp.process.worker_client import CaseFiles, Worker
 from kernel_lsp.ptx.executor import Loaded
-from kernel_lsp.toolchain.compile import Compiler
+from kernel_lsp.toolchain.compile import BuildRequest, Compiler
 from kernel_lsp.toolchain.integrity import audit
 from kernel_lsp.toolchain.ptx_identity import program_hash
 
@@ -242,9 +245,25 @@ class Evaluator:
                 self._gpu_checks.prefetch(list(plans.values()))
         with progress.stage("executor"):
             failure = failure or await self._on_executor(built, prepared, plans, depth, progress)
+            if failure is None and depth == "full":
+                failure = await self._elsewhere(candidate, prepared, plans, built)
         if failure is None and self._gpu_checks is not None:
             failure = await self._gpu_checks.check(built, list(plans.values()), progress, rechecks=depth == "full")
         return failure or Correct(cases=tuple(progress.cases))
+
+    async def _elsewhere(
+        self, candidate: Candidate, prepared: Prepared, plans: Mapping[OperationKind, Plan], built: Built
+    ) -> CheckOutcome | None:
+        """A few cases of what the text is on other GPUs; None when nothing failed."""
+        few = {direction: plan[:N_CASES_ELSEWHERE] for direction, plan in plans.items()}
+        request = self._request(candidate, [bound for plan in few.values() for _, bound in plan])
+        async for other in other_programs(self._compiler, request, built):
+            aside = Progress(candidate.id)
+            failure = _audit(candidate.text, other, aside)
+            found = failure or await self._on_executor(other, prepared, few, "full", aside)
+            if isinstance(found, Mismatch | Crashed | Rejected):
+                return said_of(found, other.architecture)
+        return None
 
     async def _on_executor(
         self,
@@ -322,8 +341,13 @@ class Evaluator:
     async def _build(
         self, candidate: Candidate, operations: Sequence[BoundOperation], file_name: str = COMPILED_AS
     ) -> Built | BuildFailed | TimedOut:
+        return await self._compiler.compile(self._request(candidate, operations, file_name))
+
+    def _request(
+        self, candidate: Candidate, operations: Sequence[BoundOperation], file_name: str = COMPILED_AS
+    ) -> BuildRequest:
         names: set[str] = set().union(*(kernel_names(operation) for operation in operations))
-        return await self._compiler.compile(request_of(candidate.text, names, self._gpu, self._gpu_device, file_name))
+        return request_of(candidate.text, names, self._gpu, self._gpu_device, file_name)
 
     def _verdict(
         self,
