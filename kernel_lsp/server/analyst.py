@@ -22,7 +22,7 @@ from kernel_lsp.errors import TargetError
 from kernel_lsp.plan.parser import parse as parse_plan
 from kernel_lsp.process.priority import step_back
 from kernel_lsp.rules import cuda, pytorch
-from kernel_lsp.rules.cuda.parsing import ParsedCuda
+from kernel_lsp.rules.cuda.parsing import ParsedCuda, Part
 from kernel_lsp.server.analysed import ANALYSIS, EMPTY, Analysis, Kernel, Place, Target, TextRange, Use, digest_of
 from kernel_lsp.server.carried import below
 from kernel_lsp.server.operator_use import USE_PREFIX
@@ -104,13 +104,18 @@ def _analyse_cuda(path: str, text: str, soon: Callable[[Analysis], None]) -> Ana
     n_threads = _block_sizes(plan) if plan is not None else {}
     return Analysis(
         findings=cuda.check(text, tree=tree, soon=None if previous is not None else lambda f: soon(Analysis(f))),
-        kernels=tuple(
-            Kernel(k.name, k.first_line - 1, k.last_line - 1, n_threads.get(k.name, 0))
-            for k in kernel_line_ranges(text, ParsedSource(tree.data, tree.tree.root_node))
-        ),
+        kernels=tuple(kernel for part in tree.parts for kernel in _kernels_of(part, n_threads)),
         has_plan=plan is not None,
         task=(plan.task or "") if plan is not None else "",
     )
+
+
+def _kernels_of(part: Part, n_threads: dict[str, int]) -> Iterator[Kernel]:
+    """Those of one part of a file."""
+    above = part.first_line - 1
+    for kernel in kernel_line_ranges("", ParsedSource(part.data, part.tree.root_node)):
+        lines = above + kernel.first_line, above + kernel.last_line
+        yield Kernel(kernel.name, *lines, n_threads.get(kernel.name, 0))
 
 
 def _block_sizes(plan: LaunchPlan) -> dict[str, int]:

@@ -29,7 +29,7 @@ from kernel_lsp.rules.cuda import (
 )
 from kernel_lsp.rules.cuda.facts import FileFacts, FunctionFacts, function_facts, has_launch_bounds, read_plan
 from kernel_lsp.rules.cuda.model import Function, read_function
-from kernel_lsp.rules.cuda.outline import CudaFile, Definition, read_outline
+from kernel_lsp.rules.cuda.outline import CudaFile, Definition, Outline, read_outline
 from kernel_lsp.rules.cuda.parsing import ParsedCuda, parse
 from kernel_lsp.rules.cuda.repeated import RepeatedArgument
 from kernel_lsp.rules.finding import RuleFinding, in_order
@@ -122,75 +122,76 @@ class _Reading:
     facts of this file by all but the function's own name, `selected` the checks for a kind of function by the words
     that it has."""
 
-    def __init__(self, file: CudaFile) -> None:
-        self.file = file
+    def __init__(self, outline: Outline) -> None:
+        self.outline = outline
         self.is_full = False
         self.alike: dict[tuple, Placed] = {}
-        text = file.parsed.text
+        text = outline.parsed.text
         present = frozenset(word for word in _ALL_NEEDED_WORDS if word in text)
         self.words = {kind: [word for word in words if word in present] for kind, words in _NEEDED_WORDS.items()}
         self.selected: dict[tuple, tuple[Check, ...]] = {}
-        self.visible = (file.fits_its_launches, _interned(file.context))
+        self.visible = (outline.fits_its_launches, _interned(outline.context))
 
     def all_facts(self) -> Iterator[FunctionFacts]:
         """The facts of every function. Functions behind the one that has the last finding to be shown are not checked:
         what is found in them stands behind it."""
         n_open = MAX_FINDINGS
-        may_be_silenced = b"NOLINT" in self.file.parsed.data
-        for definition in self.file.definitions:
-            for facts in self.facts(definition):
+        may_be_silenced = b"NOLINT" in self.outline.parsed.data
+        for file, definition in self.outline.definitions:
+            for facts in self.facts(file, definition):
                 n_open -= len(facts.findings)
                 yield facts
             self.is_full = n_open <= 0 and not may_be_silenced
 
-    def facts(self, definition: Definition) -> Facts:
+    def facts(self, file: CudaFile, definition: Definition) -> Facts:
         """Those of a definition, new or kept."""
-        first_line, column = self.file.parsed.position(definition.outer.start_byte)
-        key = self.key(definition, column)
+        first_line, column = file.parsed.position(definition.outer.start_byte)
+        key = self.key(file, definition, column)
         kept = _kept.get(key)
         if kept is not None and kept[0] == first_line:
             return kept[1]
-        facts = self.first_facts(definition, key, first_line) if kept is None else _moved(kept, first_line)
+        facts = self.first_facts(file, definition, key, first_line) if kept is None else _moved(kept, first_line)
         _kept[key] = first_line, facts
         if len(_kept) > MAX_KEPT_FUNCTIONS:
             _kept.popitem(last=False)
         return facts
 
-    def key(self, definition: Definition, column: int) -> tuple:
+    def key(self, file: CudaFile, definition: Definition, column: int) -> tuple:
         node, outer = definition.node, definition.outer
         return (
             self.is_full,
-            self.file.parsed.data[outer.start_byte : outer.end_byte],
+            file.parsed.data[outer.start_byte : outer.end_byte],
             column,
             outer.has_error,
             definition.is_conditionally_compiled,
-            has_launch_bounds(self.file, node, node.start_byte),
-            self.repeated(definition),
+            has_launch_bounds(file, node, node.start_byte),
+            self.repeated(file, definition),
             *self.visible,
         )
 
-    def repeated(self, definition: Definition) -> tuple[RepeatedArgument, ...]:
+    def repeated(self, file: CudaFile, definition: Definition) -> tuple[RepeatedArgument, ...]:
         """What launches of the kernel pass twice."""
-        known, name = self.file.repeated_arguments, definition.plain_name if self.file.repeated_arguments else None
-        return () if name is None else known.get(self.file.source(name), ())
+        known = self.outline.repeated_arguments
+        name = definition.plain_name if known else None
+        return () if name is None else known.get(file.source(name), ())
 
-    def first_facts(self, definition: Definition, key: tuple, first_line: int) -> Facts:
+    def first_facts(self, file: CudaFile, definition: Definition, key: tuple, first_line: int) -> Facts:
         """The facts of a function that was never seen: those of another with as long a name, if only the digits in the
         names differ."""
         name = definition.plain_name
-        if name is None or _DIGITS.search(self.file.parsed.data, name.start_byte, name.end_byte) is None:
-            return self.read(definition)
-        shared = self.key_but_name(definition, name, key)
+        if name is None or _DIGITS.search(file.parsed.data, name.start_byte, name.end_byte) is None:
+            return self.read(file, definition)
+        shared = self.key_but_name(file, definition, name, key)
         if shared is None:
-            return self.read(definition)
+            return self.read(file, definition)
         if shared not in self.alike:
-            facts = self.read(definition)
+            facts = self.read(file, definition)
             self.alike[shared] = first_line, facts
             return facts
-        renamed = self.file.source(name)
+        renamed = file.source(name)
         return tuple(replace(facts, name=renamed) for facts in _moved(self.alike[shared], first_line))
 
-    def key_but_name(self, definition: Definition, name: Node, key: tuple) -> tuple | None:
+    def key_but_name(self, file: CudaFile, definition: Definition, name: Node, key: tuple) -> tuple | None:
         """The key without the digits in the function's name. None where the name is mentioned again: what rules say may
         then have to do with it. Words that rules look for in the text are in both names or in none."""
         is_full, code, *others = key
@@ -199,12 +200,12 @@ class _Reading:
         text = code[start:end]
         if code.count(text) > 1:
             return None
-        is_declared = self.file.source(name) in self.file.declared
+        is_declared = file.source(name) in file.declared
         return is_full, code[:start], _DIGITS.sub(b"0", text), code[end:], is_declared, *others
 
-    def read(self, definition: Definition) -> Facts:
+    def read(self, file: CudaFile, definition: Definition) -> Facts:
         """The facts with all that the rules find, as long as that is shown."""
-        function = read_function(definition, self.file)
+        function = read_function(definition, file)
         if function is None:
             return ()
         found = [] if self.is_full else self.findings(function)

@@ -17,7 +17,7 @@ from kernel_lsp.plan.parser import parse as parse_plan
 from kernel_lsp.rules.cuda import fields
 from kernel_lsp.rules.cuda.declare import is_launch
 from kernel_lsp.rules.cuda.model import Function
-from kernel_lsp.rules.cuda.outline import CudaFile
+from kernel_lsp.rules.cuda.outline import CudaFile, Outline
 from kernel_lsp.rules.cuda.type_text import type_bytes
 from kernel_lsp.rules.finding import RuleFinding, TextRange, shifted_finding, shifted_range
 from kernel_lsp.source.cuda import kernel_signatures
@@ -140,16 +140,19 @@ def function_facts(function: Function, findings: tuple[RuleFinding, ...]) -> Fun
 def has_launch_bounds(file: CudaFile, node: Node, end: int) -> bool:
     """Whether launch bounds stand between a little before `node` and `end`: a macro with them may stand outside of the
     function."""
-    places = file.launch_bounds_at
-    first = bisect_left(places, node.start_byte - MACRO_REACH_BYTES)
-    return first < len(places) and places[first] < end
+    places = file.outline.launch_bounds_at
+    if not places:
+        return False
+    start = file.parsed.start
+    first = bisect_left(places, start + node.start_byte - MACRO_REACH_BYTES)
+    return first < len(places) and places[first] < start + end
 
 
-def read_plan(file: CudaFile) -> CheckedPlan:
+def read_plan(outline: Outline) -> CheckedPlan:
     """The plan at the top of the file, checked against its kernels."""
-    if PLAN_MARK not in file.parsed.text:
+    if PLAN_MARK not in outline.parsed.text:
         return CheckedPlan(None, (), ("",))
-    return _parse_and_check(_without_bodies(file))
+    return _parse_and_check(_without_bodies(outline))
 
 
 # --- below: launches
@@ -246,16 +249,17 @@ def _launch_bound(function: Function) -> int:
 # --- the plan
 
 
-def _without_bodies(file: CudaFile) -> str:
+def _without_bodies(outline: Outline) -> str:
     """The text with empty function bodies, every line where it was: all that a plan can disagree with. An edit in a
     body does not change it, so that the answer is kept."""
-    data, parts, end = file.parsed.data, [], 0
-    for definition in file.definitions:
+    data, parts, end = outline.parsed.data, [], 0
+    for file, definition in outline.definitions:
         body = definition.node.child_by_field_id(fields.BODY)
-        if body is not None and body.start_byte >= end:
-            n_lines = data.count(b"\n", body.start_byte, body.end_byte)
-            parts += [data[end : body.start_byte], b"{", b"\n" * n_lines, b"}"]
-            end = body.end_byte
+        start = file.parsed.start
+        if body is not None and start + body.start_byte >= end:
+            n_lines = data.count(b"\n", start + body.start_byte, start + body.end_byte)
+            parts += [data[end : start + body.start_byte], b"{", b"\n" * n_lines, b"}"]
+            end = start + body.end_byte
     return b"".join((*parts, data[end:])).decode("utf-8", errors="replace")
 
 

@@ -10,10 +10,10 @@ from tree_sitter import Node
 
 from kernel_lsp.rules.cuda import fields
 from kernel_lsp.rules.cuda.by_text import next_mention, numbers_in, quotients_in
-from kernel_lsp.rules.cuda.nodes import LOOPS, BinariesWith, Nesting, NodesOf, captured_in, in_order, start_of
+from kernel_lsp.rules.cuda.nodes import LOOPS, BinariesWith, Nesting, NodesOf, in_order, start_of
 from kernel_lsp.rules.cuda.outline import CudaFile, Definition
 from kernel_lsp.rules.cuda.type_text import IDENTIFIER
-from kernel_lsp.rules.cuda.variables import Variable, read_declaration, read_parameters, visible_at
+from kernel_lsp.rules.cuda.variables import Variable, visible_at
 from kernel_lsp.rules.once import once
 
 MAX_PARENTS_ASKED = 64
@@ -42,10 +42,12 @@ class Function:
 
     def __init__(self, file: CudaFile, definition: Definition, declarator: Node, body: Node) -> None:
         self.file, self.definition, self.declarator, self.body = file, definition, declarator, body
-        self.node = definition.node
+        self.node, self.inside = definition.node, definition.inside
         self.name_node = declarator.child_by_field_id(fields.DECLARATOR) or declarator
         self.source: Callable[[Node], str] = file.source
         """The text of a node."""
+        self.parent: Callable[[Node | None], Node | None] = self.inside.parent
+        """The node around another, None for the body itself."""
         self.names_in: Callable[[Node | None], frozenset[str]] = file.names_in
         head = file.parsed.data[self.node.start_byte : body.start_byte]
         self.is_kernel, self.is_device = b"__global__" in head, b"__device__" in head
@@ -58,13 +60,8 @@ class Function:
         return _has_type_parameter(self.definition.outer)
 
     @once
-    def captured(self) -> dict[str, list[Node]]:
-        """The nodes of all these lists, unordered."""
-        return captured_in(self.body)
-
-    @once
     def parameters(self) -> list[Variable]:
-        return list(read_parameters(self.declarator, self.body, self.file.parsed))
+        return [Variable(declarator, self.file.parsed) for declarator in self.inside.parameters]
 
     @once
     def variables(self) -> dict[str, list[Variable]]:
@@ -153,34 +150,7 @@ class Function:
             yield parent
             node, depth = parent, depth + 1
             if depth == MAX_PARENTS_ASKED:
-                self.parents = self.all_parents
-
-    @once
-    def all_parents(self) -> dict[int, Node | None]:
-        """The node around each node of the body. The tree finds one parent from its root down, which takes as long as
-        it is deep: where code is nested beyond all measure, one walk that notes them all is much faster."""
-        found: dict[int, Node | None] = {}
-        waiting = [self.body]
-        while waiting:
-            node = waiting.pop()
-            for child in node.children:
-                found[child.id] = node
-                waiting.append(child)
-        return found
-
-    def parent(self, node: Node | None) -> Node | None:
-        """The node around `node`, None for the body itself."""
-        if node is None or node.id == self.body.id:
-            return None
-        cache, key = self.parents, node.id
-        if key not in cache:
-            cache[key] = node.parent
-        return cache[key]
-
-    @once
-    def parents(self) -> dict[int, Node | None]:
-        """What is known of `parent`."""
-        return {}
+                self.inside.parents.update(self.inside.all_parents)
 
     def branches_around(self, node: Node) -> Iterator[Node]:
         """The branches, `?:` and loops around `node`, from the inside out."""
@@ -281,9 +251,8 @@ class Function:
 
 def read_function(definition: Definition, file: CudaFile) -> Function | None:
     """The function with its variables and nodes, None for a definition without a readable body."""
-    declarator = definition.declarator
-    body = definition.node.child_by_field_id(fields.BODY)
-    if declarator is None or body is None or body.type != "compound_statement":
+    declarator, body = definition.declarator, definition.body
+    if declarator is None or body is None:
         return None
     return Function(file, definition, declarator, body)
 
@@ -304,30 +273,15 @@ def _read_variables(function: Function) -> dict[str, list[Variable]]:
     for variable in function.parameters:
         known.setdefault(variable.name, []).append(variable)
     parsed = function.file.parsed
-    for node in function.declarations:
-        for variable in read_declaration(node, _block_of(node, function), parsed):
-            known.setdefault(variable.name, []).append(variable)
-    for write in function.assignments:
-        _add_write(write, write.child_by_field_id(fields.LEFT), function, known)
-    for write in function.updates:
-        _add_write(write, write.child_by_field_id(fields.ARGUMENT), function, known)
-    return known
-
-
-def _block_of(declaration: Node, function: Function) -> Node:
-    """Where the names of the declaration end."""
-    block = function.parent(declaration)
-    if block is not None and block.type == "condition_clause":
-        block = function.parent(block)
-    return function.body if block is None else block
-
-
-def _add_write(write: Node, target: Node | None, function: Function, known: dict[str, list[Variable]]) -> None:
-    if target is not None and target.type == "identifier":
+    for declarator in function.inside.locals:
+        variable = Variable(declarator, parsed)
+        known.setdefault(variable.name, []).append(variable)
+    for write, target in function.inside.writes:
         variables = known.get(function.source(target))
         written = None if variables is None else visible_at(target.start_byte, variables)
         if written is not None:
             written.writes.append(write)
+    return known
 
 
 def _names_between(places: list[tuple[int, str]], node: Node) -> frozenset[str]:

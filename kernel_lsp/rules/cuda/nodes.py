@@ -31,8 +31,7 @@ class NodesOf:
         _patterns[name] = self.patterns
 
     def __get__(self, function: Function, owner: type) -> list[Node]:
-        nodes = function.captured.get(self.name)
-        nodes = function.__dict__[self.name] = [] if nodes is None else in_order(nodes)
+        nodes = function.__dict__[self.name] = function.inside.nodes(self.name)
         return nodes
 
 
@@ -46,7 +45,7 @@ class BinariesWith(NodesOf):
         self.patterns = tuple(f'"{operator}"' for operator in operators)
 
     def __get__(self, function: Function, owner: type) -> list[Node]:
-        binaries = function.__dict__[self.name] = binaries_around(function.captured.get(self.name, []))
+        binaries = function.__dict__[self.name] = function.inside.binaries(self.name)
         return binaries
 
 

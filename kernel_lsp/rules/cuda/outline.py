@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -11,7 +11,8 @@ from tree_sitter import Node
 
 from kernel_lsp.rules.cuda import fields
 from kernel_lsp.rules.cuda.constants import applied, integer_literal
-from kernel_lsp.rules.cuda.parsing import ParsedCuda
+from kernel_lsp.rules.cuda.inside import Inside
+from kernel_lsp.rules.cuda.parsing import ParsedCuda, Part, Shape
 from kernel_lsp.rules.cuda.repeated import RepeatedArgument, repeated_arguments
 from kernel_lsp.rules.cuda.type_text import IDENTIFIER, type_bytes
 from kernel_lsp.rules.once import once
@@ -44,7 +45,8 @@ _EXPONENT = re.compile(rb"[eE](?<=[\d'][eE])[+-]?\d+(?![a-zA-Z0-9.'])")
 
 
 class Definition:
-    """A function definition as the outline finds it. `outer` is its template declaration, or itself."""
+    """A function definition as the outline finds it. `outer` is its template declaration, or itself. It is the same for
+    all texts of one shape."""
 
     def __init__(self, node: Node, outer: Node, is_conditionally_compiled: bool) -> None:
         self.node, self.outer, self.is_conditionally_compiled = node, outer, is_conditionally_compiled
@@ -60,18 +62,71 @@ class Definition:
         name = None if self.declarator is None else self.declarator.child_by_field_id(fields.DECLARATOR)
         return name if name is not None and name.type == "identifier" else None
 
+    @once
+    def body(self) -> Node | None:
+        """None for text that is none of statements."""
+        body = self.node.child_by_field_id(fields.BODY)
+        return body if body is not None and body.type == "compound_statement" else None
+
+    @once
+    def inside(self) -> Inside:
+        """For a function that has a declarator and a body."""
+        assert self.declarator is not None
+        assert self.body is not None
+        return Inside(self.declarator, self.body)
+
 
 @dataclass(eq=False)
-class CudaFile:
+class Outline:
     """A parsed file: `constants` are its `#define`s, `constexpr`s and enumerators that are integers."""
 
     parsed: ParsedCuda
-    definitions: list[Definition] = field(default_factory=list)
+    definitions: list[tuple[CudaFile, Definition]] = field(default_factory=list)
     constants: dict[str, int] = field(default_factory=dict)
     declared: set[str] = field(default_factory=set)
     """Functions that are declared without a body."""
     names: dict[str, frozenset[str]] = field(default_factory=dict)
     """Those in texts of expressions, which repeat."""
+
+    @once
+    def context(self) -> tuple[frozenset, frozenset]:
+        """What a function can see of the file."""
+        return frozenset(self.constants.items()), frozenset(self.declared)
+
+    @once
+    def launch_bounds_at(self) -> list[int]:
+        """Where launch bounds are mentioned, or a macro with them."""
+        return _places(self.parsed.data.lower(), _LAUNCH_BOUNDS)
+
+    @once
+    def repeated_arguments(self) -> dict[str, tuple[RepeatedArgument, ...]]:
+        """By kernel: what its launches pass twice."""
+        return repeated_arguments(self.parsed.text)
+
+    @once
+    def fits_its_launches(self) -> bool:
+        """Whether the launch plan says that no block stands out: a `where:` line has a remainder, as in
+        ``N % 256 == 0``, or no launch divides, and so rounds, to get its grid."""
+        plan = [line.lstrip()[2:] for line in self.parsed.text[:MAX_PLAN_CHARACTERS].splitlines() if _IS_PLAN(line)]
+        launches = [line for line in plan if "<<<" in line]
+        is_exact = bool(launches) and not any("ceil_div" in line or "/" in line for line in launches)
+        return is_exact or any("where:" in line and "%" in line for line in plan)
+
+
+class CudaFile:
+    """The file as the functions in one part of it see it."""
+
+    def __init__(self, parsed: Part, outline: Outline) -> None:
+        self.parsed, self.outline = parsed, outline
+        self.constants, self.declared, self.names = outline.constants, outline.declared, outline.names
+
+    @property
+    def fits_its_launches(self) -> bool:
+        return self.outline.fits_its_launches
+
+    @property
+    def repeated_arguments(self) -> dict[str, tuple[RepeatedArgument, ...]]:
+        return self.outline.repeated_arguments
 
     @once
     def source(self) -> Callable[[Node], str]:
@@ -93,36 +148,12 @@ class CudaFile:
         return names
 
     @once
-    def context(self) -> tuple[frozenset, frozenset]:
-        """What a function can see of the file."""
-        return frozenset(self.constants.items()), frozenset(self.declared)
-
-    @once
-    def launch_bounds_at(self) -> list[int]:
-        """Where launch bounds are mentioned, or a macro with them."""
-        return _places(self.parsed.data.lower(), _LAUNCH_BOUNDS)
-
-    @once
     def doubles_at(self) -> list[int]:
         """Places in literals that may be doubles, in comments too; a literal may have two of them."""
         data = self.parsed.data
         found = [match.start() for match in _POINT.finditer(data)]
         exponents = [match.start() for match in _EXPONENT.finditer(data)]
         return sorted(found + exponents) if exponents else found
-
-    @once
-    def repeated_arguments(self) -> dict[str, tuple[RepeatedArgument, ...]]:
-        """By kernel: what its launches pass twice."""
-        return repeated_arguments(self.parsed.text)
-
-    @once
-    def fits_its_launches(self) -> bool:
-        """Whether the launch plan says that no block stands out: a `where:` line has a remainder, as in
-        ``N % 256 == 0``, or no launch divides, and so rounds, to get its grid."""
-        plan = [line.lstrip()[2:] for line in self.parsed.text[:MAX_PLAN_CHARACTERS].splitlines() if _IS_PLAN(line)]
-        launches = [line for line in plan if "<<<" in line]
-        is_exact = bool(launches) and not any("ceil_div" in line or "/" in line for line in launches)
-        return is_exact or any("where:" in line and "%" in line for line in plan)
 
     def constant(self, node: Node | None, function: Function | None = None, depth: int = 0) -> int | None:
         """The value of a constant integer expression; None when the text does not say, or it is out of range."""
@@ -159,27 +190,48 @@ class CudaFile:
         return self.constants.get(name)
 
 
-def read_outline(parsed: ParsedCuda) -> CudaFile:
+def read_outline(parsed: ParsedCuda) -> Outline:
     """What stands outside of function bodies."""
-    file = CudaFile(parsed)
-    stack: list[tuple[Node, Node, bool]] = [(parsed.tree.root_node, parsed.tree.root_node, False)]
+    outline = Outline(parsed)
+    for part in parsed.parts:
+        file = CudaFile(part, outline)
+        for item in _items_of(part.shape):
+            if isinstance(item, Definition):
+                outline.definitions.append((file, item))
+            elif item.type == "declaration":
+                _read_outer_declaration(item, file)
+            else:
+                _read_named_value(item, file)
+    return outline
+
+
+# --- below: what stands outside of functions
+
+Item = Definition | Node
+"""A function definition, or the node of a declaration, of a `#define` or of an enumerator."""
+
+
+def _items_of(shape: Shape) -> list[Item]:
+    """The items of a tree, in the order of the text."""
+    known = shape.items
+    if known is None:
+        known = shape.items = list(_items(shape.tree.root_node))
+    return known
+
+
+def _items(root: Node) -> Iterator[Item]:
+    stack: list[tuple[Node, Node, bool]] = [(root, root, False)]
     while stack:
         node, parent, is_conditional = stack.pop()
         kind = node.type
         if kind == "function_definition":
             outer = parent if parent.type == "template_declaration" else node
-            file.definitions.append(Definition(node, outer, is_conditional))
-        elif kind in ("preproc_def", "enumerator"):
-            _read_named_value(node, file)
-        elif kind == "declaration":
-            _read_outer_declaration(node, file)
+            yield Definition(node, outer, is_conditional)
+        elif kind in ("preproc_def", "enumerator", "declaration"):
+            yield node
         elif kind not in _NOT_ENTERED:
             inside = is_conditional or kind.startswith(CONDITIONAL_COMPILATION)
             stack.extend([(child, node, inside) for child in reversed(node.named_children)])
-    return file
-
-
-# --- below: what stands outside of functions
 
 
 def _places(data: bytes, word: bytes) -> list[int]:

@@ -8,9 +8,26 @@ from collections.abc import Iterator, Sequence
 from tree_sitter import Node
 
 from kernel_lsp.rules.cuda import fields
-from kernel_lsp.rules.cuda.outline import MAX_DEPTH
-from kernel_lsp.rules.cuda.parsing import ParsedCuda
+from kernel_lsp.rules.cuda.parsing import Part
 from kernel_lsp.rules.cuda.type_text import TypeFacts, type_facts
+
+MAX_DECLARATORS = 60
+"""In each other, as for a pointer to an array of pointers: beyond it nothing is known."""
+
+
+class Declarator:
+    """Where a parameter or local variable is declared: all but the words, and so the same for all texts of one shape.
+    `end_of_type` is where its type ends, which begins with the declaration; see `Variable` for the others."""
+
+    __slots__ = (
+        "declaration", "end_of_type", "is_array", "is_pointer", "is_reference", "name_node", "scope", "sizes", "value",
+    )  # fmt: skip
+
+    def __init__(self, declaration: Node, name_node: Node, value: Node | None, end_of_type: int) -> None:
+        self.declaration, self.name_node, self.value, self.end_of_type = declaration, name_node, value, end_of_type
+        self.is_pointer = self.is_reference = self.is_array = False
+        self.sizes: tuple[Node | None, ...] = ()
+        self.scope = (0, 0)
 
 
 class Variable:
@@ -23,13 +40,13 @@ class Variable:
         "value", "writes",
     )  # fmt: skip
 
-    def __init__(self, name: str, type_text: str, declaration: Node, name_node: Node, value: Node | None) -> None:
-        self.name, self.type_text, self.declaration, self.name_node = name, type_text, declaration, name_node
-        self.value = value
-        self.is_pointer = self.is_reference = self.is_array = False
-        self.sizes: tuple[Node | None, ...] = ()
+    def __init__(self, declarator: Declarator, parsed: Part) -> None:
+        self.declaration, self.name_node, self.value = declarator.declaration, declarator.name_node, declarator.value
+        self.is_pointer, self.is_array = declarator.is_pointer, declarator.is_array
+        self.is_reference, self.sizes, self.scope = declarator.is_reference, declarator.sizes, declarator.scope
+        self.name = parsed.source(self.name_node)
+        self.type_text = parsed.between(self.declaration.start_byte, declarator.end_of_type).strip()
         self.writes: list[Node] = []
-        self.scope = (0, 0)
 
     @property
     def type_facts(self) -> TypeFacts:
@@ -61,38 +78,38 @@ class Variable:
         return self.is_integer and type_facts(self.type_text).is_wide
 
 
-def read_parameters(declarator: Node, body: Node, parsed: ParsedCuda) -> Iterator[Variable]:
-    """The named parameters of a function; an array among them is a pointer."""
-    parameters = declarator.child_by_field_id(fields.PARAMETERS)
+def parameters_of(function: Node, body: Node) -> Iterator[Declarator]:
+    """The named parameters of a function's declarator; an array among them is a pointer."""
+    parameters = function.child_by_field_id(fields.PARAMETERS)
     scope = (body.start_byte, body.end_byte)
     for node in () if parameters is None else parameters.named_children:
         if node.type in ("parameter_declaration", "optional_parameter_declaration"):
             inner = node.child_by_field_id(fields.DECLARATOR)
-            variable = None if inner is None else _variable(node, inner, None, inner.start_byte, parsed)
-            if variable is not None:
-                variable.is_pointer = variable.is_pointer or variable.is_array
-                variable.is_array = False
-                variable.scope = scope
-                yield variable
+            declarator = None if inner is None else _declarator(node, inner, None, inner.start_byte)
+            if declarator is not None:
+                declarator.is_pointer = declarator.is_pointer or declarator.is_array
+                declarator.is_array = False
+                declarator.scope = scope
+                yield declarator
 
 
-def read_declaration(node: Node, block: Node, parsed: ParsedCuda) -> Iterator[Variable]:
-    """The variables of one declaration in `block`, where its names end."""
-    declarators = node.children_by_field_id(fields.DECLARATOR)
-    end_of_type = declarators[0].start_byte if declarators else node.start_byte
-    for child in declarators:
-        declarator = child
+def declarators_of(node: Node, block: Node) -> Iterator[Declarator]:
+    """Those of one declaration in `block`, where its names end."""
+    children = node.children_by_field_id(fields.DECLARATOR)
+    end_of_type = children[0].start_byte if children else node.start_byte
+    for child in children:
+        inner = child
         if child.type == "init_declarator":
             value = child.child_by_field_id(fields.VALUE)
-            declarator = child.child_by_field_id(fields.DECLARATOR) or child
+            inner = child.child_by_field_id(fields.DECLARATOR) or child
         else:
             value = node.child_by_field_id(fields.VALUE)  # `if (int q = f())`
         if value is not None and value.type in ("argument_list", "initializer_list") and value.named_child_count == 1:
             value = value.named_children[0]
-        variable = _variable(node, declarator, value, end_of_type, parsed)
-        if variable is not None:
-            variable.scope = (variable.name_node.start_byte, block.end_byte)
-            yield variable
+        declarator = _declarator(node, inner, value, end_of_type)
+        if declarator is not None:
+            declarator.scope = (declarator.name_node.start_byte, block.end_byte)
+            yield declarator
 
 
 def visible_at(place: int, known: Sequence[Variable]) -> Variable | None:
@@ -114,15 +131,13 @@ def _scope_start(variable: Variable) -> int:
     return variable.scope[0]
 
 
-def _variable(
-    declaration: Node, declarator: Node, value: Node | None, end_of_type: int, parsed: ParsedCuda
-) -> Variable | None:
-    """The variable that a declarator declares, None for functions and text that is not one."""
+def _declarator(declaration: Node, declarator: Node, value: Node | None, end_of_type: int) -> Declarator | None:
+    """What a declarator declares, None for functions and text that is not one."""
     kinds: list[str] = []
     sizes: list[Node | None] = []
     node: Node | None = declarator
     kind = declarator.type
-    for _ in range(MAX_DEPTH):
+    for _ in range(MAX_DECLARATORS):
         if kind == "identifier" or node is None:
             break
         if kind == "function_declarator":
@@ -136,10 +151,9 @@ def _variable(
         kind = "" if node is None else node.type
     if node is None or kind != "identifier":
         return None
-    type_text = parsed.between(declaration.start_byte, end_of_type).strip()
-    variable = Variable(parsed.source(node), type_text, declaration, node, value)
+    found = Declarator(declaration, node, value, end_of_type)
     if kinds:
-        variable.is_pointer, variable.is_array = "pointer_declarator" in kinds, "array_declarator" in kinds
-        variable.is_reference = "reference_declarator" in kinds
-        variable.sizes = tuple(reversed(sizes))
-    return variable
+        found.is_pointer, found.is_array = "pointer_declarator" in kinds, "array_declarator" in kinds
+        found.is_reference = "reference_declarator" in kinds
+        found.sizes = tuple(reversed(sizes))
+    return found
