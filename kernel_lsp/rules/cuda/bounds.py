@@ -21,7 +21,8 @@ from kernel_lsp.rules.finding import QuickFix, TextEdit
 from kernel_lsp.rules.rule import Hit
 
 _NUMBERS = re.compile(r"\b(threadIdx|blockIdx)\s*\.\s*([xyz])\b")
-_GROUP_NUMBERS = (THREAD_SOURCES | BLOCK_SOURCES) - {"threadIdx", "blockIdx"}
+_SOURCES = THREAD_SOURCES | BLOCK_SOURCES
+_GROUP_NUMBERS = _SOURCES - {"threadIdx", "blockIdx"}
 _CLAMPS = ("min", "max", "assert", "__builtin_assume", "umin")
 
 
@@ -72,17 +73,16 @@ def _takes_no_size(kernel: Function) -> bool:
 
 
 def _unchecked_dims(kernel: Function) -> frozenset[str]:
-    """Those of x, y and z along which block and thread number something that no condition and no clamp asks for."""
-    named = {dim for dim in "xyz" if f"threadIdx.{dim}" in kernel.text and f"blockIdx.{dim}" in kernel.text}
-    return frozenset(named - _checked_dims(kernel)) if named else frozenset()
-
-
-def _checked_dims(kernel: Function) -> set[str]:
-    """Those that a condition or clamp depends on, by any way; all where it asks a group of threads for its number."""
-    found, names = _numbers_in(kernel, [*kernel.conditions(), *_clamps(kernel)])
-    if not names.isdisjoint(_GROUP_NUMBERS):
-        return set("xyz")
-    return {dim for source, dim in found if source == "threadIdx"}
+    """Those of x, y and z along which block and thread number something that no condition and no clamp asks for, by any
+    way; none where one asks a group of threads for its number."""
+    unchecked = {dim for dim in "xyz" if f"threadIdx.{dim}" in kernel.text and f"blockIdx.{dim}" in kernel.text}
+    if unchecked:
+        for source, dim in _numbers_in(kernel, [*kernel.conditions(), *_clamps(kernel)]):
+            if source == "threadIdx":
+                unchecked.discard(dim)
+            if source in _GROUP_NUMBERS or not unchecked:
+                return frozenset()
+    return frozenset(unchecked)
 
 
 def _clamps(kernel: Function) -> list[Node]:
@@ -109,26 +109,38 @@ def _has_number_along(kernel: Function, index: Node, dims: frozenset[str]) -> bo
     """Whether the index, or a value that it is made of, depends on the block's and the thread's number along one of the
     dims, and on no other."""
     wanted = [{("threadIdx", dim), ("blockIdx", dim)} for dim in dims]
-    found, names = _numbers_in(kernel, [index])
+    found = set(_numbers_in(kernel, [index]))
     if not any(pair <= found for pair in wanted):
         return False
-    values = [[value for v in kernel.named(name) for value in values_of(v)] for name in names]
-    return any(_numbers_in(kernel, nodes)[0] in wanted for nodes in ([index], *filter(None, values)))
+    values = [values_of(variable) for name in _names_behind(kernel, index) for variable in kernel.named(name)]
+    return any(set(_numbers_in(kernel, nodes)) in wanted for nodes in ([index], *filter(None, values)))
 
 
-def _numbers_in(kernel: Function, nodes: list[Node]) -> tuple[set[tuple[str, str]], set[str]]:
-    """The block's and the thread's numbers on which the values depend, by any way, as ``("blockIdx", "x")``, and all
-    names on that way."""
-    found: set[tuple[str, str]] = set()
+def _names_behind(kernel: Function, node: Node) -> set[str]:
+    """The names that the value is made of, by any way."""
+    seen: set[str] = set()
+    waiting = [node]
+    while waiting:
+        for name in kernel.names_in(waiting.pop()) - seen:
+            seen.add(name)
+            waiting += [value for variable in kernel.named(name) for value in values_of(variable)]
+    return seen
+
+
+def _numbers_in(kernel: Function, nodes: list[Node]) -> Iterator[tuple[str, str]]:
+    """The block's and the thread's numbers on which the values depend, by any way, as ``("blockIdx", "x")``; those of
+    groups of threads as ``("thread_rank", "")``."""
     seen: set[str] = set()
     waiting = list(nodes)
     while waiting:
         node = waiting.pop()
-        found |= set(_NUMBERS.findall(kernel.source(node)))
-        for name in kernel.names_in(node) - seen:
+        names = kernel.names_in(node)
+        if not names.isdisjoint(_SOURCES):
+            yield from _NUMBERS.findall(kernel.source(node))
+            yield from ((name, "") for name in names & _GROUP_NUMBERS)
+        for name in names - seen:
             seen.add(name)
             waiting += [value for variable in kernel.named(name) for value in values_of(variable)]
-    return found, seen
 
 
 def _bound_fix(kernel: Function, access: Node) -> tuple[QuickFix, ...]:

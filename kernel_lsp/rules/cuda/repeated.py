@@ -12,6 +12,7 @@ MAX_CONFIGURATION_CHARACTERS = 400
 """Between the angle brackets of one launch."""
 MAX_NAME_CHARACTERS = 200
 _NAME_BEFORE = re.compile(r"(\w+)\s*(?:<[^<>;{}]*>\s*)?$")
+_SEPARATOR = re.compile(r"[()\[\]{},]")
 _OPENING = re.compile(r">>>\s*\(")
 _BUFFER = re.compile(r"[A-Za-z_](?:[\w.]|->|::)*(?:\s*<[\w:\s]*>)?(?:\(\s*\))?")
 """A name, a member, or what a method without arguments gives: ``x``, ``x.data_ptr<float>()``."""
@@ -37,21 +38,23 @@ def repeated_arguments(text: str) -> dict[str, tuple[RepeatedArgument, ...]]:
 def _arguments(text: str, start: int) -> list[str]:
     """What stands between the bracket before `start` and the one that closes it; nothing when none does."""
     depth, begin, arguments = 0, start, []
-    for place in range(start, min(len(text), start + MAX_ARGUMENTS_CHARACTERS)):
-        character = text[place]
+    for match in _SEPARATOR.finditer(text, start, start + MAX_ARGUMENTS_CHARACTERS):
+        character = match[0]
         if character in "([{":
             depth += 1
-        elif character in ")]}" and depth:
+        elif character != "," and depth:
             depth -= 1
         elif character == ")" or (character == "," and not depth):
-            arguments.append(text[begin:place].strip())
-            begin = place + 1
+            arguments.append(text[begin : match.start()].strip())
+            begin = match.end()
             if character == ")":
                 return arguments
     return []
 
 
 def _pairs(arguments: list[str]) -> list[RepeatedArgument]:
+    if len(set(arguments)) == len(arguments):
+        return []
     return [
         (first, second, arguments[first])
         for second in range(len(arguments))
