@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from kernel_lsp.ptx.layout import N_BARRIERS, Context, Operation, Status, Thread
+from kernel_lsp.ptx.access_faults import fault
+from kernel_lsp.ptx.layout import N_BARRIERS, WARP_SIZE, Context, FaultKind, Operation, Status, Thread
 from kernel_lsp.ptx.native import fill, load64, store64
 from kernel_lsp.ptx.race_order import order_arrival, order_barrier, tick
 
 
 def release_barriers(context: int) -> int:
-    """Let go the threads of every barrier that is complete. Returns how many threads can run again."""
+    """Let go the threads of every barrier that is complete. Returns how many can run again, or -1 after a fault."""
     fill(context + Context.BARRIER_WAITING, 0, 8 * 3 * N_BARRIERS)
     n_live = count_waiting(context)
     store64(context + Context.N_LIVE, n_live)
@@ -28,7 +29,10 @@ def release_barriers(context: int) -> int:
             store64(context + Context.BARRIER_ARRIVED + 8 * barrier, 0)
             if load64(context + Context.RACES) != 0:
                 order_barrier(context, barrier)
-            n_released += release(context, barrier, n_arrived)
+            n_of_barrier = release(context, barrier, n_arrived)
+            if n_of_barrier < 0:
+                return -1
+            n_released += n_of_barrier
     return n_released + let_arrivers_go(context)
 
 
@@ -58,14 +62,25 @@ def count_waiting(context: int) -> int:
 
 
 def release(context: int, barrier: int, n_arrived: int) -> int:
+    """Let go who waits at a barrier. All of a warp must have come to the same place (PTX ISA, `barrier`: `.aligned`): a
+    GPU may hang otherwise, or let threads of one warp through at different times."""
     n_true = load64(context + Context.BARRIER_TRUE + 8 * barrier)
     thread = load64(context + Context.THREADS)
     stride = load64(context + Context.THREAD_STRIDE)
     n_released = 0
-    for _ in range(load64(context + Context.N_THREADS)):
+    place = 0
+    for index in range(load64(context + Context.N_THREADS)):
+        if index % WARP_SIZE == 0:
+            place = 0
         if load64(thread + Thread.STATUS) == Status.BARRIER and load64(thread + Thread.MASK) == barrier:
             operation = load64(thread + Thread.OPERATION)
             if operation != Operation.BARRIER_ARRIVE:
+                own_place = load64(thread + Thread.C)
+                if place != 0 and own_place != 0 and own_place != place:
+                    fault(context, thread, own_place - 1, 0, FaultKind.BARRIER_DIVERGES)
+                    return -1
+                if own_place != 0:
+                    place = own_place
                 result = n_true
                 if operation == Operation.BARRIER_AND:
                     result = n_true == n_arrived

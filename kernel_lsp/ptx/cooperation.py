@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kernel_lsp.ptx.clusters import cluster_barrier
-from kernel_lsp.ptx.emitter import Emitter, Handler
+from kernel_lsp.ptx.emitter import Emitter, Handler, Site
 from kernel_lsp.ptx.layout import FaultKind, Operation, Status, Thread
 from kernel_lsp.ptx.syntax import Instruction, Operand, Pair, Symbol, UnsupportedPtxError
 
@@ -160,6 +160,9 @@ def _wait(e: Emitter, i: Instruction, operation: Operation, number: str, count: 
     e.store_thread_field(Thread.MASK, e.op(f"and i64 {number}, 15"))
     e.store_thread_field(Thread.A, count)
     e.store_thread_field(Thread.B, predicate)
+    # Where it is, for a barrier to which all lanes of a warp must come together; one more than the site.
+    is_aligned = i.opcode == "bar" or i.has("aligned")
+    e.store_thread_field(Thread.C, str(e.site(Site(i)) + 1 if is_aligned else 0))
     e.yield_to_scheduler(i, e.live_after_current(), Status.BARRIER)
 
 

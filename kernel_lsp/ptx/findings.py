@@ -161,6 +161,11 @@ def describe(fault: Fault, memory: MemoryMap) -> tuple[str, str]:
         return "cluster-barrier", _describe_step(fault.site)
     if fault.kind in (FaultKind.WARP_INCOMPLETE, FaultKind.WARP_DISAGREES):
         return "incomplete-warp", _describe_warp(fault)
+    if fault.kind == FaultKind.BARRIER_DIVERGES:
+        return "divergent-barrier", (
+            "part of a warp waits at this barrier, and the rest of the warp at another: all threads of a warp that have"
+            " not ended must come to the same __syncthreads()"
+        )
     if fault.kind == FaultKind.BULK_SIZE:
         return "misaligned-access", f"copies {fault.address} bytes at once, not a multiple of {fault.site.n_bytes}"
     if fault.kind == FaultKind.COPY_IN_FLIGHT:

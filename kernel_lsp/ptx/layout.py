@@ -303,6 +303,8 @@ class FaultKind(IntEnum):
     """A read, through the read-only cache, of what the same launch wrote."""
     COPY_IN_FLIGHT = 25
     """A read of bytes that `cp.async` may not have brought yet."""
+    BARRIER_DIVERGES = 27
+    """A barrier of the block to which only a part of a warp has come, while the rest of it waits at another place."""
     BULK_SIZE = 24
     """A bulk copy of a size that is no multiple of 16 bytes."""
 

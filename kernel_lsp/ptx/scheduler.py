@@ -139,6 +139,8 @@ def run_block(context: int) -> int:
             if n_out_of_fuel > 0 and can_wait == 0:
                 return BlockStatus.OUT_OF_BUDGET
         n_released = release_barriers(context)
+        if n_released < 0:
+            return BlockStatus.FAULT
         if load64(context + Context.N_LIVE) == 0:
             return finish_block(context)
         if n_out_of_fuel == 0:

@@ -36,6 +36,11 @@ EXPLANATIONS = {
         No thread of the block can go on: they wait at different barriers, or for lanes of their warp that never come.
         A barrier must be reached by all threads of the block, a warp function by all lanes of its mask. Look for a
         `__syncthreads()` or a shuffle inside of a branch or behind a `return`.""",
+    "divergent-barrier": """
+        A part of a warp waits at one `__syncthreads()` while the rest of it waits at another, or at the same one in
+        another turn of a loop. All threads of a warp must come to a barrier together: a GPU may hang here, or let some
+        of them through too early. Move the barrier out of the branch, or let all threads take as many turns of the loop
+        and look inside of it whether there is something to do.""",
     "incomplete-warp": """
         A matrix instruction (`wmma`, `mma`, `ldmatrix`, `stmatrix`) is one of the whole warp: all 32 lanes must execute
         it, with the same address and leading dimension for `wmma`. Return from a kernel by whole warps, and make blocks

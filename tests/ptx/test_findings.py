@@ -251,6 +251,33 @@ $first:
     check_clean(ptx(text), block=32)
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        "for (int i = threadIdx.x; i < 70; i += 64) { s[threadIdx.x] += i; __syncthreads(); } __syncthreads();",
+        "if (threadIdx.x < 8) { s[0] = 1; __syncthreads(); } else { s[threadIdx.x] = 2; __syncthreads(); }",
+    ],
+)
+def test_a_warp_whose_lanes_wait_at_different_barriers_is_found(cuda, body):
+    text = f"""extern "C" __global__ void k(float* out) {{
+        __shared__ float s[64]; s[threadIdx.x] = 0; __syncthreads();
+        {body}
+        out[threadIdx.x] = s[threadIdx.x];
+    }}"""
+    ran = cuda(text).run("k", block=64, outputs={"out": np.zeros(64, "f4")})
+    assert [finding["code"] for finding in ran.findings] == ["divergent-barrier"]
+
+
+def test_warps_may_wait_at_barriers_of_their_own_and_lanes_may_have_ended(cuda):
+    text = """extern "C" __global__ void k(float* out) {
+        __shared__ float s[64]; if (threadIdx.x > 60) return;
+        if (threadIdx.x < 32) { s[threadIdx.x] = 1; __syncthreads(); }
+        else { s[threadIdx.x] = 2; out[0] = 0; __syncthreads(); }
+        out[threadIdx.x] = s[60 - threadIdx.x];
+    }"""
+    assert cuda(text).run("k", block=64, outputs={"out": np.zeros(64, "f4")}).findings == []
+
+
 def test_a_shuffle_that_waits_for_a_lane_at_a_barrier_waits_forever(cuda):
     executor = cuda(
         kernel(
