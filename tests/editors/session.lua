@@ -79,7 +79,7 @@ local function run()
   seen.with_shapes = text_of(buffer)
   vim.cmd('silent write')
 
-  act(tonumber(vim.env.SCALE_LINE), 'Optimize scale to CUDA')
+  act(tonumber(vim.env.SCALE_LINE), 'Optimize to CUDA: scale')
   wait('progress', function() return #progress > 2 end)
   seen.first_progress = progress[1].value
   wait('the end of the run', function() return ended(1) end)
@@ -94,7 +94,7 @@ local function run()
   client.config.settings = long
   client.notify('workspace/didChangeConfiguration', { settings = long })
   local before = #progress
-  act(tonumber(vim.env.SCALE_LINE), 'Optimize scale to CUDA')
+  act(tonumber(vim.env.SCALE_LINE), 'Optimize to CUDA: scale')
   wait('progress of the second run', function()
     local last = progress[#progress]
     return #progress > before and last.value.kind == 'report' and last.value.percentage > 5

@@ -62,7 +62,7 @@ def test_diagnostics_arrive(seen: dict[str, Any]) -> None:
 
 
 def test_code_actions_are_offered(seen: dict[str, Any]) -> None:
-    assert "Optimize total to CUDA" in seen["actions"]
+    assert "Optimize to CUDA: total" in seen["actions"]
 
 
 def test_a_quick_fix_is_applied(seen: dict[str, Any]) -> None:

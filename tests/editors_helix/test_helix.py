@@ -66,7 +66,7 @@ def test_a_quick_fix_is_applied_from_the_menu(helix: Terminal, tmp_path: Path) -
 
 @needs_helix
 def test_a_target_is_optimized_from_the_menu(helix: Terminal, tmp_path: Path) -> None:
-    choose_action(helix, "Optimize total to CUDA")
+    choose_action(helix, "Optimize to CUDA: total")
     helix.until("progress", lambda screen: "Optimize total" in screen and "%" in screen, STEP_S)
     kernel = tmp_path / "kernels" / "total.cu"
     helix.until("the kernel's file", lambda _: kernel.is_file(), RUN_S)

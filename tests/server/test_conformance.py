@@ -86,7 +86,7 @@ async def test_a_session_as_an_editor_has_it(client: LanguageClient, tmp_path: P
         actions = await client.text_document_code_action_async(
             types.CodeActionParams(identifier, place, types.CodeActionContext(diagnostics=[]))
         )
-        assert any(action.title.startswith("Explain KL101") for action in actions or ())
+        assert any(action.title.startswith("Explain this finding: KL101") for action in actions or ())
     found = client.diagnostics[identifier.uri]
     assert "KL101" in [diagnostic.code for diagnostic in found]
 

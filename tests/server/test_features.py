@@ -489,14 +489,14 @@ def test_a_text_is_compiled_under_a_bare_name() -> None:
 
 
 def test_a_target_can_be_optimized(scale: Opened) -> None:
-    action = scale.actions(SCALE_LINE, "refactor")["Optimize scale to CUDA"]
+    action = scale.actions(SCALE_LINE, "refactor")["Optimize to CUDA: scale"]
     assert action.kind == REWRITE_KIND
     assert action.command is not None
     assert action.command.arguments == [{"uri": scale.document.uri, "symbol": "scale"}]
 
 
 def test_a_target_can_be_optimized_with_its_backward(scale: Opened) -> None:
-    assert "Optimize scale to CUDA with backward" in scale.actions(SHIFTED_LINE)
+    assert "Optimize to CUDA with backward: scale" in scale.actions(SHIFTED_LINE)
 
 
 def test_only_the_kinds_asked_for_are_given(scale: Opened) -> None:
@@ -525,7 +525,7 @@ def test_a_target_with_shapes_needs_none(scale: Opened) -> None:
 
 def test_a_finding_can_be_explained(scale: Opened) -> None:
     action = scale.actions(CALL_LINE)[
-        "Explain KL101: " + next(f.name for f in scale.analysis.findings if f.code == "KL101")
+        "Explain this finding: KL101 " + next(f.name for f in scale.analysis.findings if f.code == "KL101")
     ]
     assert action.command is not None
     assert action.command.arguments == [{"code": "KL101"}]

@@ -59,7 +59,7 @@ class CodeActions:
         yield from (self._explain(str(code)) for code in dict.fromkeys(codes) if is_explained(str(code)))
 
     def _explain(self, code: str, name: str = "") -> types.CodeAction:
-        title = f"Explain {code}: {name}" if name else f"Explain {code}"
+        title = f"Explain this finding: {code} {name}".rstrip()
         return self._command(title, QUICK_FIX, "explain", {"code": code})
 
     def _fix(self, finding: RuleFinding, fix: QuickFix) -> types.CodeAction:
@@ -104,8 +104,8 @@ class CodeActions:
     def _target_actions(self, target: Target) -> Iterator[types.CodeAction]:
         about = {"uri": self._document.uri, "symbol": target.symbol}
         if self._document.file is not None:
-            yield self._command(f"Optimize {target.symbol} to CUDA", REWRITE_KIND, "optimize", about)
-            title = f"Optimize {target.symbol} to CUDA with backward"
+            yield self._command(f"Optimize to CUDA: {target.symbol}", REWRITE_KIND, "optimize", about)
+            title = f"Optimize to CUDA with backward: {target.symbol}"
             yield self._command(title, REWRITE_KIND, "optimizeWithBackward", about)
             yield self._command(f"Estimate {target.symbol}", REWRITE_KIND, "estimate", about)
         yield from self._shapes(target, REWRITE_KIND)
