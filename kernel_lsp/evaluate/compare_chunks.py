@@ -111,7 +111,7 @@ def stored_total(sides: Sides, allowance: Allowance) -> Total:
 
 
 def exact_total(sides: Sides) -> Total:
-    """Of integers and truth values, which are equal or wrong."""
+    """Of integers and truth values, which are equal or wrong. Where PyTorch's is NaN it says nothing: any is right."""
     return _over_chunks(sides.found.size, lambda part, _: _exact_chunk(sides, part))
 
 
@@ -215,7 +215,7 @@ def _unwritten(sides: Sides, part: slice, total: Total) -> Total:
 def _exact_chunk(sides: Sides, part: slice) -> Total:
     values, reference = sides.found[part], sides.reference[part]
     native = reference if sides.native is None else sides.native[part]
-    keep = np.ones(values.shape, bool) if sides.judged is None else sides.judged[part]
+    keep = ~np.isnan(native) if sides.judged is None else sides.judged[part] & ~np.isnan(native)
     wrong = keep & (values != native) & (values != reference)
     distance = np.where(keep, np.abs(values.astype(np.float64) - native), 0.0)
     total = Total(

@@ -15,7 +15,8 @@ SUBNORMAL_EXPONENTS = (-149.0, -126.0)
 """Powers of two: numbers of f32 and bf16 that some instructions take for zero. In f16 they are zero."""
 FAR_NEGATIVE = (-20.0, -5.0)
 """Where the tails of softplus and of its like are small, and have all of their digits."""
-ZEROS_ONE_IN = 4
+ZEROS_ONE_IN = 2
+"""Among infinities: of the few rows that hold none, some are to have a zero where another input has one."""
 MINUTE_EXPONENTS = (-18.0, -12.0)
 """Powers of ten. The product of two such numbers is a normal number of f32 and bf16, and far below what anybody takes
 for zero. In f16 they are zero."""
@@ -82,7 +83,7 @@ def _negative_zeros(shape: tuple[int, ...], generator: torch.Generator) -> torch
 
 
 def _zeros_among(shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
-    """Normal numbers, but for one in four that is zero."""
+    """Normal numbers, but for one in two that is zero."""
     is_zero = torch.randint(0, ZEROS_ONE_IN, shape, generator=generator) == 0
     return torch.where(is_zero, 0.0, _normal(shape, generator))
 

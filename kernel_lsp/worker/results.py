@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 
@@ -18,6 +18,7 @@ from .machine import without_cuda
 from .program import quiet, user_outputs
 from .special_values import SPECIAL_VALUES, STAND_INS, without_special, without_zeros
 from .telling import is_judged_at_ties
+from .ties import N_ORDERS, are_left_open, in_some_order, undecided
 from .trial import call_original
 
 CPU = torch.device("cpu")
@@ -45,13 +46,15 @@ class Case:
 class Results:
     """What the outputs should be: in fp64, by PyTorch at the declared dtypes, and in fp64 on inputs moved by one
     rounding (empty where that makes no sense). `note` says what had to be done otherwise, `eager_bytes` what PyTorch
-    needed beside its inputs on a GPU."""
+    needed beside its inputs on a GPU; `undecided` marks integers of each result that may be others as well (empty where
+    all are decided)."""
 
     expected: list[torch.Tensor]
     native: list[torch.Tensor]
     perturbed: list[torch.Tensor]
     note: str
     eager_bytes: int = 0
+    undecided: list[torch.Tensor] = field(default_factory=list)
 
 
 def results_of(captured: Captured, case: Case, family: str, seed: int, is_backward: bool, gpu: int | None) -> Results:
@@ -110,10 +113,10 @@ class _Run:
         native, note = self._native(here, expected)
         eager_bytes = _peak_bytes(device) - before
         if self.family in SPECIAL_VALUES:
-            expected, native = self._without_absorbed(here, expected, native)
+            expected = self._without_absorbed(here, expected, native)
         is_exact = self.family in SPECIAL_VALUES or is_judged_at_ties(self.captured, self.family)
         perturbed = [] if is_exact else self._perturbed(here)
-        return Results(expected, native, perturbed, note, eager_bytes)
+        return Results(expected, native, perturbed, note, eager_bytes, self._undecided(here, expected))
 
     def _expected(self, case: Case, original: Case) -> list[torch.Tensor]:
         """The fp64 results: outputs, or the gradients of the wanted arguments. Fills in the original's gradients."""
@@ -133,30 +136,40 @@ class _Run:
 
     def _without_absorbed(
         self, case: Case, expected: list[torch.Tensor], native: list[torch.Tensor]
-    ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-        """With two right answers where a special value only meets a zero that the code put there: what PyTorch makes of
-        both, and the number that comes of leaving both out, as kernels for padding, for masks and for triangular or
+    ) -> list[torch.Tensor]:
+        """Beside PyTorch's own result a second right answer, where a special value only meets a zero that the code put
+        there: the number that comes of leaving both out, as kernels for padding, for masks and for triangular or
         diagonal factors do. A zero makes NaN of it, never infinity. A zero of the inputs is no such zero: who leaves
         that out loses what it meets."""
-        missing = [torch.isnan(e) & torch.isnan(n) for e, n in zip(expected, native)]
-        if not any(bool(one.any()) for one in missing):
-            return expected, native
-        inputs = [[without_special(value, n) for value in case.inputs] for n in STAND_INS]
-        high, low = (
-            self._expected(replace(case, inputs=[without_zeros(value) for value in ordinary]), replace(case))
-            for ordinary in inputs
-        )
-        absorbed = [(a == b) & one for a, b, one in zip(high, low, missing)]
-        if not any(bool(where.any()) for where in absorbed):
-            return expected, native
-        left_out = self._expected(replace(case, inputs=inputs[0]), replace(case))
-        return (
-            [torch.where(where, a, one) for where, a, one in zip(absorbed, left_out, expected)],
-            [
-                torch.where(where, float("nan"), one) if bool(where.any()) else one
-                for where, one in zip(absorbed, native)
-            ],
-        )
+        for changed in _changed_together(case.inputs):
+            missing = [torch.isnan(e) & torch.isnan(n) for e, n in zip(expected, native)]
+            if not any(bool(one.any()) for one in missing):
+                break
+            inputs = [
+                [
+                    without_special(value, n) if position in changed else value
+                    for position, value in enumerate(case.inputs)
+                ]
+                for n in STAND_INS
+            ]
+            high, low = (
+                self._expected(replace(case, inputs=[without_zeros(value) for value in ordinary]), replace(case))
+                for ordinary in inputs
+            )
+            absorbed = [(a == b) & torch.isfinite(a) & one for a, b, one in zip(high, low, missing)]
+            if any(bool(where.any()) for where in absorbed):
+                left_out = self._expected(replace(case, inputs=inputs[0]), replace(case))
+                expected = [torch.where(where, a, one) for where, a, one in zip(absorbed, left_out, expected)]
+        return expected
+
+    def _undecided(self, case: Case, expected: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """Integers that depend on which of equal elements comes first, where nobody says which."""
+        if self.is_backward or all(one.is_floating_point() for one in expected) or not are_left_open(self.captured):
+            return []
+        values, generator = _placeholder_values(self.captured, case), own_generator(self.seed, "orders")
+        with torch.no_grad():
+            orders = [run_exact(self.captured.program, in_some_order(values, generator)) for _ in range(N_ORDERS)]
+        return undecided(expected, orders)
 
     def _perturbed(self, case: Case) -> list[torch.Tensor]:
         """The fp64 results on inputs moved by one rounding of the type that kernels compute in. How far they move is
@@ -209,6 +222,13 @@ class _Run:
                 draw(family, tuple(outputs[p].shape), dtypes[p], self.seed, GRADIENT + captured.output_names[p])
                 for p in captured.backward.outputs
             ]
+
+
+def _changed_together(inputs: Sequence[torch.Tensor]) -> list[set[int]]:
+    """Positions of the inputs whose special values are left out at once: of all, then of each alone. An infinity of one
+    may have a result where another's is absorbed: a key that is far below all others, and a value that is masked."""
+    special = [p for p, v in enumerate(inputs) if v.is_floating_point() and not bool(torch.isfinite(v).all())]
+    return [set(special), *([{position} for position in special] if len(special) > 1 else [])]
 
 
 def _moved(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:

@@ -16,6 +16,7 @@ from kernel_lsp.evaluate.compare_chunks import (
     Allowance,
     Sides,
     Total,
+    exact_total,
     floating_total,
     stored_total,
 )
@@ -109,6 +110,12 @@ def test_the_total_is_the_same_for_any_number_of_threads(n_threads: int, monkeyp
         monkeypatch.setattr(compare_chunks, "_threads", lambda: pool)
         assert floating_total(of, ALLOWANCE) == expected
     assert (expected.worst, expected.n_judged) == (of.found.size - 1, of.found.size)
+
+
+def test_where_the_reference_leaves_an_integer_open_any_is_right() -> None:
+    reference = np.array([3.0, np.nan, 5.0])
+    total = exact_total(Sides(DType.I64, np.array([3, 7, 4]), reference, None, None))
+    assert (total.n_judged, total.n_wrong, total.worst) == (2, 1, 2)
 
 
 def test_no_element_gives_nothing() -> None:

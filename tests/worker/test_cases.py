@@ -313,6 +313,29 @@ def test_an_infinity_is_never_left_out(tmp_path: Path) -> None:
     np.testing.assert_array_equal(load(case.expected, "out"), np.where(has_infinity, np.inf, 0.0))
 
 
+@pytest.mark.parametrize(("code", "is_open"), [("x.topk(3)[1]", True), ("x.argmax(-1)", False)])
+def test_the_places_of_equal_elements_are_left_open_where_pytorch_leaves_them(
+    code: str, is_open: bool, tmp_path: Path
+) -> None:
+    capture_text(f"def f(x):\n    return {code}", "f", inputs=[tensor("x", 16, 8)])
+    case = make_case("forward", {"x": (16, 8)}, "small_integers", tmp_path)
+    x, expected = load(case.inputs, "x"), load(case.expected, "out").reshape(16, -1)
+    n_largest = (x == x.max(-1, keepdims=True)).sum(-1)
+    assert (n_largest > 1).any()
+    np.testing.assert_array_equal(np.isnan(expected[:, 0]), (n_largest > 1) & is_open)
+    assert np.isnan(load(case.native, "out")).any() == is_open
+
+
+def test_a_zero_of_the_inputs_leaves_nothing_out(tmp_path: Path) -> None:
+    capture_text("def f(a, b):\n    return a @ b", "f", inputs=[tensor("a", 12, 6), tensor("b", 6, 64)])
+    case = make_case("forward", {"a": (12, 6), "b": (6, 64)}, "special_inf", tmp_path)
+    a, b, expected = load(case.inputs, "a"), load(case.inputs, "b"), load(case.expected, "out")
+    with np.errstate(invalid="ignore"):
+        product = a.astype(np.float64) @ b.astype(np.float64)
+    np.testing.assert_array_equal(np.isnan(expected), np.isnan(product))
+    assert (np.isnan(expected) & ~np.isinf(a).any(-1, keepdims=True)).any()
+
+
 @pytest.mark.parametrize(
     ("code", "n_told"), [("x.amax(-1)", 2), ("x.logsumexp(-1)", 2), ("x.softmax(-1)", 1), ("x.sin()", 1)]
 )

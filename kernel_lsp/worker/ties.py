@@ -1,0 +1,59 @@
+"""Which integers of a result PyTorch leaves open: of equal elements `topk` and `sort` may give any first, and its own
+kernels for CPUs and GPUs give different ones. (`argmax` and `max` promise the first.)"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from .captured import Captured
+
+OPEN = ("aten.topk.", "aten.sort.", "aten.argsort.", "aten.kthvalue.", "aten.median.", "aten.mode.")
+SPECIAL_IN_ORDER = {"nan": 1e300, "posinf": 1e299, "neginf": -1e299}
+"""Stand in for what is equal to nothing or to itself, in PyTorch's order of them."""
+STEP = 1e-9
+"""Relative, at most: elements that differ in f32 stay in their order."""
+N_ORDERS = 8
+"""Enough that the middle one of three that are equal is not in the middle of all of them."""
+CPU = torch.device("cpu")
+
+
+def are_left_open(captured: Captured) -> bool:
+    """Whether the code has an operation that does not say which of equal elements comes first."""
+    nodes = captured.forward_text.nodes
+    return any(n["op"].startswith(OPEN) and n.get("keywords", {}).get("stable") is not True for n in nodes)
+
+
+def in_some_order(values: Sequence[torch.Tensor], generator: torch.Generator) -> list[torch.Tensor]:
+    """The floating values in float64 with all that is equal made different, in any order."""
+    return [_in_some_order(value, generator) if value.is_floating_point() else value for value in values]
+
+
+def undecided(expected: Sequence[torch.Tensor], orders: Sequence[Sequence[torch.Tensor]]) -> list[torch.Tensor]:
+    """For each result where its integers are others in one of the orders; nowhere in floating ones."""
+    where = [torch.zeros_like(one, dtype=torch.bool) for one in expected]
+    for results in orders:
+        where = [w if e.is_floating_point() else w | (e != r) for w, e, r in zip(where, expected, results)]
+    return where
+
+
+def left_open(results: Sequence[torch.Tensor], where: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """The results with NaN, that any integer stands for, where they are undecided; unchanged without a `where`."""
+    if not where:
+        return list(results)
+    return [
+        r.double().masked_fill(w.to(r.device), float("nan")) if bool(w.any()) else r for r, w in zip(results, where)
+    ]
+
+
+# --- below
+
+
+def _in_some_order(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    wide = torch.nan_to_num(value.double(), **SPECIAL_IN_ORDER)
+    steps = STEP * torch.rand(wide.shape, dtype=torch.float64, generator=generator, device=CPU).to(wide.device)
+    sizes = wide.abs()
+    positive = sizes[sizes > 0]
+    least = float(positive.min()) if positive.numel() else 1.0
+    return wide + steps * sizes.clamp(min=least)
