@@ -132,3 +132,8 @@ def softplus(x: torch.Tensor) -> torch.Tensor:
 # kernel-lsp: x=f32[64, 250]
 def variance(x: torch.Tensor) -> torch.Tensor:
     return x.var(dim=-1)
+
+
+# kernel-lsp: x=f32[64, 1000], bias=f32[1000]
+def bias_add(x: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    return x + bias
