@@ -10,6 +10,7 @@ from collections.abc import Callable
 from kernel_lsp.ptx.access_faults import fault, warn
 from kernel_lsp.ptx.access_traces import trace
 from kernel_lsp.ptx.layout import (
+    BETWEEN_VARIABLES,
     ENTRY_BYTES,
     FIRST_CLUSTER_WINDOW,
     IN_FLIGHT,
@@ -66,6 +67,8 @@ def check_shared(context: int, thread: int, info: int, offset: int) -> int:
     races = load64(context + Context.RACES)
     if races == 0:
         return 0
+    if is_in_gap(load64(launch + Launch.SHARED_SHADOW) + offset, n_bytes):
+        return fault(context, thread, info, offset, FaultKind.SHARED_GAP)
     shift = load64(load64(races + RaceBlock.LAUNCH) + RaceLaunch.SHARED_GRAIN_SHIFT)
     record = load64(races + RaceBlock.SHARED_RECORDS) + Record.N_BYTES * (offset >> shift)
     if find_race(context, thread, info, offset, record, load64(launch + Launch.SHARED_HOST) + offset, shift) != 0:
@@ -79,10 +82,18 @@ def check_shared_written(context: int, thread: int, info: int, offset: int) -> i
     """A read of shared memory that was never written is noted and goes on: compilers may load early what they then do
     not use. One of what is still being copied is an error: compilers do not move loads over the wait for a copy."""
     shadow = load64(load64(context + Context.LAUNCH) + Launch.SHARED_SHADOW) + offset
-    for index in range(1 << ((info >> Info.LOG2_SHIFT) & 7)):
+    n_bytes = 1 << ((info >> Info.LOG2_SHIFT) & 7)
+    if is_in_gap(shadow, n_bytes):
+        return fault(context, thread, info, offset, FaultKind.SHARED_GAP)
+    for index in range(n_bytes):
         if load8(shadow + index) & IN_FLIGHT:
             return fault(context, thread, info, offset, FaultKind.COPY_IN_FLIGHT)
     return warn(context, thread, info)
+
+
+def is_in_gap(shadow: int, n_bytes: int) -> int:
+    """Whether an access of shared memory begins or ends between two variables. Gaps are wider than accesses."""
+    return ((load8(shadow) | load8(shadow + n_bytes - 1)) & BETWEEN_VARIABLES) != 0
 
 
 def watch(context: int, thread: int, info: int, address: int, entry: int, offset: int) -> int:
@@ -92,6 +103,8 @@ def watch(context: int, thread: int, info: int, address: int, entry: int, offset
     window = (entry - load64(context + Context.TABLE)) // ENTRY_BYTES
     if window == SHARED_WINDOW or window >= FIRST_CLUSTER_WINDOW:
         shift = load64(launch + RaceLaunch.SHARED_GRAIN_SHIFT)
+        if is_in_gap(load64(entry + Entry.SHADOW) + offset, 1 << ((info >> Info.LOG2_SHIFT) & 7)):
+            return fault(context, thread, info, address, FaultKind.SHARED_GAP)
     record = load64(entry + Entry.RECORDS) + Record.N_BYTES * (offset >> shift)
     return find_race(context, thread, info, address, record, load64(entry + Entry.HOST) + offset, shift)
 
@@ -104,4 +117,11 @@ def trust_shared(launch: int) -> int:
     return 0
 
 
-FUNCTIONS: tuple[Callable[..., int], ...] = (check, check_shared, check_shared_written, watch, trust_shared)
+FUNCTIONS: tuple[Callable[..., int], ...] = (
+    check,
+    check_shared,
+    check_shared_written,
+    is_in_gap,
+    watch,
+    trust_shared,
+)

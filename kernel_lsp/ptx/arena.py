@@ -67,6 +67,8 @@ class Arenas:
         self.regions: list[Region] = []
         size = setup.cluster.n_blocks
         self.rank_order = (ctypes.c_int64 * size)(*rank_order)
+        gaps = setup.emitted.shared.gaps
+        self.gaps = (ctypes.c_int64 * (2 * len(gaps)))(*(number for gap in gaps for number in gap))
         self.scratch = self._region(setup.emitted.n_local_bytes + 16)
         self.seen = [self._region(8 * N_SEEN_SLOTS) for _ in range(size)]
         n_occurrence_bytes = 8 * len(setup.emitted.sites) * setup.n_threads + 8
@@ -156,6 +158,8 @@ class Arenas:
             Context.SITE_TRACES: ctypes.addressof(self.tallies.site_traces),
             Context.SEEN_MASK: N_SEEN_SLOTS - 1,
             Context.SHARED_POISON: self.shared_poison,
+            Context.SHARED_GAPS: ctypes.addressof(self.gaps),
+            Context.N_SHARED_GAPS: len(self.gaps) // 2,
             Context.RACES: self.races.new_block(self.setup.n_shared) if self.races else 0,
         }
         for place, value in values.items():
@@ -176,6 +180,7 @@ class Arenas:
         store64(launch + Launch.SHARED_HOST, arena.shared)
         store64(launch + Launch.SHARED_SHADOW, arena.shadow)
         store64(launch + Launch.SHARED_BYTES, setup.n_shared)
+        store64(launch + Launch.TOTAL_SHARED_BYTES, setup.n_shared_on_gpu)
         store64(launch + Launch.DYNAMIC_SHARED_BYTES, setup.step["shared_bytes"])
         for log2 in range(N_ACCESS_SIZES):
             limit = 0 if self.races else max(0, setup.n_shared - (1 << log2) + 1)

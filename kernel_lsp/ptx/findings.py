@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import PurePath
 
@@ -23,6 +24,7 @@ from kernel_lsp.ptx.layout import (
     window_base,
 )
 from kernel_lsp.ptx.syntax import Location, Module
+from kernel_lsp.ptx.variable_places import SharedLayout
 
 Position = tuple[int, int, int]
 ERROR = "error"
@@ -68,7 +70,7 @@ class Place:
 @dataclass(frozen=True)
 class MemoryMap:
     """What lies at which window, for messages. `variables` are (name, bytes) of module variables; `n_cluster_blocks` is
-    0 where no block sees another's memory."""
+    0 where no block sees another's memory; `shared` says where variables of shared memory lie."""
 
     buffers: dict[int, Buffer]
     variables: dict[int, tuple[str, int]]
@@ -76,6 +78,7 @@ class MemoryMap:
     n_local_bytes: int
     n_cluster_blocks: int = 0
     n_workspace_bytes: int = 0
+    shared: SharedLayout | None = None
 
 
 class FindingLog:
@@ -166,6 +169,8 @@ def describe(fault: Fault, memory: MemoryMap) -> tuple[str, str]:
             "part of a warp waits at this barrier, and the rest of the warp at another: all threads of a warp that have"
             " not ended must come to the same __syncthreads()"
         )
+    if fault.kind == FaultKind.SHARED_GAP:
+        return "out-of-bounds-write" if fault.site.is_write else "out-of-bounds-read", _describe_gap(fault, memory)
     if fault.kind == FaultKind.BULK_SIZE:
         return "misaligned-access", f"copies {fault.address} bytes at once, not a multiple of {fault.site.n_bytes}"
     if fault.kind == FaultKind.COPY_IN_FLIGHT:
@@ -229,6 +234,23 @@ def _describe_access(fault: Fault, memory: MemoryMap) -> tuple[str, str]:
     if not target.is_read_only:
         return "keeps-state", f"{_verb(site)} at byte {offset} of {target.name}: it would keep state between launches"
     return "write-to-input", f"{_verb(site)} at byte {offset} of {target.name}, which is an input"
+
+
+def _describe_gap(fault: Fault, memory: MemoryMap) -> str:
+    """An access behind a shared variable, and not yet in the next."""
+    assert memory.shared is not None
+    offset = fault.address
+    if fault.site.space != "shared":
+        offset -= window_base(fault.address >> WINDOW_SHIFT)
+    ends = {memory.shared.offsets[name] + n_bytes: name for name, n_bytes in memory.shared.sizes.items()}
+    end = max((end for end in ends if end < offset + fault.site.n_bytes), default=0)
+    return f"{_verb(fault.site)}, {_past_end(offset - end)} the end of the shared variable {_plain(ends.get(end, ''))}"
+
+
+def _plain(symbol: str) -> str:
+    """The name of a variable in its function, as far as its symbol tells (Itanium ABI: length and name come last)."""
+    lengths = re.finditer(r"(?=(\d+)([A-Za-z_]\w*)$)", symbol)
+    return next((match[2] for match in lengths if match[1] == str(len(match[2]))), symbol)
 
 
 def _describe_step(site: Site) -> str:

@@ -74,6 +74,7 @@ class LaunchRun:
             setup.emitted.n_local_bytes,
             setup.cluster.n_blocks if setup.is_clustered else 0,
             setup.n_workspace_bytes,
+            setup.emitted.shared,
         )
 
     def run(self) -> LaunchResult:

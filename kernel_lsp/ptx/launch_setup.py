@@ -20,8 +20,8 @@ MAX_SHARED_BYTES = 227 * 1024  # sm_90
 
 @dataclass(frozen=True)
 class LaunchSetup:
-    """`step` is the `BoundLaunch` as JSON; `n_shared` are static and dynamic bytes; a launch `is_clustered` when its
-    blocks may see each other's shared memory."""
+    """`step` is the `BoundLaunch` as JSON; `n_shared` are static and dynamic bytes as they are laid out here; a launch
+    `is_clustered` when its blocks may see each other's shared memory."""
 
     kernel: CompiledKernel
     function: Function
@@ -61,6 +61,11 @@ class LaunchSetup:
     def n_blocks(self) -> int:
         return math.prod(self.grid)
 
+    @property
+    def n_shared_on_gpu(self) -> int:
+        """Static and dynamic bytes without the gaps between variables."""
+        return self.emitted.shared.n_static_bytes + int(self.step["shared_bytes"])
+
 
 def launch_setup(loaded: LoadedModule, step: dict[str, Any]) -> LaunchSetup:
     """The setup of a step. Raises InvalidRequestError for a kernel that the module does not have."""
@@ -77,7 +82,7 @@ def launch_setup(loaded: LoadedModule, step: dict[str, Any]) -> LaunchSetup:
         attributes=attributes,
         cluster=cluster,
         is_clustered=kernel.emitted.uses_clusters or cluster.n_blocks > 1,
-        n_shared=kernel.emitted.shared.n_static_bytes + step["shared_bytes"],
+        n_shared=kernel.emitted.shared.n_laid_out_bytes + step["shared_bytes"],
     )
 
 
@@ -88,9 +93,10 @@ def invalid_launch(setup: LaunchSetup) -> str:
         return f"a block of {setup.n_threads} threads; this kernel allows {min(allowed, MAX_THREADS_PER_BLOCK)}"
     if any(size > limit for size, limit in zip(setup.grid, MAX_GRID, strict=True)):
         return f"a grid of {setup.grid} blocks; the limit is {MAX_GRID}"
-    if setup.n_shared > MAX_SHARED_BYTES:
-        return f"{setup.n_shared} bytes of shared memory; a block can have {MAX_SHARED_BYTES}"
-    if setup.is_cooperative and (problem := invalid_cooperation(setup.n_blocks, setup.n_threads, setup.n_shared)):
+    n_shared = setup.n_shared_on_gpu
+    if n_shared > MAX_SHARED_BYTES:
+        return f"{n_shared} bytes of shared memory; a block can have {MAX_SHARED_BYTES}"
+    if setup.is_cooperative and (problem := invalid_cooperation(setup.n_blocks, setup.n_threads, n_shared)):
         return problem
     return invalid_cluster(setup.function, setup.attributes, setup.grid)
 

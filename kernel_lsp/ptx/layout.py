@@ -41,6 +41,8 @@ SHADOW_STORE = INITIALISED | WRITTEN_BY_KERNEL
 """What a store leaves in each shadow byte."""
 IN_FLIGHT = 4
 """In a shadow byte of shared memory: an asynchronous copy may not have brought it yet."""
+BETWEEN_VARIABLES = 8
+"""In a shadow byte of shared memory: it is no variable's, until something writes it."""
 
 MAX_PARAMETER_BYTES = 32764  # sm_70 and newer, PTX ISA 8.1
 N_BARRIERS = 16
@@ -165,6 +167,8 @@ class Launch(IntEnum):
     """Whether the launch is watched for races."""
     GRID_WORKSPACE = 272
     """The generic address of the driver's memory for a cooperative launch, else 0."""
+    TOTAL_SHARED_BYTES = 280
+    """As a GPU has it: `SHARED_BYTES` are with the gaps between variables."""
     PARAMETERS = 288
 
 
@@ -233,7 +237,10 @@ class Context(IntEnum):
     """What the block's threads know of each other, where races are looked for; else 0."""
     SHARED_POISON = 896
     """The byte of which shared memory is full before its first store."""
-    N_BYTES = 904
+    SHARED_GAPS = 904
+    """Start and bytes of what lies between shared variables, one after the other."""
+    N_SHARED_GAPS = 912
+    N_BYTES = 920
 
 
 class SiteTrace(IntEnum):
@@ -305,6 +312,8 @@ class FaultKind(IntEnum):
     """A read of bytes that `cp.async` may not have brought yet."""
     BARRIER_DIVERGES = 27
     """A barrier of the block to which only a part of a warp has come, while the rest of it waits at another place."""
+    SHARED_GAP = 28
+    """An access of shared memory between two of its variables: past the end of the first, or before the second."""
     BULK_SIZE = 24
     """A bulk copy of a size that is no multiple of 16 bytes."""
 

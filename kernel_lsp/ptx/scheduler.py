@@ -13,6 +13,7 @@ from collections.abc import Callable
 
 from kernel_lsp.ptx.block_barriers import release_barriers
 from kernel_lsp.ptx.layout import (
+    BETWEEN_VARIABLES,
     ENTRY_BYTES,
     LOCAL_WINDOW,
     N_BARRIERS,
@@ -62,12 +63,22 @@ def start_block(context: int, entry: int) -> int:
     if n_shared > 0:
         fill(load64(launch + Launch.SHARED_HOST), load64(context + Context.SHARED_POISON), n_shared)
         fill(load64(launch + Launch.SHARED_SHADOW), 0, n_shared)
+        mark_gaps(context, load64(launch + Launch.SHARED_SHADOW))
     fill(context + Context.BARRIER_ARRIVED, 0, 8 * N_BARRIERS)
     store64(context + Context.N_STALLED, 0)
     if load64(context + Context.RACES) != 0:
         start_races(context)
     choose_table(context, entry)
     start_threads(context)
+    return 0
+
+
+def mark_gaps(context: int, shadow: int) -> int:
+    """Note what is no variable's in shared memory."""
+    gap = load64(context + Context.SHARED_GAPS)
+    for _ in range(load64(context + Context.N_SHARED_GAPS)):
+        fill(shadow + load64(gap), BETWEEN_VARIABLES, load64(gap + 8))
+        gap = gap + 16
     return 0
 
 
@@ -259,6 +270,7 @@ def run_warp(context: int, first: int, n_lanes: int) -> int:
 FUNCTIONS: tuple[Callable[..., int], ...] = (
     run_queue,
     start_block,
+    mark_gaps,
     choose_table,
     number_threads,
     start_threads,

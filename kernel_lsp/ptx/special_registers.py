@@ -65,7 +65,7 @@ _LAUNCH_REGISTERS = {
     "%cluster_nctarank": Launch.CLUSTER_N_BLOCKS,
     "%is_explicit_cluster": Launch.IS_EXPLICIT_CLUSTER,
     "%dynamic_smem_size": Launch.DYNAMIC_SHARED_BYTES,
-    "%total_smem_size": Launch.SHARED_BYTES,
+    "%total_smem_size": Launch.TOTAL_SHARED_BYTES,
 }
 N_MULTIPROCESSORS = 132  # of an H200
 SPREADING_FACTORS = (2654435761, 2246822519, 3266489917)

@@ -8,15 +8,29 @@ from dataclasses import dataclass, field
 from kernel_lsp.ptx.syntax import Function, Variable
 
 DYNAMIC_SHARED_ALIGN = 16
+GAP_BYTES = 128
+"""At least, behind each shared variable but the last: what an index past its end meets in place of its neighbour."""
 
 
 @dataclass(frozen=True)
 class SharedLayout:
-    """Offsets of a kernel's shared variables. Dynamic shared memory starts at `n_static_bytes`."""
+    """Where a kernel's shared variables lie here: with a gap behind each that another follows. `sizes` are those of
+    variables that are not dynamic; `n_static_bytes` is what all take on a GPU, where there are no gaps. Dynamic shared
+    memory starts at `n_laid_out_bytes`."""
 
     offsets: dict[str, int]
+    sizes: dict[str, int]
     n_static_bytes: int
+    n_laid_out_bytes: int
     has_dynamic: bool
+
+    @property
+    def gaps(self) -> list[tuple[int, int]]:
+        """Start and bytes of each."""
+        ends = [self.offsets[name] + n_bytes for name, n_bytes in self.sizes.items()]
+        starts = [*sorted(self.offsets[name] for name in self.sizes), self.n_laid_out_bytes][1:]
+        found = [(end, start - end) for end, start in zip(sorted(ends), starts, strict=True)]
+        return [(start, n_bytes) for start, n_bytes in found if n_bytes > 0]
 
 
 @dataclass
@@ -33,16 +47,21 @@ class Places:
 
 
 def shared_layout(kernel: Function, module_variables: Sequence[Variable]) -> SharedLayout:
-    places, dynamic = Places(), []
-    for variable in (*module_variables, *kernel.variables):
-        if variable.space != "shared":
-            continue
-        if variable.is_extern:
-            dynamic.append(variable.name)
-        else:
-            places.add(variable)
-    n_static = round_up(places.n_bytes, DYNAMIC_SHARED_ALIGN) if dynamic else places.n_bytes
-    return SharedLayout({**places.offsets, **dict.fromkeys(dynamic, n_static)}, n_static, bool(dynamic))
+    variables = [variable for variable in (*module_variables, *kernel.variables) if variable.space == "shared"]
+    static = [variable for variable in variables if not variable.is_extern]
+    dynamic = [variable.name for variable in variables if variable.is_extern]
+    dense, apart = Places(), Places()
+    for variable in static:
+        dense.add(variable)
+        apart.n_bytes += GAP_BYTES if apart.n_bytes else 0
+        apart.add(variable)
+    n_static, n_laid_out = dense.n_bytes, apart.n_bytes
+    if dynamic:
+        n_static = round_up(n_static, DYNAMIC_SHARED_ALIGN)
+        n_laid_out = round_up(n_laid_out + GAP_BYTES if n_laid_out else 0, DYNAMIC_SHARED_ALIGN)
+    offsets = {**apart.offsets, **dict.fromkeys(dynamic, n_laid_out)}
+    sizes = {variable.name: variable.n_bytes for variable in static if variable.n_bytes}
+    return SharedLayout(offsets, sizes, n_static, n_laid_out, bool(dynamic))
 
 
 def round_up(value: int, multiple: int) -> int:

@@ -192,7 +192,7 @@ def test_a_copy_that_others_do_not_wait_for_is_a_race(by_hand, order):
         ("crowd", "barrier-object", "more often"),
         ("odd_size", "misaligned-access", "copies 24 bytes"),
         ("odd_place", "misaligned-access", "not a multiple of 16"),
-        ("past_the_end", "out-of-bounds-write", "the end of shared memory"),
+        ("past_the_end", "out-of-bounds-write", "the end of the shared variable"),
         ("too_few_bytes", "endless-wait", "waits forever"),
     ],
 )

@@ -169,6 +169,39 @@ def test_shared_memory_past_its_end(cuda):
     check_finding(executor, "out-of-bounds-write", "right after the end of shared memory", inputs={"x": ONES * 2})
 
 
+NEIGHBOURS = kernel("""__shared__ float first[32]; __shared__ float second[32]; extern __shared__ float third[];
+float* p = x[0] > 0 ? first : second; int t = threadIdx.x; first[t] = 1; second[t] = 2; third[t] = 3; __syncthreads();
+CODE
+out[t] = first[t] + second[t] + third[t];""")
+
+
+@pytest.mark.parametrize(
+    ("code", "finding", "message"),
+    [
+        ("if (t == 31) first[t + 1] = 4;", "out-of-bounds-write", "right after the end of the shared variable first"),
+        ("second[t] += first[t + 8];", "out-of-bounds-read", "the end of the shared variable first"),
+        ("if (t == 31) p[t + 1] = 4;", "out-of-bounds-write", "right after the end of the shared variable"),
+        ("if (t == 0) third[t - 1] = 4;", "out-of-bounds-write", "past the end of the shared variable second"),
+    ],
+)
+def test_shared_memory_past_a_variable_is_not_that_of_the_next(cuda, code, finding, message):
+    executor = cuda(NEIGHBOURS.replace("CODE", code))
+    check_finding(executor, finding, message, line=5, block=32, shared_bytes=128, watches_races=True)
+
+
+def test_a_read_past_a_shared_variable_is_found_without_the_check_for_races(cuda):
+    executor = cuda(NEIGHBOURS.replace("CODE", "second[t] += first[t + 8];"))
+    check_finding(executor, "out-of-bounds-read", "shared variable first", line=5, block=32, shared_bytes=128)
+
+
+def test_shared_memory_has_as_many_bytes_as_on_a_gpu(cuda):
+    code = 'unsigned n; asm volatile("mov.u32 %0, %%total_smem_size;" : "=r"(n)); out[32] = n;'
+    executor = cuda(NEIGHBOURS.replace("CODE", code))
+    ran = launch(executor, block=32, shared_bytes=227 * 1024 - 256, outputs={"out": np.zeros(64, "f4")})
+    assert ran.findings == []
+    assert ran.arrays["out"][32] == 227 * 1024
+
+
 def test_too_little_dynamic_shared_memory(cuda):
     executor = cuda(kernel("extern __shared__ float s[]; s[threadIdx.x] = x[0]; out[threadIdx.x] = s[threadIdx.x];"))
     check_clean(executor, shared_bytes=256)
