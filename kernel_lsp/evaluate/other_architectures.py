@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncIterator
-from typing import TypeVar
 
 from kernel_lsp.core.verdict import Built, Crashed, Mismatch, Rejected
 from kernel_lsp.errors import EnvironmentProblem
@@ -23,7 +22,7 @@ N_CASES_ELSEWHERE = 6
 _QUESTION = re.compile(r"\b__CUDA_\w+|\bNV_(?:IF|DISPATCH)_\w+|##|%:%:")
 """What may ask for the architecture outside of conditions of the preprocessor, and what may hide such a name."""
 
-Failure = TypeVar("Failure", Mismatch, Crashed, Rejected)
+Failure = Mismatch | Crashed | Rejected
 
 
 def may_differ(text: str) -> bool:
