@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kernel_lsp.core.measurement import Comparison
 from kernel_lsp.core.plan import BoundLaunch, BoundOperation
@@ -29,6 +29,8 @@ FULL_LIMITS = Limits(
     max_thread_instructions=4_000_000_000,
 )
 """At roughly 150 M instructions a second, a ranking costs under half a second and a complete case under three."""
+SINGLED_OUT_INSTRUCTIONS = 2_000_000_000
+"""Run completely where one block may do what no other does: under fifteen seconds, for kernels that ask for it."""
 SCREEN_LIMITS = Limits(
     complete_instructions=15_000_000,
     max_instructions=30_000_000,
@@ -214,6 +216,8 @@ class ExecutorChecks:
         progress: Progress,
     ) -> CheckOutcome | None:
         """Run cases until `n_enough` have said something: None when all passed, else the first failure."""
+        if progress.singles_out_a_block:
+            limits = replace(limits, complete_instructions=SINGLED_OUT_INSTRUCTIONS)
         started, n_run, left = time.monotonic(), 0, list(plan)
         doubtful: list[_Doubtful] = []
         while left and n_run < n_enough:

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from kernel_lsp.core.plan import BoundLaunch, ScalarArgument
@@ -57,7 +58,9 @@ class GridConditions:
     """Those of one kernel, read from its PTX."""
 
     def __init__(self, statements: Iterable[Statement], symbol: str) -> None:
-        self._steps, self._conditions = _followed([s for s in statements if s.function == symbol])
+        own = [statement for statement in statements if statement.function == symbol]
+        self._steps, self._conditions = _followed(own)
+        self._picks = list(_picks(own))
         self._makers = {step.result: step for step in self._steps}
         self.numbers = frozenset(self._numbers())
 
@@ -72,6 +75,14 @@ class GridConditions:
             except _Unknown:
                 continue
         return tuple((value, tuple(found)) for value, found in sorted(sides.items()))
+
+    def singles_out_a_block(self, launch: BoundLaunch) -> bool:
+        """Whether a block between the first and the last is compared with by its number: what it does, no other may
+        do."""
+        values = self._values(launch)
+        picked = [(launch.grid["xyz".index(axis)], values[one]) for axis, one in self._picks if one in values]
+        picked += [(launch.grid["xyz".index(axis)], _number(one)) for axis, one in self._picks if _is_number(one)]
+        return any(0 < block < n_blocks - 1 for n_blocks, block in picked)
 
     def _values(self, launch: BoundLaunch) -> dict[str, int]:
         """What each register holds that follows from the arguments, as unsigned bits."""
@@ -102,10 +113,7 @@ class GridConditions:
 def _followed(statements: Sequence[Statement]) -> tuple[list[_Step], list[_Step]]:
     """The steps that follow from arguments, each after what it needs, and the conditions among them. A register that
     is set twice, or under a guard, is none."""
-    n_set: dict[str, int] = {}
-    for statement in statements:
-        for register in statement.results:
-            n_set[register] = n_set.get(register, 0) + 1
+    n_set = Counter(register for statement in statements for register in _set_by(statement))
     known, steps, conditions = set(_DIMS), list[_Step](), list[_Step]()
     for statement in statements:
         step = _step_of(statement)
@@ -113,25 +121,46 @@ def _followed(statements: Sequence[Statement]) -> tuple[list[_Step], list[_Step]
             continue
         if step.opcode.startswith("setp."):
             conditions.append(step)
-        elif not statement.guard and n_set.get(step.result) == 1:
+        elif not statement.guard and n_set[step.result] == 1:
             steps.append(step)
             known.add(step.result)
             conditions += [step] if step.opcode.split(".")[0] in EXTREMES else []
     return steps, [condition for condition in conditions if not all(map(_is_fixed, condition.operands))]
 
 
+def _picks(statements: Sequence[Statement]) -> Iterable[tuple[str, str]]:
+    """The axis of a block's number, and what it is compared with for being the same."""
+    axes = {f"%ctaid.{axis}": axis for axis in "xyz"}
+    for statement in statements:
+        step = _step_of(statement)
+        if step is not None and step.opcode.startswith("mov.") and step.operands[0] in axes:
+            axes[step.result] = axes[step.operands[0]]
+        if step is not None and step.opcode.startswith(("setp.eq.", "setp.ne.")):
+            for one, other in (step.operands[:2], step.operands[1::-1]):
+                if one in axes:
+                    yield axes[one], other
+
+
+def _set_by(statement: Statement) -> Iterator[str]:
+    """What may be a register that it sets: its first operands. Quicker than to read all of it."""
+    _, _, operands = statement.text.partition(" ")
+    first = operands.lstrip().partition("}" if operands.lstrip().startswith("{") else ",")[0]
+    yield from (first.strip("{} ").replace(",", " ").split())
+
+
 def _step_of(statement: Statement) -> _Step | None:
-    results = statement.results
-    if len(results) != 1 or ".f" in statement.opcode:
+    """None for what has no single integer for a result, or computes in another way."""
+    opcode = statement.opcode
+    if opcode.partition(".")[0] not in _READ or ".f" in opcode:
         return None
-    return _Step(statement.opcode, results[0], tuple(o.strip() for o in statement.sources.split(",")))
+    operands = [operand.strip() for operand in statement.text[len(opcode) :].split(",")]
+    return _Step(opcode, operands[0], tuple(operands[1:])) if len(operands) > 1 else None
 
 
 def _follows(step: _Step, known: set[str]) -> bool:
-    if step.opcode.startswith("ld.param."):
-        return _PARAMETER.search(step.operands[0]) is not None
-    is_read = step.opcode.split(".")[0] in (*_OPERATIONS, "setp")
-    return is_read and all(_is_number(operand) or operand in known for operand in step.operands)
+    if step.opcode.startswith("ld."):
+        return step.opcode.startswith("ld.param.") and _PARAMETER.search(step.operands[0]) is not None
+    return all(operand in known or _is_number(operand) for operand in step.operands)
 
 
 def _is_fixed(operand: str) -> bool:
@@ -235,3 +264,4 @@ _OPERATIONS: Mapping[str, Callable[..., int]] = {
     "shr": lambda a, b: a >> min(b, 64),
     "popc": lambda a: a.bit_count(),
 }
+_READ = frozenset((*_OPERATIONS, "setp", "ld"))

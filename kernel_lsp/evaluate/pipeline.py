@@ -59,7 +59,7 @@ from kernel_lsp.evaluate.executor_pool import ExecutorPool
 from kernel_lsp.evaluate.gpu_checks import GpuChecks, MeasuringGpu
 from kernel_lsp.evaluate.index_through_float import sizes_beyond_floats
 from kernel_lsp.evaluate.other_architectures import N_CASES_ELSEWHERE, other_programs, said_of
-from kernel_lsp.evaluate.pointed_sizes import compared_sizes, pointed_sizes
+from kernel_lsp.evaluate.pointed_sizes import compared_sizes, pointed_sizes, singles_out_a_block
 from kernel_lsp.evaluate.pointed_values import pointed_values, sizes_with_room
 from kernel_lsp.evaluate.prepare import Prepared, kernel_names, plan_failure, prepare
 from kernel_lsp.evaluate.progress import Plan, Progress
@@ -242,6 +242,7 @@ class Evaluator:
         failure: CheckOutcome | None = _audit(candidate.text, built, progress)
         if failure is None and depth == "full":
             plans = {kind: self._with_pointed(prepared, kind, built, plan) for kind, plan in plans.items()}
+            progress.singles_out_a_block = any(singles_out_a_block(prepared, kind, built) for kind in plans)
             if self._gpu_checks is not None:
                 self._gpu_checks.prefetch(list(plans.values()))
         with progress.stage("executor"):

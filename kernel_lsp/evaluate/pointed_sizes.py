@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 
 from kernel_lsp.core.expression import Call, Constant, Expression, parts
 from kernel_lsp.core.plan import BoundLaunch, Launch, LibraryStep, Operation
@@ -28,7 +29,7 @@ from kernel_lsp.evaluate.cases import (
 from kernel_lsp.evaluate.grid_conditions import GridConditions
 from kernel_lsp.evaluate.prepare import Prepared
 from kernel_lsp.toolchain.masking import mask_literals
-from kernel_lsp.toolchain.ptx_text import read_ptx
+from kernel_lsp.toolchain.ptx_text import N_REMEMBERED, read_ptx
 
 MAX_SIZES = 6
 """Of each kind."""
@@ -103,6 +104,11 @@ def compared_sizes(prepared: Prepared, kind: OperationKind, built: Built, known:
     return found
 
 
+def singles_out_a_block(prepared: Prepared, kind: OperationKind, built: Built) -> bool:
+    """Whether some launch at the captured sizes compares a block's number with that of one in the middle."""
+    return _Decisions(prepared, kind, built).single_out_a_block(captured_sizes(prepared.task))
+
+
 def large_literals(text: str) -> set[int]:
     """Integers in the code, `1 << 20` among them, that a size or a number of elements may be compared with."""
     code = mask_literals(text)
@@ -120,27 +126,37 @@ class _Decisions:
     """What kernels decide by their arguments alone, at any size."""
 
     def __init__(self, prepared: Prepared, kind: OperationKind, built: Built) -> None:
-        statements = read_ptx(built.ptx, "").statements
         self._prepared, self._kind = prepared, kind
-        self._conditions: Mapping[str, GridConditions] = {
-            name: GridConditions(statements, symbol) for name, symbol in built.symbols.items()
-        }
+        self._conditions = _conditions_of(built.ptx, tuple(built.symbols.items()))
         self.numbers = {n for conditions in self._conditions.values() for n in conditions.numbers}
 
     def at(self, sizes: Sizes) -> set[tuple[object, ...]]:
-        """Every outcome, with its place. None where the plan cannot be bound or launches what was not built."""
+        """Every outcome, with its place."""
+        return {
+            (place, step.kernel, *outcome)
+            for place, step in self._launches(sizes)
+            for outcome in self._conditions[step.kernel].outcomes(step)
+        }
+
+    def single_out_a_block(self, sizes: Sizes) -> bool:
+        """Whether one in the middle of a grid is compared with."""
+        return any(self._conditions[step.kernel].singles_out_a_block(step) for _, step in self._launches(sizes))
+
+    def _launches(self, sizes: Sizes) -> list[tuple[int, BoundLaunch]]:
+        """With their places. None where the plan cannot be bound or launches what was not built."""
         try:
             bound = self._prepared.bind(self._kind, sizes)
         except PlanError:
-            return set()
+            return []
         launches = [(place, step) for place, step in enumerate(bound.steps) if isinstance(step, BoundLaunch)]
-        if any(step.kernel not in self._conditions for _, step in launches):
-            return set()
-        return {
-            (place, step.kernel, *outcome)
-            for place, step in launches
-            for outcome in self._conditions[step.kernel].outcomes(step)
-        }
+        return launches if all(step.kernel in self._conditions for _, step in launches) else []
+
+
+@lru_cache(maxsize=N_REMEMBERED)
+def _conditions_of(ptx: str, symbols: tuple[tuple[str, str], ...]) -> Mapping[str, GridConditions]:
+    """Of each kernel, by its name expression."""
+    statements = read_ptx(ptx, "").statements
+    return {name: GridConditions(statements, symbol) for name, symbol in symbols}
 
 
 def _with_numbers(prepared: Prepared, kind: OperationKind, numbers: Iterable[int]) -> Iterator[Sizes]:

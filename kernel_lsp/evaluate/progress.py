@@ -51,6 +51,8 @@ class Progress(StageTimes):
     built: Built | None = None
     has_atomics: bool = False
     """Some kernel adds to device memory: what one block wrote is not the final value."""
+    singles_out_a_block: bool = False
+    """Some kernel compares a block's number with that of one in the middle: a sample of blocks may not have it."""
     may_wait: bool = False
     """Some kernel has a loop that may wait for another thread."""
 

@@ -5,7 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 
+N_REMEMBERED = 8
+"""Texts: several looks at one candidate read the same."""
 _COMMENT_OR_STRING = re.compile(r'//[^\n]*|/\*.*?(?:\*/|\Z)|"(?:\\.|[^"\\\n])*"', re.DOTALL)
 _FILE = re.compile(r'^\s*\.file\s+(\d+)\s+"([^"]*)"', re.MULTILINE)
 _LOC = re.compile(r"^\.loc\s+(\d+)\s+(\d+)\s+(\d+)(?:.*?\binlined_at\s+(\d+)\s+(\d+)\s+(\d+))?")
@@ -69,6 +72,7 @@ class PtxText:
     entries: tuple[str, ...]
 
 
+@lru_cache(maxsize=N_REMEMBERED)
 def read_ptx(ptx: str, file_name: str) -> PtxText:
     """The statements of `ptx`; their lines are of the file called `file_name`."""
     user_files = user_file_numbers(ptx, file_name)

@@ -76,3 +76,29 @@ def test_what_threads_or_data_decide_is_none(lines: tuple[str, ...]) -> None:
 
 def test_a_float_is_no_size() -> None:
     assert outcome(conditions("setp.eq.s32 %p1, %r1, 2"), 2.0, cuda_type="float") == []
+
+
+@pytest.mark.parametrize(
+    ("lines", "is_one"),
+    [
+        (("mov.u32 %r2, %ctaid.x", "setp.eq.s32 %p1, %r2, 11"), True),
+        (("mov.u32 %r2, %ctaid.x", "add.s32 %r3, %r1, 4", "setp.ne.s32 %p1, %r3, %r2"), True),
+        (("mov.u32 %r2, %ctaid.x", "setp.eq.s32 %p1, %r2, 0"), False),
+        (
+            ("mov.u32 %r2, %ctaid.x", "mov.u32 %r3, %nctaid.x", "add.s32 %r4, %r3, -1", "setp.eq.s32 %p1, %r2, %r4"),
+            False,
+        ),
+        (("mov.u32 %r2, %ctaid.x", "setp.eq.s32 %p1, %r2, 99"), False),
+        (("mov.u32 %r2, %ctaid.x", "setp.lt.s32 %p1, %r2, 11"), False),
+    ],
+    ids=["a number", "an argument", "first", "last", "beyond the grid", "an order"],
+)
+def test_a_block_in_the_middle_that_is_singled_out_is_told(lines: tuple[str, ...], is_one: bool) -> None:
+    launch = BoundLaunch(
+        kernel="k",
+        grid=(40, 1, 1),
+        block=(128, 1, 1),
+        shared_bytes=0,
+        arguments=(ScalarArgument(cuda_type="int", value=7),),
+    )
+    assert conditions(*lines).singles_out_a_block(launch) is is_one
