@@ -57,7 +57,7 @@ from kernel_lsp.evaluate.cpu import CpuDevice, Profile, Skipped, new_executor
 from kernel_lsp.evaluate.executor_checks import FULL_LIMITS, NOT_SCREENED, ExecutorChecks
 from kernel_lsp.evaluate.executor_pool import ExecutorPool
 from kernel_lsp.evaluate.gpu_checks import GpuChecks, MeasuringGpu
-from kernel_lsp.evaluate.index_through_float import sizes_beyond_floats
+from kernel_lsp.evaluate.inexact_places import sizes_beyond_exact_places
 from kernel_lsp.evaluate.other_architectures import N_CASES_ELSEWHERE, other_programs, said_of
 from kernel_lsp.evaluate.pointed_sizes import compared_sizes, pointed_sizes, singles_out_a_block
 from kernel_lsp.evaluate.pointed_values import pointed_values, sizes_with_room
@@ -333,7 +333,7 @@ class Evaluator:
         """The cases of one direction, and those of sizes and numbers that its kernels compare with."""
         known, captured = [dict(sizes) for sizes in dict.fromkeys(c.sizes for c, _ in plan)], captured_sizes(self._task)
         found, values = compared_sizes(prepared, direction, built, known), pointed_values(built)
-        found += sizes_beyond_floats(prepared, direction, built)
+        found += sizes_beyond_exact_places(prepared, direction, built)
         cases = wide_cases(direction, found, captured, self._seed)
         if values:
             sizes = sizes_with_room(plan, len(values))

@@ -49,7 +49,7 @@ def _sizes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pipeline, "wide_sizes", lambda *_: [])
     monkeypatch.setattr(pipeline, "pointed_sizes", lambda *_: [])
     monkeypatch.setattr(pipeline, "compared_sizes", lambda *_: [])
-    monkeypatch.setattr(pipeline, "sizes_beyond_floats", lambda *_: [])
+    monkeypatch.setattr(pipeline, "sizes_beyond_exact_places", lambda *_: [])
     monkeypatch.setattr(pipeline, "fresh_case", _captured_case)
 
 

@@ -1,7 +1,8 @@
-"""Does a kernel compute places by way of single precision? That is exact up to 2^24 elements and wrong beyond, where
-nobody looks who has not this reason to.
+"""Does a kernel compute places in ways that are exact up to some million elements and wrong beyond, where nobody looks
+who has not this reason to?
 
-A place is what follows from the numbers of threads and blocks, and not from data: `(int)((i + 0.5f) / columns)`.
+A place is what follows from the numbers of threads and blocks, and not from data. `(int)((i + 0.5f) / columns)` is
+rounded in single precision, and `__umulhi(i, 0xffffffff / columns + 1)` is a division up to a size only.
 """
 
 from __future__ import annotations
@@ -16,24 +17,25 @@ from kernel_lsp.evaluate.cases import OperationKind, Sizes, captured_sizes, grap
 from kernel_lsp.evaluate.prepare import Prepared
 from kernel_lsp.toolchain.ptx_text import Statement, mentioned, read_ptx
 
-BEYOND_FLOATS = (1 << 24) + (1 << 20)
+BEYOND = (1 << 24) + (1 << 20)
 """Elements: from 2^24 on not every integer is a number of f32, and rounding takes some into the next row."""
 MAX_ELEMENTS = 1 << 26
 """Of all inputs and outputs of a case with so many."""
 _TO_FLOAT = re.compile(r"^cvt\.rn\.f32\.[su](?:32|64)\b")
 _TO_INTEGER = re.compile(r"^cvt\.r[nzmp]i(?:\.sat)?(?:\.ftz)?\.[su](?:32|64)\.f32\b")
+_NUMBER = re.compile(r"-?(?:0[xX])?[0-9a-fA-F]+U?$")
 _THREAD = ("%tid.", "%ctaid.")
 _DATA = ("ld.global", "ld.shared", "ld.local", "atom", "shfl", "call")
 
 
-def sizes_beyond_floats(prepared: Prepared, kind: OperationKind, built: Built) -> list[Sizes]:
-    """Sizes inside the contract with so many elements, for a kernel with such an index; else none."""
-    if not _has_index_through_float(read_ptx(built.ptx, "").statements):
+def sizes_beyond_exact_places(prepared: Prepared, kind: OperationKind, built: Built) -> list[Sizes]:
+    """Sizes inside the contract with so many elements, for a kernel with such places; else none."""
+    if not _has_inexact_places(read_ptx(built.ptx, "").statements):
         return []
     task, captured = prepared.task, captured_sizes(prepared.task)
     n_captured = max((_n_elements(task, kind, captured)), 1)
     for symbol in task.symbols:
-        sizes = {**captured, symbol.name: -(-symbol.captured * BEYOND_FLOATS // n_captured)}
+        sizes = {**captured, symbol.name: -(-symbol.captured * BEYOND // n_captured)}
         if is_usable(task, kind, sizes, MAX_ELEMENTS) and prepared.holds(kind, sizes):
             return [sizes]
     return []
@@ -48,12 +50,16 @@ def _n_elements(task: Task, kind: OperationKind, sizes: Sizes) -> int:
     return max((math.prod(shape_of(type_, sizes)) for type_ in outputs if type_ is not None), default=0)
 
 
-def _has_index_through_float(statements: Iterable[Statement]) -> bool:
+def _has_inexact_places(statements: Iterable[Statement]) -> bool:
     by_function: dict[str, dict[str, Statement]] = {}
     for statement in statements:
         for register in statement.results:
             by_function.setdefault(statement.function, {}).setdefault(register, statement)
-    return any(_is_through_float(one, makers) for makers in by_function.values() for one in makers.values())
+    return any(
+        _is_through_float(one, makers) or _is_high_product(one, makers)
+        for makers in by_function.values()
+        for one in makers.values()
+    )
 
 
 def _is_through_float(statement: Statement, makers: Mapping[str, Statement]) -> bool:
@@ -61,6 +67,15 @@ def _is_through_float(statement: Statement, makers: Mapping[str, Statement]) -> 
         return False
     widened = [one for one in _behind(statement, makers) if _TO_FLOAT.match(one.opcode)]
     return any(_is_place(one, makers) for one in widened)
+
+
+def _is_high_product(statement: Statement, makers: Mapping[str, Statement]) -> bool:
+    """Whether it is the upper half of a place times a number that no compiler has chosen."""
+    if not statement.opcode.startswith("mul.hi."):
+        return False
+    factors = [name for name in mentioned(statement.sources) if name in makers]
+    has_number = any(_NUMBER.match(factor.strip()) for factor in statement.sources.split(","))
+    return len(factors) == 2 and not has_number and _is_place(statement, makers)
 
 
 def _is_place(statement: Statement, makers: Mapping[str, Statement]) -> bool:
