@@ -133,10 +133,17 @@ class Case:
     def offset_of(self, tensor: str) -> int:
         """How far behind a page's start the executor puts this input: any place that an operator may be given, one
         for each tensor and seed. The captured case is as the user's own call would be."""
+        return self._place_of(f"{self.seed} {self.family} {tensor}")
+
+    def device_offset_of(self, tensor: str) -> int:
+        """The same on a GPU: one for each tensor and sizes. Cases of the same sizes come to the same addresses, so that
+        what is remembered of an address is found out."""
+        return self._place_of(f"{self.sizes} {tensor}")
+
+    def _place_of(self, key: str) -> int:
         if self.is_captured or self.offset_bytes:
             return self.offset_bytes
-        n_places = PAGE_BYTES // OPERATOR_ALIGNMENT_BYTES
-        return OPERATOR_ALIGNMENT_BYTES * random.Random(f"{self.seed} {self.family} {tensor}").randrange(n_places)
+        return OPERATOR_ALIGNMENT_BYTES * random.Random(key).randrange(PAGE_BYTES // OPERATOR_ALIGNMENT_BYTES)
 
 
 def shapes_for(graph: Graph, sizes: Mapping[str, int]) -> dict[str, tuple[int, ...]]:

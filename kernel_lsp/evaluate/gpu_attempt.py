@@ -224,7 +224,7 @@ def _operation_request(case: GpuCase) -> dict[str, Any]:
     return {
         "operation": case.bound.model_dump(mode="json"),
         "inputs": [_entry(tensor) for tensor in case.files.inputs],
-        "offset_bytes": case.case.offset_bytes,
+        "offsets": {tensor.name: case.case.device_offset_of(tensor.name) for tensor in case.files.inputs},
     }
 
 

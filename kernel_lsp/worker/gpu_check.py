@@ -36,7 +36,7 @@ class _Remembered:
     operation: dict[str, Any]
     entries: list[dict[str, Any]]
     fingerprints: dict[str, int]
-    offset_bytes: int
+    offsets: dict[str, int]
 
 
 @dataclass
@@ -52,7 +52,7 @@ _SESSIONS: dict[str, _Session] = {}
 
 def handle_check(request: dict[str, Any]) -> dict[str, Any]:
     """``{"candidate", "case", "operation", "inputs": [entries], "outputs": {name: path}, "again": {name: path}}``, and
-    ``"offset_bytes"`` where inputs are to begin so far behind a page.
+    ``"offsets": {name: bytes}`` where inputs are to begin so far behind a page.
 
     Runs it twice: the second time in other buffers, over other poison. Answers ``{"status": "ran", "changed_inputs",
     "overrun", "outputs": [entries], "fingerprints": {name: int}, "spread": {name: {"relative_l2", "max"}}, "again":
@@ -106,8 +106,8 @@ def _let_go(device: int) -> None:
 def _check(candidate: Candidate, request: dict[str, Any]) -> dict[str, Any]:
     session, clock = _SESSIONS.setdefault(request["candidate"], _Session()), _Clock()
     tensors, fingerprints = inputs_on(candidate.device).get(request["inputs"])
-    offset_bytes = int(request.get("offset_bytes", 0))
-    run = _run_for(session, candidate, request["operation"], tensors, offset_bytes)
+    offsets: dict[str, int] = request.get("offsets", {})
+    run = _run_for(session, candidate, request["operation"], tensors, offsets)
     clock.lap("inputs")
     run()
     gpu_device.synchronize(candidate.device)
@@ -120,7 +120,7 @@ def _check(candidate: Candidate, request: dict[str, Any]) -> dict[str, Any]:
     second = other.output_fingerprints()
     differing = [name for name in first if first[name] != second[name]]
     if not differing:
-        session.cases[request["case"]] = _Remembered(request["operation"], request["inputs"], first, offset_bytes)
+        session.cases[request["case"]] = _Remembered(request["operation"], request["inputs"], first, offsets)
     overrun, changed = [*overrun, *other.overrun()], [*changed, *other.changed_inputs(fingerprints)]
     clock.lap("second run")
     return {
@@ -154,15 +154,15 @@ def _run_for(
     candidate: Candidate,
     operation: dict[str, Any],
     tensors: dict[str, torch.Tensor],
-    offset_bytes: int,
+    offsets: dict[str, int],
 ) -> BoundRun:
     """The buffers of an earlier case of these shapes with new content, or new buffers."""
-    key = repr((operation["name"], operation["tensors"], offset_bytes))
+    key = repr((operation["name"], operation["tensors"], sorted(offsets.items())))
     run = session.runs.get(key)
     if run is not None:
         run.refill(tensors)
         return run
-    run = BoundRun(candidate, operation, tensors, offset_bytes=offset_bytes)
+    run = BoundRun(candidate, operation, tensors, offsets=offsets)
     if run.input_bytes + run.output_bytes + run.scratch_bytes <= MAX_KEPT_BYTES:
         session.runs[key] = run
     return run
@@ -212,7 +212,7 @@ def _recheck(candidate: Candidate, request: dict[str, Any]) -> dict[str, Any]:
 
 def _is_same_again(candidate: Candidate, case: _Remembered) -> bool:
     tensors, _ = inputs_on(candidate.device).get(case.entries)
-    run = BoundRun(candidate, case.operation, tensors, offset_bytes=case.offset_bytes)
+    run = BoundRun(candidate, case.operation, tensors, offsets=case.offsets)
     run()
     gpu_device.synchronize(candidate.device)
     return run.output_fingerprints() == case.fingerprints

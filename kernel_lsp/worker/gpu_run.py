@@ -33,6 +33,9 @@ GUARD_BYTES = 4096
 alignment stays as it is."""
 
 
+NO_OFFSETS: Mapping[str, int] = {}
+
+
 @dataclass
 class Candidate:
     """A candidate on a device: a handle for each name expression. `code` is what they were loaded from, and `symbols`
@@ -49,8 +52,8 @@ class BoundRun:
     """A bound operation with buffers of its own. Calling it takes the steps on the current stream.
 
     `inputs` are tensors by name, on any device; their content is copied, and they are kept for `fresh`. Every tensor
-    lies between two guards of `GUARD_BYTES`; inputs begin `offset_bytes` behind a page. Raises torch.OutOfMemoryError
-    where they do not fit.
+    lies between two guards of `GUARD_BYTES`; inputs begin `offsets` bytes behind a page, by name, others at one. Raises
+    torch.OutOfMemoryError where they do not fit.
     """
 
     def __init__(
@@ -59,12 +62,12 @@ class BoundRun:
         operation: Mapping[str, Any],
         inputs: Mapping[str, torch.Tensor],
         *,
-        offset_bytes: int = 0,
+        offsets: Mapping[str, int] = NO_OFFSETS,
     ) -> None:
         self.device = candidate.device
         self.tensors: dict[str, torch.Tensor] = {}
         self._candidate, self._operation, self._inputs = candidate, operation, inputs
-        self._offset_bytes = offset_bytes
+        self._offsets = offsets
         self._roles = {tensor["name"]: tensor["role"] for tensor in operation["tensors"]}
         self._buffers: dict[str, torch.Tensor] = {}
         self._own: dict[str, torch.Tensor] = {}
@@ -79,7 +82,7 @@ class BoundRun:
 
     def fresh(self) -> BoundRun:
         """The same operation on the same content in buffers of its own: other addresses while this one lives."""
-        return BoundRun(self._candidate, self._operation, self._inputs, offset_bytes=self._offset_bytes)
+        return BoundRun(self._candidate, self._operation, self._inputs, offsets=self._offsets)
 
     def refill(self, inputs: Mapping[str, torch.Tensor]) -> None:
         """Other content at the same addresses; outputs and scratch are poisoned."""
@@ -139,7 +142,7 @@ class BoundRun:
     def _allocate(self, tensor: Mapping[str, Any]) -> None:
         name, dtype = tensor["name"], torch_dtype(tensor["dtype"])
         n_bytes = dtype.itemsize * math.prod(tensor["shape"])
-        offset = self._offset_bytes if tensor["role"] == "input" else 0
+        offset = self._offsets.get(name, 0) if tensor["role"] == "input" else 0
         n_whole = offset + n_bytes + 2 * GUARD_BYTES
         whole = torch.full((n_whole,), POISON_BYTE, dtype=torch.uint8, device=on(self.device))
         self._buffers[name] = buffer = whole[offset:]

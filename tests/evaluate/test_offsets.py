@@ -23,5 +23,14 @@ def test_inputs_are_anywhere_in_a_page_each_elsewhere_in_every_case() -> None:
     assert cases[0].offset_of("x") == 0
 
 
+def test_on_a_gpu_cases_of_the_same_sizes_come_to_the_same_places() -> None:
+    cases = full_cases("forward", [{"N": 7}, {"N": 1031}], {"N": 4096}, seed=0)
+    others = [case for case in cases if not case.is_captured and not case.offset_bytes]
+    places = {(case.sizes, name): case.device_offset_of(name) for case in others for name in "xy"}
+    assert len(set(places.values())) == len(places) == 4
+    assert all(case.device_offset_of("x") == places[case.sizes, "x"] for case in others)
+    assert cases[0].device_offset_of("x") == 0
+
+
 def test_operators_align_inputs_as_far_as_checks_do() -> None:
     assert operator_launches.VECTOR_BYTES == OPERATOR_ALIGNMENT_BYTES

@@ -241,7 +241,7 @@ def test_inputs_may_begin_off_a_page(gpu: ModuleType, files: ModuleType, driver:
     gpu_run = importlib.import_module(f"{gpu.__package__}.gpu_run")
     operation = bind(plan_of(CU_TEXT).forward, {"x": (5,)}, {"by": 1.0}, kernel_signatures(CU_TEXT))
     x = torch.arange(5.0)
-    run = gpu_run.BoundRun(candidate(driver, gpu_run), operation.model_dump(mode="json"), {"x": x}, offset_bytes=16)
+    run = gpu_run.BoundRun(candidate(driver, gpu_run), operation.model_dump(mode="json"), {"x": x}, offsets={"x": 16})
     for each in (run, run.fresh()):
         buffer = each._buffers["x"]
         assert each.tensors["x"].data_ptr() == buffer.data_ptr() + gpu_run.GUARD_BYTES
