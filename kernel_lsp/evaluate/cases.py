@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -46,26 +45,6 @@ N_HIDDEN = 4
 N_HIDDEN_TRIES = 64
 MAX_HIDDEN_ELEMENTS = 1 << 22
 """Of all inputs and outputs, or as many as the captured sizes have where nothing smaller is inside the contract."""
-WIDE_OF_ONE = (((70_001,),), ((2_048,),))
-WIDE_OF_TWO = (
-    ((1, 70_001), (1, 20_011), (37, 4_099), (9, 2_053)),
-    ((16_411, 19), (16_411, 7), (4_099, 7)),
-    ((5, 2_048), (5, 1_024)),
-)
-WIDE_OF_MORE = (
-    ((37, 4_099, 17, 3), (9, 2_053, 7, 2)),
-    ((16_411, 7, 3, 2), (4_099, 7, 3, 2)),
-    ((2, 2_048, 3, 2),),
-)
-"""For tasks with one symbol, two, and more: of each group the first inside the contract. A row of 20,000 is longer than
-what threads hold in registers and in the shared memory that nobody asks for, 300,000 elements are more than most fixed
-grids take, and past 65,536 a 16-bit index wraps. A whole number of thousands has no rest for a last piece. Where there
-are more symbols one of them is often the length of a sequence, with whose square the work grows. Numbers of rows are
-below 65,536, which is a grid's limit along y."""
-WIDE_LAST = (4_099, 2_053, 1_031)
-"""Of the last symbol of three or more, beside twos: it is mostly the length of a row."""
-MAX_WIDE_ELEMENTS = 1 << 26
-"""Of any tensor in between: what an outer product of a long row would be is more than PyTorch has memory for."""
 LONG_SUM = 20_000
 """From here on inputs are positive: a sum of so many numbers of either sign has few right digits in any order."""
 FAMILIES = (
@@ -184,7 +163,7 @@ def reduced_sizes(task: Task, operation: OperationKind, holds: Callable[[Sizes],
     found: list[Sizes] = []
     for sizes_by_symbol in PATTERNS.values() if task.symbols else ():
         pattern = sizes_by_symbol if len(task.symbols) > 1 else sizes_by_symbol[1:]
-        aligned = (_assign(task.symbols, pattern, alignment) for alignment in ALIGNMENTS)
+        aligned = (assigned(task.symbols, pattern, alignment) for alignment in ALIGNMENTS)
         sizes = next((s for s in aligned if is_usable(task, operation, s) and holds(s)), None)
         sizes = sizes or _captured_but_first(task, operation, pattern, holds, is_first=not found)
         if sizes is not None and sizes not in found:
@@ -244,19 +223,6 @@ def hidden_cases(operation: OperationKind, hidden: Iterable[Sizes], captured: Si
         _case(operation, sizes, captured, "normal", seed + 40 + position, "forward")
         for position, sizes in enumerate(hidden)
     ]
-
-
-def wide_sizes(task: Task, operation: OperationKind, holds: Callable[[Sizes], bool]) -> list[Sizes]:
-    """Sizes inside the contract with long rows, and with many. Empty for a task without symbols, and where all of them
-    have too many elements."""
-    found: list[Sizes] = []
-    for patterns in _wide_patterns(len(task.symbols)):
-        aligned = (_assign(task.symbols, pattern, alignment) for pattern in patterns for alignment in ALIGNMENTS)
-        usable = (s for s in aligned if is_usable(task, operation, s, or_as_captured=False) and holds(s))
-        sizes = next((s for s in usable if _n_largest(graph_of(task, operation), s) <= MAX_WIDE_ELEMENTS), None)
-        if sizes is not None and sizes not in found:
-            found.append(sizes)
-    return found
 
 
 def wide_cases(operation: OperationKind, wide: Iterable[Sizes], captured: Sizes, seed: int) -> list[Case]:
@@ -335,6 +301,14 @@ def is_usable(
     return all(all(shape) for shape in shapes) and _n_total(shapes) <= n_allowed
 
 
+def assigned(symbols: tuple[Symbol, ...], pattern: tuple[int, ...], alignment: int) -> Sizes:
+    """The pattern's sizes for the symbols, in their order, each aligned and inside its bounds."""
+    return {
+        symbol.name: clamped(symbol, pattern[position % len(pattern)], alignment)
+        for position, symbol in enumerate(symbols)
+    }
+
+
 # --- below: drawing sizes
 
 
@@ -349,22 +323,8 @@ def _case(operation: OperationKind, sizes: Sizes, captured: Sizes, family: str, 
     return Case(operation, tuple(sorted(sizes.items())), family, seed, order, is_captured=sizes == captured)
 
 
-def _wide_patterns(n_symbols: int) -> tuple[tuple[tuple[int, ...], ...], ...]:
-    by_symbols = ((), WIDE_OF_ONE, WIDE_OF_TWO, WIDE_OF_MORE)
-    patterns = by_symbols[min(n_symbols, len(by_symbols) - 1)]
-    last = tuple((*[2] * (n_symbols - 1), size) for size in WIDE_LAST)
-    return (*patterns, last) if n_symbols > len(WIDE_OF_TWO[0][0]) else patterns
-
-
 def _wide_family(sizes: Sizes) -> str:
     return "uniform" if max(sizes.values()) >= LONG_SUM else "normal"
-
-
-def _assign(symbols: tuple[Symbol, ...], pattern: tuple[int, ...], alignment: int) -> Sizes:
-    return {
-        symbol.name: clamped(symbol, pattern[position % len(pattern)], alignment)
-        for position, symbol in enumerate(symbols)
-    }
 
 
 def _captured_but_first(
@@ -412,20 +372,11 @@ def _all_shapes(task: Task, operation: OperationKind, sizes: Sizes) -> list[tupl
     return [shape_of(type_, sizes) for type_ in types]
 
 
-def _n_largest(graph: Graph, sizes: Sizes) -> int:
-    """Elements of the largest tensor that the graph makes."""
-    largest = 0
-    for type_ in (type_ for node in graph.nodes for type_ in node.types if type_ is not None):
-        with suppress(ExpressionError):  # e.g. a size that depends on values
-            largest = max(largest, _n_elements(shape_of(type_, sizes)))
-    return largest
-
-
 def _n_total(shapes: Iterable[tuple[int, ...]]) -> int:
-    return sum(_n_elements(shape) for shape in shapes)
+    return sum(n_elements(shape) for shape in shapes)
 
 
-def _n_elements(shape: tuple[int, ...]) -> int:
+def n_elements(shape: tuple[int, ...]) -> int:
     n = 1
     for size in shape:
         n *= size

@@ -51,7 +51,6 @@ from kernel_lsp.evaluate.cases import (
     reduced_sizes,
     screen_cases,
     wide_cases,
-    wide_sizes,
 )
 from kernel_lsp.evaluate.cpu import CpuDevice, Profile, Skipped, new_executor
 from kernel_lsp.evaluate.executor_checks import FULL_LIMITS, NOT_SCREENED, ExecutorChecks
@@ -63,6 +62,7 @@ from kernel_lsp.evaluate.pointed_sizes import compared_sizes, pointed_sizes, sin
 from kernel_lsp.evaluate.pointed_values import pointed_values, sizes_with_room
 from kernel_lsp.evaluate.prepare import Prepared, kernel_names, plan_failure, prepare
 from kernel_lsp.evaluate.progress import Plan, Progress
+from kernel_lsp.evaluate.wide_sizes import wide_sizes
 from kernel_lsp.gpu.specs import GpuSpec
 from kernel_lsp.process.confinement import SandboxLevel
 from kernel_lsp.process.worker_client import CaseFiles, Worker

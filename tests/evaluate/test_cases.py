@@ -18,9 +18,9 @@ from kernel_lsp.evaluate.cases import (
     reduced_sizes,
     screen_cases,
     wide_cases,
-    wide_sizes,
 )
 from kernel_lsp.evaluate.cpu import WATCHED_ORDER
+from kernel_lsp.evaluate.wide_sizes import wide_sizes
 
 
 def _task(

@@ -1,0 +1,72 @@
+"""Sizes with long rows, and with many: what small sizes do not show of a kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+
+from kernel_lsp.core.expression import ExpressionError
+from kernel_lsp.core.task import Graph, Task
+from kernel_lsp.evaluate.cases import (
+    ALIGNMENTS,
+    OperationKind,
+    Sizes,
+    assigned,
+    graph_of,
+    is_usable,
+    n_elements,
+    shape_of,
+)
+
+WIDE_OF_ONE = (((70_001,),), ((2_048,),))
+WIDE_OF_TWO = (
+    ((1, 70_001), (1, 20_011), (37, 4_099), (9, 2_053)),
+    ((16_411, 19), (16_411, 7), (4_099, 7)),
+    ((5, 2_048), (5, 1_024)),
+)
+WIDE_OF_MORE = (
+    ((37, 4_099, 17, 3), (9, 2_053, 7, 2)),
+    ((16_411, 7, 3, 2), (4_099, 7, 3, 2)),
+    ((2, 2_048, 3, 2),),
+)
+"""For tasks with one symbol, two, and more: of each group the first inside the contract. A row of 20,000 is longer than
+what threads hold in registers and in the shared memory that nobody asks for, 300,000 elements are more than most fixed
+grids take, and past 65,536 a 16-bit index wraps. A whole number of thousands has no rest for a last piece. Where there
+are more symbols one of them is often the length of a sequence, with whose square the work grows. Numbers of rows are
+below 65,536, which is a grid's limit along y."""
+WIDE_LAST = (4_099, 2_053, 1_031)
+"""Of the last symbol of three or more, beside twos: it is mostly the length of a row."""
+MAX_WIDE_ELEMENTS = 1 << 26
+"""Of any tensor in between: what an outer product of a long row would be is more than PyTorch has memory for."""
+
+
+def wide_sizes(task: Task, operation: OperationKind, holds: Callable[[Sizes], bool]) -> list[Sizes]:
+    """Sizes inside the contract with long rows, and with many. Empty for a task without symbols, and where all of them
+    have too many elements."""
+    found: list[Sizes] = []
+    for patterns in _wide_patterns(len(task.symbols)):
+        aligned = (assigned(task.symbols, pattern, alignment) for pattern in patterns for alignment in ALIGNMENTS)
+        usable = (s for s in aligned if is_usable(task, operation, s, or_as_captured=False) and holds(s))
+        sizes = next((s for s in usable if _n_largest(graph_of(task, operation), s) <= MAX_WIDE_ELEMENTS), None)
+        if sizes is not None and sizes not in found:
+            found.append(sizes)
+    return found
+
+
+# --- below: patterns, and what lies in between
+
+
+def _wide_patterns(n_symbols: int) -> tuple[tuple[tuple[int, ...], ...], ...]:
+    by_symbols = ((), WIDE_OF_ONE, WIDE_OF_TWO, WIDE_OF_MORE)
+    patterns = by_symbols[min(n_symbols, len(by_symbols) - 1)]
+    last = tuple((*[2] * (n_symbols - 1), size) for size in WIDE_LAST)
+    return (*patterns, last) if n_symbols > len(WIDE_OF_TWO[0][0]) else patterns
+
+
+def _n_largest(graph: Graph, sizes: Sizes) -> int:
+    """Elements of the largest tensor that the graph makes."""
+    largest = 0
+    for type_ in (type_ for node in graph.nodes for type_ in node.types if type_ is not None):
+        with suppress(ExpressionError):  # e.g. a size that depends on values
+            largest = max(largest, n_elements(shape_of(type_, sizes)))
+    return largest
