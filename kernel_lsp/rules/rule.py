@@ -61,15 +61,21 @@ class Check(Generic[Subject]):
     needs: tuple[str, ...] = ()
     patterns: tuple[re.Pattern[str], ...] = ()
 
-    def may_find_in(self, text: str) -> bool:
+    def may_find_in(self, text: str, ends: dict[re.Pattern[str], int] | None = None) -> bool:
         """Whether the patterns have their places. One search after the other takes a walk over the text; a pattern with
-        all of them in it would try each place with each."""
+        all of them in it would try each place with each. `ends` is where the first place of a pattern ends, -1 without
+        one, as far as it was looked for in this text."""
+        ends = {} if ends is None else ends
         end = 0
-        for pattern in self.patterns:
-            place = pattern.search(text, end)
-            if place is None:
+        for index, pattern in enumerate(self.patterns):
+            if index:
+                end = _end_of(pattern, text, end)
+            elif pattern in ends:
+                end = ends[pattern]
+            else:
+                end = ends[pattern] = _end_of(pattern, text, 0)
+            if end < 0:
                 return False
-            end = place.end()
         return True
 
     def findings(self, subject: Subject, at_most: int | None = None) -> list[RuleFinding]:
@@ -107,6 +113,12 @@ class Declare:
         rule = Rule(code, name, self.language, severity, summary, *texts)
         searched = tuple(map(re.compile, patterns))
         return lambda hits: Check(rule, hits, on, needs, searched)
+
+
+def _end_of(pattern: re.Pattern[str], text: str, start: int) -> int:
+    """Where the next place of the pattern ends, -1 without one."""
+    place = pattern.search(text, start)
+    return -1 if place is None else place.end()
 
 
 def checks_in(*modules: ModuleType) -> tuple[Check, ...]:

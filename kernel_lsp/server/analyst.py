@@ -26,7 +26,7 @@ from kernel_lsp.rules.cuda.parsing import ParsedCuda, Part
 from kernel_lsp.server.analysed import ANALYSIS, EMPTY, Analysis, Kernel, Place, Target, TextRange, Use, digest_of
 from kernel_lsp.server.carried import below
 from kernel_lsp.server.operator_use import USE_PREFIX
-from kernel_lsp.source.cuda import ParsedSource, kernel_line_ranges
+from kernel_lsp.source.cuda import KernelLines, ParsedSource, kernel_lines_in
 from kernel_lsp.source.notebook import without_magics
 from kernel_lsp.source.python_file import FunctionNode, PythonFile, import_line, parse_python
 from kernel_lsp.source.pytorch import TargetLocation, read_symbol, targets_in
@@ -41,7 +41,13 @@ TORCH = "torch"
 """A text without it has no targets."""
 PRAGMA_MARK = "# kernel-lsp:"
 
+KERNEL_MARK = b"__global__"
+MAX_PARTS_KEPT, MAX_KEPT_BYTES = 2048, 4096
+"""Parts of files of which the lines of kernels are kept, and how long each is at most."""
+
 _trees: OrderedDict[str, ParsedCuda] = OrderedDict()
+_lines: OrderedDict[bytes, tuple[KernelLines, ...]] = OrderedDict()
+"""By the text of a part."""
 
 
 def main() -> None:
@@ -104,18 +110,27 @@ def _analyse_cuda(path: str, text: str, soon: Callable[[Analysis], None]) -> Ana
     n_threads = _block_sizes(plan) if plan is not None else {}
     return Analysis(
         findings=cuda.check(text, tree=tree, soon=None if previous is not None else lambda f: soon(Analysis(f))),
-        kernels=tuple(kernel for part in tree.parts for kernel in _kernels_of(part, n_threads)),
+        kernels=tuple(
+            Kernel(k.name, above + k.first_line, above + k.last_line, n_threads.get(k.name, 0))
+            for above, part in ((part.first_line - 1, part) for part in tree.parts)
+            for k in _lines_of(part)
+        ),
         has_plan=plan is not None,
         task=(plan.task or "") if plan is not None else "",
     )
 
 
-def _kernels_of(part: Part, n_threads: dict[str, int]) -> Iterator[Kernel]:
-    """Those of one part of a file."""
-    above = part.first_line - 1
-    for kernel in kernel_line_ranges("", ParsedSource(part.data, part.tree.root_node)):
-        lines = above + kernel.first_line, above + kernel.last_line
-        yield Kernel(kernel.name, *lines, n_threads.get(kernel.name, 0))
+def _lines_of(part: Part) -> tuple[KernelLines, ...]:
+    """Those of the kernels in one part of a file, counted from where it begins."""
+    known = _lines.get(part.data)
+    if known is None:
+        is_empty = KERNEL_MARK not in part.data
+        known = () if is_empty else kernel_lines_in(ParsedSource(part.data, part.tree.root_node))
+        if len(part.data) <= MAX_KEPT_BYTES:
+            _lines[part.data] = known
+            if len(_lines) > MAX_PARTS_KEPT:
+                _lines.popitem(last=False)
+    return known
 
 
 def _block_sizes(plan: LaunchPlan) -> dict[str, int]:

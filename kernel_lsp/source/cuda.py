@@ -40,9 +40,14 @@ def kernel_signatures(text: str) -> tuple[KernelSignature, ...]:
     return tuple(sorted(found.values(), key=lambda signature: (signature.span.line, signature.span.column)))
 
 
-def kernel_line_ranges(text: str, parsed: ParsedSource | None = None) -> tuple[KernelLines, ...]:
-    """The lines of every kernel that has a body, in order. `parsed` is a tree of the text that the caller has."""
-    source = _Source.read(text) if parsed is None else _Source(parsed.data, parsed.root)
+def kernel_line_ranges(text: str) -> tuple[KernelLines, ...]:
+    """The lines of every kernel that has a body, in order."""
+    return kernel_lines_in(parsed_source(text))
+
+
+def kernel_lines_in(parsed: ParsedSource) -> tuple[KernelLines, ...]:
+    """The lines of every kernel that has a body, in order, of a text that was parsed already."""
+    source = _Source(parsed.data, parsed.root)
     ranges = []
     for kernel in _kernels(_walk(source)):
         if kernel.outer.type != "declaration":

@@ -215,12 +215,9 @@ class _Reading:
         """What the rules find in one function."""
         found: list[RuleFinding] = []
         text = function.text
-        last_patterns: tuple[re.Pattern[str], ...] = ()
-        is_matched = True
+        ends: dict[re.Pattern[str], int] = {}
         for check in self.checks_for(function):
-            if check.patterns != last_patterns:
-                last_patterns, is_matched = check.patterns, check.may_find_in(text)
-            if is_matched:
+            if not check.patterns or check.may_find_in(text, ends):
                 hits = list(islice(check.hits(function), MAX_FINDINGS))
                 if hits:
                     found += map(check.finding, hits)

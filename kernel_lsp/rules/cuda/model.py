@@ -170,7 +170,8 @@ class Function:
     def meaning(self, node: Node) -> Meaning:
         """What is the same for expressions that say the same: their text, and which variables it is about if the
         function has several of a name."""
-        return self.meaning_of(self.source(node), node)
+        text = self.source(node)
+        return self.meaning_of(text, node) if self.repeated else text
 
     def meaning_of(self, text: str, node: Node) -> Meaning:
         """`meaning` of a node with this text."""

@@ -85,8 +85,6 @@ class Outline:
     constants: dict[str, int] = field(default_factory=dict)
     declared: set[str] = field(default_factory=set)
     """Functions that are declared without a body."""
-    names: dict[str, frozenset[str]] = field(default_factory=dict)
-    """Those in texts of expressions, which repeat."""
 
     @once
     def context(self) -> tuple[frozenset, frozenset]:
@@ -118,7 +116,7 @@ class CudaFile:
 
     def __init__(self, parsed: Part, outline: Outline) -> None:
         self.parsed, self.outline = parsed, outline
-        self.constants, self.declared, self.names = outline.constants, outline.declared, outline.names
+        self.constants, self.declared = outline.constants, outline.declared
 
     @property
     def fits_its_launches(self) -> bool:
@@ -141,11 +139,8 @@ class CudaFile:
         if node is None:
             return frozenset()
         text = self.source(node)
-        names = self.names.get(text)
-        if names is None:
-            is_one = text.isidentifier() and text.isascii()
-            names = self.names[text] = frozenset((text,) if is_one else IDENTIFIER.findall(text))
-        return names
+        names = _names.get(text)
+        return _names_of(text) if names is None else names
 
     @once
     def doubles_at(self) -> list[int]:
@@ -205,7 +200,25 @@ def read_outline(parsed: ParsedCuda) -> Outline:
     return outline
 
 
-# --- below: what stands outside of functions
+# --- below: names in texts
+
+MAX_KEPT_NAMES, MAX_NAMED_CHARACTERS = 16384, 400
+"""Texts of which the names are kept, and how long each is at most."""
+_names: dict[str, frozenset[str]] = {}
+"""Those in texts of expressions, which repeat, and stay as they were when others are edited."""
+
+
+def _names_of(text: str) -> frozenset[str]:
+    is_one = text.isidentifier() and text.isascii()
+    names = frozenset((text,) if is_one else IDENTIFIER.findall(text))
+    if len(text) <= MAX_NAMED_CHARACTERS:
+        if len(_names) >= MAX_KEPT_NAMES:
+            _names.clear()
+        _names[text] = names
+    return names
+
+
+# --- what stands outside of functions
 
 Item = Definition | Node
 """A function definition, or the node of a declaration, of a `#define` or of an enumerator."""

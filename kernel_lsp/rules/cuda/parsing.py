@@ -99,6 +99,24 @@ class Part:
         return TextEdit(self.span(offset, offset), new_text)
 
 
+class ShortPart(Part):
+    """One of many. Its lines, which end with a line feed, are counted each time: few places in it are asked for."""
+
+    def span(self, start: int, end: int) -> TextRange:
+        """The range of the bytes ``[start, end)`` in the file."""
+        line, column = self.position(start)
+        if self.ascii_text is not None and self.data.find(b"\n", start, end) < 0:
+            return TextRange(line, column, line, column + end - start)
+        return TextRange(line, column, *self.position(end))
+
+    def position(self, offset: int) -> tuple[int, int]:
+        """0-based line in the file and code-point column of the byte at `offset`."""
+        line, start = self.first_line + self.data.count(b"\n", 0, offset), self.data.rfind(b"\n", 0, offset) + 1
+        if self.ascii_text is not None:
+            return line, offset - start
+        return line, len(self.data[start:offset].decode("utf-8", errors="replace"))
+
+
 class ParsedCuda:
     """A file in parts, which are one after the other all of `data`. Most have one; a long file of functions that are
     alike has one for each of them."""
@@ -169,9 +187,10 @@ def _alike_parts(data: bytes, known: dict[bytes, Shape]) -> tuple[tuple[Part, ..
         if tree.root_node.has_error and keys.index(key) < len(keys) - 1:
             return None
         shapes[key] = Shape(tree)
-    parts, start, line = [], 0, 0
+    parts: list[Part] = []
+    start, line = 0, 0
     for key, text in zip(keys, texts, strict=True):
-        parts.append(Part(text, shapes[key], start, line))
+        parts.append(ShortPart(text, shapes[key], start, line))
         start, line = start + len(text), line + text.count(b"\n")
     return tuple(parts), shapes
 

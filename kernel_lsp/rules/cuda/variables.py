@@ -11,6 +11,8 @@ from kernel_lsp.rules.cuda import fields
 from kernel_lsp.rules.cuda.parsing import Part
 from kernel_lsp.rules.cuda.type_text import TypeFacts, type_facts
 
+FEW_VARIABLES = 8
+"""Of a name, to look at each of which takes no longer than a search."""
 MAX_DECLARATORS = 60
 """In each other, as for a pointer to an array of pointers: beyond it nothing is known."""
 
@@ -118,8 +120,10 @@ def visible_at(place: int, known: Sequence[Variable]) -> Variable | None:
     if len(known) == 1:
         start, end = known[0].scope
         return known[0] if start <= place < end else None
-    for index in range(bisect_right(known, place, key=_scope_start) - 1, -1, -1):
-        if place < known[index].scope[1]:
+    n_before = len(known) if len(known) <= FEW_VARIABLES else bisect_right(known, place, key=_scope_start)
+    for index in range(n_before - 1, -1, -1):
+        start, end = known[index].scope
+        if start <= place < end:
             return known[index]
     return None
 

@@ -18,8 +18,8 @@ from kernel_lsp.rules.rule import Hit
 
 _FULL_MASK = 0xFFFFFFFF
 _LEGACY = ("__shfl", "__shfl_up", "__shfl_down", "__shfl_xor", "__any", "__all", "__ballot")
-_BRANCH = r"(?:\b(?:if|for|while|switch|do)\b|\?)"
-"""What a branch or loop begins with."""
+_BRANCH = r"[ifwsd?](?:(?<=\?)|(?<=\bi)f\b|(?<=\bf)or\b|(?<=\bw)hile\b|(?<=\bs)witch\b|(?<=\bd)o\b)"
+"""What a branch or loop begins with. It begins with a character, which a search is fast for, and looks behind it."""
 _SHUFFLES = ("__shfl_sync", "__shfl_up_sync", "__shfl_down_sync", "__shfl_xor_sync")
 _VOTES = ("__any_sync", "__all_sync", "__ballot_sync")
 
