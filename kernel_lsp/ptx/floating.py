@@ -7,6 +7,8 @@ true value than the hardware's.
 
 from __future__ import annotations
 
+import math
+import struct
 from collections.abc import Sequence
 
 from kernel_lsp.ptx.emitter import Emitter, Handler, llvm_type
@@ -20,6 +22,9 @@ _TO_BITS = {"f16": "k.float_to_half", "bf16": "k.float_to_bfloat"}
 _DIRECTED = ("rz", "rm", "rp")
 _COARSE_BITS = 13
 """Of an f32's 23 that `tanh.approx` does not get right: its relative error is up to 2^-11 (PTX ISA 9.0, `tanh`)."""
+_TURNS_PER_RADIAN, _RADIANS_PER_TURN = 1 / math.tau, math.tau
+_FIXED_POINT, _SMALL_SINE = 2.0**21, 2.0**-8
+"""`sin.approx` and `cos.approx` are off by up to 2^-20.5 (PTX ISA 9.0, `sin`): to round to 2^-21 stays within that."""
 _LIBRARY = {
     "ex2": "llvm.exp2.f32",
     "lg2": "llvm.log2.f32",
@@ -129,13 +134,41 @@ def square_root(e: Emitter, i: Instruction) -> None:
 
 
 def library_function(e: Emitter, i: Instruction) -> None:
-    """`ex2`, `lg2`, `sin`, `cos`, `tanh`. The last is as coarse as a GPU's: what relies on it in f32 must show it."""
+    """`ex2`, `lg2`, `sin`, `cos`, `tanh`. The last three are as coarse as a GPU's: what relies on them must show it."""
     kind = i.types()[-1]
     values = read_floats(e, i.operands[1], kind, ftz=i.has("ftz"))
+    if i.opcode in ("sin", "cos"):
+        values = [_reduced_angle(e, value) for value in values]
     results = [e.call("float", _LIBRARY[i.opcode], f"float {value}") for value in values]
     if i.opcode == "tanh":
         results = [_with_eleven_bits(e, result) for result in results]
+    if i.opcode in ("sin", "cos"):
+        results = [_in_fixed_point(e, result) for result in results]
     write_floats(e, i.operands[0], results, i, kind)
+
+
+def _reduced_angle(e: Emitter, radians: str) -> str:
+    """Within half a turn of zero, by way of an f32's turns as a GPU does it: an angle of many has few bits left."""
+    turns = e.op(f"fmul float {radians}, {_float_constant(_TURNS_PER_RADIAN)}")
+    part = e.op(f"fsub float {turns}, {e.call('float', 'llvm.roundeven.f32', f'float {turns}')}")
+    return e.op(f"fmul float {part}, {_float_constant(_RADIANS_PER_TURN)}")
+
+
+def _in_fixed_point(e: Emitter, value: str) -> str:
+    """With no more places than a GPU gets right, unless it is small: what becomes of those is not said. NaN stays."""
+    scaled = e.op(f"fmul float {value}, {_float_constant(_FIXED_POINT)}")
+    whole = e.call("float", "llvm.roundeven.f32", f"float {scaled}")
+    fixed = e.op(f"fmul float {whole}, {_float_constant(1 / _FIXED_POINT)}")
+    size = e.call("float", "llvm.fabs.f32", f"float {value}")
+    return e.op(
+        f"select i1 {e.op(f'fcmp ogt float {size}, {_float_constant(_SMALL_SINE)}')}, float {fixed}, float {value}"
+    )
+
+
+def _float_constant(value: float) -> str:
+    """As LLVM writes it: the bits of the f64 that equals the f32."""
+    (nearest,) = struct.unpack("<f", struct.pack("<f", value))
+    return f"0x{struct.unpack('<Q', struct.pack('<d', nearest))[0]:016X}"
 
 
 def _with_eleven_bits(e: Emitter, value: str) -> str:

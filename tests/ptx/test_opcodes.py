@@ -593,11 +593,20 @@ def test_the_approximate_tanh_has_eleven_bits_as_on_a_gpu(ptx):
 
 
 @pytest.mark.parametrize("name", ["sin", "cos"])
-def test_sine_and_cosine(ptx, name):
-    def reference(a):
-        return getattr(math, name)(a) if math.isfinite(a) else math.nan
-
-    check_floats(ptx, f"{name}.approx.f32", 1, reference, tolerance_ulp=1)
+def test_sine_and_cosine_are_as_far_off_as_a_gpu_s(ptx, name):
+    """Within 2^-20.5 of the truth up to half a turn (PTX ISA 9.0, `sin`), and with an angle's lost bits beyond."""
+    patterns = floats(0)
+    found = run(ptx, f"{name}.approx.f32 %y, %x0;", [("b32", patterns)], "b32")
+    for angle, value in zip(map(as_float, patterns), map(as_float, found), strict=True):
+        if not math.isfinite(angle):
+            assert math.isnan(value), angle
+        elif abs(angle) < 1e6:
+            bound = 2.0**-20.5 if abs(angle) <= math.pi else 2.0**-20.5 + abs(angle) * 2.0**-22
+            assert abs(value - getattr(math, name)(angle)) <= bound, angle
+    ten_thousand, one = 0x461C4000, 0x3F800000
+    far, near, *_ = run(ptx, f"{name}.approx.f32 %y, %x0;", [("b32", [ten_thousand, one] * (N // 2))], "b32")
+    assert abs(as_float(far) - getattr(math, name)(1e4)) > 1e-5
+    assert as_float(near) * 2**21 == round(as_float(near) * 2**21)
 
 
 FLOAT_COMPARISONS = {
