@@ -45,6 +45,8 @@ N_HIDDEN = 4
 N_HIDDEN_TRIES = 64
 MAX_HIDDEN_ELEMENTS = 1 << 22
 """Of all inputs and outputs, or as many as the captured sizes have where nothing smaller is inside the contract."""
+N_BEFORE_WIDE = 4
+"""The large sizes come before the families, so that a slow kernel does not run out of the time for them."""
 LONG_SUM = 20_000
 """From here on inputs are positive: a sum of so many numbers of either sign has few right digits in any order."""
 FAMILIES = (

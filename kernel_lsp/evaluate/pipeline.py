@@ -37,6 +37,7 @@ from kernel_lsp.errors import PlanError, ScratchFullError
 from kernel_lsp.evaluate.building import COMPILED_AS, Module, module_of, request_of
 from kernel_lsp.evaluate.case_store import CaseStore, NoCase
 from kernel_lsp.evaluate.cases import (
+    N_BEFORE_WIDE,
     SCREEN_FAMILIES,
     Case,
     OperationKind,
@@ -47,7 +48,6 @@ from kernel_lsp.evaluate.cases import (
     full_cases,
     hidden_cases,
     hidden_sizes,
-    pointed_values_case,
     reduced_sizes,
     screen_cases,
     wide_cases,
@@ -56,10 +56,9 @@ from kernel_lsp.evaluate.cpu import CpuDevice, Profile, Skipped, new_executor
 from kernel_lsp.evaluate.executor_checks import FULL_LIMITS, NOT_SCREENED, ExecutorChecks
 from kernel_lsp.evaluate.executor_pool import ExecutorPool
 from kernel_lsp.evaluate.gpu_checks import GpuChecks, MeasuringGpu
-from kernel_lsp.evaluate.inexact_places import sizes_beyond_exact_places
 from kernel_lsp.evaluate.other_architectures import N_CASES_ELSEWHERE, other_programs, said_of
-from kernel_lsp.evaluate.pointed_sizes import compared_sizes, pointed_sizes, singles_out_a_block
-from kernel_lsp.evaluate.pointed_values import pointed_values, sizes_with_room
+from kernel_lsp.evaluate.pointed_cases import with_pointed_cases
+from kernel_lsp.evaluate.pointed_sizes import pointed_sizes, singles_out_a_block
 from kernel_lsp.evaluate.prepare import Prepared, kernel_names, plan_failure, prepare
 from kernel_lsp.evaluate.progress import Plan, Progress
 from kernel_lsp.evaluate.wide_sizes import wide_sizes
@@ -80,8 +79,6 @@ DEVICE_NAME = "PTX executor (CPU)"
 FRESH_SEED_BITS = 31
 N_BEFORE_FRESH = 2
 """The captured sizes and the first small ones come before it, and what the time allows after it."""
-N_BEFORE_WIDE = 4
-"""The large sizes come before the families, so that a slow kernel does not run out of the time for them."""
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -241,7 +238,7 @@ class Evaluator:
         progress.findings += built.warnings
         failure: CheckOutcome | None = _audit(candidate.text, built, progress)
         if failure is None and depth == "full":
-            plans = {kind: self._with_pointed(prepared, kind, built, plan) for kind, plan in plans.items()}
+            plans = {kind: with_pointed_cases(prepared, kind, built, plan, self._seed) for kind, plan in plans.items()}
             progress.singles_out_a_block = any(singles_out_a_block(prepared, kind, built) for kind in plans)
             if self._gpu_checks is not None:
                 self._gpu_checks.prefetch(list(plans.values()))
@@ -326,20 +323,6 @@ class Evaluator:
         cases = [given, *(case for case in chosen if case != given)]
         bound = {sizes: prepared.bind(direction, dict(sizes)) for sizes in dict.fromkeys(case.sizes for case in cases)}
         return [(case, bound[case.sizes]) for case in cases]
-
-    def _with_pointed(
-        self, prepared: Prepared, direction: OperationKind, built: Built, plan: list[tuple[Case, BoundOperation]]
-    ) -> list[tuple[Case, BoundOperation]]:
-        """The cases of one direction, and those of sizes and numbers that its kernels compare with."""
-        known, captured = [dict(sizes) for sizes in dict.fromkeys(c.sizes for c, _ in plan)], captured_sizes(self._task)
-        found, values = compared_sizes(prepared, direction, built, known), pointed_values(built)
-        found += sizes_beyond_exact_places(prepared, direction, built)
-        cases = wide_cases(direction, found, captured, self._seed)
-        if values:
-            sizes = sizes_with_room(plan, len(values))
-            cases.append(pointed_values_case(direction, sizes, captured, values, self._seed))
-        more = [(case, prepared.bind(direction, dict(case.sizes))) for case in cases]
-        return [*plan[:N_BEFORE_WIDE], *more, *plan[N_BEFORE_WIDE:]]
 
     async def _build(
         self, candidate: Candidate, operations: Sequence[BoundOperation], file_name: str = COMPILED_AS

@@ -10,7 +10,7 @@ import torch
 from .captured import Captured
 
 OPEN = ("aten.topk.", "aten.sort.", "aten.argsort.", "aten.kthvalue.", "aten.median.", "aten.mode.")
-SPECIAL_IN_ORDER = {"nan": 1e300, "posinf": 1e299, "neginf": -1e299}
+FOR_NAN, FOR_INFINITY = 1e300, 1e299
 """Stand in for what is equal to nothing or to itself, in PyTorch's order of them."""
 STEP = 1e-9
 """Relative, at most: elements that differ in f32 stay in their order."""
@@ -51,7 +51,7 @@ def left_open(results: Sequence[torch.Tensor], where: Sequence[torch.Tensor]) ->
 
 
 def _in_some_order(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    wide = torch.nan_to_num(value.double(), **SPECIAL_IN_ORDER)
+    wide = torch.nan_to_num(value.double(), nan=FOR_NAN, posinf=FOR_INFINITY, neginf=-FOR_INFINITY)
     steps = STEP * torch.rand(wide.shape, dtype=torch.float64, generator=generator, device=CPU).to(wide.device)
     sizes = wide.abs()
     positive = sizes[sizes > 0]

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from kernel_lsp.core.verdict import TensorError
-from kernel_lsp.evaluate import arrays, cases, compare, cpu, judgement, pipeline
+from kernel_lsp.evaluate import arrays, cases, compare, cpu, judgement, pipeline, pointed_cases
 from kernel_lsp.evaluate.cases import Case
 from kernel_lsp.ptx.executor import RunOptions
 
@@ -48,15 +48,15 @@ def _sizes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pipeline, "reduced_sizes", lambda *_: [])
     monkeypatch.setattr(pipeline, "wide_sizes", lambda *_: [])
     monkeypatch.setattr(pipeline, "pointed_sizes", lambda *_: [])
-    monkeypatch.setattr(pipeline, "compared_sizes", lambda *_: [])
-    monkeypatch.setattr(pipeline, "sizes_beyond_exact_places", lambda *_: [])
+    monkeypatch.setattr(pointed_cases, "compared_sizes", lambda *_: [])
+    monkeypatch.setattr(pointed_cases, "sizes_beyond_exact_places", lambda *_: [])
     monkeypatch.setattr(pipeline, "fresh_case", _captured_case)
 
 
 def _families(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only inputs as the task makes them."""
     monkeypatch.setattr(pipeline, "full_cases", lambda *_: [])
-    monkeypatch.setattr(pipeline, "pointed_values", lambda *_: ())
+    monkeypatch.setattr(pointed_cases, "pointed_values", lambda *_: ())
 
 
 def _races(monkeypatch: pytest.MonkeyPatch) -> None:

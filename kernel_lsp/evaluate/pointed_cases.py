@@ -1,0 +1,35 @@
+"""Cases that a built candidate's own code points to: they are known when it has been compiled."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kernel_lsp.core.plan import BoundOperation
+from kernel_lsp.core.verdict import Built
+from kernel_lsp.evaluate.cases import (
+    N_BEFORE_WIDE,
+    Case,
+    OperationKind,
+    captured_sizes,
+    pointed_values_case,
+    wide_cases,
+)
+from kernel_lsp.evaluate.inexact_places import sizes_beyond_exact_places
+from kernel_lsp.evaluate.pointed_sizes import compared_sizes
+from kernel_lsp.evaluate.pointed_values import pointed_values, sizes_with_room
+from kernel_lsp.evaluate.prepare import Prepared
+
+
+def with_pointed_cases(
+    prepared: Prepared, direction: OperationKind, built: Built, plan: Sequence[tuple[Case, BoundOperation]], seed: int
+) -> list[tuple[Case, BoundOperation]]:
+    """The cases of one direction, and those of sizes and numbers that its kernels compare with."""
+    known, captured = [dict(sizes) for sizes in dict.fromkeys(c.sizes for c, _ in plan)], captured_sizes(prepared.task)
+    found, values = compared_sizes(prepared, direction, built, known), pointed_values(built)
+    found += sizes_beyond_exact_places(prepared, direction, built)
+    cases = wide_cases(direction, found, captured, seed)
+    if values:
+        sizes = sizes_with_room(plan, len(values))
+        cases.append(pointed_values_case(direction, sizes, captured, values, seed))
+    more = [(case, prepared.bind(direction, dict(case.sizes))) for case in cases]
+    return [*plan[:N_BEFORE_WIDE], *more, *plan[N_BEFORE_WIDE:]]
