@@ -234,6 +234,20 @@ def unravel(flat: Index, shape: Sequence[Index]) -> tuple[Index, ...]:
     return tuple(reversed(index))
 
 
+def unravel_safe(flat: Index, shape: Sequence[Index]) -> tuple[Index, ...]:
+    """`unravel`, with 0 for every dim of size 1."""
+    kept = [size for size in shape if size.constant != 1]
+    positions = iter(unravel(flat, kept))
+    return tuple(ZERO if size.constant == 1 else next(positions) for size in shape)
+
+
+def unravel_like(flat: Index, seed_shape: Sequence[Index], shape: Sequence[Index]) -> tuple[Index, ...]:
+    """The index at flat position of `shape`, through `seed_shape` where the two differ."""
+    if tuple(seed_shape) == tuple(shape):
+        return unravel_safe(flat, shape)
+    return reshape(unravel_safe(flat, seed_shape), seed_shape, shape)
+
+
 def reshape(index: Sequence[Index], shape: Sequence[Index], source: Sequence[Index]) -> tuple[Index, ...]:
     """Where element `index` of an array of `shape` lies in its row-major reshape `source`.
 

@@ -18,8 +18,9 @@ from kernel_lsp.core.task import Task, TaskScalar
 from kernel_lsp.generate.codegen.helpers import HELPERS
 from kernel_lsp.generate.codegen.kernel import RenderedKernel
 from kernel_lsp.generate.codegen.writer import KernelWriter
-from kernel_lsp.generate.fuse import FusedGraph, Group, fuse
-from kernel_lsp.generate.index import Index, to_expression
+from kernel_lsp.generate.fusion.fuse import fuse
+from kernel_lsp.generate.fusion.groups import ElementwiseGroup, FusedGraph, Group, RowGroup
+from kernel_lsp.generate.index import Index, divide_exactly, is_nonnegative, to_expression
 from kernel_lsp.generate.knobs import Choices
 from kernel_lsp.generate.lowering.table import LoweredGraph
 from kernel_lsp.generate.names import NamePool
@@ -212,8 +213,6 @@ class _OperationRenderer:
 
 def bounds_of(sizes: Sequence[Index]) -> list[Expression]:
     """``size <= 2^30`` for every size that no other one in the list is a multiple of."""
-    from kernel_lsp.generate.index import divide_exactly, is_nonnegative
-
     symbolic = list({size.digest: size for size in sizes if size.constant is None}.values())
     kept = [
         size
@@ -227,8 +226,6 @@ def bounds_of(sizes: Sequence[Index]) -> list[Expression]:
 
 
 def _main_tensor(group: Group) -> Tensor:
-    from kernel_lsp.generate.fuse import ElementwiseGroup, RowGroup
-
     match group:
         case ElementwiseGroup(stores=stores):
             return stores[0].tensor

@@ -14,7 +14,7 @@ from kernel_lsp.core.plan import LaunchPlan
 from kernel_lsp.core.task import Graph, Task
 from kernel_lsp.errors import KernelLspError, TargetError
 from kernel_lsp.generate.codegen.helpers import HelperUse, render_helpers
-from kernel_lsp.generate.fuse import FusedGraph
+from kernel_lsp.generate.fusion.groups import FusedGraph
 from kernel_lsp.generate.index import Sizes
 from kernel_lsp.generate.knobs import Choice, Choices, Knob
 from kernel_lsp.generate.lowering.table import LoweredGraph, lower_graph

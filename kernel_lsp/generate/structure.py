@@ -8,8 +8,9 @@ from dataclasses import dataclass, field, replace
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.expression import Constant as ConstantExpression
 from kernel_lsp.core.expression import call
-from kernel_lsp.generate.fuse import live_tensors, pattern_of, unravel_safe
-from kernel_lsp.generate.index import Index, Sizes, Variable, as_index, product, to_expression
+from kernel_lsp.generate.fusion.reads import live_tensors
+from kernel_lsp.generate.fusion.rows import pattern_of
+from kernel_lsp.generate.index import Index, Sizes, Variable, as_index, product, to_expression, unravel_safe
 from kernel_lsp.generate.knobs import Choices
 from kernel_lsp.generate.library import library_plan, n_products
 from kernel_lsp.generate.lowering.table import LoweredGraph

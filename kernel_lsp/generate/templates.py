@@ -17,7 +17,7 @@ from kernel_lsp.generate.codegen.rows import COLUMN_WIDTH, RowSchedule, is_valid
 from kernel_lsp.generate.codegen.scan import ScanSchedule, render_scan
 from kernel_lsp.generate.codegen.scatter import ATOMIC_TYPES, render_scatter
 from kernel_lsp.generate.codegen.writer import KernelWriter
-from kernel_lsp.generate.fuse import (
+from kernel_lsp.generate.fusion.groups import (
     ContractionGroup,
     ElementwiseGroup,
     Group,

@@ -15,7 +15,7 @@ from kernel_lsp.generate.codegen.elementwise import write_stores
 from kernel_lsp.generate.codegen.kernel import RenderedKernel, blocks_of, rendered
 from kernel_lsp.generate.codegen.operators import COMPUTE_TYPE, Text
 from kernel_lsp.generate.codegen.writer import KernelWriter, Scope
-from kernel_lsp.generate.fuse import ContractionGroup
+from kernel_lsp.generate.fusion.groups import ContractionGroup
 from kernel_lsp.generate.index import ONE, Index, Variable, as_index, coefficient, ravel, to_expression
 from kernel_lsp.generate.scalar import Access, Scalar, accesses
 

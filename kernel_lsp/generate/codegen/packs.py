@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.generate.codegen.operators import Text
 from kernel_lsp.generate.codegen.writer import Scope, loaded
-from kernel_lsp.generate.fuse import Store
+from kernel_lsp.generate.fusion.groups import Store
 from kernel_lsp.generate.index import (
     ONE,
     ZERO,

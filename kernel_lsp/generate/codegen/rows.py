@@ -15,7 +15,7 @@ from kernel_lsp.generate.codegen.kernel import RenderedKernel, blocks_of, divisi
 from kernel_lsp.generate.codegen.operators import Text
 from kernel_lsp.generate.codegen.packs import Packing, find_packed
 from kernel_lsp.generate.codegen.writer import Accumulator, KernelWriter, Scope, stored
-from kernel_lsp.generate.fuse import RowGroup, RowReduction, Store, row_index
+from kernel_lsp.generate.fusion.groups import RowGroup, RowReduction, Store, row_index
 from kernel_lsp.generate.index import Index, Variable, as_index, divide_exactly, ravel
 from kernel_lsp.generate.scalar import Access, Scalar, accesses
 

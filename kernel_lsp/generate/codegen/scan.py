@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from kernel_lsp.generate.codegen.kernel import RenderedKernel, blocks_of, rendered
 from kernel_lsp.generate.codegen.operators import COMPUTE_TYPE, Text
 from kernel_lsp.generate.codegen.writer import KernelWriter, Scope, combined, identity, stored
-from kernel_lsp.generate.fuse import ScanGroup
+from kernel_lsp.generate.fusion.groups import ScanGroup
 
 LOCAL_NAMES = ("row", "col", "start", "value", "of_block")
 

@@ -1,0 +1,1 @@
+"""From definitions to groups: what shares a kernel."""

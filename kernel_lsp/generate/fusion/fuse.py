@@ -1,0 +1,176 @@
+"""Which definitions share a kernel. The result is a list of groups in launch order, each of which one template renders.
+
+A pointwise definition is inlined into whatever reads it, unless that would repeat real work. Reductions, contractions,
+scans and scatters are roots: something computes them once. A row group holds reductions over one row space, the
+pointwise results of that space, and everything per row between them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from kernel_lsp.errors import InternalError
+from kernel_lsp.generate.fusion.contractions import grow_contraction, grow_library
+from kernel_lsp.generate.fusion.graph import DefinitionGraph
+from kernel_lsp.generate.fusion.groups import (
+    ContractionGroup,
+    ElementwiseGroup,
+    FusedGraph,
+    Group,
+    RowGroup,
+    ScanGroup,
+    ScatterGroup,
+    Store,
+    scalars_of_group,
+)
+from kernel_lsp.generate.fusion.progress import Progress
+from kernel_lsp.generate.fusion.rows import grow_rows
+from kernel_lsp.generate.index import Sizes, as_index, product, substitute, unravel_like, unravel_safe
+from kernel_lsp.generate.scalar import Access, accesses, cast
+from kernel_lsp.generate.tensor import Buffer, Definition, LibraryResult, Reduction, Scan, Scatter, Tensor
+
+
+def fuse(
+    tensors: Sequence[Tensor], outputs: Sequence[Tensor], definitions: Mapping[Tensor, Definition], sizes: Sizes
+) -> FusedGraph:
+    """Group the definitions that the outputs need. `definitions` overrides what tensors say of themselves."""
+    graph = DefinitionGraph(tensors, outputs, definitions)
+    progress = Progress(graph, sizes)
+    groups: list[Group] = []
+    stored = set(outputs)
+    while progress.pending:
+        group, roots = _grow(progress, _choose_seed(progress))
+        groups.append(group)
+        progress.finish(roots)
+        stored |= _read_from_memory(group, roots, graph)
+    missing = [tensor.name for tensor in stored if tensor not in progress.computed]
+    if missing:
+        raise InternalError(f"no kernel computes {', '.join(missing)}", next_step="please report this target")
+    kept = [_with_stored(group, stored) for group in groups]
+    return FusedGraph(tuple(group for group in kept if _does_anything(group)), frozenset(stored), progress.hints)
+
+
+# --- below: one group
+
+
+def _choose_seed(progress: Progress) -> Tensor:
+    """The first root that can be computed; a pointwise one only when no other can, for it may join a row."""
+    ready = [tensor for tensor in progress.pending if progress.is_ready(tensor)]
+    hard = [tensor for tensor in ready if progress.graph.is_hard(tensor)]
+    forced = [tensor for tensor in ready if tensor in progress.graph.forced]
+    return (hard or forced or ready)[0]
+
+
+def _grow(progress: Progress, seed: Tensor) -> tuple[Group, list[Tensor]]:
+    """A group from its first root; all the roots that it computes."""
+    definition = progress.graph.definitions[seed]
+    match definition:
+        case Reduction(contraction=None):
+            return grow_rows(progress, seed, definition)
+        case Reduction(contraction=contraction):
+            assert contraction is not None
+            return grow_contraction(progress, seed, definition, contraction)
+        case Scan():
+            return _scan(progress, seed, definition), [seed]
+        case Scatter():
+            return _scatter(progress, seed, definition), [seed]
+        case LibraryResult():
+            return grow_library(progress, seed, definition)
+    return _grow_elementwise(progress, seed)
+
+
+def _grow_elementwise(progress: Progress, seed: Tensor) -> tuple[Group, list[Tensor]]:
+    """All pending pointwise roots with as many elements that are ready."""
+    position = progress.variable("i", seed.n_elements)
+    stores: list[Store] = []
+    roots: list[Tensor] = []
+    for tensor in progress.pending:
+        if not _may_join(progress, seed, tensor) or not progress.is_ready(tensor, roots):
+            continue
+        index = unravel_like(as_index(position), seed.shape, tensor.shape)
+        scalar = progress.element(tensor, index)
+        if scalar is not None:
+            progress.hints.setdefault(scalar.digest, tensor.name)
+            stores.append(Store(tensor, index, scalar))
+            roots.append(tensor)
+    return ElementwiseGroup(position, seed.shape, tuple(stores)), roots
+
+
+def _may_join(progress: Progress, seed: Tensor, tensor: Tensor) -> bool:
+    """Whether one thread per element of `seed` may do the tensor too: of one shape, and they share what they read."""
+    graph = progress.graph
+    if graph.is_hard(tensor) or not progress.sizes.same(tensor.n_elements, seed.n_elements):
+        return False
+    return tensor is seed or (tensor.shape == seed.shape and bool(graph.sources(seed) & graph.sources(tensor)))
+
+
+def _scan(progress: Progress, seed: Tensor, definition: Scan) -> ScanGroup:
+    axis = definition.axis
+    outer = [size for position, size in enumerate(seed.shape) if position != axis]
+    row = progress.variable("row", product(outer))
+    column = progress.variable("col", seed.shape[axis])
+    index = list(unravel_safe(as_index(row), outer))
+    index.insert(axis, as_index(column))
+    scalar = progress.expand(definition.body.substitute(dict(zip(definition.variables, index, strict=True))))
+    is_contiguous = all(size.constant == 1 for size in seed.shape[axis + 1 :])
+    return ScanGroup(seed, definition.kind, row, column, is_contiguous, scalar, tuple(index))
+
+
+def _scatter(progress: Progress, seed: Tensor, definition: Scatter) -> ScatterGroup:
+    shape = tuple(variable.extent for variable in definition.variables)
+    position = progress.variable("i", product(shape))
+    replacements = dict(zip(definition.variables, unravel_safe(as_index(position), shape), strict=True))
+    scalar = progress.expand(definition.body.substitute(replacements))
+    mask = None if definition.mask is None else progress.expand(definition.mask.substitute(replacements))
+    # The indices may read memory themselves: they are expanded as those of an access to what is updated.
+    target = Access(seed, [substitute(index, replacements) for index in definition.index])
+    expanded = progress.expand(target, frozenset((seed,)))
+    assert isinstance(expanded, Access)
+    base = _scatter_base(progress, seed, definition)
+    return ScatterGroup(seed, definition.kind, position, shape, expanded.index, scalar, mask, base)
+
+
+def _scatter_base(progress: Progress, seed: Tensor, definition: Scatter) -> ElementwiseGroup | None:
+    if definition.base is None:
+        return None
+    position = progress.variable("i", seed.n_elements)
+    index = unravel_safe(as_index(position), seed.shape)
+    body = progress.expand(definition.base.substitute(dict(zip(definition.base_variables, index, strict=True))))
+    return ElementwiseGroup(position, seed.shape, (Store(seed, index, cast(body, seed.dtype)),))
+
+
+# --- below: what gets memory
+
+
+def _read_from_memory(group: Group, roots: Sequence[Tensor], graph: DefinitionGraph) -> set[Tensor]:
+    """What the group reads of other groups' results."""
+    read = {access.tensor for access in accesses(*scalars_of_group(group))}
+    return {tensor for tensor in read if tensor not in roots and not isinstance(graph.definitions[tensor], Buffer)}
+
+
+def _with_stored(group: Group, stored: set[Tensor]) -> Group:
+    """Drop stores that nobody reads, add those of the reductions and sums that somebody does."""
+    if isinstance(group, RowGroup):
+        return replace(
+            group,
+            reductions=tuple(replace(entry, stored=entry.tensor in stored) for entry in group.reductions),
+            stores=tuple((level, store) for level, store in group.stores if store.tensor in stored),
+            row_stores=tuple(store for store in group.row_stores if store.tensor in stored),
+        )
+    if isinstance(group, ElementwiseGroup):
+        return replace(group, stores=tuple(store for store in group.stores if store.tensor in stored))
+    if isinstance(group, ContractionGroup):
+        own = (Store(group.tensor, group.at, Access(group.tensor, group.at)),) if group.tensor in stored else ()
+        return replace(group, stores=(*own, *(store for store in group.stores if store.tensor in stored)))
+    return group
+
+
+def _does_anything(group: Group) -> bool:
+    """Whether it writes memory that is read or returned."""
+    match group:
+        case ElementwiseGroup() | ContractionGroup():
+            return bool(group.stores)
+        case RowGroup():
+            return bool(group.stores or group.row_stores or any(entry.stored for entry in group.reductions))
+    return True

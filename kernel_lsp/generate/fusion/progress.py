@@ -1,0 +1,83 @@
+"""A fusion in progress: which roots have a kernel, which wait for one, and what scalars are in terms of the former."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from kernel_lsp.generate.fusion.graph import DefinitionGraph
+from kernel_lsp.generate.index import Index, Sizes, Variable
+from kernel_lsp.generate.scalar import Access, Constant, IndexValue, Scalar, masked, rewrite
+from kernel_lsp.generate.tensor import Buffer, Pointwise, Tensor
+
+
+class NotReadyError(Exception):
+    """The scalar reads a root that no earlier group has computed."""
+
+
+class Progress:
+    """`computed` are the roots of the groups so far, `pending` those without one; `hints` names what scalars stand for
+    in the user's code."""
+
+    def __init__(self, graph: DefinitionGraph, sizes: Sizes) -> None:
+        self.graph, self.sizes = graph, sizes
+        self.computed: set[Tensor] = set()
+        self.pending = [tensor for tensor in graph.live if graph.is_root(tensor)]
+        self.hints: dict[bytes, str] = {}
+        self._expanded: dict[bytes, Scalar] = {}
+        self._local: frozenset[Tensor] = frozenset()
+        self._n_variables = 0
+
+    def is_ready(self, tensor: Tensor, group: Iterable[Tensor] = ()) -> bool:
+        """Whether everything it needs is computed, by earlier groups or by the roots of its own."""
+        return self.graph.needs(tensor) <= self.computed.union(group)
+
+    def finish(self, roots: Sequence[Tensor]) -> None:
+        """From here on a group computes these."""
+        self.computed |= set(roots)
+        self.pending = [tensor for tensor in self.pending if tensor not in roots]
+        self._expanded = {}
+
+    def variable(self, name: str, extent: Index) -> Variable:
+        """A fresh coordinate of a group."""
+        self._n_variables += 1
+        return Variable(name, -self._n_variables, extent)
+
+    def element(
+        self, tensor: Tensor, index: tuple[Index, ...], local: frozenset[Tensor] = frozenset()
+    ) -> Scalar | None:
+        """A pointwise tensor at `index`, expanded; None when it reads a root that is not computed yet."""
+        definition = self.graph.definitions[tensor]
+        assert isinstance(definition, Pointwise)
+        try:
+            return self.expand(definition.body.substitute(dict(zip(definition.variables, index, strict=True))), local)
+        except NotReadyError:
+            return None
+
+    def expand(self, scalar: Scalar, local: frozenset[Tensor] = frozenset()) -> Scalar:
+        """The scalar with pointwise definitions inlined. Accesses to `local` roots stay, as do those to computed ones.
+
+        Raises NotReadyError for one that reads any other root."""
+        if local != self._local:
+            self._local, self._expanded = local, {}
+        return rewrite(scalar, self._expand_access)
+
+    def _expand_access(self, access: Access) -> Scalar:
+        done = self._expanded.get(access.digest)
+        if done is None:
+            done = self._expanded[access.digest] = self._inline(access)
+        return done
+
+    def _inline(self, access: Access) -> Scalar:
+        tensor = access.tensor
+        definition = self.graph.definitions[tensor]
+        if isinstance(definition, Buffer) or tensor in self._local or tensor in self.computed:
+            return access
+        if not isinstance(definition, Pointwise):
+            raise NotReadyError(tensor.name)
+        body = definition.body.substitute(dict(zip(definition.variables, access.index, strict=True)))
+        expanded = rewrite(body, self._expand_access)
+        if access.mask is not None:
+            expanded = masked(access.mask, expanded)
+        if not isinstance(expanded, Access | Constant | IndexValue):
+            self.hints.setdefault(expanded.digest, tensor.name)
+        return expanded

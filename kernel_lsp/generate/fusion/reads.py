@@ -1,0 +1,43 @@
+"""What definitions read, and so which of them the outputs need."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from kernel_lsp.generate.index import as_index
+from kernel_lsp.generate.scalar import Access, IndexValue, Scalar, accesses
+from kernel_lsp.generate.tensor import Definition, LibraryResult, Pointwise, Reduction, Scan, Scatter, Tensor
+
+
+def live_tensors(outputs: Sequence[Tensor], definitions: Mapping[Tensor, Definition]) -> list[Tensor]:
+    """Every tensor that the outputs need, in the order of definition. `definitions` overrides what tensors say."""
+    found: set[Tensor] = set()
+    pending = list(outputs)
+    while pending:
+        tensor = pending.pop()
+        if tensor not in found:
+            found.add(tensor)
+            scalars = scalars_of(definitions.get(tensor, tensor.definition))
+            pending.extend(access.tensor for access in accesses(*scalars))
+    return sorted(found, key=lambda tensor: tensor.serial)
+
+
+def scalars_of(definition: Definition) -> list[Scalar]:
+    """Everything that the definition evaluates; a library call reads its operands."""
+    match definition:
+        case Pointwise(_, body) | Reduction(body=body) | Scan(body=body):
+            return [body]
+        case Scatter():
+            carriers: list[Scalar] = [IndexValue(index) for index in definition.index]
+            optional = [scalar for scalar in (definition.base, definition.mask) if scalar is not None]
+            return [definition.body, *carriers, *optional]
+        case LibraryResult():
+            return [Access(operand, [as_index(0)] * len(operand.shape)) for operand in operands_of(definition)]
+    return []
+
+
+def operands_of(definition: Definition) -> list[Tensor]:
+    """The tensors that a library call needs in memory; none for other definitions."""
+    if not isinstance(definition, LibraryResult):
+        return []
+    return [argument for argument in definition.call.arguments if isinstance(argument, Tensor)]

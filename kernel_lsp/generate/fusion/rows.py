@@ -1,0 +1,191 @@
+"""Row groups: reductions over one row space, the pointwise results of that space, and everything per row between."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kernel_lsp.generate.fusion.groups import RowGroup, RowReduction, Store, row_index
+from kernel_lsp.generate.fusion.progress import NotReadyError, Progress
+from kernel_lsp.generate.index import Index, Sizes, Variable, as_index, product, ravel, reshape, unravel_safe
+from kernel_lsp.generate.scalar import Access, Scalar, accesses, rewrite
+from kernel_lsp.generate.tensor import Pointwise, Reduction, Tensor
+
+
+def grow_rows(progress: Progress, seed: Tensor, definition: Reduction) -> tuple[RowGroup, list[Tensor]]:
+    """The group of a reduction, with every pending root that belongs to it; the roots that it computes."""
+    rows = _RowDraft(progress, _RowSpace.of(definition, progress))
+    for tensor in list(progress.pending):
+        if tensor is seed or progress.is_ready(tensor, rows.roots):
+            rows.offer(tensor, is_seed=tensor is seed)
+    # A root before the seed may need what came after it.
+    for tensor in list(progress.pending):
+        if tensor not in rows.roots and progress.is_ready(tensor, rows.roots):
+            rows.offer(tensor, is_seed=False)
+    return rows.group(), rows.roots
+
+
+def pattern_of(definition: Reduction) -> tuple[tuple[str, Index], ...]:
+    """The runs of outer (``o``) and reduced (``r``) dims of a reduction with their extents, in the order of memory;
+    dims of size 1 are left out."""
+    runs: list[tuple[str, Index]] = []
+    for variable in definition.domain:
+        kind = "r" if variable in definition.reduced else "o"
+        if variable.extent.constant == 1:
+            continue
+        if runs and runs[-1][0] == kind:
+            runs[-1] = (kind, runs[-1][1] * variable.extent)
+        else:
+            runs.append((kind, variable.extent))
+    return tuple(runs)
+
+
+# --- below: what rows are, and a group that still takes members
+
+
+@dataclass(frozen=True)
+class _RowSpace:
+    """Rows and columns as runs of dims in the order of memory."""
+
+    pattern: tuple[tuple[str, Index], ...]
+    row: Variable
+    column: Variable
+
+    @classmethod
+    def of(cls, definition: Reduction, progress: Progress) -> _RowSpace:
+        pattern = pattern_of(definition)
+        rows = product(extent for kind, extent in pattern if kind == "o")
+        columns = product(extent for kind, extent in pattern if kind == "r")
+        return cls(pattern, progress.variable("row", rows), progress.variable("col", columns))
+
+    def shape(self, kind: str) -> tuple[Index, ...]:
+        return tuple(extent for entry, extent in self.pattern if entry == kind)
+
+    @property
+    def extents(self) -> list[Index]:
+        """One per run."""
+        return [extent for _, extent in self.pattern]
+
+    @property
+    def coordinates(self) -> tuple[Index, ...]:
+        """One index per run."""
+        rows = iter(self.row_coordinates)
+        columns = iter(unravel_safe(as_index(self.column), self.shape("r")))
+        return tuple(next(rows) if kind == "o" else next(columns) for kind, _ in self.pattern)
+
+    @property
+    def row_coordinates(self) -> tuple[Index, ...]:
+        return unravel_safe(as_index(self.row), self.shape("o"))
+
+    def matches(self, definition: Reduction, sizes: Sizes) -> bool:
+        other = pattern_of(definition)
+        return len(other) == len(self.pattern) and all(
+            left[0] == right[0] and sizes.same(left[1], right[1])
+            for left, right in zip(other, self.pattern, strict=True)
+        )
+
+
+class _RowDraft:
+    """A row group that still takes members."""
+
+    def __init__(self, progress: Progress, space: _RowSpace) -> None:
+        self.progress, self.space = progress, space
+        self.roots: list[Tensor] = []
+        self.levels: dict[Tensor, int] = {}
+        self.reductions: list[RowReduction] = []
+        self.stores: list[tuple[int, Store]] = []
+        self.row_stores: list[Store] = []
+
+    def offer(self, tensor: Tensor, *, is_seed: bool) -> None:
+        """Take the tensor if it belongs."""
+        definition = self.progress.graph.definitions[tensor]
+        if isinstance(definition, Reduction) and definition.contraction is None:
+            if is_seed or self.space.matches(definition, self.progress.sizes):
+                self._offer_reduction(tensor, definition)
+        elif isinstance(definition, Pointwise) and self._is_related(tensor):
+            self._offer_pointwise(tensor, definition)
+
+    def group(self) -> RowGroup:
+        is_contiguous = not self.space.pattern or self.space.pattern[-1][0] == "r"
+        return RowGroup(
+            self.space.row,
+            self.space.column,
+            self.space.shape("o"),
+            self.space.shape("r"),
+            is_contiguous,
+            tuple(self.reductions),
+            tuple(self.stores),
+            tuple(self.row_stores),
+        )
+
+    def _offer_reduction(self, tensor: Tensor, definition: Reduction) -> None:
+        shape = [variable.extent for variable in definition.domain]
+        index = reshape(self.space.coordinates, self.space.extents, shape)
+        scalar = self._expanded(definition.body.substitute(dict(zip(definition.domain, index, strict=True))))
+        if scalar is None:
+            return
+        level = self._level(scalar)
+        self.levels[tensor] = level + 1
+        self.reductions.append(RowReduction(tensor, definition.kind, scalar, level))
+        self.roots.append(tensor)
+
+    def _offer_pointwise(self, tensor: Tensor, definition: Pointwise) -> None:
+        sizes = self.progress.sizes
+        extents = self.space.extents
+        row_shape = self.space.shape("o")
+        if sizes.same(tensor.n_elements, product(extents)):
+            index = reshape(self.space.coordinates, extents, tensor.shape)
+            is_per_row = False
+        elif sizes.same(tensor.n_elements, product(row_shape)):
+            index = reshape(self.space.row_coordinates, row_shape, tensor.shape)
+            is_per_row = True
+        else:
+            return
+        scalar = self._expanded(definition.body.substitute(dict(zip(definition.variables, index, strict=True))))
+        if scalar is None:
+            return
+        store = Store(tensor, index, scalar)
+        if is_per_row:
+            self.row_stores.append(store)
+        else:
+            self.stores.append((self._level(scalar), store))
+        self.roots.append(tensor)
+
+    def _is_related(self, tensor: Tensor) -> bool:
+        """Whether it needs a reduction of the group, or the group computes it anyway."""
+        if self.progress.graph.needs(tensor) & set(self.roots):
+            return True
+        return any(tensor in self._inlined_by(reduction.tensor) for reduction in self.reductions)
+
+    def _inlined_by(self, tensor: Tensor) -> set[Tensor]:
+        graph = self.progress.graph
+        found: set[Tensor] = set()
+        pending = [tensor]
+        while pending:
+            for read in graph.reads(pending.pop()):
+                is_inlined = isinstance(graph.definitions[read], Pointwise) and read not in self.progress.computed
+                if is_inlined and read not in found:
+                    found.add(read)
+                    pending.append(read)
+        return found
+
+    def _expanded(self, scalar: Scalar) -> Scalar | None:
+        """Over this group's coordinates, when each of its reductions is read in its own row."""
+        local = frozenset(reduction.tensor for reduction in self.reductions)
+        try:
+            expanded = self.progress.expand(scalar, local)
+        except NotReadyError:
+            return None
+        for access in accesses(expanded):
+            if access.tensor in local and not self._is_own_row(access):
+                return None
+        return rewrite(expanded, lambda access: self._own_row(access) if access.tensor in local else access)
+
+    def _own_row(self, access: Access) -> Scalar:
+        return Access(access.tensor, row_index(as_index(self.space.row), self.space.shape("o"), access.tensor))
+
+    def _is_own_row(self, access: Access) -> bool:
+        flat = ravel(access.index, access.tensor.shape)
+        return flat == as_index(self.space.row) or self.space.row.extent.constant == 1
+
+    def _level(self, scalar: Scalar) -> int:
+        return max((self.levels[a.tensor] for a in accesses(scalar) if a.tensor in self.levels), default=0)
