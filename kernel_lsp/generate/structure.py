@@ -10,12 +10,13 @@ from kernel_lsp.core.expression import Constant as ConstantExpression
 from kernel_lsp.core.expression import call
 from kernel_lsp.generate.fusion.reads import live_tensors
 from kernel_lsp.generate.fusion.rows import pattern_of
+from kernel_lsp.generate.identity import identity_of
 from kernel_lsp.generate.index import Index, Sizes, Variable, as_index, product, to_expression, unravel_safe
 from kernel_lsp.generate.knobs import Choices
 from kernel_lsp.generate.library import library_plan, n_products
 from kernel_lsp.generate.lowering.table import LoweredGraph
 from kernel_lsp.generate.names import NamePool
-from kernel_lsp.generate.scalar import Access, Constant, Loop, Scalar, compare, index_value, masked, select
+from kernel_lsp.generate.scalar import Access, Loop, compare, index_value, masked, select
 from kernel_lsp.generate.tensor import Definition, Pointwise, Reduction, Tensor
 
 MIN_SPLIT_COLUMNS = 8192
@@ -79,20 +80,6 @@ def plan_structure(
         if isinstance(tensor.definition, Reduction):
             planner.plan(tensor, tensor.definition)
     return StructurePlan(tuple(planner.contractions), tuple(planner.splits))
-
-
-def identity_scalar(kind: str, dtype: DType) -> Scalar:
-    """The value that changes nothing in a reduction."""
-    if kind in ("sum", "any"):
-        return Constant(False if dtype == DType.BOOL else 0, dtype)
-    if kind in ("prod", "all"):
-        return Constant(True if dtype == DType.BOOL else 1, dtype)
-    if dtype.is_floating:
-        return Constant(float("-inf" if kind == "max" else "inf"), dtype)
-    bits = 8 * dtype.itemsize
-    if dtype in (DType.U8, DType.BOOL):
-        return Constant(0 if kind == "max" else (1 if dtype == DType.BOOL else 255), dtype)
-    return Constant(-(1 << (bits - 1)) if kind == "max" else (1 << (bits - 1)) - 1, dtype)
 
 
 # --- below: one decision at a time
@@ -207,7 +194,7 @@ class _Rewriter:
         body = definition.body.substitute(replacements)
         if (length * split) != columns:
             inside = compare("lt", index_value(flat), index_value(columns))
-            neutral = identity_scalar(definition.kind, body.dtype)
+            neutral = identity_of(definition.kind, body.dtype)
             # What all columns share is there whether or not this one is: left alone it can be read once per row.
             body = select(inside, masked(inside, body, varying=frozenset((part, within))), neutral)
         domain, variables = _split_domain(definition, part, within)

@@ -11,12 +11,12 @@ from kernel_lsp.errors import TargetError
 from kernel_lsp.generate.codegen import elementwise, matmul, rows, scan, scatter
 from kernel_lsp.generate.codegen.elementwise import ElementwiseSchedule, render_elementwise
 from kernel_lsp.generate.codegen.kernel import RenderedKernel
+from kernel_lsp.generate.codegen.kernel_writer import KernelWriter
 from kernel_lsp.generate.codegen.matmul import TileSchedule, is_valid_tile_schedule, render_contraction
 from kernel_lsp.generate.codegen.packs import MAX_PACK_BYTES
 from kernel_lsp.generate.codegen.rows import COLUMN_WIDTH, RowSchedule, is_valid_row_schedule, render_rows
 from kernel_lsp.generate.codegen.scan import ScanSchedule, render_scan
 from kernel_lsp.generate.codegen.scatter import ATOMIC_TYPES, render_scatter
-from kernel_lsp.generate.codegen.writer import KernelWriter
 from kernel_lsp.generate.fusion.groups import (
     ContractionGroup,
     ElementwiseGroup,

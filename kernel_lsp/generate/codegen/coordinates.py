@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kernel_lsp.generate.codegen.writer import KernelWriter
+from kernel_lsp.generate.codegen.kernel_writer import KernelWriter
 from kernel_lsp.generate.index import Index, Quotient, Remainder, Symbol, unravel_safe
 
 BY_RANK = {2: ("row", "col"), 3: ("b", "t", "d"), 4: ("n", "c", "h", "w"), 5: ("n", "c", "d", "h", "w")}

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 
 from kernel_lsp.generate.codegen.coordinates import name_coordinates
 from kernel_lsp.generate.codegen.kernel import RenderedKernel, blocks_of, divisible, rendered
+from kernel_lsp.generate.codegen.kernel_writer import KernelWriter
+from kernel_lsp.generate.codegen.operators import stored
 from kernel_lsp.generate.codegen.packs import Packing, find_packed
-from kernel_lsp.generate.codegen.writer import KernelWriter, Scope, stored
+from kernel_lsp.generate.codegen.scope import Scope
 from kernel_lsp.generate.fusion.groups import ElementwiseGroup, Store
 from kernel_lsp.generate.index import Variable, as_index, divide_exactly
 from kernel_lsp.generate.scalar import Scalar

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from kernel_lsp.core.expression import Constant, Expression, Name
 from kernel_lsp.generate.codegen.helpers import HelperUse
-from kernel_lsp.generate.codegen.writer import KernelParameterText, KernelWriter
+from kernel_lsp.generate.codegen.kernel_writer import KernelParameterText, KernelWriter
 from kernel_lsp.generate.index import Index, ceil_div, to_expression
 
 COMMENT_COLUMNS = 110

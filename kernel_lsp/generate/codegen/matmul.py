@@ -13,8 +13,9 @@ from kernel_lsp.core.expression import Expression
 from kernel_lsp.generate.codegen.coordinates import name_coordinates
 from kernel_lsp.generate.codegen.elementwise import write_stores
 from kernel_lsp.generate.codegen.kernel import RenderedKernel, blocks_of, rendered
+from kernel_lsp.generate.codegen.kernel_writer import KernelWriter
 from kernel_lsp.generate.codegen.operators import COMPUTE_TYPE, Text
-from kernel_lsp.generate.codegen.writer import KernelWriter, Scope
+from kernel_lsp.generate.codegen.scope import Scope
 from kernel_lsp.generate.fusion.groups import ContractionGroup
 from kernel_lsp.generate.index import ONE, Index, Variable, as_index, coefficient, ravel, to_expression
 from kernel_lsp.generate.scalar import Access, Scalar, accesses

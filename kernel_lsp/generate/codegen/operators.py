@@ -81,6 +81,22 @@ def convert(operand: Text, source: DType, target: DType) -> Text:
     return Text(f"({target_type}){operand.within(UNARY)}", UNARY)
 
 
+def loaded(memory: str, dtype: DType) -> Text:
+    """A value read from memory, in its compute type."""
+    if dtype in (DType.F16, DType.BF16):
+        return Text(f"float({memory})", ATOM)
+    return Text(memory, ATOM)
+
+
+def stored(text: Text, source: DType, target: DType) -> str:
+    """A value as it is written to memory of type `target`."""
+    if target == DType.F16:
+        return f"__float2half({convert(text, source, DType.F32).text})"
+    if target == DType.BF16:
+        return f"__float2bfloat16({convert(text, source, DType.F32).text})"
+    return convert(text, source, target).text if source != target else text.text
+
+
 _SAME_NAME_FUNCTIONS = """
 exp exp2 expm1 log log1p log2 log10 sqrt rsqrt floor ceil trunc sin cos tan asin acos atan sinh cosh tanh asinh
 acosh atanh erf erfc fmod atan2 hypot copysign pow lgamma fmax fmin

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from kernel_lsp.core.dtype import DType
-from kernel_lsp.generate.codegen.operators import Text
-from kernel_lsp.generate.codegen.writer import Scope, loaded
+from kernel_lsp.generate.codegen.operators import Text, loaded
+from kernel_lsp.generate.codegen.scope import Scope
 from kernel_lsp.generate.fusion.groups import Store
 from kernel_lsp.generate.index import (
     ONE,

@@ -10,11 +10,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kernel_lsp.core.dtype import DType
+from kernel_lsp.generate.codegen.accumulator import Accumulator
 from kernel_lsp.generate.codegen.coordinates import name_coordinates
 from kernel_lsp.generate.codegen.kernel import RenderedKernel, blocks_of, divisible, rendered
-from kernel_lsp.generate.codegen.operators import Text
+from kernel_lsp.generate.codegen.kernel_writer import KernelWriter
+from kernel_lsp.generate.codegen.operators import Text, loaded, stored
 from kernel_lsp.generate.codegen.packs import Packing, find_packed
-from kernel_lsp.generate.codegen.writer import Accumulator, KernelWriter, Scope, stored
+from kernel_lsp.generate.codegen.scope import Scope
 from kernel_lsp.generate.fusion.groups import RowGroup, RowReduction, Store, row_index
 from kernel_lsp.generate.index import Index, Variable, as_index, divide_exactly, ravel
 from kernel_lsp.generate.scalar import Access, Scalar, accesses
@@ -256,7 +258,11 @@ class _RowRenderer:
         for scalar, text in zip(scalars, texts, strict=False):
             scope.bind(scalar, text)
         for accumulator, scalar in zip(accumulators, scalars, strict=True):
-            accumulator.add(scope, scalar, self.packing.flat)
+            element = scope.value(scalar)
+            if accumulator.returns_position:
+                accumulator.add_candidate(scope, element, scope.index(self.packing.flat))
+            else:
+                accumulator.add(scope, element)
         for store, target, text in zip(stores, targets, texts[len(scalars) :], strict=True):
             value = stored(text, store.scalar.dtype, store.tensor.dtype)
             if target is not None:
@@ -338,8 +344,6 @@ class _RowRenderer:
     def _item(self, name: str, dtype: DType) -> Text:
         if self.schedule.vector > 1:
             return self.packing.item(name, dtype)
-        from kernel_lsp.generate.codegen.writer import loaded
-
         return loaded(name, dtype)
 
     def _declare_result(self, scope: Scope, store: Store) -> str | None:
@@ -387,7 +391,6 @@ class _RowRenderer:
         if not stores:
             return
         scope = self.scope
-        scope.hoist([], [])
         condition = self._leader_condition()
         inner = scope.open(f"if ({condition})") if condition else scope
         texts = inner.values([store.scalar for store in stores])

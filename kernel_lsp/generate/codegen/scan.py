@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from kernel_lsp.generate.codegen.accumulator import combined, identity
 from kernel_lsp.generate.codegen.kernel import RenderedKernel, blocks_of, rendered
-from kernel_lsp.generate.codegen.operators import COMPUTE_TYPE, Text
-from kernel_lsp.generate.codegen.writer import KernelWriter, Scope, combined, identity, stored
+from kernel_lsp.generate.codegen.kernel_writer import KernelWriter
+from kernel_lsp.generate.codegen.operators import COMPUTE_TYPE, Text, stored
+from kernel_lsp.generate.codegen.scope import Scope
 from kernel_lsp.generate.fusion.groups import ScanGroup
 
 LOCAL_NAMES = ("row", "col", "start", "value", "of_block")

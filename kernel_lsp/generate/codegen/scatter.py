@@ -5,7 +5,9 @@ from __future__ import annotations
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.generate.codegen.coordinates import name_coordinates
 from kernel_lsp.generate.codegen.kernel import RenderedKernel, blocks_of, rendered
-from kernel_lsp.generate.codegen.writer import KernelWriter, Scope, stored
+from kernel_lsp.generate.codegen.kernel_writer import KernelWriter
+from kernel_lsp.generate.codegen.operators import stored
+from kernel_lsp.generate.codegen.scope import Scope
 from kernel_lsp.generate.fusion.groups import ScatterGroup
 from kernel_lsp.generate.index import as_index, ravel
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.expression import Constant as ExpressionConstant
 from kernel_lsp.core.expression import binary
+from kernel_lsp.generate.identity import identity_of
 from kernel_lsp.generate.index import (
     Index,
     Variable,
@@ -108,7 +109,7 @@ def _window_extreme(call: Call, source: Tensor, window: _Window, item: int) -> T
     n_spatial = len(window.size)
     spatial = source.shape[-n_spatial:]
     taps = _taps(call, window.size)
-    lowest = _lowest(source.dtype)
+    lowest = identity_of("max", source.dtype)
 
     def body(index: tuple[Index, ...]) -> Scalar:
         at = window.at(index[-n_spatial:], positions(taps))
@@ -128,18 +129,12 @@ def _window_argument(call: Call, source: Tensor, window: _Window) -> Tensor:
     def body(index: tuple[Index, ...]) -> Scalar:
         at = window.at(index[-n_spatial:], positions(taps))
         inside = _inside(at, spatial)
-        value = guarded(inside, Access(source, (*index[:-n_spatial], *at)), _lowest(source.dtype))
+        value = guarded(inside, Access(source, (*index[:-n_spatial], *at)), identity_of("max", source.dtype))
         # Outside there is no candidate: -1 never comes before another.
         position = select(inside, index_value(ravel(at, spatial)), integer(-1))
         return Loop("window_argmax", taps, DType.I64, value, position)
 
     return call.builder.pointwise(DType.I64, call.shape(1), body, name="indices")
-
-
-def _lowest(dtype: DType) -> Scalar:
-    if dtype.is_floating:
-        return Constant(float("-inf"), dtype)
-    return Constant(0 if dtype == DType.U8 else -(1 << (8 * dtype.itemsize - 1)), dtype)
 
 
 @lowers("max_pool2d_with_indices_backward", "max_pool3d_with_indices_backward", "max_pool1d_with_indices_backward")
@@ -402,7 +397,7 @@ def _adaptive_max_pool(call: Call) -> tuple[Tensor, ...]:
 
     def value(index: tuple[Index, ...]) -> tuple[Scalar, Scalar]:
         at, inside, _ = _adaptive_window(dims, index[-n_spatial:], positions(taps))
-        element = guarded(inside, Access(source, (*index[:-n_spatial], *at)), _lowest(source.dtype))
+        element = guarded(inside, Access(source, (*index[:-n_spatial], *at)), identity_of("max", source.dtype))
         return element, select(inside, index_value(ravel(at, spatial)), integer(-1))
 
     largest = call.builder.pointwise(

@@ -1,0 +1,78 @@
+"""Running reductions in local variables."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kernel_lsp.core.dtype import DType
+from kernel_lsp.generate.codegen.block import Block
+from kernel_lsp.generate.codegen.kernel_writer import KernelWriter
+from kernel_lsp.generate.codegen.operators import ATOM, COMPUTE_TYPE, UNARY, Text, literal
+from kernel_lsp.generate.identity import identity_of
+
+ORDERS = {"argmax": "comes_before", "argmin": "comes_before", "window_argmax": "wins_window"}
+"""Kinds of reduction that return a position, and the helper that says which of two is returned."""
+
+
+@dataclass
+class Accumulator:
+    """A running reduction in a local variable; one that returns a position keeps the value and its index."""
+
+    kind: str
+    name: str
+    index_name: str
+    dtype: DType
+
+    @classmethod
+    def start(cls, block: Block, wanted: str, kind: str, dtype: DType, result_dtype: DType) -> Accumulator:
+        """Declared with the identity of its kind."""
+        if kind in ORDERS:
+            name = block.declare("best", COMPUTE_TYPE[dtype], "0", is_const=False)
+            index_name = block.declare(f"{name}_index", "int", "-1", is_const=False)
+            return cls(kind, name, index_name, dtype)
+        type_ = COMPUTE_TYPE[result_dtype]
+        name = block.declare(wanted, type_, identity(kind, result_dtype).text, is_const=False)
+        return cls(kind, name, "", result_dtype)
+
+    @property
+    def returns_position(self) -> bool:
+        return bool(self.index_name)
+
+    @property
+    def result(self) -> Text:
+        """What the reduction returns."""
+        return Text(self.index_name or self.name, ATOM)
+
+    def add(self, block: Block, value: Text) -> None:
+        """Combine one more value."""
+        block.line(combined(self.kind, self.name, value, self.dtype, block.kernel))
+
+    def add_candidate(self, block: Block, value: Text, position: Text) -> None:
+        """One more value for a reduction that returns a position; `position` is what it returns for this one."""
+        comes_before = block.kernel.use(ORDERS[self.kind], self.dtype)
+        text = f"-{value.within(UNARY)}" if self.kind == "argmin" else value.text
+        if not text.isidentifier():
+            text = block.declare("candidate", COMPUTE_TYPE[self.dtype], text)
+        inner = block.open(f"if ({comes_before}({text}, {position.text}, {self.name}, {self.index_name}))")
+        inner.line(f"{self.name} = {text};")
+        inner.line(f"{self.index_name} = {position.text};")
+        inner.close()
+
+
+def identity(kind: str, dtype: DType) -> Text:
+    """What a reduction of no elements is."""
+    return literal(identity_of(kind, dtype).value, dtype)
+
+
+def combined(kind: str, name: str, value: Text, dtype: DType, kernel: KernelWriter) -> str:
+    """The statement that adds a value to a running reduction."""
+    if dtype == DType.BOOL and kind in ("sum", "any", "max"):
+        return f"{name} |= {value.text};"
+    if dtype == DType.BOOL:
+        return f"{name} &= {value.text};"
+    if kind in ("sum", "prod"):
+        return f"{name} {'+=' if kind == 'sum' else '*='} {value.text};"
+    if kind in ("any", "all"):
+        return f"{name} {'|=' if kind == 'any' else '&='} {value.text};"
+    helper = kernel.use("maximum" if kind == "max" else "minimum", dtype)
+    return f"{name} = {helper}({name}, {value.text});"

@@ -1,0 +1,77 @@
+"""A block of C++ statements within a kernel, and what names mean in it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Self
+
+from kernel_lsp.generate.codegen.kernel_writer import KernelWriter
+from kernel_lsp.generate.codegen.operators import ATOM, Text
+from kernel_lsp.generate.index import Variable
+from kernel_lsp.generate.names import NamePool
+from kernel_lsp.generate.scalar import Scalar
+
+INDENT = "    "
+
+
+class Block:
+    """Statements at one depth. What an outer block names is known in an inner one."""
+
+    def __init__(self, kernel: KernelWriter, parent: Self | None = None, depth: int = 1) -> None:
+        self.kernel, self.parent, self.depth = kernel, parent, depth
+        self.lines: list[str] = parent.lines if parent else []
+        self.named: dict[bytes, Text] = {}
+        self.variables: dict[Variable, Text] = {}
+        self.names: NamePool = parent.names.child() if parent else kernel.names
+
+    def line(self, text: str = "") -> None:
+        """One line of text at this depth."""
+        self.lines.append(f"{INDENT * self.depth}{text}" if text else "")
+
+    def open(self, header: str) -> Self:
+        """A nested block behind `header`; close it with `close`."""
+        self.line(f"{header} {{")
+        return type(self)(self.kernel, self, self.depth + 1)
+
+    def close(self) -> None:
+        """The end of this block."""
+        self.lines.append(f"{INDENT * (self.depth - 1)}}}")
+
+    def declare(self, wanted: str, type_: str, text: str, *, is_const: bool = True) -> str:
+        """A named value; the name it got."""
+        name = self.names.take(wanted)
+        self.line(f"{'const ' if is_const else ''}{type_} {name} = {text};")
+        return name
+
+    def define(self, variable: Variable, text: str | Text) -> None:
+        """What an index variable is called from here on."""
+        self.variables[variable] = text if isinstance(text, Text) else Text(text, ATOM)
+
+    def bind(self, scalar: Scalar, text: str | Text) -> None:
+        """What a scalar is called from here on."""
+        self.named[scalar.digest] = text if isinstance(text, Text) else Text(text, ATOM)
+
+    # --- look-up
+
+    def lookup(self, digest: bytes) -> Text | None:
+        """What a scalar or an index of that digest is called here; None when it has no name."""
+        return next((block.named[digest] for block in self._enclosing() if digest in block.named), None)
+
+    def variable_text(self, variable: Variable) -> Text:
+        """What an index variable is called here. Raises KeyError for one that has no value."""
+        for block in self._enclosing():
+            if variable in block.variables:
+                return block.variables[variable]
+        raise KeyError(f"the index variable {variable.name} has no value in {self.kernel.name}")
+
+    def knows(self, variables: Iterable[Variable]) -> bool:
+        """Whether every variable has a value here."""
+        known = set().union(*(block.variables for block in self._enclosing()))
+        return known.issuperset(variables)
+
+    def _enclosing(self) -> Iterator[Block]:
+        """This block and those around it, from the inside out."""
+        block: Block | None = self
+        while block is not None:
+            yield block
+            block = block.parent

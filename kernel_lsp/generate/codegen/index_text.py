@@ -1,0 +1,142 @@
+"""Indices as C++ integer expressions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import gcd
+
+from kernel_lsp.generate.codegen.block import Block
+from kernel_lsp.generate.codegen.operators import ADD, ATOM, MULTIPLY, UNARY, Text
+from kernel_lsp.generate.index import (
+    Atom,
+    Index,
+    Indirect,
+    Monomial,
+    Quotient,
+    Remainder,
+    Symbol,
+    Variable,
+    atom_index,
+    is_nonnegative,
+)
+from kernel_lsp.generate.scalar import Scalar
+
+Term = tuple[Monomial, int]
+
+
+@dataclass(frozen=True)
+class IndexWriter:
+    """Writes the indices of one block. `value` is how the scalars are written that indices read."""
+
+    block: Block
+    value: Callable[[Scalar], Text]
+
+    def text(self, index: Index) -> Text:
+        """The index, or the name that it has."""
+        known = self.block.lookup(index.digest)
+        if known is not None:
+            return known
+        if not index.terms:
+            return Text("0", ATOM)
+        return self._horner(list(index.terms))
+
+    def wide_text(self, index: Index) -> Text:
+        """An index as a 64-bit value: products are made in 64 bits."""
+        is_simple = all(len(monomial) <= 1 and abs(factor) == 1 for monomial, factor in index.terms if monomial)
+        text = self.text(index)
+        if is_simple or self.block.kernel.index_type == "long long":
+            return text
+        products = [self._wide_product(term) for term in index.terms]
+        if len(products) == 1:
+            return products[0]
+        return Text(" + ".join(product.text for product in products), ADD)
+
+    def division_text(self, atom: Quotient | Remainder) -> Text:
+        """The quotient or remainder itself, whatever name it has."""
+        dividend = self.text(atom.dividend)
+        divisor = self.text(atom.divisor)
+        is_quotient = isinstance(atom, Quotient)
+        if not is_nonnegative(atom.dividend):
+            name = self.block.kernel.use("floor_div" if is_quotient else "floor_mod")
+            return Text(f"{name}({dividend.text}, {divisor.text})", ATOM)
+        symbol = "/" if is_quotient else "%"
+        return Text(f"{dividend.within(MULTIPLY)} {symbol} {divisor.within(UNARY)}", MULTIPLY)
+
+    # --- below: sums and products
+
+    def _horner(self, terms: list[Term]) -> Text:
+        """``(n * C + c) * H + h`` rather than ``n * C * H + c * H + h``."""
+        if len(terms) == 1:
+            return self._product(terms[0])
+        known = self.block.lookup(Index(dict(terms)).digest)
+        if known is not None:
+            return known
+        head, last = terms[:-1], terms[-1]
+        shared = _shared_size(head)
+        if shared is not None and len(head) > 1:
+            inner = self._horner([_divided(term, shared) for term in head])
+            factor = self._product(shared)
+            left = Text(f"{inner.within(MULTIPLY)} * {factor.within(UNARY)}", MULTIPLY)
+        else:
+            left = self._horner(head)
+        return self._plus(left, last)
+
+    def _plus(self, left: Text, term: Term) -> Text:
+        monomial, factor = term
+        right = self._product((monomial, abs(factor)))
+        return Text(f"{left.within(ADD)} {'+' if factor > 0 else '-'} {right.within(MULTIPLY)}", ADD)
+
+    def _product(self, term: Term) -> Text:
+        monomial, factor = term
+        if not monomial:
+            return Text(str(factor), ATOM if factor >= 0 else UNARY)
+        texts = [self._atom(atom) for atom in monomial]
+        if abs(factor) == 1 and len(texts) == 1:
+            return texts[0] if factor > 0 else Text(f"-{texts[0].within(UNARY)}", UNARY)
+        first = texts[0].within(MULTIPLY)
+        parts = [first, *(text.within(UNARY) for text in texts[1:])]
+        if abs(factor) != 1:
+            parts.append(str(abs(factor)))
+        joined = " * ".join(parts)
+        return Text(joined if factor > 0 else f"-{joined}", MULTIPLY)
+
+    def _wide_product(self, term: Term) -> Text:
+        text = self._product(term)
+        return Text(f"(long long){text.text}", text.precedence) if term[0] else text
+
+    def _atom(self, atom: Atom) -> Text:
+        known = self.block.lookup(atom_index(atom).digest)
+        if known is not None:
+            return known
+        match atom:
+            case Variable():
+                return self.block.variable_text(atom)
+            case Symbol():
+                return Text(self.block.kernel.symbol(atom), ATOM)
+            case Quotient() | Remainder():
+                return self.division_text(atom)
+            case Indirect():
+                return self.value(atom.scalar)
+        raise KeyError(f"no text for {type(atom).__name__}")
+
+
+def _shared_size(terms: list[Term]) -> Term | None:
+    """The sizes and the constant that all terms are multiples of."""
+    factor = gcd(*(value for _, value in terms))
+    symbols = [atom for atom in terms[0][0] if isinstance(atom, Symbol)]
+    shared: list[Atom] = []
+    rests = [list(monomial) for monomial, _ in terms]
+    for symbol in symbols:
+        if all(symbol in rest for rest in rests):
+            shared.append(symbol)
+            for rest in rests:
+                rest.remove(symbol)
+    return (tuple(shared), factor) if shared or factor > 1 else None
+
+
+def _divided(term: Term, shared: Term) -> Term:
+    rest = list(term[0])
+    for atom in shared[0]:
+        rest.remove(atom)
+    return tuple(rest), term[1] // shared[1]

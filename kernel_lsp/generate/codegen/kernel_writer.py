@@ -1,0 +1,107 @@
+"""One kernel in the making: its parameters, the helpers it calls, and the names in use."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from kernel_lsp.core.dtype import DType
+from kernel_lsp.core.expression import Expression
+from kernel_lsp.generate.codegen.helpers import HelperUse
+from kernel_lsp.generate.codegen.operators import COMPUTE_TYPE
+from kernel_lsp.generate.index import Index, Symbol, as_index, to_expression
+from kernel_lsp.generate.names import NamePool
+from kernel_lsp.generate.tensor import Tensor
+
+
+@dataclass(frozen=True)
+class KernelParameterText:
+    """One parameter: its declaration, the comment beside it, and the plan's argument."""
+
+    declaration: str
+    comment: str
+    argument: str | Expression
+
+
+@dataclass
+class KernelWriter:
+    """One kernel in the making. `tensor_names` are the plan's names of the tensors in memory; `hints` name scalars."""
+
+    name: str
+    tensor_names: Mapping[Tensor, str]
+    hints: Mapping[bytes, str]
+    reserved: frozenset[str] = frozenset()
+    index_type: Literal["int", "long long"] = "int"
+    coordinates: dict[bytes, str] = field(default_factory=dict)
+    helpers: set[HelperUse] = field(default_factory=set)
+    reads: dict[Tensor, str] = field(default_factory=dict)
+    writes: dict[Tensor, str] = field(default_factory=dict)
+    symbols: dict[Symbol, str] = field(default_factory=dict)
+    sizes: dict[bytes, tuple[str, Index]] = field(default_factory=dict)
+    names: NamePool = field(default_factory=NamePool)
+
+    def __post_init__(self) -> None:
+        pool = NamePool(set(self.reserved))
+        self._local_names = {tensor: pool.take(name) for tensor, name in self.tensor_names.items()}
+        self.names = pool
+
+    def local_name(self, tensor: Tensor) -> str:
+        """What the kernel calls the tensor: the plan's name, unless that means something else in C++."""
+        return self._local_names[tensor]
+
+    def is_parameter(self, name: str) -> bool:
+        return name in self._local_names.values()
+
+    def pointer(self, tensor: Tensor) -> str:
+        """The parameter that reads the tensor."""
+        return self.reads.setdefault(tensor, self._local_names[tensor])
+
+    def target(self, tensor: Tensor) -> str:
+        """The parameter that writes the tensor."""
+        return self.writes.setdefault(tensor, self._local_names[tensor])
+
+    def symbol(self, symbol: Symbol) -> str:
+        """The parameter that holds a size."""
+        return self.symbols.setdefault(symbol, symbol.name)
+
+    def size(self, name: str, size: Index) -> str:
+        """A size as C++: a literal when fixed, a dim's own name, else a parameter called `name`."""
+        if size.constant is not None:
+            return str(size.constant)
+        if len(size.terms) == 1 and size.terms[0][1] == 1 and len(size.terms[0][0]) == 1:
+            atom = size.terms[0][0][0]
+            if isinstance(atom, Symbol):
+                return self.symbol(atom)
+        if size.digest not in self.sizes:
+            self.sizes[size.digest] = (self.names.take(name), size)
+        return self.sizes[size.digest][0]
+
+    def use(self, name: str, dtype: DType | None = None) -> str:
+        """Note that the kernel calls a helper; its name."""
+        self.helpers.add(HelperUse(name, COMPUTE_TYPE[dtype] if dtype else ""))
+        return name
+
+    def parameters(self) -> list[KernelParameterText]:
+        """In the order: tensors read, tensors written, sizes."""
+        found = []
+        for tensor, name in self.reads.items():
+            if tensor not in self.writes:
+                declaration = f"const {tensor.dtype.cuda_type}* __restrict__ {name}"
+                found.append(KernelParameterText(declaration, shape_text(tensor), self.tensor_names[tensor]))
+        for tensor, name in self.writes.items():
+            declaration = f"{tensor.dtype.cuda_type}* __restrict__ {name}"
+            found.append(KernelParameterText(declaration, shape_text(tensor), self.tensor_names[tensor]))
+        for name, size in self.sizes.values():
+            expression = to_expression(size)
+            found.append(KernelParameterText(f"{self.index_type} {name}", str(expression), expression))
+        for symbol, name in sorted(self.symbols.items(), key=lambda entry: entry[1]):
+            expression = to_expression(as_index(symbol))
+            comment = "" if symbol.definition is None else str(expression)
+            found.append(KernelParameterText(f"{self.index_type} {name}", comment, expression))
+        return found
+
+
+def shape_text(tensor: Tensor) -> str:
+    """``(B, T, 4096)``; ``()`` for a scalar."""
+    return f"({', '.join(str(to_expression(size)) for size in tensor.shape)})"

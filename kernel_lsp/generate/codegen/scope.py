@@ -1,0 +1,354 @@
+"""Scalars and indices as C++ statements. Subexpressions that are used more than once, or that are too long to read,
+become named values."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from kernel_lsp.core.dtype import DType
+from kernel_lsp.generate.codegen.accumulator import Accumulator
+from kernel_lsp.generate.codegen.block import Block
+from kernel_lsp.generate.codegen.divisions import declare_divisions
+from kernel_lsp.generate.codegen.index_text import IndexWriter
+from kernel_lsp.generate.codegen.operators import (
+    ATOM,
+    COMPUTE_TYPE,
+    TERNARY,
+    Text,
+    format_operation,
+    helper_uses,
+    literal,
+    loaded,
+)
+from kernel_lsp.generate.index import Index, Variable, as_index, ravel
+from kernel_lsp.generate.scalar import (
+    Access,
+    Argument,
+    Constant,
+    IndexValue,
+    Loop,
+    Operation,
+    Scalar,
+    children,
+    indirect_scalars,
+    nodes,
+)
+from kernel_lsp.generate.tensor import Tensor
+
+MAX_EXPRESSION_CHARACTERS = 80
+"""An expression longer than this is named, so that lines stay readable."""
+MAX_UNNAMED_OPERAND = 30
+"""An operand longer than this gets a name when its line is too long."""
+MAX_INDEX_CHARACTERS = 56
+"""An index longer than this gets a name."""
+VALUE_NAMES = {
+    "exp": "e",
+    "mul": "product",
+    "add": "total",
+    "sub": "difference",
+    "div": "ratio",
+    "select": "chosen",
+    "rsqrt": "scale",
+    "sqrt": "root",
+    "sigmoid": "gate",
+    "logical_and": "inside",
+    "lt": "is_below",
+    "ge": "is_above",
+    "cast": "converted",
+}
+"""What an intermediate value is called where no variable of the user's stands for it."""
+LOOP_RESULT_NAMES = {"sum": "sum", "prod": "product", "max": "largest", "min": "smallest"}
+
+
+class Scope(Block):
+    """A block that knows how to write the values of scalars and indices into itself."""
+
+    def values(self, roots: Sequence[Scalar]) -> list[Text]:
+        """The scalars as expressions; what they share is declared first."""
+        emission = _Emission(self, roots)
+        return [emission.text(root) for root in roots]
+
+    def value(self, root: Scalar) -> Text:
+        """One scalar as an expression."""
+        return self.values([root])[0]
+
+    def hoist(self, roots: Sequence[Scalar], inner: Iterable[Variable]) -> None:
+        """Declare here whatever the scalars need that does not depend on the variables of an inner block."""
+        invariant = list(_invariant_parts(roots, frozenset(inner), self))
+        if invariant:
+            emission = _Emission(self, invariant)
+            for scalar in invariant:
+                emission.declare(scalar)
+        _declare_divisions(self, roots, IndexWriter(self, self.value))
+
+    def index(self, index: Index) -> Text:
+        """An index as an integer expression."""
+        return IndexWriter(self, self.value).text(index)
+
+    def offset(self, tensor: Tensor, index: Sequence[Index]) -> Text:
+        """The position of an element in its tensor's memory."""
+        return self.index(ravel(index, tensor.shape))
+
+
+# --- below: emission of one set of scalars
+
+
+class _Emission:
+    """Declares shared subexpressions of some roots in a scope, in the order they are needed."""
+
+    def __init__(self, scope: Scope, roots: Sequence[Scalar]) -> None:
+        self.scope, self.kernel = scope, scope.kernel
+        self._indices = IndexWriter(scope, self.text)
+        self._assumed: Scalar | None = None
+        self._pinned: frozenset[bytes] = frozenset()
+        self.counts = _use_counts(roots, scope)
+        _declare_divisions(scope, roots, self._indices)
+
+    def text(self, node: Scalar) -> Text:
+        """The expression for a node, declared first where that is due."""
+        known = self.scope.lookup(node.digest)
+        if known is not None:
+            return known
+        text = self._format(node)
+        if self._deserves_name(node, text):
+            return self._declare(node, text)
+        return text
+
+    def declare(self, node: Scalar) -> Text:
+        known = self.scope.lookup(node.digest)
+        return known if known is not None else self._declare(node, self._format(node))
+
+    def _declare(self, node: Scalar, text: Text) -> Text:
+        known = self.scope.lookup(node.digest)
+        if known is not None:  # a loop names its own result
+            return known
+        name = self.scope.declare(self._name_for(node), COMPUTE_TYPE[node.dtype], text.text)
+        self.scope.bind(node, name)
+        return Text(name, ATOM)
+
+    def _deserves_name(self, node: Scalar, text: Text) -> bool:
+        if isinstance(node, Constant | Argument) or node.digest in self._pinned:
+            return False
+        if isinstance(node, IndexValue):
+            return self.counts[node.digest] > 1 and len(text.text) > 12
+        return self.counts[node.digest] > 1 or len(text.text) > MAX_EXPRESSION_CHARACTERS
+
+    def _name_for(self, node: Scalar) -> str:
+        hint = self.kernel.hints.get(node.digest)
+        if hint is not None:
+            return f"{hint}_value" if self.kernel.is_parameter(hint) else hint
+        if isinstance(node, Access):
+            return f"{self.kernel.local_name(node.tensor)}_value"
+        if isinstance(node, Operation) and node.name == "cast" and isinstance(node.operands[0], Access):
+            return self._name_for(node.operands[0])
+        if isinstance(node, Loop):
+            return LOOP_RESULT_NAMES.get(node.kind, "value")
+        return VALUE_NAMES.get(node.name, f"{node.name}_value") if isinstance(node, Operation) else "value"
+
+    def _format(self, node: Scalar) -> Text:
+        match node:
+            case Constant(value=value):
+                return literal(value, node.dtype)
+            case IndexValue(index=index):
+                return self._indices.wide_text(index)
+            case Access():
+                return self._format_access(node)
+            case Loop():
+                return self._format_loop(node)
+            case Operation():
+                return self._format_operation(node)
+        raise KeyError(f"{type(node).__name__} {getattr(node, 'name', '')} has no text in {self.kernel.name}")
+
+    def _format_operation(self, node: Operation) -> Text:
+        types = [operand.dtype for operand in node.operands]
+        if node.name == "select":
+            merged = self._merged_select(node)
+            if merged is not None:
+                return merged
+        if node.name in ("lt", "le", "gt", "ge", "eq", "ne") and all(_is_plain_index(entry) for entry in node.operands):
+            operands = [self._plain_index(operand) for operand in node.operands]
+        else:
+            operands = [self.text(operand) for operand in node.operands]
+        operands = self._shortened(node, operands)
+        operand_type = types[0] if node.dtype == DType.BOOL else node.dtype
+        self.kernel.helpers.update(helper_uses(node.name, operand_type))
+        return format_operation(node.name, node.dtype, operands, types)
+
+    def _shortened(self, node: Operation, operands: list[Text]) -> list[Text]:
+        """The operands, the longest of them named where together they would make too long a line."""
+        operands = list(operands)
+        for position in sorted(range(len(operands)), key=lambda entry: -len(operands[entry].text)):
+            total = sum(len(operand.text) for operand in operands)
+            text, operand = operands[position], node.operands[position]
+            is_long = total > MAX_EXPRESSION_CHARACTERS and len(text.text) > MAX_UNNAMED_OPERAND
+            if is_long and _can_be_named(operand) and operand.digest not in self._pinned:
+                operands[position] = self._declare(operand, text)
+        return operands
+
+    def _plain_index(self, operand: Scalar) -> Text:
+        if isinstance(operand, IndexValue):
+            return self._indices.text(operand.index)
+        return self.text(operand)
+
+    def _merged_select(self, node: Operation) -> Text | None:
+        """``inside ? f(x[i]) : other`` for reads that are masked by the very condition: C++ makes them only where it
+        holds, as long as nothing on the way to them is declared before."""
+        condition, if_true, if_false = node.operands
+        guarded = _guarded_nodes(if_true, condition)
+        if not guarded or self._pinned or any(not self._is_used_once(entry) for entry in guarded):
+            return None
+        chosen = self.text(condition)
+        self._pinned = frozenset(entry.digest for entry in guarded)
+        self._assumed = condition
+        text = self.text(if_true)
+        self._pinned, self._assumed = frozenset(), None
+        return Text(
+            f"{chosen.within(TERNARY + 1)} ? {text.within(TERNARY + 1)} : {self.text(if_false).within(TERNARY)}",
+            TERNARY,
+        )
+
+    def _is_used_once(self, node: Scalar) -> bool:
+        return self.counts[node.digest] <= 1 and self.scope.lookup(node.digest) is None
+
+    def _format_access(self, node: Access) -> Text:
+        text = self._memory(node)
+        if node.mask is None or node.mask == self._assumed:
+            return text
+        zero = literal(0, node.dtype).text
+        return Text(f"{self.text(node.mask).within(TERNARY + 1)} ? {text.text} : {zero}", TERNARY)
+
+    def _memory(self, node: Access) -> Text:
+        pointer = self.kernel.pointer(node.tensor)
+        flat = ravel(node.index, node.tensor.shape)
+        offset = self._indices.text(flat)
+        if len(offset.text) > MAX_INDEX_CHARACTERS and not any(True for _ in indirect_scalars(flat)):
+            offset = Text(self.scope.declare(f"{pointer}_at", self.kernel.index_type, offset.text), ATOM)
+            self.scope.named[flat.digest] = offset
+        return loaded(f"{pointer}[{offset.text}]", node.dtype)
+
+    def _format_loop(self, node: Loop) -> Text:
+        outer = self.scope
+        outer.hoist(node.operands, node.loop_variables)
+        accumulator = Accumulator.start(outer, self._name_for(node), node.kind, node.operands[0].dtype, node.dtype)
+        opened = self._open_loops(node)
+        inner = opened[-1] if opened else outer
+        value = inner.value(node.operands[0])
+        if accumulator.returns_position:
+            accumulator.add_candidate(inner, value, _returned_position(node, inner))
+        else:
+            accumulator.add(inner, value)
+        for block in reversed(opened):
+            block.close()
+        outer.bind(node, accumulator.result)
+        return accumulator.result
+
+    def _open_loops(self, node: Loop) -> list[Scope]:
+        """One block inside another, for each variable that takes more than one value."""
+        opened: list[Scope] = []
+        for variable in node.loop_variables:
+            if variable.extent.constant == 1:
+                continue
+            block = opened[-1] if opened else self.scope
+            name = block.names.take(variable.name)
+            extent = block.index(variable.extent).text
+            opened.append(block.open(f"for (int {name} = 0; {name} < {extent}; ++{name})"))
+            opened[-1].define(variable, name)
+        return opened
+
+
+def _returned_position(node: Loop, scope: Scope) -> Text:
+    """What a loop that looks for a position returns for one value: what it says, else the flat position."""
+    if len(node.operands) > 1:
+        return scope.value(node.operands[1])
+    return scope.index(ravel([as_index(v) for v in node.loop_variables], [v.extent for v in node.loop_variables]))
+
+
+def _declare_divisions(scope: Scope, roots: Sequence[Scalar], writer: IndexWriter) -> None:
+    """Those in the indices of whatever below the roots has no name yet."""
+    unnamed = [node for node in nodes(*roots) if scope.lookup(node.digest) is None or node in roots]
+    declare_divisions((index for node in unnamed for index in _indices_of(node)), writer)
+
+
+def _use_counts(roots: Sequence[Scalar], scope: Scope) -> Counter[bytes]:
+    """How often each node is an operand below the roots; what has a name already is not looked into."""
+    counts: Counter[bytes] = Counter()
+    pending = list(roots)
+    for root in roots:
+        counts[root.digest] += 1
+    seen: set[bytes] = set()
+    while pending:
+        node = pending.pop()
+        if node.digest in seen or scope.lookup(node.digest) is not None:
+            continue
+        seen.add(node.digest)
+        if isinstance(node, Loop):
+            continue  # its body is a block of its own
+        for child in children(node):
+            counts[child.digest] += 1
+            pending.append(child)
+    return counts
+
+
+def _guarded_nodes(root: Scalar, condition: Scalar) -> list[Scalar]:
+    """The nodes that lead from `root` to reads under just this mask; none when one of them is a loop or an index."""
+    found: dict[bytes, bool] = {}
+    guarded: list[Scalar] = []
+
+    def leads(node: Scalar) -> bool:
+        if node.digest not in found:
+            below = [leads(child) for child in children(node)]
+            found[node.digest] = any(below) or (isinstance(node, Access) and node.mask == condition)
+            if found[node.digest]:
+                guarded.append(node)
+        return found[node.digest]
+
+    leads(root)
+    return [] if any(isinstance(node, Loop) for node in guarded) else guarded
+
+
+def _invariant_parts(roots: Sequence[Scalar], varying: frozenset[Variable], scope: Scope) -> Iterable[Scalar]:
+    """The largest subexpressions worth naming that do not depend on `varying`."""
+    seen: set[bytes] = set()
+    pending = list(reversed(roots))
+    while pending:
+        node = pending.pop()
+        if node.digest in seen or scope.lookup(node.digest) is not None:
+            continue
+        seen.add(node.digest)
+        if node.variables.isdisjoint(varying):
+            if _is_worth_hoisting(node) and scope.knows(node.variables) and _has_all_values(node, scope):
+                yield node
+                continue
+            if isinstance(node, Constant | IndexValue | Argument):
+                continue
+        pending.extend(reversed(children(node)))
+
+
+def _has_all_values(node: Scalar, scope: Scope) -> bool:
+    """Whether every reduction result below the node is known."""
+    return all(
+        scope.lookup(entry.digest) is not None or entry.tensor in scope.kernel.tensor_names
+        for entry in nodes(node)
+        if isinstance(entry, Access)
+    ) and all(scope.lookup(entry.digest) is not None for entry in nodes(node) if isinstance(entry, Argument))
+
+
+def _is_worth_hoisting(node: Scalar) -> bool:
+    if isinstance(node, Operation) and node.name == "cast":
+        return _is_worth_hoisting(node.operands[0])
+    return isinstance(node, Access | Operation | Loop)
+
+
+def _can_be_named(scalar: Scalar) -> bool:
+    return isinstance(scalar, Access | Operation | Loop)
+
+
+def _is_plain_index(scalar: Scalar) -> bool:
+    return isinstance(scalar, IndexValue) or (isinstance(scalar, Constant) and scalar.dtype == DType.I64)
+
+
+def _indices_of(node: Scalar) -> list[Index]:
+    if isinstance(node, Access):
+        return [ravel(node.index, node.tensor.shape)]
+    return [node.index] if isinstance(node, IndexValue) else []
