@@ -10,13 +10,13 @@ Divisors are sizes of dims that a kernel loops over: where one is 0 the loop doe
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache, reduce
 from math import gcd
 from typing import Any
 
-from kernel_lsp.core.expression import Binary, Call, Constant, Expression, ExpressionError, Name, Unary, binary, call
+from kernel_lsp.core.expression import Expression
 
 DIGEST_BYTES = 16
 CACHED_RESULTS = 1 << 15
@@ -193,7 +193,8 @@ class Index(Digested):
         return _remainder(self, as_index(other))
 
     def __repr__(self) -> str:
-        return str(to_expression(self)) if not self.variables else f"<index over {len(self.variables)} variables>"
+        names = [[getattr(atom, "name", type(atom).__name__) for atom in monomial] for monomial, _ in self.terms]
+        return " + ".join("*".join([str(term[1]), *own]) for term, own in zip(self.terms, names, strict=True)) or "0"
 
 
 def as_index(value: Index | Atom | int) -> Index:
@@ -216,67 +217,22 @@ def product(factors: Iterable[Index]) -> Index:
     return reduce(lambda left, right: left * right, factors, ONE)
 
 
-def ravel(index: Sequence[Index], shape: Sequence[Index]) -> Index:
-    """The position in a row-major array of `shape`."""
-    flat = ZERO
-    for position, size in zip(index, shape, strict=True):
-        flat = flat * size + position
-    return flat
-
-
-def unravel(flat: Index, shape: Sequence[Index]) -> tuple[Index, ...]:
-    """The index of a row-major array of `shape` at a position within it."""
-    index: list[Index] = []
-    for axis in range(len(shape) - 1, -1, -1):
-        is_leading = all(size.constant == 1 for size in shape[:axis])
-        index.append(flat if is_leading and shape[axis].constant != 1 else flat % shape[axis])
-        flat = ZERO if is_leading else flat // shape[axis]
-    return tuple(reversed(index))
-
-
-def unravel_safe(flat: Index, shape: Sequence[Index]) -> tuple[Index, ...]:
-    """`unravel`, with 0 for every dim of size 1."""
-    kept = [size for size in shape if size.constant != 1]
-    positions = iter(unravel(flat, kept))
-    return tuple(ZERO if size.constant == 1 else next(positions) for size in shape)
-
-
-def unravel_like(flat: Index, seed_shape: Sequence[Index], shape: Sequence[Index]) -> tuple[Index, ...]:
-    """The index at flat position of `shape`, through `seed_shape` where the two differ."""
-    if tuple(seed_shape) == tuple(shape):
-        return unravel_safe(flat, shape)
-    return reshape(unravel_safe(flat, seed_shape), seed_shape, shape)
-
-
-def reshape(index: Sequence[Index], shape: Sequence[Index], source: Sequence[Index]) -> tuple[Index, ...]:
-    """Where element `index` of an array of `shape` lies in its row-major reshape `source`.
-
-    Runs of dims with equal products are matched first, so that untouched dims keep their index.
-    """
-    taken = [(position, size) for position, size in zip(index, shape, strict=True) if size.constant != 1]
-    kept = [(axis, size) for axis, size in enumerate(source) if size.constant != 1]
-    result = [ZERO] * len(source)
-    while taken or kept:
-        n_taken, n_kept = _matching_run([size for _, size in taken], [size for _, size in kept])
-        run, sizes = taken[:n_taken], [size for _, size in kept[:n_kept]]
-        flat = ravel([position for position, _ in run], [size for _, size in run])
-        for (axis, _), position in zip(kept[:n_kept], unravel(flat, sizes), strict=True):
-            result[axis] = position
-        taken, kept = taken[n_taken:], kept[n_kept:]
-    return tuple(result)
+def replace_atoms(index: Index, replacement: Callable[[Atom], Index]) -> Index:
+    """The index with every atom replaced, simplified on the way."""
+    total = ZERO
+    for monomial, factor in index.terms:
+        term = as_index(factor)
+        for atom in monomial:
+            term = term * replacement(atom)
+        total = total + term
+    return total
 
 
 def substitute(index: Index, replacements: Mapping[Variable, Index]) -> Index:
     """The index with variables replaced, simplified on the way."""
     if index.variables.isdisjoint(replacements):
         return index
-    total = ZERO
-    for monomial, factor in index.terms:
-        term = as_index(factor)
-        for atom in monomial:
-            term = term * _substitute_atom(atom, replacements)
-        total = total + term
-    return total
+    return replace_atoms(index, lambda atom: _substitute_atom(atom, replacements))
 
 
 @lru_cache(maxsize=CACHED_RESULTS)
@@ -322,128 +278,17 @@ def divide_exactly(index: Index, divisor: Index) -> Index | None:
 
 def expanded(index: Index) -> Index:
     """The index over the task's own dims, without derived symbols. Equal sizes have equal expansions."""
-    if not any(isinstance(atom, Symbol) and atom.exact is not None for monomial, _ in index.terms for atom in monomial):
+    if not any(_exact(atom) is not None for monomial, _ in index.terms for atom in monomial):
         return index
-    total = ZERO
-    for monomial, factor in index.terms:
-        term = as_index(factor)
-        for atom in monomial:
-            exact = atom.exact if isinstance(atom, Symbol) else None
-            term = term * (as_index(atom) if exact is None else exact)
-        total = total + term
-    return total
-
-
-def symbols_of(index: Index) -> frozenset[Symbol]:
-    """Every size that the index mentions, in quotients and remainders too."""
-    found: set[Symbol] = set()
-    for monomial, _ in index.terms:
-        for atom in monomial:
-            if isinstance(atom, Symbol):
-                found.add(atom)
-            elif isinstance(atom, Quotient | Remainder):
-                found |= symbols_of(atom.dividend) | symbols_of(atom.divisor)
-    return frozenset(found)
-
-
-def to_expression(index: Index) -> Expression:
-    """The index as an expression of a launch plan. It mentions sizes alone; derived ones are written out."""
-    total: Expression = Constant(0)
-    for monomial, factor in index.terms:
-        term: Expression = Constant(1)
-        for atom in monomial:
-            term = term * _atom_expression(atom)
-        total = total + term * factor
-    return total
-
-
-class Sizes:
-    """The sizes of one task. A size that is no product of dims and constants becomes a derived symbol, e.g.
-    ``H_minus_2``, so that strides stay products; `expanded` undoes that."""
-
-    def __init__(self, minimums: Mapping[str, int]) -> None:
-        self._minimums = minimums
-        self._derived: dict[bytes, Symbol] = {}
-
-    def size(self, expression: Expression) -> Index:
-        """The size that an expression over dims spells."""
-        match expression:
-            case Constant(value):
-                return as_index(int(value))
-            case Name(id):
-                return as_index(Symbol(id, self._minimums.get(id, 0)))
-            case Binary("*", left, right):
-                return self.size(left) * self.size(right)
-        exact = self.exact(expression)
-        if len(exact.terms) <= 1 and all(isinstance(atom, Symbol) for term in exact.terms for atom in term[0]):
-            return exact
-        return as_index(self.derived(exact, expression))
-
-    def exact(self, expression: Expression) -> Index:
-        """The polynomial of an expression, without derived symbols. Raises ExpressionError for what is no size."""
-        match expression:
-            case Constant(value):
-                return as_index(int(value))
-            case Name(id):
-                return as_index(Symbol(id, self._minimums.get(id, 0)))
-            case Unary("-", operand):
-                return ZERO - self.exact(operand)
-            case Binary("+" | "-" | "*" | "//" | "%" as operator, left, right):
-                return _ARITHMETIC[operator](self.exact(left), self.exact(right))
-            case Call("ceil_div", (left, right)):
-                return ZERO - (ZERO - self.exact(left)) // self.exact(right)
-            case Call():
-                return as_index(self.derived(as_index(Symbol(str(expression))), expression))
-        raise ExpressionError(f"'{expression}' is not a size")
-
-    def derived(self, exact: Index, expression: Expression, name: str | None = None) -> Symbol:
-        """The symbol that stands for a size, one per value."""
-        if exact.digest not in self._derived:
-            minimum = 0 if is_nonnegative(exact) else -(1 << 62)
-            chosen = name or _derived_name(str(expression), len(self._derived))
-            self._derived[exact.digest] = Symbol(self._unused(chosen), max(minimum, 0), expression, exact)
-        return self._derived[exact.digest]
-
-    def copy(self) -> Sizes:
-        """One that may derive more sizes without this one knowing."""
-        other = Sizes(self._minimums)
-        other._derived = dict(self._derived)
-        return other
-
-    def same(self, left: Index, right: Index) -> bool:
-        """Whether two sizes are provably equal."""
-        return left == right or expanded(left) == expanded(right)
-
-    def _unused(self, name: str) -> str:
-        taken = {symbol.name for symbol in self._derived.values()} | set(self._minimums)
-        while name in taken:
-            name += "_"
-        return name
-
-
-def atom_index(atom: Atom) -> Index:
-    """The polynomial that is one atom."""
-    return as_index(atom)
+    return replace_atoms(index, lambda atom: _exact(atom) or as_index(atom))
 
 
 # --- below: canonical order, bounds, and the rules of division
 
-_ARITHMETIC = {
-    "+": lambda left, right: left + right,
-    "-": lambda left, right: left - right,
-    "*": lambda left, right: left * right,
-    "//": lambda left, right: left // right,
-    "%": lambda left, right: left % right,
-}
-_DERIVED_WORDS = {" // ": "_div_", " + ": "_plus_", " - ": "_minus_", " * ": "", "(": "", ")": "", " ": ""}
-MAX_DERIVED_NAME = 24
 
-
-def _derived_name(text: str, n_derived: int) -> str:
-    for symbol, word in _DERIVED_WORDS.items():
-        text = text.replace(symbol, word)
-    text = f"n_{text}" if text[:1].isdigit() else text
-    return text if text.isidentifier() and len(text) <= MAX_DERIVED_NAME else f"size_{n_derived}"
+def _exact(atom: Atom) -> Index | None:
+    """What a derived size is over the task's own dims."""
+    return atom.exact if isinstance(atom, Symbol) else None
 
 
 def _sorted(monomial: Monomial) -> Monomial:
@@ -455,15 +300,6 @@ def _sum(left: Index, right: Index, sign: int) -> Index:
     for monomial, factor in right.terms:
         terms[monomial] = terms.get(monomial, 0) + sign * factor
     return Index(terms)
-
-
-def _matching_run(left: list[Index], right: list[Index]) -> tuple[int, int]:
-    """The shortest prefixes with equal products; everything when no shorter ones have."""
-    for n_left in range(1, len(left) + 1):
-        for n_right in range(1, len(right) + 1):
-            if product(left[:n_left]) == product(right[:n_right]):
-                return n_left, n_right
-    return len(left), len(right)
 
 
 def _substitute_atom(atom: Atom, replacements: Mapping[Variable, Index]) -> Index:
@@ -687,19 +523,3 @@ def _above_minimum(index: Index) -> Index:
             term = term * (above + atom.minimum if isinstance(atom, Symbol) else above)
         total = _sum(total, term, 1)
     return total
-
-
-def _atom_expression(atom: Atom) -> Expression:
-    match atom:
-        case Symbol():
-            return Name(atom.name) if atom.definition is None else atom.definition
-        case Quotient():
-            return binary("//", to_expression(atom.dividend), to_expression(atom.divisor))
-        case Remainder():
-            return binary("%", to_expression(atom.dividend), to_expression(atom.divisor))
-    raise ExpressionError(f"{type(atom).__name__} has no value outside a kernel")
-
-
-def ceil_div(left: Expression, right: Expression | int) -> Expression:
-    """``ceil_div(left, right)``, folded when both are constants."""
-    return call("ceil_div", left, right if isinstance(right, Expression) else Constant(right))

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kernel_lsp.generate.index import Index, as_index, product, ravel, reshape
+from kernel_lsp.generate.index import Index, as_index, product
 from kernel_lsp.generate.lowering.builder import positions
+from kernel_lsp.generate.row_major import ravel, reshape
 from kernel_lsp.generate.scalar import Access, Scalar, cast
 from kernel_lsp.generate.tensor import LibraryCall, LibraryResult, Pointwise, Reduction, Tensor
 

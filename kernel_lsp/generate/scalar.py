@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.generate.index import (
+    Atom,
     Digested,
     Index,
     Indirect,
@@ -21,6 +22,7 @@ from kernel_lsp.generate.index import (
     digest_of,
     is_below,
     is_nonnegative,
+    replace_atoms,
     substitute,
 )
 
@@ -290,20 +292,17 @@ class _Rewriter:
         """The index with the scalars it reads rewritten."""
         if not any(True for _ in indirect_scalars(index)):
             return index
-        total = as_index(0)
-        for monomial, factor in index.terms:
-            term = as_index(factor)
-            for atom in monomial:
-                if isinstance(atom, Indirect):
-                    term = term * as_position(self.visit(atom.scalar))
-                elif isinstance(atom, Quotient):
-                    term = term * (self.index(atom.dividend) // self.index(atom.divisor))
-                elif isinstance(atom, Remainder):
-                    term = term * (self.index(atom.dividend) % self.index(atom.divisor))
-                else:
-                    term = term * as_index(atom)
-            total = total + term
-        return total
+        return replace_atoms(index, self._atom)
+
+    def _atom(self, atom: Atom) -> Index:
+        match atom:
+            case Indirect():
+                return as_position(self.visit(atom.scalar))
+            case Quotient():
+                return self.index(atom.dividend) // self.index(atom.divisor)
+            case Remainder():
+                return self.index(atom.dividend) % self.index(atom.divisor)
+        return as_index(atom)
 
     def _rebuild(self, node: Scalar) -> Scalar:
         if isinstance(node, Access):

@@ -11,12 +11,14 @@ from kernel_lsp.core.expression import call
 from kernel_lsp.generate.fusion.reads import live_tensors
 from kernel_lsp.generate.fusion.rows import pattern_of
 from kernel_lsp.generate.identity import identity_of
-from kernel_lsp.generate.index import Index, Sizes, Variable, as_index, product, to_expression, unravel_safe
+from kernel_lsp.generate.index import Index, Variable, as_index, product
 from kernel_lsp.generate.knobs import Choices
 from kernel_lsp.generate.library import library_plan, n_products
 from kernel_lsp.generate.lowering.table import LoweredGraph
 from kernel_lsp.generate.names import NamePool
+from kernel_lsp.generate.row_major import unravel_safe
 from kernel_lsp.generate.scalar import Access, Loop, compare, index_value, masked, select
+from kernel_lsp.generate.sizes import Sizes, to_expression
 from kernel_lsp.generate.tensor import Definition, Pointwise, Reduction, Tensor
 
 MIN_SPLIT_COLUMNS = 8192

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from kernel_lsp.generate.codegen.block import Block
 from kernel_lsp.generate.codegen.index_text import IndexWriter
 from kernel_lsp.generate.codegen.operators import ATOM, Text
-from kernel_lsp.generate.index import Index, Indirect, Quotient, Remainder, atom_index
+from kernel_lsp.generate.index import Index, Indirect, Quotient, Remainder, as_index
 
 Division = Quotient | Remainder
 
@@ -20,7 +20,7 @@ def declare_divisions(indices: Iterable[Index], writer: IndexWriter) -> None:
         _count(index, counted)
     _declare_dividends(counted, writer)
     for atom in sorted(counted, key=_nesting):
-        is_named = atom_index(atom).digest in writer.block.kernel.coordinates
+        is_named = as_index(atom).digest in writer.block.kernel.coordinates
         if (is_named or counted[atom] > 1) and _can_declare(atom, writer.block):
             _declare(atom, writer)
 
@@ -53,7 +53,7 @@ def _declare_dividends(counted: Counter[Division], writer: IndexWriter) -> None:
 
 
 def _can_declare(atom: Division, block: Block) -> bool:
-    return not _reads_memory(atom) and block.lookup(atom_index(atom).digest) is None and block.knows(atom.variables)
+    return not _reads_memory(atom) and block.lookup(as_index(atom).digest) is None and block.knows(atom.variables)
 
 
 def _reads_memory(atom: Division) -> bool:
@@ -73,7 +73,7 @@ def _nesting(atom: Division) -> tuple[int, bytes]:
 
 
 def _declare(atom: Division, writer: IndexWriter) -> None:
-    index = atom_index(atom)
+    index = as_index(atom)
     block = writer.block
     text = writer.division_text(atom)
     name = block.kernel.coordinates.get(index.digest) or _division_name(atom)

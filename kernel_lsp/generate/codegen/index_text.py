@@ -17,7 +17,7 @@ from kernel_lsp.generate.index import (
     Remainder,
     Symbol,
     Variable,
-    atom_index,
+    as_index,
     is_nonnegative,
 )
 from kernel_lsp.generate.scalar import Scalar
@@ -106,7 +106,7 @@ class IndexWriter:
         return Text(f"(long long){text.text}", text.precedence) if term[0] else text
 
     def _atom(self, atom: Atom) -> Text:
-        known = self.block.lookup(atom_index(atom).digest)
+        known = self.block.lookup(as_index(atom).digest)
         if known is not None:
             return known
         match atom:

@@ -6,10 +6,11 @@ import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kernel_lsp.core.expression import Constant, Expression, Name
+from kernel_lsp.core.expression import Binary, Constant, Expression, Name, binary
 from kernel_lsp.generate.codegen.helpers import HelperUse
 from kernel_lsp.generate.codegen.kernel_writer import KernelParameterText, KernelWriter
-from kernel_lsp.generate.index import Index, ceil_div, to_expression
+from kernel_lsp.generate.index import Index, divides
+from kernel_lsp.generate.sizes import ceil_div, to_expression
 
 COMMENT_COLUMNS = 110
 ONE = Constant(1)
@@ -62,9 +63,6 @@ def blocks_of(n_items: Index, per_block: int) -> Expression:
 
 def divisible(size: Index, divisor: int) -> tuple[Expression, ...]:
     """The `where:` line ``size % divisor == 0``, or nothing when the size shows it."""
-    from kernel_lsp.core.expression import Binary, binary
-    from kernel_lsp.generate.index import divides
-
     if divides(divisor, size):
         return ()
     return (Binary("==", binary("%", to_expression(size), Constant(divisor)), Constant(0)),)

@@ -10,8 +10,9 @@ from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.expression import Expression
 from kernel_lsp.generate.codegen.helpers import HelperUse
 from kernel_lsp.generate.codegen.operators import COMPUTE_TYPE
-from kernel_lsp.generate.index import Index, Symbol, as_index, to_expression
+from kernel_lsp.generate.index import Index, Symbol, as_index
 from kernel_lsp.generate.names import NamePool
+from kernel_lsp.generate.sizes import to_expression
 from kernel_lsp.generate.tensor import Tensor
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kernel_lsp.core.dtype import DType
-from kernel_lsp.core.expression import Expression
+from kernel_lsp.core.expression import Binary, Constant, Expression
 from kernel_lsp.generate.codegen.coordinates import name_coordinates
 from kernel_lsp.generate.codegen.elementwise import write_stores
 from kernel_lsp.generate.codegen.kernel import RenderedKernel, blocks_of, rendered
@@ -17,8 +17,10 @@ from kernel_lsp.generate.codegen.kernel_writer import KernelWriter
 from kernel_lsp.generate.codegen.operators import COMPUTE_TYPE, Text
 from kernel_lsp.generate.codegen.scope import Scope
 from kernel_lsp.generate.fusion.groups import ContractionGroup
-from kernel_lsp.generate.index import ONE, Index, Variable, as_index, coefficient, ravel, to_expression
+from kernel_lsp.generate.index import ONE, Index, Variable, as_index, coefficient
+from kernel_lsp.generate.row_major import ravel
 from kernel_lsp.generate.scalar import Access, Scalar, accesses
+from kernel_lsp.generate.sizes import to_expression
 
 LOCAL_NAMES = (
     *("m0", "n0", "k0", "left_tile", "right_tile", "sums", "left", "right", "e", "m", "n", "k", "i", "j", "row", "col"),
@@ -211,8 +213,6 @@ def _innermost(flat: Index) -> Variable | None:
 
 
 def _grid_condition(size: Index) -> list[Expression]:
-    from kernel_lsp.core.expression import Binary, Constant
-
     if size.constant is not None:
         return []
     return [Binary("<=", to_expression(size), Constant(MAX_GRID_Z))]

@@ -18,9 +18,9 @@ from kernel_lsp.generate.index import (
     coefficient,
     divide_exactly,
     divides,
-    ravel,
     substitute,
 )
+from kernel_lsp.generate.row_major import ravel
 from kernel_lsp.generate.scalar import Access, Scalar, accesses
 
 MAX_PACK_BYTES = 16

@@ -18,7 +18,8 @@ from kernel_lsp.generate.codegen.operators import Text, loaded, stored
 from kernel_lsp.generate.codegen.packs import Packing, find_packed
 from kernel_lsp.generate.codegen.scope import Scope
 from kernel_lsp.generate.fusion.groups import RowGroup, RowReduction, Store, row_index
-from kernel_lsp.generate.index import Index, Variable, as_index, divide_exactly, ravel
+from kernel_lsp.generate.index import Index, Variable, as_index, divide_exactly
+from kernel_lsp.generate.row_major import ravel
 from kernel_lsp.generate.scalar import Access, Scalar, accesses
 
 WARP = 32

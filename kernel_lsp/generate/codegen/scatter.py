@@ -9,7 +9,8 @@ from kernel_lsp.generate.codegen.kernel_writer import KernelWriter
 from kernel_lsp.generate.codegen.operators import stored
 from kernel_lsp.generate.codegen.scope import Scope
 from kernel_lsp.generate.fusion.groups import ScatterGroup
-from kernel_lsp.generate.index import as_index, ravel
+from kernel_lsp.generate.index import as_index
+from kernel_lsp.generate.row_major import ravel
 
 LOCAL_NAMES = ("i",)
 

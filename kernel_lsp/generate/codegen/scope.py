@@ -21,7 +21,8 @@ from kernel_lsp.generate.codegen.operators import (
     literal,
     loaded,
 )
-from kernel_lsp.generate.index import Index, Variable, as_index, ravel
+from kernel_lsp.generate.index import Index, Variable, as_index
+from kernel_lsp.generate.row_major import ravel
 from kernel_lsp.generate.scalar import (
     Access,
     Argument,

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from kernel_lsp.generate.fusion.reads import scalars_of
-from kernel_lsp.generate.index import Index, Variable, reshape, unravel_safe
+from kernel_lsp.generate.index import Index, Variable
+from kernel_lsp.generate.row_major import reshape, unravel_safe
 from kernel_lsp.generate.scalar import IndexValue, Scalar
 from kernel_lsp.generate.tensor import LibraryCall, LibraryResult, Tensor
 

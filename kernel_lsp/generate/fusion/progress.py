@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from kernel_lsp.generate.fusion.graph import DefinitionGraph
-from kernel_lsp.generate.index import Index, Sizes, Variable
+from kernel_lsp.generate.index import Index, Variable
 from kernel_lsp.generate.scalar import Access, Constant, IndexValue, Scalar, masked, rewrite
+from kernel_lsp.generate.sizes import Sizes
 from kernel_lsp.generate.tensor import Buffer, Pointwise, Tensor
 
 

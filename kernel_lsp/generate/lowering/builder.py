@@ -11,10 +11,11 @@ from kernel_lsp.core.expression import Binary, Expression, ExpressionError, pars
 from kernel_lsp.core.expression import Constant as ExpressionConstant
 from kernel_lsp.core.task import GraphNode, TensorType
 from kernel_lsp.errors import TargetError
-from kernel_lsp.generate.index import ONE, ZERO, Index, Sizes, Variable, as_index
-from kernel_lsp.generate.index import reshape as reshape_index
+from kernel_lsp.generate.index import ONE, ZERO, Index, Variable, as_index
 from kernel_lsp.generate.names import identifier
+from kernel_lsp.generate.row_major import reshape as reshape_index
 from kernel_lsp.generate.scalar import Access, Constant, Scalar, cast, index_value, operation
+from kernel_lsp.generate.sizes import Sizes
 from kernel_lsp.generate.tensor import Buffer, Contraction, Definition, LibraryCall, Pointwise, Reduction, Tensor
 
 Body = Callable[[tuple[Index, ...]], Scalar]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kernel_lsp.core.dtype import DType
-from kernel_lsp.generate.index import Index
+from kernel_lsp.generate.index import ZERO, Index, as_index
 from kernel_lsp.generate.lowering.builder import Builder, Call, Shape, accumulation_dtype, read
 from kernel_lsp.generate.lowering.pointwise import number, op
 from kernel_lsp.generate.lowering.reduction import count_of, element_count, variance_over, without
@@ -112,8 +112,6 @@ def _group_norm(call: Call) -> tuple[Tensor, ...]:
 
 
 def _grouped_shape(call: Call, source: Tensor, n_groups: int) -> Shape:
-    from kernel_lsp.generate.index import as_index
-
     channels = source.shape[1].constant
     if channels is None:
         call.fail("its number of channels must be fixed")
@@ -252,8 +250,6 @@ def _layer_norm_backward(call: Call) -> tuple[Tensor | None, ...]:
 
 
 def _padded(index: Sequence[Index], axes: Sequence[int]) -> list[Index]:
-    from kernel_lsp.generate.index import ZERO
-
     return [ZERO if axis in axes else position for axis, position in enumerate(index)]
 
 

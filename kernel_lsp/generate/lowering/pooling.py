@@ -9,21 +9,12 @@ from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.expression import Constant as ExpressionConstant
 from kernel_lsp.core.expression import binary
 from kernel_lsp.generate.identity import identity_of
-from kernel_lsp.generate.index import (
-    Index,
-    Variable,
-    as_index,
-    divide_exactly,
-    expanded,
-    product,
-    ravel,
-    to_expression,
-)
-from kernel_lsp.generate.index import ceil_div as expression_ceil_div
+from kernel_lsp.generate.index import Index, Variable, as_index, divide_exactly, expanded, product
 from kernel_lsp.generate.lowering.builder import Call, Shape, accumulation_dtype, positions
 from kernel_lsp.generate.lowering.contraction import converted
 from kernel_lsp.generate.lowering.pointwise import number, op
 from kernel_lsp.generate.lowering.table import lowers
+from kernel_lsp.generate.row_major import ravel
 from kernel_lsp.generate.scalar import (
     Access,
     Constant,
@@ -39,6 +30,8 @@ from kernel_lsp.generate.scalar import (
     integer,
     select,
 )
+from kernel_lsp.generate.sizes import ceil_div as expression_ceil_div
+from kernel_lsp.generate.sizes import to_expression
 from kernel_lsp.generate.tensor import Tensor
 
 

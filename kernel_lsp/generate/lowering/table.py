@@ -8,10 +8,10 @@ from functools import lru_cache
 
 from kernel_lsp.core.expression import parse
 from kernel_lsp.core.task import Graph, GraphNode, TensorType
-from kernel_lsp.generate.index import Sizes
 from kernel_lsp.generate.lowering.builder import Builder, Call, Rule, Shape
 from kernel_lsp.generate.names import identifier
 from kernel_lsp.generate.scalar import Access
+from kernel_lsp.generate.sizes import Sizes
 from kernel_lsp.generate.tensor import Buffer, Tensor
 
 RULES: dict[str, Rule] = {}
