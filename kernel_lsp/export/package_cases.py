@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from kernel_lsp.core.expression import ExpressionError, Name, Number, evaluate_int, free_names
+from kernel_lsp.core.expression import ExpressionError, Name, Number, free_names
+from kernel_lsp.core.expression_value import evaluate_int
 from kernel_lsp.core.plan import Operation, ScalarParameter, TensorParameter
 from kernel_lsp.core.task import Task, TaskScalar
 from kernel_lsp.evaluate.cases import ALIGNMENTS, PATTERNS

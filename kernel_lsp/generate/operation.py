@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from kernel_lsp.core.expression import Binary, Constant, Expression, Name, evaluate_int
+from kernel_lsp.core.expression import Binary, Constant, Expression, Name
+from kernel_lsp.core.expression_value import evaluate_int
 from kernel_lsp.core.plan import (
     Condition,
     Launch,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from kernel_lsp.core.expression import Binary, Call, Constant, Expression, ExpressionError, Name, Unary, binary, call
+from kernel_lsp.core.expression import Binary, Call, Constant, Expression, ExpressionError, Name, Unary
+from kernel_lsp.core.expression_rules import binary, call
 from kernel_lsp.generate.index import ZERO, Atom, Index, Quotient, Remainder, Symbol, as_index, expanded, is_nonnegative
 
 
@@ -78,8 +79,8 @@ def to_expression(index: Index) -> Expression:
     for monomial, factor in index.terms:
         term: Expression = Constant(1)
         for atom in monomial:
-            term = term * _atom_expression(atom)
-        total = total + term * factor
+            term = binary("*", term, _atom_expression(atom))
+        total = binary("+", total, binary("*", term, Constant(factor)))
     return total
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.expression import Constant as ConstantExpression
-from kernel_lsp.core.expression import call
+from kernel_lsp.core.expression_rules import call
 from kernel_lsp.generate.fusion.reads import live_tensors
 from kernel_lsp.generate.fusion.rows import pattern_of
 from kernel_lsp.generate.identity import identity_of

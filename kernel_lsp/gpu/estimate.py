@@ -13,7 +13,8 @@ from typing import Any
 
 from kernel_lsp.core.counters import LaunchCounters
 from kernel_lsp.core.dtype import DType
-from kernel_lsp.core.expression import evaluate_int, parse
+from kernel_lsp.core.expression_parser import parse
+from kernel_lsp.core.expression_value import evaluate_int
 from kernel_lsp.core.measurement import Bound, Estimate
 from kernel_lsp.core.plan import BoundFill, BoundLaunch, BoundLibraryStep, BoundOperation, BoundTensor, TensorArgument
 from kernel_lsp.core.task import Graph

@@ -6,18 +6,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from kernel_lsp.core.expression import (
-    Call,
-    Constant,
-    Expression,
-    ExpressionError,
-    Name,
-    Number,
-    evaluate,
-    evaluate_int,
-    free_names,
-    parts,
-)
+from kernel_lsp.core.expression import Call, Constant, Expression, ExpressionError, Name, Number, free_names, parts
+from kernel_lsp.core.expression_value import evaluate, evaluate_int
 from kernel_lsp.core.plan import (
     BoundFill,
     BoundLaunch,

@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.expression import FUNCTIONS, Constant, Expression, ExpressionError, Name, free_names
-from kernel_lsp.core.expression import parse as parse_expression_text
+from kernel_lsp.core.expression_parser import parse as parse_expression_text
 from kernel_lsp.core.finding import Finding, Severity
 from kernel_lsp.core.plan import (
     PLAN_VERSION,

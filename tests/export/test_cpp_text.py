@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from kernel_lsp.core.expression import ExpressionError, Number, evaluate, parse
+from kernel_lsp.core.expression import ExpressionError, Number
+from kernel_lsp.core.expression_parser import parse
+from kernel_lsp.core.expression_value import evaluate
 from kernel_lsp.export.cpp_text import (
     CppNames,
     cpp_condition,

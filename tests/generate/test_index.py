@@ -7,7 +7,7 @@ import itertools
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kernel_lsp.core.expression import parse
+from kernel_lsp.core.expression_parser import parse
 from kernel_lsp.generate.index import (
     Index,
     Quotient,

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from kernel_lsp.core.expression import (
     MAX_MAGNITUDE,
-    MAX_OPERATORS,
     Binary,
     Call,
     Constant,
@@ -16,12 +15,11 @@ from kernel_lsp.core.expression import (
     ExpressionError,
     Name,
     Unary,
-    binary,
-    evaluate,
     free_names,
-    parse,
-    simplify,
 )
+from kernel_lsp.core.expression_parser import MAX_OPERATORS, parse
+from kernel_lsp.core.expression_rules import binary, simplify
+from kernel_lsp.core.expression_value import evaluate
 
 NAMES = ("a", "b", "c", "T")
 ARITHMETIC = ("+", "-", "*", "//", "%")

@@ -6,7 +6,8 @@ import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kernel_lsp.core.expression import Binary, Constant, Expression, Name, binary
+from kernel_lsp.core.expression import Binary, Constant, Expression, Name
+from kernel_lsp.core.expression_rules import binary
 from kernel_lsp.generate.codegen.helpers import HelperUse
 from kernel_lsp.generate.codegen.kernel_writer import KernelParameterText, KernelWriter
 from kernel_lsp.generate.index import Index, divides

@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from kernel_lsp.core.dtype import DType
-from kernel_lsp.core.expression import Binary, Expression, ExpressionError, parse
+from kernel_lsp.core.expression import Binary, Expression, ExpressionError
 from kernel_lsp.core.expression import Constant as ExpressionConstant
+from kernel_lsp.core.expression_parser import parse
 from kernel_lsp.core.task import GraphNode, TensorType
 from kernel_lsp.errors import TargetError
 from kernel_lsp.generate.index import ONE, ZERO, Index, Variable, as_index

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.expression import Constant as ExpressionConstant
-from kernel_lsp.core.expression import binary
+from kernel_lsp.core.expression_rules import binary
 from kernel_lsp.generate.identity import identity_of
 from kernel_lsp.generate.index import Index, Variable, as_index, divide_exactly, expanded, product
 from kernel_lsp.generate.lowering.builder import Call, Shape, accumulation_dtype, positions

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 
-from kernel_lsp.core.expression import parse
+from kernel_lsp.core.expression_parser import parse
 from kernel_lsp.core.task import Graph, GraphNode, TensorType
 from kernel_lsp.generate.lowering.builder import Builder, Call, Rule, Shape
 from kernel_lsp.generate.names import identifier

@@ -1,0 +1,84 @@
+"""What an expression is for given dims and scalars: 64-bit integers, doubles and bools, and nothing beyond them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from kernel_lsp.core.expression import (
+    MAX_MAGNITUDE,
+    Binary,
+    Call,
+    Constant,
+    Expression,
+    ExpressionError,
+    Name,
+    Number,
+    Unary,
+)
+
+
+def evaluate(expression: Expression, values: Mapping[str, Number]) -> Number:
+    """The value of the expression. Raises ExpressionError for an unbound name or division by zero."""
+    match expression:
+        case Constant(value):
+            return value
+        case Name(id):
+            if id not in values:
+                raise ExpressionError(f"'{id}' has no value here")
+            return values[id]
+        case Unary(operator, operand):
+            value = evaluate(operand, values)
+            return (not value) if operator == "not" else _bounded(-value)
+        case Binary("and", left, right):
+            return bool(evaluate(left, values)) and bool(evaluate(right, values))
+        case Binary("or", left, right):
+            return bool(evaluate(left, values)) or bool(evaluate(right, values))
+        case Binary(operator, left, right):
+            return _apply(operator, evaluate(left, values), evaluate(right, values))
+        case Call(function, arguments):
+            numbers = [evaluate(argument, values) for argument in arguments]
+            if function == "ceil_div":
+                return _bounded(-_apply("//", -numbers[0], numbers[1]))
+            return min(numbers) if function == "min" else max(numbers)
+    raise ExpressionError(f"cannot evaluate {expression!r}")
+
+
+def evaluate_int(expression: Expression, values: Mapping[str, Number]) -> int:
+    """The value of an integer expression. Raises ExpressionError when it is not an integer."""
+    value = evaluate(expression, values)
+    if isinstance(value, float):
+        raise ExpressionError(f"'{expression}' is {value}, and must be an integer")
+    return int(value)
+
+
+# --- below: one operator
+
+_OPERATIONS = {
+    "+": lambda a, b: a + b,
+    "-": lambda a, b: a - b,
+    "*": lambda a, b: a * b,
+    "/": lambda a, b: a / b,
+    "//": lambda a, b: a // b,
+    "%": lambda a, b: a % b,
+    "<": lambda a, b: a < b,
+    "<=": lambda a, b: a <= b,
+    ">": lambda a, b: a > b,
+    ">=": lambda a, b: a >= b,
+    "==": lambda a, b: a == b,
+    "!=": lambda a, b: a != b,
+}
+
+
+def _bounded(value: Number) -> Number:
+    if not isinstance(value, float) and abs(value) >= MAX_MAGNITUDE:
+        raise ExpressionError("the value does not fit 64 bits")
+    return value
+
+
+def _apply(operator: str, left: Number, right: Number) -> Number:
+    if operator in ("/", "//", "%") and right == 0:
+        raise ExpressionError("division by zero")
+    try:
+        return _bounded(_OPERATIONS[operator](left, right))
+    except OverflowError:
+        raise ExpressionError("the value does not fit a double") from None
