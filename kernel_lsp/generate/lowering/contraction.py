@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.generate.index import ZERO, Index, as_index, divide_exactly
 from kernel_lsp.generate.lowering.builder import Call, Shape, accumulation_dtype, read
-from kernel_lsp.generate.lowering.pointwise import op
+from kernel_lsp.generate.lowering.elements import op
 from kernel_lsp.generate.lowering.table import lowers
 from kernel_lsp.generate.scalar import (
     Access,

@@ -8,7 +8,7 @@ from kernel_lsp.core.dtype import DType
 from kernel_lsp.generate.index import Index, as_index
 from kernel_lsp.generate.lowering.builder import Call, accumulation_dtype, positions, read
 from kernel_lsp.generate.lowering.contraction import converted
-from kernel_lsp.generate.lowering.pointwise import op
+from kernel_lsp.generate.lowering.elements import op
 from kernel_lsp.generate.lowering.table import lowers
 from kernel_lsp.generate.scalar import (
     Access,

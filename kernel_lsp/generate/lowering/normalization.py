@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.generate.index import ZERO, Index, as_index
 from kernel_lsp.generate.lowering.builder import Builder, Call, Shape, accumulation_dtype, read
-from kernel_lsp.generate.lowering.pointwise import number, op
+from kernel_lsp.generate.lowering.elements import number, op
 from kernel_lsp.generate.lowering.reduction import count_of, element_count, variance_over, without
 from kernel_lsp.generate.lowering.table import lowers
 from kernel_lsp.generate.scalar import Access, Scalar, cast

@@ -12,7 +12,7 @@ from kernel_lsp.generate.identity import identity_of
 from kernel_lsp.generate.index import Index, Variable, as_index, divide_exactly, expanded, product
 from kernel_lsp.generate.lowering.builder import Call, Shape, accumulation_dtype, positions
 from kernel_lsp.generate.lowering.contraction import converted
-from kernel_lsp.generate.lowering.pointwise import number, op
+from kernel_lsp.generate.lowering.elements import number, op
 from kernel_lsp.generate.lowering.table import lowers
 from kernel_lsp.generate.row_major import ravel
 from kernel_lsp.generate.scalar import (

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.generate.index import ZERO, Index, product
 from kernel_lsp.generate.lowering.builder import Body, Builder, Call, Shape, accumulation_dtype, read
-from kernel_lsp.generate.lowering.pointwise import number, op
+from kernel_lsp.generate.lowering.elements import elementwise, number, op
 from kernel_lsp.generate.lowering.table import lowers
 from kernel_lsp.generate.scalar import Access, Constant, Scalar, cast, compare, index_value, operation, select
 from kernel_lsp.generate.tensor import Tensor
@@ -172,8 +172,6 @@ lowers("min.dim")(_extreme_with_index("min"))
 
 @lowers("max.other", "min.other")
 def _extreme_of_two(call: Call) -> Tensor:
-    from kernel_lsp.generate.lowering.pointwise import elementwise
-
     name = "maximum" if "max" in call.node.op else "minimum"
     return elementwise(call, lambda x, y: op(name, x, y), call.tensor(0), call.tensor(1))
 

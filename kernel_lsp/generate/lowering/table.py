@@ -134,11 +134,14 @@ def _shape(type_: TensorType, sizes: Sizes) -> Shape:
 def _load_rules() -> None:
     """The modules register their rules when they are imported."""
     from kernel_lsp.generate.lowering import (  # noqa: F401
+        activations,
+        arithmetic,
         attention,
+        comparisons,
         contraction,
+        creation,
         indexing,
         normalization,
-        pointwise,
         pooling,
         reduction,
         scan,

@@ -1,0 +1,134 @@
+"""Elementwise arithmetic: operators of one and two operands, and what is made of several."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from kernel_lsp.core.dtype import DType
+from kernel_lsp.generate.lowering.builder import Call
+from kernel_lsp.generate.lowering.elements import elementwise, number, op, operand_of
+from kernel_lsp.generate.lowering.table import lowers
+from kernel_lsp.generate.scalar import Constant, Scalar, cast, compare, select
+from kernel_lsp.generate.tensor import Tensor
+
+UNARY = (
+    "abs acos acosh asin asinh atan atanh ceil cos cosh erf erfc erfinv exp exp2 expm1 floor log log10 log1p log2 neg "
+    "reciprocal relu round rsqrt sigmoid sign sin sinh sqrt tan tanh trunc bitwise_not lgamma digamma"
+)
+"""Operators of one operand whose name is the scalar operator's."""
+BINARY = (
+    "mul maximum minimum fmod remainder atan2 bitwise_and bitwise_or bitwise_xor fmax fmin hypot copysign "
+    "bitwise_left_shift bitwise_right_shift"
+)
+
+
+def _unary(name: str) -> Callable[[Call], Tensor]:
+    return lambda call: elementwise(call, lambda x: op(name, x), call.tensor(0))
+
+
+def _binary(name: str) -> Callable[[Call], Tensor]:
+    return lambda call: elementwise(
+        call, lambda x, y: op(name, x, y), operand_of(call, 0, "self"), operand_of(call, 1, "other")
+    )
+
+
+for _name in UNARY.split():
+    lowers(_name)(_unary(_name))
+for _name in BINARY.split():
+    lowers(_name)(_binary(_name))
+lowers("bitwise_and.Tensor", "bitwise_and.Scalar")(_binary("bitwise_and"))
+
+
+@lowers("add", "sub", "rsub")
+def _add(call: Call) -> Tensor:
+    """``self + alpha * other`` and its likes."""
+    name = call.node.op.split(".")[1]
+    left, right = operand_of(call, 0, "self"), operand_of(call, 1, "other")
+    if name == "rsub":
+        left, right = right, left
+    alpha = call.scalar(2, "alpha", call.dtype(), 1) if call.node.op.endswith("Scalar") else _alpha(call)
+    scalar_name = "add" if name == "add" else "sub"
+    return elementwise(call, lambda x, y: op(scalar_name, x, op("mul", y, alpha)), left, right)
+
+
+def _alpha(call: Call) -> Scalar:
+    return cast(
+        Constant(call.node.keywords.get("alpha", 1), DType.I64 if not call.dtype().is_floating else DType.F64),
+        call.dtype(),
+    )
+
+
+@lowers("div")
+def _divide(call: Call) -> Tensor:
+    mode = call.node.keywords.get("rounding_mode")
+    if mode is None and not call.dtype().is_floating:
+        call.fail("it divides without a floating result")
+    name = {None: "div", "floor": "div_floor", "trunc": "div_trunc"}[mode]
+    return elementwise(call, lambda x, y: op(name, x, y), operand_of(call, 0, "self"), operand_of(call, 1, "other"))
+
+
+@lowers("floor_divide")
+def _floor_divide(call: Call) -> Tensor:
+    return elementwise(
+        call, lambda x, y: op("div_floor", x, y), operand_of(call, 0, "self"), operand_of(call, 1, "other")
+    )
+
+
+@lowers("pow")
+def _power(call: Call) -> Tensor:
+    if not call.is_tensor(1, "exponent"):
+        exponent = call.number(1, "exponent")
+        return elementwise(call, lambda x: _constant_power(x, exponent), call.tensor(0))
+    return elementwise(call, lambda x, y: op("pow", x, y), operand_of(call, 0, "self"), call.tensor(1))
+
+
+def _constant_power(x: Scalar, exponent: float) -> Scalar:
+    """As ATen does: squares, cubes, roots and their reciprocals without pow."""
+    if exponent == 0:
+        return cast(Constant(1, DType.I64), x.dtype)
+    if exponent == 1:
+        return x
+    if exponent == 2:
+        return op("mul", x, x)
+    if exponent == 3:
+        return op("mul", op("mul", x, x), x)
+    if x.dtype.is_floating and exponent in (0.5, -0.5, -1, -2):
+        return {
+            0.5: lambda: op("sqrt", x),
+            -0.5: lambda: op("rsqrt", x),
+            -1: lambda: op("reciprocal", x),
+            -2: lambda: op("reciprocal", op("mul", x, x)),
+        }[exponent]()
+    return op("pow", x, cast(Constant(exponent, DType.F64 if x.dtype.is_floating else DType.I64), x.dtype))
+
+
+@lowers("square")
+def _square(call: Call) -> Tensor:
+    return elementwise(call, lambda x: op("mul", x, x), call.tensor(0))
+
+
+@lowers("addcmul")
+def _addcmul(call: Call) -> Tensor:
+    value = call.scalar(3, "value", call.dtype(), 1)
+    body = lambda x, y, z: op("add", x, op("mul", op("mul", value, y), z))  # noqa: E731
+    return elementwise(call, body, call.tensor(0), call.tensor(1), call.tensor(2))
+
+
+@lowers("addcdiv")
+def _addcdiv(call: Call) -> Tensor:
+    value = call.scalar(3, "value", call.dtype(), 1)
+    body = lambda x, y, z: op("add", x, op("mul", value, op("div", y, z)))  # noqa: E731
+    return elementwise(call, body, call.tensor(0), call.tensor(1), call.tensor(2))
+
+
+@lowers("lerp")
+def _lerp(call: Call) -> Tensor:
+    """The form that ATen uses, which is exact at both ends."""
+
+    def body(x: Scalar, y: Scalar, weight: Scalar) -> Scalar:
+        difference = op("sub", y, x)
+        near = op("add", x, op("mul", weight, difference))
+        far = op("sub", y, op("mul", difference, op("sub", number(1, x), weight)))
+        return select(compare("lt", op("abs", weight), number(0.5, x)), near, far)
+
+    return elementwise(call, body, call.tensor(0), call.tensor(1), operand_of(call, 2, "weight"))

@@ -1,0 +1,82 @@
+"""Casts, copies, and tensors made of nothing."""
+
+from __future__ import annotations
+
+from kernel_lsp.core.dtype import DType
+from kernel_lsp.generate.index import Index
+from kernel_lsp.generate.lowering.builder import Call, read
+from kernel_lsp.generate.lowering.elements import element_of, op, operand_of
+from kernel_lsp.generate.lowering.table import RULES, lowers
+from kernel_lsp.generate.scalar import Constant, Scalar, cast, compare, index_value
+from kernel_lsp.generate.tensor import Tensor
+
+
+@lowers("_to_copy", "to", "clone", "alias", "detach", "contiguous", "lift_fresh_copy", "prims.convert_element_type")
+def _convert(call: Call) -> Tensor:
+    source = call.tensor(0)
+    return call.builder.pointwise(call.dtype(), call.shape(), lambda index: read(source, index))
+
+
+RULES["prims.convert_element_type.default"] = _convert
+
+
+@lowers("copy")
+def _copy(call: Call) -> Tensor:
+    source = call.tensor(1, "src")
+    return call.builder.pointwise(call.dtype(), call.shape(), lambda index: read(source, index))
+
+
+def _filled(call: Call, value: Scalar) -> Tensor:
+    return call.builder.pointwise(call.dtype(), call.shape(), lambda index: value)
+
+
+@lowers("full", "full_like", "new_full")
+def _full(call: Call) -> Tensor:
+    position = 2 if "new_full" in call.node.op else 1
+    return _filled(call, call.scalar(position, "fill_value", call.dtype()))
+
+
+@lowers("zeros", "zeros_like", "new_zeros", "empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided")
+def _zeros(call: Call) -> Tensor:
+    """What `empty` holds is nobody's business; zeros do."""
+    return _filled(call, cast(Constant(0, DType.I64), call.dtype()))
+
+
+@lowers("ones", "ones_like", "new_ones")
+def _ones(call: Call) -> Tensor:
+    return _filled(call, cast(Constant(1, DType.I64), call.dtype()))
+
+
+@lowers("scalar_tensor")
+def _scalar_tensor(call: Call) -> Tensor:
+    return _filled(call, call.scalar(0, "s", call.dtype()))
+
+
+@lowers("fill")
+def _fill(call: Call) -> Tensor:
+    value = operand_of(call, 1, "value")
+    return call.builder.pointwise(call.dtype(), call.shape(), lambda index: element_of(value, index))
+
+
+@lowers("arange")
+def _arange(call: Call) -> Tensor:
+    overload = call.node.op.rsplit(".", 1)[-1]
+    dtype = call.dtype()
+    if overload in ("start", "start_step"):
+        start = call.scalar(0, "start", dtype)
+        step = call.scalar(2, "step", dtype, 1)
+    else:
+        start, step = cast(Constant(0, DType.I64), dtype), cast(Constant(1, DType.I64), dtype)
+
+    def element(index: tuple[Index, ...]) -> Scalar:
+        return op("add", start, op("mul", cast(index_value(index[0]), dtype), step))
+
+    return call.builder.pointwise(dtype, call.shape(), element)
+
+
+@lowers("eye")
+def _eye(call: Call) -> Tensor:
+    def element(index: tuple[Index, ...]) -> Scalar:
+        return compare("eq", index_value(index[0]), index_value(index[1]))
+
+    return call.builder.pointwise(call.dtype(), call.shape(), element)
