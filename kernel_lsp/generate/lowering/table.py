@@ -135,6 +135,7 @@ def _load_rules() -> None:
     """The modules register their rules when they are imported."""
     from kernel_lsp.generate.lowering import (  # noqa: F401
         activations,
+        adaptive_pooling,
         arithmetic,
         attention,
         comparisons,
@@ -145,5 +146,6 @@ def _load_rules() -> None:
         pooling,
         reduction,
         scan,
+        upsampling,
         views,
     )

@@ -1,0 +1,153 @@
+"""Upsampling to the nearest element or linearly, and the gradient of the former in gather form."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kernel_lsp.core.dtype import DType
+from kernel_lsp.generate.index import Index, divide_exactly
+from kernel_lsp.generate.lowering.builder import Call, Shape, accumulation_dtype, positions
+from kernel_lsp.generate.lowering.elements import op
+from kernel_lsp.generate.lowering.table import lowers
+from kernel_lsp.generate.lowering.windows import n_spatial_of, taps_of
+from kernel_lsp.generate.scalar import (
+    Access,
+    Constant,
+    Loop,
+    Scalar,
+    as_position,
+    cast,
+    compare,
+    index_value,
+    integer,
+    select,
+)
+from kernel_lsp.generate.tensor import Tensor
+
+
+def _scale_factors(call: Call, source: Shape, out: Shape) -> list[Index]:
+    factors = []
+    for size, wanted in zip(source, out, strict=True):
+        factor = divide_exactly(wanted, size)
+        if factor is None or factor.constant is None:
+            call.fail("it scales by a factor that is not whole")
+        factors.append(factor)
+    return factors
+
+
+@lowers("upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d")
+def _upsample_nearest(call: Call) -> Tensor:
+    """Whole-number factors; ATen takes floor(out * in / out_size), which they make exact."""
+    n_spatial = n_spatial_of(call)
+    source, shape = call.tensor(0), call.shape()
+    factors = _scale_factors(call, source.shape[-n_spatial:], shape[-n_spatial:])
+
+    def to_source(index: tuple[Index, ...]) -> list[Index]:
+        inner = [position // factor for position, factor in zip(index[-n_spatial:], factors, strict=True)]
+        return [*index[:-n_spatial], *inner]
+
+    return call.builder.view(source, shape, to_source)
+
+
+@lowers("upsample_nearest1d_backward", "upsample_nearest2d_backward", "upsample_nearest3d_backward")
+def _upsample_nearest_backward(call: Call) -> Tensor:
+    """Every input position sums the block of outputs that copied it."""
+    n_spatial = n_spatial_of(call)
+    grad, shape = call.tensor(0, "grad_output"), call.shape()
+    factors = _scale_factors(call, shape[-n_spatial:], grad.shape[-n_spatial:])
+    taps = taps_of(call, factors)
+    dtype = accumulation_dtype(grad.dtype)
+
+    def body(index: tuple[Index, ...]) -> Scalar:
+        pairs = zip(index[-n_spatial:], factors, positions(taps), strict=True)
+        at = [position * factor + tap for position, factor, tap in pairs]
+        return Loop("sum", taps, dtype, cast(Access(grad, (*index[:-n_spatial], *at)), dtype))
+
+    return call.builder.pointwise(call.dtype(), shape, body)
+
+
+@lowers("upsample_linear1d", "upsample_bilinear2d", "upsample_trilinear3d")
+def _upsample_linear(call: Call) -> Tensor:
+    """Weighted means of the nearest positions, per dim, with ATen's rules for where an output lies."""
+    source, shape = call.tensor(0), call.shape()
+    n_spatial = len(shape) - 2
+    aligns_corners = bool(call.raw(2, "align_corners", False))
+    dtype = accumulation_dtype(source.dtype)
+    scales = _given_scales(call, n_spatial)
+    sizes = list(zip(source.shape[-n_spatial:], shape[-n_spatial:], scales, strict=True))
+
+    def body(index: tuple[Index, ...]) -> Scalar:
+        places = [
+            _interpolation(position, size, wanted, scale, aligns_corners, dtype)
+            for position, (size, wanted, scale) in zip(index[-n_spatial:], sizes, strict=True)
+        ]
+        return _interpolated(source, index[:-n_spatial], places, dtype)
+
+    return call.builder.pointwise(call.dtype(), shape, body)
+
+
+def _given_scales(call: Call, n_spatial: int) -> list[float | None]:
+    """The factors the caller gave, which ATen then uses instead of the sizes' ratio."""
+    raw = call.raw(3, "scale_factors")
+    if isinstance(raw, list):
+        return [float(scale) for scale in raw]
+    given = [call.optional_number(3 + axis, f"scales_{axis}") for axis in range(n_spatial)]
+    return [None if scale is None else float(scale) for scale in given]
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Between positions `low` and `high`, `weight` of the way."""
+
+    low: Index
+    high: Index
+    weight: Scalar
+
+
+def _interpolation(
+    position: Index, size: Index, wanted: Index, scale: float | None, aligns_corners: bool, dtype: DType
+) -> _Place:
+    """Where an output position lies in the input."""
+    out = cast(index_value(position), dtype)
+    zero, one, half = (Constant(value, dtype) for value in (0.0, 1.0, 0.5))
+    if aligns_corners:
+        ratio = _corner_ratio(size, wanted, dtype)
+        at = op("mul", out, ratio)
+    else:
+        ratio = Constant(1 / scale, dtype) if scale else op("div", _as_float(size, dtype), _as_float(wanted, dtype))
+        centre = op("sub", op("mul", op("add", out, half), ratio), half)
+        at = select(compare("lt", centre, zero), zero, centre)
+    low = cast(at, DType.I64)
+    last = index_value(size - 1)
+    low_index = op("minimum", low, last)
+    high_index = op("minimum", op("add", low, integer(1)), last)
+    weight = op("sub", at, cast(low_index, dtype))
+    weight = select(compare("gt", weight, one), one, weight)
+    return _Place(as_position(low_index), as_position(high_index), weight)
+
+
+def _as_float(size: Index, dtype: DType) -> Scalar:
+    return cast(index_value(size), dtype)
+
+
+def _corner_ratio(size: Index, wanted: Index, dtype: DType) -> Scalar:
+    if wanted.constant == 1:
+        return Constant(0.0, dtype)
+    if wanted.constant is None:
+        one = integer(1)
+        is_single = compare("le", index_value(wanted), one)
+        ratio = op("div", _as_float(size - 1, dtype), _as_float(wanted - 1, dtype))
+        return select(is_single, Constant(0.0, dtype), ratio)
+    return op("div", _as_float(size - 1, dtype), _as_float(wanted - 1, dtype))
+
+
+def _interpolated(source: Tensor, outer: Sequence[Index], places: Sequence[_Place], dtype: DType) -> Scalar:
+    """The last dim first: rows of interpolated values, interpolated again."""
+    if not places:
+        return cast(Access(source, outer), dtype)
+    place = places[0]
+    low = _interpolated(source, (*outer, place.low), places[1:], dtype)
+    high = _interpolated(source, (*outer, place.high), places[1:], dtype)
+    kept = op("sub", Constant(1.0, dtype), place.weight)
+    return op("add", op("mul", low, kept), op("mul", high, place.weight))

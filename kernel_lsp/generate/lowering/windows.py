@@ -1,0 +1,83 @@
+"""Small windows that one thread walks alone: where their taps lie, and which windows reach a position."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kernel_lsp.core.dtype import DType
+from kernel_lsp.generate.index import Index, Variable, as_index
+from kernel_lsp.generate.lowering.builder import Call, Shape
+from kernel_lsp.generate.scalar import Constant, Scalar, both, in_range
+
+
+@dataclass(frozen=True)
+class Window:
+    """One entry per spatial dim."""
+
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    dilation: tuple[int, ...]
+
+    @classmethod
+    def of(cls, call: Call, n_spatial: int, first: int, *, has_dilation: bool) -> Window:
+        """From ``kernel_size, stride, padding`` and perhaps ``dilation`` at `first`."""
+        size = call.spatial(first, "kernel_size", n_spatial, 1)
+        stride = call.spatial(first + 1, "stride", n_spatial, 0)
+        return cls(
+            size,
+            size if not any(stride) else stride,
+            call.spatial(first + 2, "padding", n_spatial, 0),
+            call.spatial(first + 3, "dilation", n_spatial, 1) if has_dilation else (1,) * n_spatial,
+        )
+
+    def at(self, out: Sequence[Index], tap: Sequence[Index]) -> list[Index]:
+        """The input position of a tap; it may lie outside."""
+        return [
+            position * stride - padding + offset * dilation
+            for position, offset, stride, padding, dilation in zip(
+                out, tap, self.stride, self.padding, self.dilation, strict=True
+            )
+        ]
+
+
+def n_spatial_of(call: Call) -> int:
+    """From the operator's name: ``avg_pool2d`` has two."""
+    return next(int(letter) for letter in call.node.op if letter in "123")
+
+
+def taps_of(call: Call, extents: Sequence[Index | int]) -> tuple[Variable, ...]:
+    """The loops over a window, one per spatial dim."""
+    return call.builder.variables([as_index(extent) for extent in extents], names=("kd", "kh", "kw")[-len(extents) :])
+
+
+def is_inside(at: Sequence[Index], spatial: Shape) -> Scalar:
+    """Whether a position is one of the input's."""
+    inside: Scalar = Constant(True, DType.BOOL)
+    for position, extent in zip(at, spatial, strict=True):
+        inside = both(inside, in_range(position, extent))
+    return inside
+
+
+def reach_of(window: Window) -> tuple[int, ...]:
+    """How many windows can hold one position, per dim."""
+    return tuple(
+        -(-((size - 1) * dilation + 1) // stride)
+        for size, dilation, stride in zip(window.size, window.dilation, window.stride, strict=True)
+    )
+
+
+def reaching_windows(
+    window: Window, inner: Sequence[Index], tap: Sequence[Index], out_shape: Shape
+) -> tuple[list[Index], Scalar]:
+    """The `tap`-th window before the last that starts at or before a position, and whether it exists."""
+    out: list[Index] = []
+    inside: Scalar = Constant(True, DType.BOOL)
+    for position, offset, stride, padding, extent in zip(
+        inner, tap, window.stride, window.padding, out_shape, strict=True
+    ):
+        start = (position + padding) // stride - offset
+        inside = both(inside, in_range(start, extent))
+        out.append(start)
+    return out, inside
