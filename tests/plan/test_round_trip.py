@@ -22,7 +22,8 @@ from kernel_lsp.core.plan import (
     TensorParameter,
 )
 from kernel_lsp.plan.checking import check
-from kernel_lsp.plan.parser import ATTRIBUTES, parse
+from kernel_lsp.plan.launch_line import ATTRIBUTES
+from kernel_lsp.plan.parser import parse
 from kernel_lsp.plan.printer import MAX_COLUMNS, print_plan
 from kernel_lsp.source.cuda import kernel_signatures
 

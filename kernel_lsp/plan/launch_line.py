@@ -1,0 +1,128 @@
+"""`launch:` lines, in CUDA's own syntax with attributes behind it."""
+
+from __future__ import annotations
+
+import difflib
+import re
+
+from kernel_lsp.core.expression import Constant, Expression, ExpressionError, Name, free_names
+from kernel_lsp.core.expression_parser import parse as parse_expression_text
+from kernel_lsp.core.plan import Launch, Span
+from kernel_lsp.plan.block import Piece
+from kernel_lsp.plan.codes import PlanCode
+from kernel_lsp.plan.pieces import Fault, cut, expect_end, parse_expression, take_parenthesized
+
+ATTRIBUTES = {"cooperative": 1, "cluster": 16, "max_shared": 227 * 1024}
+"""Launch attributes with their largest value. 16 blocks is the non-portable cluster limit of Hopper; 227 KiB is the
+shared memory that one block can use there (CUDA C++ Programming Guide, table of technical specifications)."""
+Size = tuple[Expression, Expression, Expression]
+_KERNEL = re.compile(r"(?:::\s*)?[A-Za-z_]\w*(?:\s*::\s*[A-Za-z_]\w*)*", re.ASCII)
+_CPP_TYPE = re.compile(r"(?:::\s*)?[A-Za-z_]\w*(?:(?:\s*::\s*|\s+)[A-Za-z_]\w*)*(?:\s*<[\w\s:<>*]*>)?[\s*&]*", re.ASCII)
+_DIM3 = re.compile(r"dim3\s*(?=\()")
+_ATTRIBUTE = re.compile(r"\s*(\w+)\s*=\s*(\d{1,9})(?!\w)", re.ASCII)
+
+
+def parse_launch(value: Piece, condition: Expression | None, numbers: set[str]) -> Launch:
+    """The launch that a line spells. `numbers` are the dims and scalars, which tell a template argument that is a
+    number from one that is a C++ type. Raises Fault."""
+    target, rest = cut(value, "<<<", "a launch such as kernel<<<grid, block>>>(arguments)")
+    configuration, rest = cut(rest, ">>>", "the '>>>' that ends the launch configuration")
+    arguments, rest = take_parenthesized(rest.strip(), "the arguments")
+    kernel, template_arguments = _parse_kernel(target.strip(), numbers)
+    grid, block, shared_bytes = _parse_configuration(configuration)
+    pieces = arguments.split()
+    return Launch(
+        kernel=kernel,
+        template_arguments=template_arguments,
+        grid=grid,
+        block=block,
+        shared_bytes=shared_bytes,
+        arguments=tuple(parse_expression(piece, "an argument") for piece in pieces),
+        condition=condition,
+        attributes=_parse_attributes(rest),
+        span=value.span,
+        argument_spans=tuple(piece.span for piece in pieces),
+    )
+
+
+# --- below: its parts
+
+
+def _parse_kernel(target: Piece, numbers: set[str]) -> tuple[str, tuple[Expression | str, ...]]:
+    match = _KERNEL.match(target.text)
+    if match is None:
+        raise Fault(PlanCode.SYNTAX, "expected the name of a kernel before '<<<'", target.span)
+    name = re.sub(r"\s+", "", match.group())
+    rest = target.part(match.end()).strip()
+    if not rest.text:
+        return name, ()
+    if not (rest.text.startswith("<") and rest.text.endswith(">") and len(rest.text) > 1):
+        message = f"expected '<template arguments>' between '{name}' and '<<<'"
+        raise Fault(PlanCode.SYNTAX, message, rest.span)
+    pieces = rest.part(1, len(rest.text) - 1).split()
+    return name, tuple(_parse_template_argument(piece, numbers) for piece in pieces)
+
+
+def _parse_template_argument(piece: Piece, numbers: set[str]) -> Expression | str:
+    """An expression when it is one over dims and scalars, the name of a C++ type (or constant) otherwise."""
+    try:
+        expression: Expression | None = parse_expression_text(piece.text)
+    except ExpressionError:
+        expression = None
+    if expression is not None and free_names(expression) <= numbers:
+        return expression
+    if expression is None or isinstance(expression, Name):
+        if _CPP_TYPE.fullmatch(piece.text):
+            return re.sub(r"\s+", " ", piece.text)
+        return parse_expression(piece, "a template argument")
+    return expression
+
+
+def _parse_configuration(piece: Piece) -> tuple[Size, Size, Expression]:
+    """Grid, block and bytes of shared memory."""
+    parts = piece.split()
+    if not 2 <= len(parts) <= 3:
+        message = f"expected <<<grid, block>>> or <<<grid, block, shared_bytes>>>, and found {len(parts)} values"
+        raise Fault(PlanCode.SYNTAX, message, piece.span)
+    shared_bytes = parse_expression(parts[2], "the bytes of shared memory") if len(parts) == 3 else Constant(0)
+    return _parse_size(parts[0], "the grid"), _parse_size(parts[1], "the block"), shared_bytes
+
+
+def _parse_size(piece: Piece, what: str) -> Size:
+    one = Constant(1)
+    match = _DIM3.match(piece.text)
+    if match is None:
+        return parse_expression(piece, what), one, one
+    inner, rest = take_parenthesized(piece.part(match.end()), what)
+    expect_end(rest)
+    sizes = [parse_expression(part, what) for part in inner.split()]
+    if not 1 <= len(sizes) <= 3:
+        raise Fault(PlanCode.SYNTAX, f"dim3 takes 1 to 3 values, and has {len(sizes)}", piece.span)
+    x, y, z = (*sizes, one, one)[:3]
+    return x, y, z
+
+
+def _parse_attributes(rest: Piece) -> tuple[tuple[str, int], ...]:
+    attributes: dict[str, int] = {}
+    rest = rest.strip()
+    while rest.text:
+        match = _ATTRIBUTE.match(rest.text)
+        if match is None:
+            message = "expected nothing more, or attributes such as cooperative=1"
+            raise Fault(PlanCode.BAD_ATTRIBUTE, message, rest.span)
+        name, value = match.group(1), int(match.group(2))
+        _check_attribute(name, value, attributes, rest.part(*match.span(1)).span)
+        attributes[name] = value
+        rest = rest.part(match.end()).strip()
+    return tuple(attributes.items())
+
+
+def _check_attribute(name: str, value: int, seen: dict[str, int], span: Span) -> None:
+    if name not in ATTRIBUTES:
+        near = difflib.get_close_matches(name, ATTRIBUTES, n=1)
+        suggestion = f"did you mean '{near[0]}'?" if near else f"there are {', '.join(ATTRIBUTES)}"
+        raise Fault(PlanCode.BAD_ATTRIBUTE, f"no launch attribute '{name}': {suggestion}", span)
+    if name in seen:
+        raise Fault(PlanCode.BAD_ATTRIBUTE, f"'{name}' is given twice", span)
+    if value > ATTRIBUTES[name]:
+        raise Fault(PlanCode.BAD_ATTRIBUTE, f"{name}={value} is past the limit of {ATTRIBUTES[name]}", span)
