@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from kernel_lsp.core.expression import Constant, Expression, Name, free_names
@@ -13,7 +13,6 @@ from kernel_lsp.core.plan import (
     KernelSignature,
     Launch,
     LaunchPlan,
-    LibraryArgument,
     LibraryStep,
     Operation,
     ScalarParameter,
@@ -24,6 +23,7 @@ from kernel_lsp.core.plan import (
 from kernel_lsp.plan.binding import find_signature
 from kernel_lsp.plan.codes import PlanCode, finding
 from kernel_lsp.plan.cuda_types import pointer_fits, resolve_template, scalar_type
+from kernel_lsp.plan.step_parts import flat_arguments, launch_numbers
 
 
 def check(plan: LaunchPlan, signatures: Sequence[KernelSignature]) -> tuple[Finding, ...]:
@@ -125,7 +125,7 @@ class _Checker:
     def check_library(self, step: LibraryStep) -> None:
         if step.condition is not None:
             self.check_numbers(step.condition, step.span)
-        for argument in _flat(step.arguments):
+        for argument in flat_arguments(step.arguments):
             if isinstance(argument, Expression):
                 self.check_numbers(argument, step.span)
             elif argument not in self.tensors:
@@ -137,7 +137,7 @@ class _Checker:
             self.written.add(result)
 
     def check_launch(self, launch: Launch) -> None:
-        for expression in _launch_numbers(launch):
+        for expression in launch_numbers(launch):
             self.check_numbers(expression, launch.span)
         signature = find_signature(launch, self.signatures)
         if signature is None:
@@ -246,23 +246,6 @@ class _Checker:
             if tensor.name not in self.read | self.written:
                 message = f"the scratch tensor '{tensor.name}' is never used"
                 self.add(PlanCode.UNUSED_SCRATCH, message, tensor.span, Severity.WARNING)
-
-
-def _launch_numbers(launch: Launch) -> Iterator[Expression]:
-    yield from launch.grid
-    yield from launch.block
-    yield launch.shared_bytes
-    yield from (argument for argument in launch.template_arguments if isinstance(argument, Expression))
-    if launch.condition is not None:
-        yield launch.condition
-
-
-def _flat(arguments: tuple[LibraryArgument, ...]) -> Iterator[str | Expression]:
-    for argument in arguments:
-        if isinstance(argument, tuple):
-            yield from _flat(argument)
-        elif argument is not None:
-            yield argument
 
 
 # --- operations among each other

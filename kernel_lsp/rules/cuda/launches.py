@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from kernel_lsp.core.expression import Expression, free_names
-from kernel_lsp.core.plan import Fill, Launch, LibraryArgument, Operation, ScalarParameter, Step
+from kernel_lsp.core.plan import Fill, Launch, LibraryStep, Operation, ScalarParameter, Step
 from kernel_lsp.plan.codes import PlanCode
+from kernel_lsp.plan.step_parts import argument_expressions, launch_numbers
 from kernel_lsp.rules.cuda.declare import ERROR, HINT, INFORMATION, declare
 from kernel_lsp.rules.cuda.facts import Block, CheckedPlan, FileFacts
 from kernel_lsp.rules.finding import QuickFix, TextEdit, TextRange
@@ -362,16 +363,11 @@ def _used_names(operation: Operation) -> frozenset[str]:
 
 
 def _step_expressions(step: Step) -> list[Expression]:
-    condition = [] if isinstance(step, Fill) or step.condition is None else [step.condition]
-    if isinstance(step, Fill):
-        return [step.value]
-    if isinstance(step, Launch):
-        template = [argument for argument in step.template_arguments if isinstance(argument, Expression)]
-        return [*condition, *template, *step.grid, *step.block, step.shared_bytes, *step.arguments]
-    return [*condition, *(e for argument in step.arguments for e in _library_expressions(argument))]
-
-
-def _library_expressions(argument: LibraryArgument) -> list[Expression]:
-    if isinstance(argument, tuple):
-        return [expression for item in argument for expression in _library_expressions(item)]
-    return [argument] if isinstance(argument, Expression) else []
+    match step:
+        case Fill():
+            return [step.value]
+        case Launch():
+            return [*launch_numbers(step), *step.arguments]
+        case LibraryStep():
+            condition = [] if step.condition is None else [step.condition]
+            return [*condition, *argument_expressions(step.arguments)]
