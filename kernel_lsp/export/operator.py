@@ -7,7 +7,8 @@ from pathlib import Path
 from kernel_lsp.core.plan import LaunchPlan
 from kernel_lsp.core.task import Task
 from kernel_lsp.export.files import check_replaceable, pair_texts, write_pair
-from kernel_lsp.export.operator_text import OperatorParts, operator_text
+from kernel_lsp.export.operator_file import operator_text
+from kernel_lsp.export.operator_text import OperatorParts
 from kernel_lsp.source.cuda import kernel_signatures
 
 

@@ -1,14 +1,12 @@
-"""The operator file: one Python text that needs torch and the `.cu` beside it, and nothing of ours."""
+"""An operator in Python text: its documentation, its contract, and what computes it where no kernel does."""
 
 from __future__ import annotations
 
-import ast
-import re
 import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from kernel_lsp.core.plan import KernelSignature, LaunchPlan, Operation
+from kernel_lsp.core.plan import KernelSignature, LaunchPlan, Operation, TensorParameter
 from kernel_lsp.core.task import Task, TaskScalar, TaskTensor
 from kernel_lsp.errors import PlanError, TargetError
 from kernel_lsp.export.function_text import offered_names, use_functions
@@ -21,6 +19,7 @@ from kernel_lsp.export.operation_text import (
     dtype_and_shape,
     names_in_steps,
 )
+from kernel_lsp.export.operator_imports import imported_names
 from kernel_lsp.export.python_text import (
     LINE_LENGTH,
     bracketed,
@@ -31,24 +30,10 @@ from kernel_lsp.export.python_text import (
     returned,
     string_literal,
     tuple_text,
-    unpacked,
 )
 from kernel_lsp.export.reference_text import reference_function
-from kernel_lsp.export.runtime_text import PARTS, runtime_imports, runtime_names, runtime_sections
+from kernel_lsp.export.runtime_text import runtime_names
 
-OPERATOR_IMPORTS = (
-    "import functools",
-    "import json",
-    "import math",
-    "import types",
-    "import warnings",
-    "from collections.abc import Callable",
-    "from operator import attrgetter",
-    "from pathlib import Path",
-    "import torch.nn.functional as F",
-    "from torch import Tensor",
-)
-"""What the parts above the runtime may use; a file gets those that it mentions."""
 LOCAL_NAMES = (
     "_kernels",
     "inputs_key",
@@ -89,23 +74,6 @@ class OperatorParts:
     namespace: str = NAMESPACE
 
 
-def operator_text(parts: OperatorParts) -> str:
-    """The file without its marker line. Raises PlanError for a plan that does not fit its kernels."""
-    operator = OperatorText(parts)
-    body = [
-        *section(operator.public_function()),
-        *section(*operator.module_part()),
-        *section(operator.reference()),
-        *section(*operator.operation_functions(operator.forward)),
-        *section(*(operator.operation_functions(operator.backward) if operator.backward else ())),
-        *section(*operator.autograd_functions()),
-        *section(operator.library_function()),
-        *section(operator.registration()),
-        *section(*(section.splitlines() for section in runtime_sections())),
-    ]
-    return "\n".join([*operator.docstring(), "", *imports("\n".join(body)), "", operator.public_names(), *body, ""])
-
-
 class OperatorText:
     """Prints the parts that need to know the task and the plan."""
 
@@ -117,11 +85,16 @@ class OperatorText:
         if not parts.task.tensors:
             raise TargetError(f"{self.name} takes no tensor, so no operator can be made of it", file=parts.task.target)
         self.forward = self._operation(self.name, parts.plan.forward, self._arguments, parts.signatures)
-        gradients = tuple(self._gradient(result.name) for result in self._differentiable_results)
+        gradients = tuple(self._gradient(result.name) for result in self.differentiable_results)
         self.backward: OperationText | None = None
         if parts.plan.backward is not None:
             arguments = (*gradients, *self._arguments)
             self.backward = self._operation(f"{self.name}_backward", parts.plan.backward, arguments, parts.signatures)
+
+    @property
+    def operations(self) -> tuple[OperationText, ...]:
+        """The forward, and the backward where there is one."""
+        return (self.forward,) if self.backward is None else (self.forward, self.backward)
 
     # what a reader sees first
 
@@ -201,11 +174,6 @@ class OperatorText:
 
     # the operations
 
-    def operation_functions(self, text: OperationText) -> list[list[str]]:
-        """The functions of one operation, in the order in which they call each other."""
-        *contract, by_pytorch = self.contract_functions(text)
-        return [*contract, text.bind_function(), text.cuda_function(), by_pytorch]
-
     def contract_functions(self, text: OperationText) -> list[list[str]]:
         """What is there of an operation where no kernel runs: its contract, its fake and its fallback."""
         outside_shapes, by_pytorch = self._forward_fallback() if text is self.forward else self._backward_fallback(text)
@@ -230,7 +198,7 @@ class OperatorText:
         wanted = [self.forward.rename(result.name.removeprefix("grad_")) for result in text.operation.results]
         names = [argument.name for argument in self._arguments]
         needed = [str(name in wanted) for name in names]
-        gradients = tuple_text([argument.name for argument in text.arguments[: len(self._differentiable_results)]])
+        gradients = tuple_text([argument.name for argument in text.arguments[: len(self.differentiable_results)]])
         inputs = [argument.name for argument in text.arguments if argument.is_tensor]
         found = [f"found[{names.index(name)}]" for name in wanted]
         call = [f"{self.name}_reference", "arguments", "needed", gradients]
@@ -248,87 +216,17 @@ class OperatorText:
         empties = [f"_empty_like({name})" for name in wanted]
         return returned(empties, depth=2), [*text.define("_", "_by_pytorch", text.returns), *indented(body)]
 
-    def library_function(self) -> list[str]:
-        """Where the kernels come from."""
-        names = [string_literal(name) for name in self._kernel_names]
-        return [
-            "@functools.lru_cache(maxsize=1)",
-            "def _kernels() -> KernelLibrary:",
-            *indented(
-                [
-                    f'"""The kernels of {self.name}.cu, read when a GPU first needs them."""',
-                    *literal("names = (", names, ")"),
-                    f'path = Path(__file__).with_name("{self.name}.cu")',
-                    'return KernelLibrary(path.read_text(encoding="utf-8"), str(path), names)',
-                ]
-            ),
-        ]
-
     # autograd
+
+    @property
+    def differentiable_results(self) -> list[TensorParameter]:
+        """The results that a gradient can come from."""
+        return [result for result in self.plan.forward.results if result.dtype.is_floating]
 
     @property
     def is_differentiable(self) -> bool:
         has_input = any(tensor.type.dtype.is_floating for tensor in self.task.tensors)
-        return has_input and bool(self._differentiable_results)
-
-    def autograd_functions(self) -> list[list[str]]:
-        """What is kept of a forward, and the gradients from it."""
-        if not self.is_differentiable:
-            return []
-        names = [argument.name for argument in self._arguments]
-        tensors = [argument.name for argument in self._arguments if argument.is_tensor]
-        numbers = [argument.name for argument in self._arguments if not argument.is_tensor]
-        setup = [*unpacked(names, "inputs", 1), *bracketed("ctx.save_for_backward(", tensors, ")", depth=1)]
-        restore = unpacked(tensors, "ctx.saved_tensors", 1)
-        if numbers:
-            setup += literal("ctx.numbers = (", numbers, ")", depth=1)
-            restore += unpacked(numbers, "ctx.numbers", 1)
-        results = [self.forward.rename(f"grad_{result.name}") for result in self.forward.operation.results]
-        declarations = ["ctx: Any", *(f"{name}: Tensor" for name in results)]
-        return [
-            [
-                *bracketed(
-                    f"def _{self.name}_setup(", ["ctx: Any", "inputs: tuple[Any, ...]", "output: Any"], ") -> None:"
-                ),
-                *indented(['"""What the gradients need of a forward."""', *setup]),
-            ],
-            [
-                *bracketed(f"def _{self.name}_gradients(", declarations, ") -> tuple[Tensor | None, ...]:"),
-                *indented(['"""The gradient for each argument; None for those that need none."""', *restore]),
-                *indented(self._gradient_body()),
-            ],
-        ]
-
-    def _gradient_body(self) -> list[str]:
-        if self.backward is None:
-            why = "# There is no backward kernel: run the reference again, under autograd."
-            return [why, *self._gradients_again(depth=1)]
-        missing = self.arguments_without_gradient()
-        why = "# A second derivative is asked for" + (", or a gradient that no kernel makes." if missing else ".")
-        asks = "torch.is_grad_enabled()"
-        if missing:
-            asks += f" or any(ctx.needs_input_grad[index] for index in {tuple_text(list(map(str, missing)))})"
-        return [f"if {asks}:", *indented([why, *self._gradients_again(depth=2)]), *self._gradients_by_kernel()]
-
-    def _gradients_again(self, depth: int) -> list[str]:
-        gradients = tuple_text([self.forward.rename(f"grad_{r.name}") for r in self._differentiable_results])
-        arguments = literal("arguments = (", [argument.name for argument in self._arguments], ")", depth)
-        call = [f"{self.name}_reference", "arguments", "ctx.needs_input_grad", gradients]
-        return [*arguments, *bracketed("return _gradients(", call, ")", depth)]
-
-    def _gradients_by_kernel(self) -> list[str]:
-        assert self.backward is not None
-        results = [self.backward.rename(result.name) for result in self.backward.operation.results]
-        operator = f"{self.backward.qualified_name}("
-        left = ", ".join(results)
-        values = results
-        if len(results) > 1 and len(left) + len(operator) > LINE_LENGTH // 2:
-            left, values = "found", [f"found[{index}]" for index in range(len(results))]
-        by_name = dict(zip(results, values, strict=True))
-        wanted = [by_name.get(f"grad_{argument.name}", "None") for argument in self.task.arguments]
-        passed = [argument.name for argument in self.backward.arguments]
-        returns = [f"return ({wanted[0]},)"] if len(wanted) == 1 else returned(wanted, depth=1)
-        return [*bracketed(f"{left} = {operator}", passed, ")", depth=1), *returns]
+        return has_input and bool(self.differentiable_results)
 
     def arguments_without_gradient(self) -> list[int]:
         """Which arguments might need a gradient and get none from the backward's kernels."""
@@ -342,41 +240,7 @@ class OperatorText:
             and f"grad_{argument.name}" not in made
         ]
 
-    def registration(self) -> list[str]:
-        """The operators, for the dispatcher."""
-        lines = [f'_LIBRARY = torch.library.Library("{self._parts.namespace}", "FRAGMENT")']
-        for text in (self.forward, self.backward):
-            if text is None:
-                continue
-            lines += _define(text.schema)
-            name, cuda, by_pytorch = f'"{text.name}"', f"_{text.name}_cuda", f"_{text.name}_by_pytorch"
-            fake = [f'"{text.namespace}::{text.name}"', f"_{text.name}_fake", "lib=_LIBRARY"]
-            lines += bracketed("_LIBRARY.impl(", [name, cuda, '"CUDA"'], ")")
-            lines += bracketed("_LIBRARY.impl(", [name, by_pytorch, '"CompositeExplicitAutograd"'], ")")
-            lines += bracketed("torch.library.register_fake(", fake, ")")
-        if self.is_differentiable:
-            lines += bracketed(
-                "torch.library.register_autograd(",
-                [
-                    f'"{self._parts.namespace}::{self.name}"',
-                    f"_{self.name}_gradients",
-                    f"setup_context=_{self.name}_setup",
-                    "lib=_LIBRARY",
-                ],
-                ")",
-            )
-        return lines
-
     # arguments
-
-    @property
-    def _differentiable_results(self) -> list:
-        return [result for result in self.plan.forward.results if result.dtype.is_floating]
-
-    @property
-    def _kernel_names(self) -> tuple[str, ...]:
-        backward = self.backward.kernel_names if self.backward is not None else ()
-        return tuple(dict.fromkeys((*self.forward.kernel_names, *backward)))
 
     def _argument(self, index: int) -> OperatorArgument:
         argument = self.task.arguments[index]
@@ -426,65 +290,10 @@ class OperatorText:
 # --- below: parts of the file
 
 
-def section(*functions: Sequence[str]) -> list[str]:
-    """Top-level definitions, each after two empty lines."""
-    return [line for function in functions if function for line in ("", "", *function)]
-
-
-def _define(schema: str) -> list[str]:
-    """The declaration of an operator, its schema over several lines where it is long."""
-    tags = "tags=(torch.Tag.pt2_compliant_tag,)"
-    if len(schema) < LINE_LENGTH - len('    "",'):
-        return bracketed("_LIBRARY.define(", [string_literal(schema), tags], ")")
-    pieces = textwrap.wrap(schema, LINE_LENGTH - len('     "",'), break_long_words=False)
-    texts = [string_literal(f"{piece} ") for piece in pieces[:-1]]
-    return ["_LIBRARY.define(", *indented([*texts, f"{string_literal(pieces[-1])},", f"{tags},"]), ")"]
-
-
-def imports(body: str, parts: tuple[str, ...] = PARTS) -> list[str]:
-    """Those of the runtime, and of the rest what the body mentions, merged and sorted as isort does."""
-    used = [line for line in OPERATOR_IMPORTS if re.search(_use_of(line), body)]
-    lines = _merged({*runtime_imports(parts), *used})
-    third_party = {line for line in lines if re.match(r"(from|import) torch\b", line)}
-    return [
-        "from __future__ import annotations",
-        "",
-        *sorted(lines - third_party, key=_import_order),
-        "",
-        *sorted(third_party, key=_import_order),
-    ]
-
-
-def _merged(lines: Iterable[str]) -> set[str]:
-    """One line per module that names are imported from."""
-    merged = {line for line in lines if line.startswith("import ")}
-    names: dict[str, set[str]] = {}
-    for line in lines:
-        if match := re.fullmatch(r"from (\S+) import (.+)", line):
-            names.setdefault(match[1], set()).update(match[2].split(", "))
-    del names["__future__"]
-    return merged | {f"from {module} import {', '.join(sorted(found))}" for module, found in names.items()}
-
-
-def _import_order(line: str) -> tuple[bool, str]:
-    return line.startswith("from"), line.split()[1]
-
-
-def _use_of(line: str) -> str:
-    """A pattern for text that needs the import."""
-    return rf"\b{_bound_name(line)}" + (r"\." if line.startswith("import ") else r"\b")
-
-
-def _bound_name(line: str) -> str:
-    alias = ast.parse(line).body[0].names[0]  # type: ignore[attr-defined]
-    return str(alias.asname or alias.name)
-
-
 def _own_names(name: str) -> set[str]:
     """What the file itself defines or uses as locals, so that no argument or dim may be called so."""
-    imported = {_bound_name(line) for line in OPERATOR_IMPORTS}
     launches = {f"launch_{number}" for number in range(1, MAX_LAUNCHES + 1)}
-    return {*imported, *launches, *LOCAL_NAMES, name, f"{name}_reference", "Launches", "torch", "F"}
+    return {*imported_names(), *launches, *LOCAL_NAMES, name, f"{name}_reference", "Launches", "torch", "F"}
 
 
 def _plain(text: str) -> str:

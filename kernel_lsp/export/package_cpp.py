@@ -35,7 +35,7 @@ def cpp_texts(operator: OperatorText) -> CppTexts:
     configuration gives a value.
     """
     table = KernelTable()
-    operations = [_operation(operator, text, table) for text in (operator.forward, operator.backward) if text]
+    operations = [_operation(operator, text, table) for text in operator.operations]
     body = _Operator(operator, operations).lines()
     refuse_overloads(operator, table)
     return CppTexts(

@@ -3,11 +3,10 @@ data, the fallback, gradients of gradients."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from kernel_lsp.export.operation_text import OperationText
-from kernel_lsp.export.operator_text import OperatorText, imports, section
-from kernel_lsp.export.python_text import bracketed, indented, literal, string_literal
+from kernel_lsp.export.operator_imports import imports
+from kernel_lsp.export.operator_text import OperatorText
+from kernel_lsp.export.python_text import bracketed, indented, literal, section, string_literal
 from kernel_lsp.export.runtime_text import SUPPORT, runtime_sections
 
 PARTS = (SUPPORT,)
@@ -21,17 +20,16 @@ COMPILED_FILES = "_C*.so"
 
 def package_module(operator: OperatorText) -> str:
     """``__init__.py`` of the package."""
-    operations = [text for text in (operator.forward, operator.backward) if text is not None]
     body = [
         *_PROVENANCE,
         *section(_public_function(operator)),
         *section(*operator.module_part()),
         *section(operator.reference()),
-        *(line for text in operations for line in section(*operator.contract_functions(text))),
-        *(line for text in operations for line in section(_by_pytorch(text))),
+        *(line for text in operator.operations for line in section(*operator.contract_functions(text))),
+        *(line for text in operator.operations for line in section(_by_pytorch(text))),
         *section(_gradients(operator) if operator.is_differentiable else []),
         *section(*_LOADING),
-        *section(_registration(operator, operations)),
+        *section(_registration(operator)),
         *section(*(part.splitlines() for part in runtime_sections(PARTS))),
     ]
     # The library is loaded before anything below needs its operators, and after all functions are defined.
@@ -97,10 +95,10 @@ def _load() -> None:
 ]
 
 
-def _registration(operator: OperatorText, operations: Sequence[OperationText]) -> list[str]:
+def _registration(operator: OperatorText) -> list[str]:
     package = operator.forward.namespace
     lines = ["_load()", f'_LIBRARY = torch.library.Library("{package}", "FRAGMENT")']
-    for text in operations:
+    for text in operator.operations:
         schema = text.schema.replace("(", "_by_pytorch(str reason, ", 1)
         lines += bracketed("_LIBRARY.define(", [string_literal(schema)], ")")
         arguments = [f'"{text.name}_by_pytorch"', f"_{text.name}_instead", '"CompositeExplicitAutograd"']

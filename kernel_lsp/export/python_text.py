@@ -104,6 +104,11 @@ def indented(lines: Iterable[str], depth: int = 1) -> list[str]:
     return [INDENT * depth + line if line else "" for line in lines]
 
 
+def section(*functions: Sequence[str]) -> list[str]:
+    """Top-level definitions, each after two empty lines."""
+    return [line for function in functions if function for line in ("", "", *function)]
+
+
 def python_identifier(name: str, reserved: frozenset[str]) -> str:
     """`name`, with an underscore behind it when Python or the file around it has another use for it."""
     return f"{name}_" if name in reserved or keyword.iskeyword(name) or keyword.issoftkeyword(name) else name
