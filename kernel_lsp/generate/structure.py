@@ -17,7 +17,8 @@ from kernel_lsp.generate.library import library_plan, n_products
 from kernel_lsp.generate.lowering.table import LoweredGraph
 from kernel_lsp.generate.names import NamePool
 from kernel_lsp.generate.row_major import unravel_safe
-from kernel_lsp.generate.scalar import Access, Loop, compare, index_value, masked, select
+from kernel_lsp.generate.scalar import Access, Loop, compare, index_value, select
+from kernel_lsp.generate.scalar_walk import masked
 from kernel_lsp.generate.sizes import Sizes, to_expression
 from kernel_lsp.generate.tensor import Definition, Pointwise, Reduction, Tensor
 

@@ -28,7 +28,8 @@ from kernel_lsp.generate.fusion.groups import (
 )
 from kernel_lsp.generate.index import Index, divides
 from kernel_lsp.generate.knobs import Choices
-from kernel_lsp.generate.scalar import Access, Loop, accesses, nodes
+from kernel_lsp.generate.scalar import Access, Loop
+from kernel_lsp.generate.scalar_walk import accesses, nodes
 from kernel_lsp.generate.tensor import Tensor
 
 WARP = 32

@@ -19,7 +19,8 @@ from kernel_lsp.generate.codegen.scope import Scope
 from kernel_lsp.generate.fusion.groups import ContractionGroup
 from kernel_lsp.generate.index import ONE, Index, Variable, as_index, coefficient
 from kernel_lsp.generate.row_major import ravel
-from kernel_lsp.generate.scalar import Access, Scalar, accesses
+from kernel_lsp.generate.scalar import Access, Scalar
+from kernel_lsp.generate.scalar_walk import accesses
 from kernel_lsp.generate.sizes import to_expression
 
 LOCAL_NAMES = (

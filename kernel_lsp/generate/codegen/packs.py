@@ -21,7 +21,8 @@ from kernel_lsp.generate.index import (
     substitute,
 )
 from kernel_lsp.generate.row_major import ravel
-from kernel_lsp.generate.scalar import Access, Scalar, accesses
+from kernel_lsp.generate.scalar import Access, Scalar
+from kernel_lsp.generate.scalar_walk import accesses
 
 MAX_PACK_BYTES = 16
 """The widest load of a thread on every architecture up to sm_90."""

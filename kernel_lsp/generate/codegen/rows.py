@@ -20,7 +20,8 @@ from kernel_lsp.generate.codegen.scope import Scope
 from kernel_lsp.generate.fusion.groups import RowGroup, RowReduction, Store, row_index
 from kernel_lsp.generate.index import Index, Variable, as_index, divide_exactly
 from kernel_lsp.generate.row_major import ravel
-from kernel_lsp.generate.scalar import Access, Scalar, accesses
+from kernel_lsp.generate.scalar import Access, Scalar
+from kernel_lsp.generate.scalar_walk import accesses
 
 WARP = 32
 LOCAL_NAMES = ("row", "my_row", "is_row", "col", "pack", "v", "item")

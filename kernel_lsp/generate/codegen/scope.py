@@ -23,18 +23,8 @@ from kernel_lsp.generate.codegen.operators import (
 )
 from kernel_lsp.generate.index import Index, Variable, as_index
 from kernel_lsp.generate.row_major import ravel
-from kernel_lsp.generate.scalar import (
-    Access,
-    Argument,
-    Constant,
-    IndexValue,
-    Loop,
-    Operation,
-    Scalar,
-    children,
-    indirect_scalars,
-    nodes,
-)
+from kernel_lsp.generate.scalar import Access, Argument, Constant, IndexValue, Loop, Operation, Scalar
+from kernel_lsp.generate.scalar_walk import children, indirect_scalars, nodes
 from kernel_lsp.generate.tensor import Tensor
 
 MAX_EXPRESSION_CHARACTERS = 80

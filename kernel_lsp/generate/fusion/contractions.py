@@ -6,7 +6,8 @@ from kernel_lsp.generate.fusion.groups import ContractionGroup, LibraryGroup, St
 from kernel_lsp.generate.fusion.progress import Progress
 from kernel_lsp.generate.index import Index, as_index, product
 from kernel_lsp.generate.row_major import ravel, reshape, unravel_safe
-from kernel_lsp.generate.scalar import Access, Operation, Scalar, accesses, rewrite
+from kernel_lsp.generate.scalar import Access, Operation, Scalar
+from kernel_lsp.generate.scalar_walk import accesses, rewrite
 from kernel_lsp.generate.tensor import Contraction, LibraryResult, Pointwise, Reduction, Tensor
 
 

@@ -28,7 +28,8 @@ from kernel_lsp.generate.fusion.progress import Progress
 from kernel_lsp.generate.fusion.rows import grow_rows
 from kernel_lsp.generate.index import as_index, product, substitute
 from kernel_lsp.generate.row_major import unravel_like, unravel_safe
-from kernel_lsp.generate.scalar import Access, accesses, cast
+from kernel_lsp.generate.scalar import Access, cast
+from kernel_lsp.generate.scalar_walk import accesses
 from kernel_lsp.generate.sizes import Sizes
 from kernel_lsp.generate.tensor import Buffer, Definition, LibraryResult, Reduction, Scan, Scatter, Tensor
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from kernel_lsp.generate.fusion.reads import live_tensors, operands_of, scalars_of
-from kernel_lsp.generate.scalar import Access, Loop, Operation, accesses, nodes
+from kernel_lsp.generate.scalar import Access, Loop, Operation
+from kernel_lsp.generate.scalar_walk import accesses, nodes
 from kernel_lsp.generate.tensor import Buffer, Definition, Pointwise, Reduction, Tensor
 
 MAX_REPEATED_NODES = 60

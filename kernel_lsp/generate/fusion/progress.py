@@ -6,7 +6,8 @@ from collections.abc import Iterable, Sequence
 
 from kernel_lsp.generate.fusion.graph import DefinitionGraph
 from kernel_lsp.generate.index import Index, Variable
-from kernel_lsp.generate.scalar import Access, Constant, IndexValue, Scalar, masked, rewrite
+from kernel_lsp.generate.scalar import Access, Constant, IndexValue, Scalar
+from kernel_lsp.generate.scalar_walk import masked, rewrite
 from kernel_lsp.generate.sizes import Sizes
 from kernel_lsp.generate.tensor import Buffer, Pointwise, Tensor
 

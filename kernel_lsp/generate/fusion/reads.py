@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from kernel_lsp.generate.index import as_index
-from kernel_lsp.generate.scalar import Access, IndexValue, Scalar, accesses
+from kernel_lsp.generate.scalar import Access, IndexValue, Scalar
+from kernel_lsp.generate.scalar_walk import accesses
 from kernel_lsp.generate.tensor import Definition, LibraryResult, Pointwise, Reduction, Scan, Scatter, Tensor
 
 

@@ -8,7 +8,8 @@ from kernel_lsp.generate.fusion.groups import RowGroup, RowReduction, Store, row
 from kernel_lsp.generate.fusion.progress import NotReadyError, Progress
 from kernel_lsp.generate.index import Index, Variable, as_index, product
 from kernel_lsp.generate.row_major import ravel, reshape, unravel_safe
-from kernel_lsp.generate.scalar import Access, Scalar, accesses, rewrite
+from kernel_lsp.generate.scalar import Access, Scalar
+from kernel_lsp.generate.scalar_walk import accesses, rewrite
 from kernel_lsp.generate.sizes import Sizes
 from kernel_lsp.generate.tensor import Pointwise, Reduction, Tensor
 

@@ -25,12 +25,12 @@ from kernel_lsp.generate.scalar import (
     both,
     cast,
     compare,
-    guarded,
     in_range,
     index_value,
     integer,
     select,
 )
+from kernel_lsp.generate.scalar_walk import guarded
 from kernel_lsp.generate.sizes import ceil_div, to_expression
 from kernel_lsp.generate.tensor import Tensor
 

@@ -17,11 +17,11 @@ from kernel_lsp.generate.scalar import (
     as_position,
     cast,
     compare,
-    guarded,
     index_value,
     integer,
     select,
 )
+from kernel_lsp.generate.scalar_walk import guarded
 from kernel_lsp.generate.tensor import Scatter, Tensor
 
 

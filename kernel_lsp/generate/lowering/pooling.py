@@ -21,12 +21,12 @@ from kernel_lsp.generate.scalar import (
     both,
     cast,
     compare,
-    guarded,
     in_range,
     index_value,
     integer,
     select,
 )
+from kernel_lsp.generate.scalar_walk import guarded
 from kernel_lsp.generate.tensor import Tensor
 
 
