@@ -14,7 +14,8 @@ from kernel_lsp.generate.codegen.kernel import RenderedKernel
 from kernel_lsp.generate.codegen.kernel_writer import KernelWriter
 from kernel_lsp.generate.codegen.matmul import TileSchedule, is_valid_tile_schedule, render_contraction
 from kernel_lsp.generate.codegen.packs import MAX_PACK_BYTES
-from kernel_lsp.generate.codegen.rows import COLUMN_WIDTH, RowSchedule, is_valid_row_schedule, render_rows
+from kernel_lsp.generate.codegen.row_schedule import COLUMN_WIDTH, WARP, RowSchedule, is_valid_row_schedule
+from kernel_lsp.generate.codegen.rows import render_rows
 from kernel_lsp.generate.codegen.scan import ScanSchedule, render_scan
 from kernel_lsp.generate.codegen.scatter import ATOMIC_TYPES, render_scatter
 from kernel_lsp.generate.fusion.groups import (
@@ -32,7 +33,6 @@ from kernel_lsp.generate.scalar import Access, Loop
 from kernel_lsp.generate.scalar_walk import accesses, nodes
 from kernel_lsp.generate.tensor import Tensor
 
-WARP = 32
 MAX_SERIAL_SUM = 4096
 """Elements that one thread adds to one f32: the error grows with their number, and PyTorch's own sums are pairwise."""
 

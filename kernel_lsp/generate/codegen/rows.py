@@ -7,7 +7,6 @@ they belong to different rows, neighbouring threads take different rows, so that
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.generate.codegen.accumulator import Accumulator
@@ -16,53 +15,19 @@ from kernel_lsp.generate.codegen.kernel import RenderedKernel, blocks_of, divisi
 from kernel_lsp.generate.codegen.kernel_writer import KernelWriter
 from kernel_lsp.generate.codegen.operators import Text, loaded, stored
 from kernel_lsp.generate.codegen.packs import Packing, find_packed
+from kernel_lsp.generate.codegen.row_cache import RowCache
+from kernel_lsp.generate.codegen.row_schedule import WARP, RowSchedule
 from kernel_lsp.generate.codegen.scope import Scope
 from kernel_lsp.generate.fusion.groups import RowGroup, RowReduction, Store, row_index
 from kernel_lsp.generate.index import Index, Variable, as_index, divide_exactly
-from kernel_lsp.generate.row_major import ravel
 from kernel_lsp.generate.scalar import Access, Scalar
-from kernel_lsp.generate.scalar_walk import accesses
 
-WARP = 32
 LOCAL_NAMES = ("row", "my_row", "is_row", "col", "pack", "v", "item")
-COLUMN_WIDTH = 32
-"""Rows per block where neighbouring threads take different rows: one warp wide, for coalescing."""
-
-
-@dataclass(frozen=True)
-class RowSchedule:
-    """`threads` share a row; `rows` rows per block; `vector` neighbouring elements move together; `cached` keeps the
-    row in registers between passes."""
-
-    threads: int
-    rows: int
-    vector: int
-    cached: bool
 
 
 def render_rows(kernel: KernelWriter, group: RowGroup, schedule: RowSchedule, comment: str) -> RenderedKernel:
     """The kernel of a row group."""
     return _RowRenderer(kernel, group, schedule).render(comment)
-
-
-def is_valid_row_schedule(group: RowGroup, schedule: RowSchedule) -> bool:
-    """Whether the template can do it: what fits a block, and what the layout allows."""
-    if schedule.threads * schedule.rows > 1024:
-        return False
-    if not group.is_column_contiguous:
-        return schedule.rows == COLUMN_WIDTH and schedule.vector == 1 and not schedule.cached and schedule.threads <= 32
-    if schedule.threads > WARP and (schedule.rows != 1 or schedule.threads % WARP):
-        return False
-    n_columns = group.column.extent.constant
-    if schedule.vector > 1 and n_columns is not None and n_columns % schedule.vector:
-        return False
-    if schedule.cached:
-        return n_columns is not None and n_columns <= schedule.threads * schedule.vector * MAX_CACHED_PACKS
-    return True
-
-
-MAX_CACHED_PACKS = 8
-"""Packs of one row that a thread keeps in registers: 32 floats at most, half of what 256 threads can have each."""
 
 
 # --- below: one kernel
@@ -72,16 +37,15 @@ class _RowRenderer:
     def __init__(self, kernel: KernelWriter, group: RowGroup, schedule: RowSchedule) -> None:
         self.kernel, self.group, self.schedule = kernel, group, schedule
         self.scope = Scope(kernel)
-        self.cache: dict[bytes, str] = {}
         total = group.column.extent
         packs = divide_exactly(total, as_index(schedule.vector))
-        self.n_packs = packs if packs is not None else total
-        self.is_exact = packs is not None
+        n_packs = packs if packs is not None else total
         self.packing = Packing(
-            Variable("pack" if schedule.vector > 1 else "col", 1 << 20, self.n_packs),
+            Variable("pack" if schedule.vector > 1 else "col", 1 << 20, n_packs),
             Variable("v", (1 << 20) + 1, as_index(schedule.vector)),
             schedule.vector,
         )
+        self.cache = RowCache(kernel, group, schedule, self.packing)
         self.levels = 1 + max(
             [reduction.level for reduction in group.reductions] + [level for level, _ in group.stores], default=0
         )
@@ -162,7 +126,8 @@ class _RowRenderer:
         everything = [*scalars, *(store.scalar for store in packed_stores)]
         self.scope.hoist(everything, [self.packing.pack, self.packing.lane])
         accumulators = [self._accumulator(entry, scalar) for entry, scalar in zip(reductions, scalars, strict=True)]
-        self._prepare_cache()
+        if self.schedule.cached:
+            self.cache.declare(self.scope, self._n_items())
         inner, closes = self._open_loop()
         self._body(inner, reductions, scalars, accumulators, packed_stores)
         for scope in closes:
@@ -194,7 +159,7 @@ class _RowRenderer:
 
     def _open_unrolled(self, name: str, lane: str, limit: str) -> tuple[Scope, list[Scope]]:
         threads = self.schedule.threads
-        n_items = -(-int(limit) // threads)
+        n_items = self._n_items()
         self.scope.line("#pragma unroll")
         item = self.scope.open(f"for (int item = 0; item < {n_items}; ++item)")
         item.line(f"const int {name} = item * {threads} + {lane};")
@@ -209,6 +174,10 @@ class _RowRenderer:
         if self.schedule.vector == 1:
             return size
         return str(int(size) // self.schedule.vector) if size.isdigit() else f"{size} / {self.schedule.vector}"
+
+    def _n_items(self) -> int:
+        """Packs of a row of fixed size that one thread does."""
+        return -(-int(self._limit()) // self.schedule.threads)
 
     def _column_lane(self) -> str:
         if self.schedule.threads == 1:
@@ -227,11 +196,8 @@ class _RowRenderer:
         name_coordinates(self.kernel, self.packing.flat, self.group.column_shape)
         if self.schedule.vector > 1:
             scope.hoist(everything, [self.packing.lane])
-        if self.schedule.vector > 1:
-            packed = find_packed(everything, self.packing)
-        else:
-            packed = [access for access in self._cacheable(everything) if access.digest in self.cache]
-        loads = {access.digest: self._load(scope, access) for access in packed}
+        packed = find_packed(everything, self.packing) if self.schedule.vector > 1 else self.cache.kept(everything)
+        loads = {access.digest: self.cache.load(scope, access) for access in packed}
         targets = [self._declare_result(scope, store) for store in stores]
         lane_scope = scope
         if self.schedule.vector > 1:
@@ -281,67 +247,6 @@ class _RowRenderer:
         inner = scope.open("if (is_row)")
         write(inner)  # type: ignore[operator]
         inner.close()
-
-    # --- the row in registers
-
-    def _prepare_cache(self) -> None:
-        """Declare an array for every read of the whole row that several passes make."""
-        if not self.schedule.cached or self.cache:
-            return
-        n_items = -(-int(self._limit()) // self.schedule.threads)
-        for access in self._shared_reads():
-            self.kernel.pointer(access.tensor)
-            name = self.scope.names.take(f"{self.kernel.local_name(access.tensor)}_row")
-            type_ = access.dtype.cuda_type
-            if self.schedule.vector > 1:
-                self.kernel.use("packs")
-                type_ = f"Pack<{type_}, {self.schedule.vector}>"
-            self.scope.line(f"{type_} {name}[{n_items}];")
-            self.cache[access.digest] = name
-        self._filled: set[bytes] = set()
-
-    def _shared_reads(self) -> list[Access]:
-        """Reads that more than one pass makes, of elements that differ from row to row."""
-        passes: dict[bytes, set[int]] = {}
-        found: dict[bytes, Access] = {}
-        entries = [(entry.level, entry.scalar) for entry in self.group.reductions]
-        entries += [(level, store.scalar) for level, store in self.group.stores]
-        for level, scalar in entries:
-            for access in self._cacheable([self._over_packs(scalar)]):
-                passes.setdefault(access.digest, set()).add(level)
-                found[access.digest] = access
-        shared = [access for digest, access in found.items() if len(passes[digest]) > 1]
-        return sorted(shared, key=lambda access: (access.tensor.serial, access.digest))
-
-    def _cacheable(self, scalars: Sequence[Scalar]) -> list[Access]:
-        if not self.schedule.cached:
-            return []
-        if self.schedule.vector > 1:
-            found = find_packed(scalars, self.packing)
-        else:
-            found = [access for access in accesses(*scalars) if access.mask is None]
-        return [
-            access
-            for access in found
-            if access.tensor in self.kernel.tensor_names
-            and self.packing.pack in access.variables
-            and (self.group.row in access.variables or self.group.row.extent.constant == 1)
-        ]
-
-    def _load(self, scope: Scope, access: Access) -> str:
-        """Where the access is found in this pass: a register of the row's cache, or a pack just loaded."""
-        cached = self.cache.get(access.digest)
-        if cached is None:
-            return self.packing.load(scope, access)
-        if access.digest not in self._filled:
-            self._filled.add(access.digest)
-            pointer = self.kernel.pointer(access.tensor)
-            flat = ravel(access.index, access.tensor.shape)
-            position = self.packing.pack_position(flat) if self.schedule.vector > 1 else flat
-            assert position is not None
-            view = f"packs<{self.schedule.vector}>({pointer})" if self.schedule.vector > 1 else pointer
-            scope.line(f"{cached}[item] = {view}[{scope.index(position).text}];")
-        return f"{cached}[item]"
 
     def _item(self, name: str, dtype: DType) -> Text:
         if self.schedule.vector > 1:
