@@ -1,4 +1,4 @@
-"""Reductions over any dims, and what is made of them: means, variances, norms, softmax."""
+"""Reductions over any dims, and what is made of them: means, variances, extremes and their places."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.generate.index import ZERO, Index, product
-from kernel_lsp.generate.lowering.builder import Body, Builder, Call, Shape, accumulation_dtype, read
+from kernel_lsp.generate.lowering.builder import Body, Builder, Call, Shape, accumulation_dtype
 from kernel_lsp.generate.lowering.elements import elementwise, number, op
 from kernel_lsp.generate.lowering.table import lowers
-from kernel_lsp.generate.scalar import Access, Constant, Scalar, cast, compare, index_value, operation, select
+from kernel_lsp.generate.scalar import Access, Scalar, cast, compare, index_value, select
 from kernel_lsp.generate.tensor import Tensor
 
 
@@ -28,6 +28,11 @@ def shaped(call: Call, reduced: Tensor, item: int = 0) -> Tensor:
     if reduced.dtype != dtype:
         reduced = call.builder.pointwise(dtype, shape, lambda index: Access(reduced, index))
     return reduced
+
+
+def without(index: Sequence[Index], axes: Sequence[int]) -> list[Index]:
+    """The index without some axes."""
+    return [position for axis, position in enumerate(index) if axis not in axes]
 
 
 def element_count(shape: Shape, axes: Sequence[int]) -> Index:
@@ -210,184 +215,3 @@ def _any_or_all(call: Call) -> Tensor:
     axes = call.axes(1, "dim", len(source.shape)) if has_axes else tuple(range(len(source.shape)))
     body: Body = lambda index: cast(Access(source, index), DType.BOOL)  # noqa: E731
     return shaped(call, reduce_over(call, call.node.op.split(".")[1], source, axes, body, DType.BOOL))
-
-
-@lowers("logsumexp")
-def _logsumexp(call: Call) -> Tensor:
-    source = call.tensor(0)
-    axes = call.axes(1, "dim", len(source.shape))
-    dtype = accumulation_dtype(source.dtype)
-    peak = _finite_peak(call.builder, source, axes, dtype)
-
-    def shifted_exp(index: tuple[Index, ...]) -> Scalar:
-        return op("exp", op("sub", cast(Access(source, index), dtype), Access(peak, without(index, axes))))
-
-    total = call.builder.reduction("sum", dtype, source.shape, axes, shifted_exp, name="sum_exp")
-    result = call.builder.pointwise(
-        dtype, total.shape, lambda index: op("add", op("log", Access(total, index)), Access(peak, index))
-    )
-    return shaped(call, result)
-
-
-def _finite_peak(builder: Builder, source: Tensor, axes: Sequence[int], dtype: DType) -> Tensor:
-    """The maximum, or 0 where it is infinite: subtracting an infinity from itself would give NaN."""
-    peak = builder.reduction(
-        "max", dtype, source.shape, axes, lambda index: cast(Access(source, index), dtype), name="peak"
-    )
-
-    def body(index: tuple[Index, ...]) -> Scalar:
-        value = Access(peak, index)
-        return select(operation("isinf", DType.BOOL, value), number(0, value), value)
-
-    return builder.pointwise(dtype, peak.shape, body, name="peak")
-
-
-@lowers("linalg_vector_norm", "norm")
-def _vector_norm(call: Call) -> Tensor:
-    source = call.tensor(0)
-    order = call.optional_number(1, "ord", 2)
-    axes = call.axes(2, "dim", len(source.shape))
-    dtype = accumulation_dtype(call.dtype())
-    order = 2 if order is None else order
-
-    def magnitude(index: tuple[Index, ...]) -> Scalar:
-        return op("abs", cast(Access(source, index), dtype))
-
-    if order in (float("inf"), float("-inf")):
-        return shaped(call, reduce_over(call, "max" if order > 0 else "min", source, axes, magnitude, dtype))
-    total = reduce_over(call, "sum", source, axes, lambda index: _powered(magnitude(index), order), dtype)
-    root = call.builder.pointwise(dtype, total.shape, lambda index: _rooted(Access(total, index), order))
-    return shaped(call, root)
-
-
-def _powered(value: Scalar, order: float) -> Scalar:
-    if order == 0:
-        zero = number(0, value)
-        return select(compare("ne", value, zero), number(1, value), zero)
-    if order == 1:
-        return value
-    return op("mul", value, value) if order == 2 else op("pow", value, number(order, value))
-
-
-def _rooted(value: Scalar, order: float) -> Scalar:
-    if order in (0, 1):
-        return value
-    return op("sqrt", value) if order == 2 else op("pow", value, number(1 / order, value))
-
-
-@lowers("dist")
-def _distance(call: Call) -> Tensor:
-    left, right = call.tensor(0), call.tensor(1, "other")
-    order = float(call.number(2, "p", 2))
-    dtype = accumulation_dtype(call.dtype())
-    axes = tuple(range(len(left.shape)))
-
-    def body(index: tuple[Index, ...]) -> Scalar:
-        difference = op("sub", cast(read(left, index), dtype), cast(read(right, index), dtype))
-        return _powered(op("abs", difference), order)
-
-    total = reduce_over(call, "sum", left, axes, body, dtype)
-    return shaped(call, call.builder.pointwise(dtype, (), lambda index: _rooted(Access(total, index), order)))
-
-
-@lowers("_cdist_forward")
-def _pairwise_distance(call: Call) -> Tensor:
-    """Distances between all rows of (..., P, M) and (..., R, M)."""
-    left, right, order = call.tensor(0, "x1"), call.tensor(1, "x2"), float(call.number(2, "p"))
-    dtype = accumulation_dtype(call.dtype())
-    shape = (*call.shape(), left.shape[-1])
-    axis = len(shape) - 1
-
-    def magnitude(index: tuple[Index, ...]) -> Scalar:
-        lhs = read(left, (*index[:-2], index[-1]))
-        rhs = read(right, (*index[:-3], *index[-2:]))
-        return op("abs", op("sub", cast(lhs, dtype), cast(rhs, dtype)))
-
-    if order == float("inf"):
-        return shaped(call, call.builder.reduction("max", dtype, shape, (axis,), magnitude))
-    total = call.builder.reduction(
-        "sum", dtype, shape, (axis,), lambda index: _powered(magnitude(index), order), name="sum"
-    )
-    return shaped(call, call.builder.pointwise(dtype, total.shape, lambda index: _rooted(Access(total, index), order)))
-
-
-# --- softmax
-
-
-def without(index: Sequence[Index], axes: Sequence[int]) -> list[Index]:
-    """The index without some axes."""
-    return [position for axis, position in enumerate(index) if axis not in axes]
-
-
-@lowers("_softmax", "_safe_softmax", "softmax", "_log_softmax", "log_softmax")
-def _softmax(call: Call) -> Tensor:
-    source = call.tensor(0)
-    if not source.shape:
-        value = 0.0 if "log" in call.node.op else 1.0
-        return call.builder.pointwise(call.dtype(), (), lambda index: cast(Constant(value, DType.F64), call.dtype()))
-    axis = call.axis(1, "dim", len(source.shape))
-    if "log" in call.node.op:
-        return log_softmax_over(call.builder, source, axis, call.dtype())
-    return softmax_over(call.builder, source, axis, call.dtype(), is_safe="safe" in call.node.op)
-
-
-def softmax_over(builder: Builder, source: Tensor, axis: int, dtype: DType, *, is_safe: bool = False) -> Tensor:
-    """exp(x - max) over its sum. `is_safe`: 0 for a row that is all -inf, where the quotient is NaN."""
-    peak, total, computed = _softmax_parts(builder, source, axis)
-
-    def body(index: tuple[Index, ...]) -> Scalar:
-        kept = without(index, (axis,))
-        high = Access(peak, kept)
-        value = op("exp", op("sub", cast(Access(source, index), computed), high))
-        quotient = op("div", value, Access(total, kept))
-        is_empty = compare("eq", high, number(float("-inf"), high))
-        return select(is_empty, number(0, value), quotient) if is_safe else quotient
-
-    return builder.pointwise(dtype, source.shape, body)
-
-
-def log_softmax_over(builder: Builder, source: Tensor, axis: int, dtype: DType) -> Tensor:
-    """x - max - log(sum(exp(x - max)))."""
-    peak, total, computed = _softmax_parts(builder, source, axis)
-
-    def body(index: tuple[Index, ...]) -> Scalar:
-        kept = without(index, (axis,))
-        shifted = op("sub", cast(Access(source, index), computed), Access(peak, kept))
-        return op("sub", shifted, op("log", Access(total, kept)))
-
-    return builder.pointwise(dtype, source.shape, body)
-
-
-def _softmax_parts(builder: Builder, source: Tensor, axis: int) -> tuple[Tensor, Tensor, DType]:
-    dtype = accumulation_dtype(source.dtype)
-    value: Body = lambda index: cast(Access(source, index), dtype)  # noqa: E731
-    peak = builder.reduction("max", dtype, source.shape, (axis,), value, name="peak")
-
-    def shifted_exp(index: tuple[Index, ...]) -> Scalar:
-        return op("exp", op("sub", value(index), Access(peak, without(index, (axis,)))))
-
-    return peak, builder.reduction("sum", dtype, source.shape, (axis,), shifted_exp, name="sum_exp"), dtype
-
-
-@lowers("_softmax_backward_data", "_log_softmax_backward_data")
-def _softmax_backward(call: Call) -> Tensor:
-    grad, output = call.tensor(0, "grad_output"), call.tensor(1, "output")
-    axis = call.axis(2, "dim", max(len(grad.shape), 1))
-    dtype = accumulation_dtype(grad.dtype)
-    is_log = "log" in call.node.op
-
-    def term(index: tuple[Index, ...]) -> Scalar:
-        value = cast(Access(grad, index), dtype)
-        return value if is_log else op("mul", value, cast(Access(output, index), dtype))
-
-    axes = (axis,) if grad.shape else ()
-    total = call.builder.reduction("sum", dtype, grad.shape, axes, term, name="sum_grad")
-
-    def body(index: tuple[Index, ...]) -> Scalar:
-        value, out = cast(Access(grad, index), dtype), cast(Access(output, index), dtype)
-        row = Access(total, without(index, axes))
-        if is_log:
-            return op("sub", value, op("mul", op("exp", out), row))
-        return op("mul", out, op("sub", value, row))
-
-    return call.builder.pointwise(call.dtype(), grad.shape, body)

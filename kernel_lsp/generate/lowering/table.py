@@ -143,9 +143,11 @@ def _load_rules() -> None:
         creation,
         indexing,
         normalization,
+        norms,
         pooling,
         reduction,
         scan,
+        softmax,
         upsampling,
         views,
     )

@@ -1,0 +1,118 @@
+"""Softmax, its logarithm and gradients, and log-sum-exp: everything relative to the largest of a row."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kernel_lsp.core.dtype import DType
+from kernel_lsp.generate.index import Index
+from kernel_lsp.generate.lowering.builder import Body, Builder, Call, accumulation_dtype
+from kernel_lsp.generate.lowering.elements import number, op
+from kernel_lsp.generate.lowering.reduction import shaped, without
+from kernel_lsp.generate.lowering.table import lowers
+from kernel_lsp.generate.scalar import Access, Constant, Scalar, cast, compare, operation, select
+from kernel_lsp.generate.tensor import Tensor
+
+
+@lowers("_softmax", "_safe_softmax", "softmax", "_log_softmax", "log_softmax")
+def _softmax(call: Call) -> Tensor:
+    source = call.tensor(0)
+    if not source.shape:
+        value = 0.0 if "log" in call.node.op else 1.0
+        return call.builder.pointwise(call.dtype(), (), lambda index: cast(Constant(value, DType.F64), call.dtype()))
+    axis = call.axis(1, "dim", len(source.shape))
+    if "log" in call.node.op:
+        return log_softmax_over(call.builder, source, axis, call.dtype())
+    return softmax_over(call.builder, source, axis, call.dtype(), is_safe="safe" in call.node.op)
+
+
+def softmax_over(builder: Builder, source: Tensor, axis: int, dtype: DType, *, is_safe: bool = False) -> Tensor:
+    """exp(x - max) over its sum. `is_safe`: 0 for a row that is all -inf, where the quotient is NaN."""
+    peak, total, computed = _softmax_parts(builder, source, axis)
+
+    def body(index: tuple[Index, ...]) -> Scalar:
+        kept = without(index, (axis,))
+        high = Access(peak, kept)
+        value = op("exp", op("sub", cast(Access(source, index), computed), high))
+        quotient = op("div", value, Access(total, kept))
+        is_empty = compare("eq", high, number(float("-inf"), high))
+        return select(is_empty, number(0, value), quotient) if is_safe else quotient
+
+    return builder.pointwise(dtype, source.shape, body)
+
+
+def log_softmax_over(builder: Builder, source: Tensor, axis: int, dtype: DType) -> Tensor:
+    """x - max - log(sum(exp(x - max)))."""
+    peak, total, computed = _softmax_parts(builder, source, axis)
+
+    def body(index: tuple[Index, ...]) -> Scalar:
+        kept = without(index, (axis,))
+        shifted = op("sub", cast(Access(source, index), computed), Access(peak, kept))
+        return op("sub", shifted, op("log", Access(total, kept)))
+
+    return builder.pointwise(dtype, source.shape, body)
+
+
+def _softmax_parts(builder: Builder, source: Tensor, axis: int) -> tuple[Tensor, Tensor, DType]:
+    dtype = accumulation_dtype(source.dtype)
+    value: Body = lambda index: cast(Access(source, index), dtype)  # noqa: E731
+    peak = builder.reduction("max", dtype, source.shape, (axis,), value, name="peak")
+
+    def shifted_exp(index: tuple[Index, ...]) -> Scalar:
+        return op("exp", op("sub", value(index), Access(peak, without(index, (axis,)))))
+
+    return peak, builder.reduction("sum", dtype, source.shape, (axis,), shifted_exp, name="sum_exp"), dtype
+
+
+@lowers("_softmax_backward_data", "_log_softmax_backward_data")
+def _softmax_backward(call: Call) -> Tensor:
+    grad, output = call.tensor(0, "grad_output"), call.tensor(1, "output")
+    axis = call.axis(2, "dim", max(len(grad.shape), 1))
+    dtype = accumulation_dtype(grad.dtype)
+    is_log = "log" in call.node.op
+
+    def term(index: tuple[Index, ...]) -> Scalar:
+        value = cast(Access(grad, index), dtype)
+        return value if is_log else op("mul", value, cast(Access(output, index), dtype))
+
+    axes = (axis,) if grad.shape else ()
+    total = call.builder.reduction("sum", dtype, grad.shape, axes, term, name="sum_grad")
+
+    def body(index: tuple[Index, ...]) -> Scalar:
+        value, out = cast(Access(grad, index), dtype), cast(Access(output, index), dtype)
+        row = Access(total, without(index, axes))
+        if is_log:
+            return op("sub", value, op("mul", op("exp", out), row))
+        return op("mul", out, op("sub", value, row))
+
+    return call.builder.pointwise(call.dtype(), grad.shape, body)
+
+
+@lowers("logsumexp")
+def _logsumexp(call: Call) -> Tensor:
+    source = call.tensor(0)
+    axes = call.axes(1, "dim", len(source.shape))
+    dtype = accumulation_dtype(source.dtype)
+    peak = _finite_peak(call.builder, source, axes, dtype)
+
+    def shifted_exp(index: tuple[Index, ...]) -> Scalar:
+        return op("exp", op("sub", cast(Access(source, index), dtype), Access(peak, without(index, axes))))
+
+    total = call.builder.reduction("sum", dtype, source.shape, axes, shifted_exp, name="sum_exp")
+    result = call.builder.pointwise(
+        dtype, total.shape, lambda index: op("add", op("log", Access(total, index)), Access(peak, index))
+    )
+    return shaped(call, result)
+
+
+def _finite_peak(builder: Builder, source: Tensor, axes: Sequence[int], dtype: DType) -> Tensor:
+    """The maximum, or 0 where it is infinite: subtracting an infinity from itself would give NaN."""
+    peak = builder.reduction(
+        "max", dtype, source.shape, axes, lambda index: cast(Access(source, index), dtype), name="peak"
+    )
+
+    def body(index: tuple[Index, ...]) -> Scalar:
+        value = Access(peak, index)
+        return select(operation("isinf", DType.BOOL, value), number(0, value), value)
+
+    return builder.pointwise(dtype, peak.shape, body, name="peak")
