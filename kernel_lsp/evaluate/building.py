@@ -11,7 +11,7 @@ from kernel_lsp.core.plan import Launch, LaunchPlan
 from kernel_lsp.core.verdict import Built
 from kernel_lsp.evaluate.cuda import GpuDevice
 from kernel_lsp.gpu.specs import GpuSpec
-from kernel_lsp.plan.binding import kernel_name
+from kernel_lsp.plan.kernel_names import kernel_name
 from kernel_lsp.toolchain.compile import BuildRequest, Compiler
 from kernel_lsp.toolchain.integrity import audit
 

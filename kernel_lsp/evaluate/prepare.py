@@ -22,8 +22,9 @@ from kernel_lsp.core.verdict import BuildFailed
 from kernel_lsp.errors import PlanError
 from kernel_lsp.evaluate.cases import OperationKind, Sizes, graph_of, shapes_for
 from kernel_lsp.evaluate.contract import check_contract, operation_names
-from kernel_lsp.plan.binding import bind, contract_holds, decisions
+from kernel_lsp.plan.binding import bind, decisions
 from kernel_lsp.plan.checking import check
+from kernel_lsp.plan.contract import contract_holds
 from kernel_lsp.plan.parser import parse
 from kernel_lsp.source.cuda import kernel_signatures
 

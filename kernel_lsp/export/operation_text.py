@@ -40,8 +40,8 @@ from kernel_lsp.export.python_text import (
     tuple_text,
     unpacked,
 )
-from kernel_lsp.plan.binding import find_signature
 from kernel_lsp.plan.cuda_types import resolve_template, scalar_type
+from kernel_lsp.plan.kernel_names import find_signature
 from kernel_lsp.plan.printer import print_step
 
 NAMESPACE = "kernel_lsp"

@@ -9,7 +9,7 @@ from kernel_lsp.core.expression_value import evaluate_int
 from kernel_lsp.core.plan import Operation, ScalarParameter, TensorParameter
 from kernel_lsp.core.task import Task, TaskScalar
 from kernel_lsp.evaluate.cases import ALIGNMENTS, PATTERNS
-from kernel_lsp.plan.binding import contract_holds
+from kernel_lsp.plan.contract import contract_holds
 
 Shapes = dict[str, tuple[int, ...]]
 MAX_CASES = 4

@@ -10,7 +10,8 @@ from kernel_lsp.core.expression_value import evaluate
 from kernel_lsp.core.plan import KernelSignature, Launch, LaunchPlan, Operation, ScalarParameter, TensorParameter
 from kernel_lsp.core.task import Configuration, Task, TaskScalar
 from kernel_lsp.errors import PlanError
-from kernel_lsp.plan.binding import bind, kernel_name
+from kernel_lsp.plan.binding import bind
+from kernel_lsp.plan.kernel_names import kernel_name
 
 GRADIENT_PREFIX = "grad_"
 

@@ -20,9 +20,9 @@ from kernel_lsp.core.plan import (
     Step,
     TensorParameter,
 )
-from kernel_lsp.plan.binding import find_signature
 from kernel_lsp.plan.codes import PlanCode, finding
 from kernel_lsp.plan.cuda_types import pointer_fits, resolve_template, scalar_type
+from kernel_lsp.plan.kernel_names import find_signature
 from kernel_lsp.plan.step_parts import flat_arguments, launch_numbers
 
 

@@ -23,8 +23,9 @@ from kernel_lsp.evaluate.case_store import read_expectations
 from kernel_lsp.evaluate.cases import shapes_for
 from kernel_lsp.evaluate.compare import BACKWARD_FACTOR, FORWARD_FACTOR, compare, is_within_budget
 from kernel_lsp.generate.program import Program, plan_program
-from kernel_lsp.plan.binding import bind, contract_holds
+from kernel_lsp.plan.binding import bind
 from kernel_lsp.plan.checking import check as check_plan
+from kernel_lsp.plan.contract import contract_holds
 from kernel_lsp.plan.parser import parse_or_raise
 from kernel_lsp.process.worker_client import CaseFiles, CaseTensor
 from kernel_lsp.ptx.executor import BufferFile, ExecutionReport, Loaded, PtxExecutor, RunOptions

@@ -13,7 +13,8 @@ from kernel_lsp.core.plan import (
     TensorArgument,
 )
 from kernel_lsp.errors import PlanError
-from kernel_lsp.plan.binding import ContractError, bind, contract_holds, decisions
+from kernel_lsp.plan.binding import bind, decisions
+from kernel_lsp.plan.contract import ContractError, contract_holds
 from kernel_lsp.plan.parser import parse_or_raise
 from kernel_lsp.source.cuda import kernel_signatures
 
