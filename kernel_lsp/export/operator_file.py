@@ -5,6 +5,8 @@ from __future__ import annotations
 import textwrap
 
 from kernel_lsp.export.autograd_text import autograd_functions
+from kernel_lsp.export.call_text import cuda_function
+from kernel_lsp.export.launch_text import bind_function, kernel_names
 from kernel_lsp.export.operation_text import OperationText
 from kernel_lsp.export.operator_imports import imports
 from kernel_lsp.export.operator_text import OperatorParts, OperatorText
@@ -34,12 +36,12 @@ def operator_text(parts: OperatorParts) -> str:
 def _operation_functions(operator: OperatorText, text: OperationText) -> list[list[str]]:
     """The functions of one operation, in the order in which they call each other."""
     *contract, by_pytorch = operator.contract_functions(text)
-    return [*contract, text.bind_function(), text.cuda_function(), by_pytorch]
+    return [*contract, bind_function(text), cuda_function(text), by_pytorch]
 
 
 def _library_function(operator: OperatorText) -> list[str]:
     """Where the kernels come from."""
-    names = [string_literal(name) for name in _kernel_names(operator)]
+    names = [string_literal(name) for name in _all_kernel_names(operator)]
     return [
         "@functools.lru_cache(maxsize=1)",
         "def _kernels() -> KernelLibrary:",
@@ -54,8 +56,8 @@ def _library_function(operator: OperatorText) -> list[str]:
     ]
 
 
-def _kernel_names(operator: OperatorText) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(name for text in operator.operations for name in text.kernel_names))
+def _all_kernel_names(operator: OperatorText) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(name for text in operator.operations for name in kernel_names(text)))
 
 
 def _registration(operator: OperatorText) -> list[str]:

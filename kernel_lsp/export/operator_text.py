@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from kernel_lsp.core.plan import KernelSignature, LaunchPlan, Operation, TensorParameter
 from kernel_lsp.core.task import Task, TaskScalar, TaskTensor
 from kernel_lsp.errors import PlanError, TargetError
+from kernel_lsp.export.contract_text import fake_function, mismatch_function, outside_function
 from kernel_lsp.export.function_text import offered_names, use_functions
 from kernel_lsp.export.module_text import is_module
 from kernel_lsp.export.operation_text import (
@@ -177,7 +178,7 @@ class OperatorText:
     def contract_functions(self, text: OperationText) -> list[list[str]]:
         """What is there of an operation where no kernel runs: its contract, its fake and its fallback."""
         outside_shapes, by_pytorch = self._forward_fallback() if text is self.forward else self._backward_fallback(text)
-        return [text.mismatch_function(), text.outside_function(), text.fake_function(outside_shapes), by_pytorch]
+        return [mismatch_function(text), outside_function(text), fake_function(text, outside_shapes), by_pytorch]
 
     def _forward_fallback(self) -> tuple[list[str], list[str]]:
         text = self.forward

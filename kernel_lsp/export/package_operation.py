@@ -37,7 +37,6 @@ from kernel_lsp.export.cpp_text import (
 from kernel_lsp.export.operation_text import OperationText, OperatorArgument, dtype_and_shape
 from kernel_lsp.export.package_instances import KernelInstance, instances_of
 from kernel_lsp.export.python_text import python_number
-from kernel_lsp.plan.cuda_types import resolve_template, scalar_type
 from kernel_lsp.plan.printer import print_step
 
 AT_TYPES = {
@@ -225,16 +224,11 @@ class CppOperation:
 
     def _numbers(self, launch: Launch) -> Iterable[tuple[int, Expression, str]]:
         """Position, expression and C++ type of the arguments that are numbers."""
-        signature = self.text.signature(launch)
-        templates = tuple(argument if isinstance(argument, str) else "" for argument in launch.template_arguments)
-        for position, (argument, parameter) in enumerate(zip(launch.arguments, signature.parameters, strict=True)):
-            if not parameter.is_pointer:
-                element = resolve_template(parameter.element, signature, templates)
-                cuda_type = None if element is None else scalar_type(element)
-                if cuda_type is None:
-                    message = f"the parameter '{parameter.name}' of '{launch.kernel}' is {parameter.element}, no number"
-                    raise PlanError(message, line=launch.span.line)
-                yield position, argument, _FIXED_WIDTH.get(cuda_type, cuda_type)
+        for position, (argument, type_) in enumerate(
+            zip(launch.arguments, self.text.number_types(launch), strict=True)
+        ):
+            if type_:
+                yield position, argument, _FIXED_WIDTH.get(type_, type_)
 
     def _taken(self, number: int, step: Fill | Launch | LibraryStep) -> list[str]:
         match step:
