@@ -62,6 +62,14 @@ def render_contraction(
     return _TileRenderer(kernel, group, schedule).render(comment)
 
 
+def innermost(flat: Index) -> Variable | None:
+    """The variable of the term with the smallest step; of several that a quotient mixes, the first by name, so that a
+    text does not depend on how Python hashes."""
+    direct = [monomial for monomial, factor in flat.terms if len(monomial) == 1 and abs(factor) == 1]
+    mixed = next((monomial[0].variables for monomial in direct if monomial[0].variables), frozenset())
+    return min(mixed, key=lambda variable: variable.name, default=None)
+
+
 # --- below: one kernel
 
 
@@ -203,14 +211,7 @@ def _spread(index: str, count: int, tile: int) -> str:
 def _is_innermost(flat: Index, variable: Variable) -> bool:
     """Whether neighbours along the variable are neighbours at a flat position."""
     step = coefficient(flat, variable)
-    return step == ONE if step is not None else _innermost(flat) == variable
-
-
-def _innermost(flat: Index) -> Variable | None:
-    """The variable of the term with the smallest step."""
-    direct = [monomial for monomial, factor in flat.terms if len(monomial) == 1 and abs(factor) == 1]
-    variables = [variable for monomial in direct for variable in monomial[0].variables]
-    return variables[0] if variables else None
+    return step == ONE if step is not None else innermost(flat) == variable
 
 
 def _grid_condition(size: Index) -> list[Expression]:
