@@ -25,6 +25,7 @@ _TO_FLOAT = re.compile(r"^cvt\.rn\.f32\.[su](?:32|64)\b")
 _TO_INTEGER = re.compile(r"^cvt\.r[nzmp]i(?:\.sat)?(?:\.ftz)?\.[su](?:32|64)\.f32\b")
 _NUMBER = re.compile(r"-?(?:0[xX])?[0-9a-fA-F]+U?$")
 _THREAD = ("%tid.", "%ctaid.")
+_BOUNDED = ("rem.", "div.s", "div.u")
 _DATA = ("ld.global", "ld.shared", "ld.local", "atom", "shfl", "call")
 
 
@@ -79,9 +80,10 @@ def _is_high_product(statement: Statement, makers: Mapping[str, Statement]) -> b
 
 
 def _is_place(statement: Statement, makers: Mapping[str, Statement]) -> bool:
-    """Whether it follows from a thread's number, and from nothing that was loaded."""
+    """Whether it follows from a thread's number, and from nothing that was loaded. What is left by a division is no
+    larger than a dim: the coordinates of an interpolation are exact."""
     behind = list(_behind(statement, makers))
-    if any(one.opcode.startswith(_DATA) for one in behind):
+    if any(one.opcode.startswith((*_DATA, *_BOUNDED)) for one in behind):
         return False
     return any(name.startswith(_THREAD) for one in (statement, *behind) for name in mentioned(one.sources))
 

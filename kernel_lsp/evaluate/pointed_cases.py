@@ -23,13 +23,14 @@ from kernel_lsp.evaluate.prepare import Prepared
 def with_pointed_cases(
     prepared: Prepared, direction: OperationKind, built: Built, plan: Sequence[tuple[Case, BoundOperation]], seed: int
 ) -> list[tuple[Case, BoundOperation]]:
-    """The cases of one direction, and those of sizes and numbers that its kernels compare with."""
+    """The cases of one direction, and those of sizes and numbers that its kernels compare with; the one that is large
+    comes last, so that it takes no other's time."""
     known, captured = [dict(sizes) for sizes in dict.fromkeys(c.sizes for c, _ in plan)], captured_sizes(prepared.task)
     found, values = compared_sizes(prepared, direction, built, known), pointed_values(built)
-    found += sizes_beyond_exact_places(prepared, direction, built)
     cases = wide_cases(direction, found, captured, seed)
     if values:
         sizes = sizes_with_room(plan, len(values))
         cases.append(pointed_values_case(direction, sizes, captured, values, seed))
-    more = [(case, prepared.bind(direction, dict(case.sizes))) for case in cases]
-    return [*plan[:N_BEFORE_WIDE], *more, *plan[N_BEFORE_WIDE:]]
+    last = wide_cases(direction, sizes_beyond_exact_places(prepared, direction, built), captured, seed)
+    more, most = ([(case, prepared.bind(direction, dict(case.sizes))) for case in some] for some in (cases, last))
+    return [*plan[:N_BEFORE_WIDE], *more, *plan[N_BEFORE_WIDE:], *most]

@@ -25,6 +25,7 @@ OFFSET = 1000.0
 NEEDLE = -1.0
 INTEGER_BOUND = 3
 """Small integers are within [-3, 3]: sums of thousands of their products are exact in f32."""
+MAX_HALVINGS = 5
 NEGATIVE_ZEROS_ONE_IN = 4
 PARAMETER_NOISE = 0.1
 """Relative to a parameter's own size, or absolute where it is all zeros: weights of ones and biases of zeros would hide
@@ -82,6 +83,11 @@ def _negative_zeros(shape: tuple[int, ...], generator: torch.Generator) -> torch
     return torch.where(is_zero, torch.tensor(-0.0), _normal(shape, generator))
 
 
+def _halves(shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
+    """Halves of small integers and of parts of them: ties of whoever rounds to integers, or to eighths."""
+    return _small_integers(shape, generator) / 2.0 ** torch.randint(1, MAX_HALVINGS + 1, shape, generator=generator)
+
+
 def _zeros_among(shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
     """Normal numbers, but for one in two that is zero."""
     is_zero = torch.randint(0, ZEROS_ONE_IN, shape, generator=generator) == 0
@@ -135,7 +141,7 @@ FAMILIES: dict[str, Make] = {
     "equal_integers": _normal,
     "negative_zeros": _negative_zeros,
     "needles": _needles,
-    "halves": lambda shape, generator: _small_integers(shape, generator) / 2,
+    "halves": _halves,
     "zeros": lambda shape, generator: torch.zeros(shape),
     "huge": _huge,
     "tiny": lambda shape, generator: TINY * _normal(shape, generator),

@@ -137,3 +137,8 @@ def variance(x: torch.Tensor) -> torch.Tensor:
 # kernel-lsp: x=f32[64, 1000], bias=f32[1000]
 def bias_add(x: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
     return x + bias
+
+
+# kernel-lsp: x=f32[64, 250]
+def to_eighths(x: torch.Tensor) -> torch.Tensor:
+    return torch.round(x * 8.0) / 8.0

@@ -47,6 +47,7 @@ def _plan() -> Plan:
 async def _ran(large_s: float, monkeypatch: pytest.MonkeyPatch) -> tuple[SlowDevice, Progress]:
     device, progress = SlowDevice(large_s), Progress("c")
     monkeypatch.setattr(executor_checks, "time", SimpleNamespace(monotonic=lambda: device.now_s))
+    monkeypatch.setattr(executor_checks, "refused_when_larger", lambda *_: None)
     none: Any = None
     found = await ExecutorChecks(none, device, none).check(none, none, none, _plan(), progress)  # type: ignore[arg-type]  # stand-ins
     assert found is None

@@ -17,12 +17,13 @@ PLACE = ("mov.u32 %r1, %ctaid.x", "mov.u32 %r2, %tid.x", "mad.lo.s32 %r3, %r1, 2
         ((*PLACE, "st.global.f32 [%rd1], %f1"), False),
         (("ld.global.f32 %f1, [%rd1]", "mul.f32 %f2, %f1, 0f42FE0000", "cvt.rni.s32.f32 %r4, %f2"), False),
         (("ld.global.b32 %r3, [%rd1]", "cvt.rn.f32.s32 %f1, %r3", "cvt.rzi.s32.f32 %r4, %f1"), False),
+        ((*PLACE[:3], "rem.s32 %r4, %r3, %r9", "cvt.rn.f32.s32 %f1, %r4", "cvt.rmi.s32.f32 %r5, %f1"), False),
         ((*PLACE, "ld.param.b32 %r5, [k_param_2]", "mul.hi.u32 %r6, %r3, %r5"), True),
         ((*PLACE, "mul.hi.u32 %r6, %r3, -858993459"), False),
         (("ld.global.b32 %r3, [%rd1]", "ld.param.b32 %r5, [k_param_2]", "mul.hi.u32 %r6, %r3, %r5"), False),
     ],
     ids=[
-        *("index", "a number of the place", "quantized data", "an integer of the data"),
+        *("index", "a number of the place", "quantized data", "an integer of the data", "a coordinate"),
         *("half a product", "a division by a constant", "a product of data"),
     ],
 )
