@@ -44,6 +44,12 @@ def plain_kernels(mark: int) -> str:
     return _repeated([kernels], N_LINES, lambda part, at: part.replace(") {\n", f") {{  // {at} {mark}\n"))
 
 
+def same_kernels(mark: int) -> str:
+    """The same, each time to the letter."""
+    kernels = (ROOT / "examples" / "row_softmax.cu").read_text().split("\n\n", 1)[1]
+    return _repeated([kernels], N_LINES, lambda part, at: part.replace(") {\n", f") {{  // {mark}\n"))
+
+
 # --- below: shapes of CUDA files
 
 
@@ -164,6 +170,7 @@ def _long_sums(mark: int) -> str:
 
 
 CUDA_SHAPES: dict[str, Make] = {
+    "the same kernels": same_kernels,
     "plain kernels": plain_kernels,
     "small functions": small_functions,
     "mixture": _kernels_of_the_project,

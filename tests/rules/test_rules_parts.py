@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from kernel_lsp.rules import cuda
@@ -10,6 +12,7 @@ from kernel_lsp.rules.cuda.parsing import ParsedCuda
 from kernel_lsp.rules.cuda.splitting import split_behind_functions
 from kernel_lsp.rules.finding import RuleFinding
 from kernel_lsp.rules.registry import rules_of
+from kernel_lsp.rules.rule import Check
 from kernel_lsp.server import analyst
 
 KERNEL = """
@@ -68,6 +71,12 @@ def test_the_parts_have_the_nodes_of_the_whole() -> None:
     parsed = cuda.parse(FILE)
     in_parts = [str(node) for part in parsed.parts for node in part.tree.root_node.children]
     assert in_parts == [str(node) for node in parsed.tree.root_node.children]
+
+
+@pytest.mark.parametrize("check", [c for c in checking.FUNCTION_CHECKS if c.patterns], ids=lambda c: c.rule.code)
+def test_what_a_check_looks_for_is_the_same_in_texts_of_one_shape(check: Check) -> None:
+    for pattern in check.patterns:
+        assert re.search("[1-9]", re.sub(r"\{\d+\}", "", pattern.pattern)) is None
 
 
 @pytest.mark.parametrize("name", ["int9_t", "int8_t n, int32_t"])

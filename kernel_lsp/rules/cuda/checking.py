@@ -214,10 +214,13 @@ class _Reading:
     def findings(self, function: Function) -> list[RuleFinding]:
         """What the rules find in one function."""
         found: list[RuleFinding] = []
-        text = function.text
         ends: dict[re.Pattern[str], int] = {}
+        known = function.definition.found_patterns
         for check in self.checks_for(function):
-            if not check.patterns or check.may_find_in(text, ends):
+            patterns = check.patterns
+            if patterns and patterns not in known:
+                known[patterns] = check.may_find_in(function.text, ends)
+            if not patterns or known[patterns]:
                 hits = list(islice(check.hits(function), MAX_FINDINGS))
                 if hits:
                     found += map(check.finding, hits)

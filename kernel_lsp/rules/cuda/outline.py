@@ -50,6 +50,9 @@ class Definition:
 
     def __init__(self, node: Node, outer: Node, is_conditionally_compiled: bool) -> None:
         self.node, self.outer, self.is_conditionally_compiled = node, outer, is_conditionally_compiled
+        self.found_patterns: dict[tuple[re.Pattern[str], ...], bool] = {}
+        """Whether the patterns of a check have their places in its text, as far as that is known. Patterns take all
+        digits but zero for the same, as shapes do."""
 
     @once
     def declarator(self) -> Node | None:
@@ -145,10 +148,10 @@ class CudaFile:
     @once
     def doubles_at(self) -> list[int]:
         """Places in literals that may be doubles, in comments too; a literal may have two of them."""
-        data = self.parsed.data
-        found = [match.start() for match in _POINT.finditer(data)]
-        exponents = [match.start() for match in _EXPONENT.finditer(data)]
-        return sorted(found + exponents) if exponents else found
+        shape = self.parsed.shape
+        if shape.doubles_at is None:
+            shape.doubles_at = _places_of_doubles(self.parsed.data)
+        return shape.doubles_at
 
     def constant(self, node: Node | None, function: Function | None = None, depth: int = 0) -> int | None:
         """The value of a constant integer expression; None when the text does not say, or it is out of range."""
@@ -254,6 +257,13 @@ def _places(data: bytes, word: bytes) -> list[int]:
         found.append(start)
         start = data.find(word, start + len(word))
     return found
+
+
+def _places_of_doubles(data: bytes) -> list[int]:
+    """These ask which characters are digits, not which digits they are."""
+    found = [match.start() for match in _POINT.finditer(data)]
+    exponents = [match.start() for match in _EXPONENT.finditer(data)]
+    return sorted(found + exponents) if exponents else found
 
 
 def _function_declarator(node: Node) -> Node | None:

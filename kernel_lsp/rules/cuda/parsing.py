@@ -44,6 +44,8 @@ class Shape:
         self.tree = tree
         self.items: list[Any] | None = None
         """What the outline of a file is made of, once it was read."""
+        self.doubles_at: list[int] | None = None
+        """Where literals may be doubles, once that was looked for."""
 
 
 class Part:
