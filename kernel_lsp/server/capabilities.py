@@ -51,6 +51,7 @@ class ClientFeatures:
     shows_hints: bool
     markdown_hover: bool
     literal_actions: bool
+    """Whether it takes actions with edits. One that does not gets the commands among them."""
     opens_notebooks: bool
     shows_related: bool
     """Other places that a diagnostic has to do with."""
@@ -102,9 +103,8 @@ def server_capabilities(features: ClientFeatures) -> dict[str, Any]:
     if features.opens_notebooks:
         cells = [{"language": language} for language in CELL_LANGUAGES]
         offered["notebookDocumentSync"] = {"notebookSelector": [{"notebook": "*", "cells": cells}]}
-    if features.literal_actions:
-        kinds = ["quickfix", REWRITE_KIND]
-        offered["codeActionProvider"] = {"codeActionKinds": kinds, "resolveProvider": False}
+    kinds = {"codeActionKinds": ["quickfix", REWRITE_KIND], "resolveProvider": False}
+    offered["codeActionProvider"] = kinds if features.literal_actions else True
     if features.shows_hints:
         offered["inlayHintProvider"] = {"resolveProvider": False}
     if features.pulls_diagnostics:

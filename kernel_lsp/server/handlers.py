@@ -19,6 +19,7 @@ from kernel_lsp.server.features.hover import cuda_hover, python_hover
 from kernel_lsp.server.features.inlay_hints import line_hints, profile_hints
 from kernel_lsp.server.language_server import KernelLanguageServer
 from kernel_lsp.server.settings import SECTION
+from kernel_lsp.server.words import plain_text
 
 FIRST_ANALYSIS_S = 5.0
 """A request waits so long for a text that was never analysed. With an older analysis it does not wait: that is carried
@@ -112,11 +113,19 @@ def _did_save(ls: KernelLanguageServer, params: types.DidSaveTextDocumentParams)
     document = ls.documents.get(params.text_document.uri)
     if document is None or document.path is None or not ls.trust.allows_background_work:
         return
-    settings, analysis = ls.settings_for(document.file), ls.analyses.latest(document).analysis
-    if document.language == "cuda" and analysis.has_plan and settings.check_on_save:
-        start_check(ls, document, is_quiet=True, is_measured=settings.measure_on_save and ls.has_gpu)
+    settings = ls.settings_for(document.file)
+    if document.language == "cuda" and settings.check_on_save:
+        ls.spawn(_check_again(ls, document, is_measured=settings.measure_on_save and ls.has_gpu))
     if document.language == "python" and settings.estimate_on_hover:
         ls.spawn(_estimate_again(ls, document))
+
+
+async def _check_again(ls: KernelLanguageServer, document: Document, *, is_measured: bool) -> None:
+    """Check a kernel, if its text has a plan, once that is read: whoever saves may have typed a moment before."""
+    known = await ls.analyses.current(document, PULL_S)
+    is_open = ls.documents.get(document.uri) is document
+    if known.analysis.has_plan and is_open and ls.trust.allows_background_work:
+        start_check(ls, document, is_quiet=True, is_measured=is_measured)
 
 
 async def _estimate_again(ls: KernelLanguageServer, document: Document) -> None:
@@ -216,8 +225,9 @@ async def _hover(ls: KernelLanguageServer, params: types.HoverParams) -> types.H
         text = python_hover(document, analysis, ls.knowledge, line, _pending(ls, document, analysis, line))
     if not text:
         return None
-    kind = types.MarkupKind.Markdown if ls.client.markdown_hover else types.MarkupKind.PlainText
-    return types.Hover(types.MarkupContent(kind, text))
+    if ls.client.markdown_hover:
+        return types.Hover(types.MarkupContent(types.MarkupKind.Markdown, text))
+    return types.Hover(types.MarkupContent(types.MarkupKind.PlainText, plain_text(text)))
 
 
 def _pending(ls: KernelLanguageServer, document: Document, analysis: Analysis, line: int) -> str:
@@ -261,7 +271,9 @@ async def _inlay_hint(ls: KernelLanguageServer, params: types.InlayHintParams) -
     return line_hints(document, await _analysis(ls, document), ls.knowledge, first, last)
 
 
-async def _code_action(ls: KernelLanguageServer, params: types.CodeActionParams) -> list[types.CodeAction]:
+async def _code_action(
+    ls: KernelLanguageServer, params: types.CodeActionParams
+) -> list[types.CodeAction] | list[types.Command]:
     document = ls.documents.get(params.text_document.uri)
     if document is None:
         return []
@@ -272,7 +284,8 @@ async def _code_action(ls: KernelLanguageServer, params: types.CodeActionParams)
     start, end = params.range.start, params.range.end
     # A selection of whole lines ends at the start of the next one.
     last = end.line - 1 if end.character == 0 and end.line > start.line else end.line
-    return actions.between(start.line, last, only, selects=start != end)
+    found = actions.between(start.line, last, only, selects=start != end)
+    return found if ls.client.literal_actions else [action.command for action in found if action.command is not None]
 
 
 async def _diagnostic(ls: KernelLanguageServer, params: types.DocumentDiagnosticParams) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 
 from kernel_lsp.core.measurement import Comparison, Estimate, Measurement
@@ -11,6 +12,10 @@ from kernel_lsp.engine.messages import RunSummary
 from kernel_lsp.evaluate.timing_words import detail_lines, headline
 
 MS, S = 1e3, 1e6
+_MARKS = re.compile(
+    r"\*\*|`|\*(?=\(stale)|(?<=\))\*|(?<!\S)\*(?=\w)|(?<=\w)\*(?=[\s,.]|$)|^\|[-:| ]+\|\n|^\| | \|$", re.MULTILINE
+)
+"""Of bold, code, italics and tables."""
 
 
 def time_text(time_us: float) -> str:
@@ -18,6 +23,11 @@ def time_text(time_us: float) -> str:
     if time_us < MS:
         return f"{time_us:.3g} us"
     return f"{time_us / MS:.3g} ms" if time_us < S else f"{time_us / S:.3g} s"
+
+
+def plain_text(markdown: str) -> str:
+    """Our Markdown for a client that shows none: without its marks, and with the columns of tables apart."""
+    return _MARKS.sub("", markdown).replace(" | ", "  ")
 
 
 def amount_text(amount: float, unit: str) -> str:
