@@ -167,7 +167,7 @@ async def test_a_client_that_says_nothing_of_trust_starts_nothing_by_itself(scal
     async with initialized(scale.parent) as editor:
         uri = editor.open(scale)
         hover = (await editor.at("hover", uri, SCALE_LINE, 5))["contents"]["value"]
-        assert "*Estimate scale* (a code action)" in hover
+        assert "Estimate scale (a code action)" in hover
         assert (await editor.ask("kernelLsp/status", {}))["enginePids"] == []
 
 
