@@ -22,9 +22,8 @@ from kernel_lsp.evaluate.executor_pool import ExecutorPool
 from kernel_lsp.evaluate.gpu_checks import MeasuringGpu
 from kernel_lsp.evaluate.pipeline import N_SLOTS, Evaluator
 from kernel_lsp.evaluate.session_gpu import SessionGpu
-from kernel_lsp.evaluate.session_start import SessionStart
+from kernel_lsp.evaluate.session_start import SessionStart, gpu_number, may_use_gpu
 from kernel_lsp.evaluate.timing_operation import OperationTimer
-from kernel_lsp.gpu.presence import has_gpu
 from kernel_lsp.gpu.specs import GpuSpec, find_gpu
 from kernel_lsp.process.confinement import SandboxLevel
 from kernel_lsp.process.worker_client import Worker
@@ -75,7 +74,7 @@ class Session:
                 )
             )
             stack.push_async_callback(self._close_gpu)
-            if self.settings.device != "cpu" and has_gpu():
+            if may_use_gpu(self.settings):
                 self._start_gpu()
             self._stack = stack.pop_all()
         return self
@@ -225,9 +224,8 @@ class Session:
         )
 
     def _start_gpu(self) -> None:
-        index = int(self.settings.device.partition(":")[2] or 0)  # of auto, cuda or cuda:N
         self._session_gpu = SessionGpu(
-            index, lambda: self.new_worker(self.worker.python), self._compiler, self.scratch / "gpu"
+            gpu_number(self.settings), lambda: self.new_worker(self.worker.python), self._compiler, self.scratch / "gpu"
         )
 
     async def _close_gpu(self) -> None:

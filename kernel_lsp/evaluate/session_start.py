@@ -13,6 +13,7 @@ from pathlib import Path
 from kernel_lsp.config import Settings
 from kernel_lsp.errors import KernelLspError
 from kernel_lsp.evaluate.scratch import scratch_folder
+from kernel_lsp.gpu.presence import has_gpu
 from kernel_lsp.process.confinement import SandboxLevel, sandbox_level
 from kernel_lsp.process.interpreter import find_python, named_python
 from kernel_lsp.process.worker_client import Worker
@@ -88,5 +89,17 @@ class SessionStart:
         self.worker = self.new_worker(python)
         self._preparing.append(asyncio.create_task(self.worker.compile_ahead()))
         await stack.enter_async_context(self.worker)
+        if may_use_gpu(self.settings):
+            self._preparing.append(asyncio.create_task(self.worker.open_context(gpu_number(self.settings))))
         self._preparing.append(asyncio.create_task(self.worker.prepare_capture()))
         await asyncio.sleep(0)  # the request is on its way, whatever keeps this loop busy from now on
+
+
+def may_use_gpu(settings: Settings) -> bool:
+    """Whether the settings allow a GPU, and there is one to try."""
+    return settings.device != "cpu" and has_gpu()
+
+
+def gpu_number(settings: Settings) -> int:
+    """The number that `device` names: auto, cuda or cuda:N."""
+    return int(settings.device.partition(":")[2] or 0)

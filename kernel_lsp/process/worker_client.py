@@ -184,6 +184,10 @@ class Worker:
                 how="run",
             )
 
+    async def open_context(self, device: int) -> None:
+        """Have it begin to open a GPU, which goes on beside whatever it is asked next."""
+        await self.converse("open_context", {"device": device}, deadline_s=self._capture_deadline_s)
+
     async def prepare_capture(self) -> None:
         """Have it import what a capture needs, which takes seconds. What is wrong there is told by whoever asks next;
         what is asked meanwhile waits its turn."""

@@ -18,6 +18,7 @@ from .imports import start_driver, without_collections
 OLDEST_TORCH = (2, 6)
 COMMANDS = {
     "describe": ("describe", "describe"),
+    "open_context": ("context_ahead", "open_context"),
     "prepare_capture": ("prepared", "prepare_capture"),
     "capture": ("capture", "capture"),
     "make_cases": ("cases", "make_cases"),

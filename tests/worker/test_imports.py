@@ -75,6 +75,15 @@ def test_a_worker_prepares_and_then_captures() -> None:
     assert capture_text("def f(x):\n    return x.relu()", "f", inputs=X).forward.nodes
 
 
+def test_a_gpu_that_cannot_be_opened_ahead_is_told_when_it_is_needed() -> None:
+    async def prepare(worker: Worker) -> None:
+        await worker.open_context(99)
+        await worker.prepare_capture()
+        assert worker.is_alive
+
+    with_worker(prepare)
+
+
 def test_a_machine_without_a_driver_is_no_problem() -> None:
     thread = start_driver()
     thread.join(DEADLINE_S)
