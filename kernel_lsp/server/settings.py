@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from copy import copy
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,10 @@ _OVERRIDE_ORIGIN = "the command line"
 
 @dataclass(frozen=True)
 class _Read:
-    """What holds in a folder since its pyproject.toml was as `changed` says. With an `error`, what held before."""
+    """What holds in a folder since its pyproject.toml was as `changed` says. With an `error`, what held before.
+
+    The `error` itself is never raised, only copies of it are: each time that an error is raised it remembers one more
+    place in the code, with everything that was at hand there, and this one lives as long as the setting is wrong."""
 
     changed: object
     settings: Settings
@@ -64,7 +68,7 @@ class EditorSettings:
         """The settings for files in `directory`. Raises SettingError. A changed pyproject.toml counts at once."""
         read = self._now(directory)
         if read.error is not None:
-            raise read.error
+            raise copy(read.error)
         return read.settings
 
     def latest(self, directory: Path) -> Settings:
@@ -86,7 +90,7 @@ class EditorSettings:
         try:
             read = _Read(changed, _load(directory, self.overrides(directory)))
         except SettingError as error:
-            read = _Read(changed, before, error)
+            read = _Read(changed, before, copy(error))
         self._read[directory] = read
         if known is not None and known.settings != read.settings:
             self._on_change()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import weakref
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +86,33 @@ def test_a_wrong_value_names_the_editor(tmp_path: Path) -> None:
     with pytest.raises(SettingError) as refused:
         EditorSettings({"generations": "many"}).of(tmp_path)
     assert "the editor's settings (kernelLsp.*)" in str(refused.value)
+
+
+class InHand:
+    """What somebody has while asking for settings, such as a document."""
+
+
+def ask_in_vain(settings: EditorSettings, directory: Path) -> weakref.ref[InHand]:
+    in_hand = InHand()
+    with suppress(SettingError):
+        settings.of(directory)
+    return weakref.ref(in_hand)
+
+
+def test_nothing_of_who_asks_is_kept_with_a_wrong_value(tmp_path: Path) -> None:
+    settings = EditorSettings({"generations": "many"})
+    assert [ask_in_vain(settings, tmp_path)() for _ in range(3)] == [None] * 3
+
+
+def test_a_wrong_value_does_not_grow_with_how_often_it_was_asked_for(tmp_path: Path) -> None:
+    settings = EditorSettings({"generations": "many"})
+    depths = []
+    for _ in range(5):
+        with pytest.raises(SettingError) as refused:
+            settings.of(tmp_path)
+        depths.append(len(refused.traceback))
+    assert depths == depths[:1] * 5
+    assert all(read.error is not None and read.error.__traceback__ is None for read in settings._read.values())
 
 
 @pytest.mark.parametrize(
