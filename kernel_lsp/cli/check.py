@@ -28,8 +28,8 @@ def main(kernel: Path, task: str | None, overrides: Mapping[str, Any], as_json: 
 
 async def _check(kernel: Path, task: str | None, overrides: Mapping[str, Any], as_json: bool) -> int:
     settings = load_settings(Path.cwd(), overrides)
-    with console.stderr.status(f"checking {kernel}"):
-        async with SessionStart(settings) as start:
+    async with SessionStart(settings) as start:
+        with console.stderr.status(f"checking {kernel}"):
             from kernel_lsp.evaluate.check import check_kernel  # takes half a second, and the worker has begun
 
             verdict = await check_kernel(kernel, task, Path.cwd(), settings, start)

@@ -7,17 +7,35 @@ import signal
 import sys
 from collections.abc import Coroutine
 from contextlib import suppress
-from typing import Any
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel
-from rich.console import Console
 
 from kernel_lsp.errors import KernelLspError, RepliesAwaited
 
 EXIT_OK, EXIT_NO, EXIT_COULD_NOT, EXIT_INTERRUPTED = 0, 1, 2, 130
 
-stdout = Console(highlight=False, soft_wrap=True)
-stderr = Console(stderr=True, highlight=False, soft_wrap=True)
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    stdout: Console
+    stderr: Console
+
+
+def __getattr__(name: str) -> Console:
+    """`stdout` and `stderr`, made when something is written: rich takes a tenth of a second to import, in which a
+    worker can begin."""
+    if name not in ("stdout", "stderr"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return _console(name)
+
+
+@cache
+def _console(name: str) -> Console:
+    from rich.console import Console
+
+    return Console(stderr=name == "stderr", highlight=False, soft_wrap=True)
 
 
 def print_json(result: BaseModel) -> None:
@@ -27,11 +45,12 @@ def print_json(result: BaseModel) -> None:
 
 def print_error(error: KernelLspError) -> None:
     """The error with its place, and what to do next. No traceback."""
-    stderr.print(f"error: {error.message}", style="bold red", markup=False)
+    say = _console("stderr").print
+    say(f"error: {error.message}", style="bold red", markup=False)
     if error.file:
-        stderr.print(f"   at: {error.file}{f':{error.line}' if error.line is not None else ''}", markup=False)
+        say(f"   at: {error.file}{f':{error.line}' if error.line is not None else ''}", markup=False)
     if error.next_step:
-        stderr.print(f" next: {error.next_step}", markup=False)
+        say(f" next: {error.next_step}", markup=False)
 
 
 def run_to_exit_status(main: Coroutine[Any, Any, int]) -> int:
