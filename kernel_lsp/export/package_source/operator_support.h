@@ -105,15 +105,19 @@ struct Attributes {
 
 using Size = std::array<Integer, 3>;
 
-// Let a kernel have more than the default: dynamic shared memory over 48 KiB, clusters over 8 blocks.
+// Let a kernel have more than the default: dynamic shared memory beyond what its own variables leave of 48 KiB, clusters
+// over 8 blocks. What it was allowed before stays: other launches of it may need that.
 inline void allow(const void* kernel, Integer shared_bytes, const Attributes& given) {
-    constexpr int64_t default_shared_bytes = 48 << 10;
     constexpr int portable_cluster_blocks = 8;
     const int64_t wanted = std::max(shared_bytes.value, given.max_shared);
     cudaError_t status = cudaSuccess;
-    if (wanted > default_shared_bytes) {
-        const int bytes = static_cast<int>(std::min<int64_t>(wanted, std::numeric_limits<int>::max()));
-        status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+    if (wanted > 0) {
+        cudaFuncAttributes known{};
+        status = cudaFuncGetAttributes(&known, kernel);
+        if (status == cudaSuccess && wanted > known.maxDynamicSharedSizeBytes) {
+            const int bytes = static_cast<int>(std::min<int64_t>(wanted, std::numeric_limits<int>::max()));
+            status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+        }
     }
     if (status == cudaSuccess && given.cluster > portable_cluster_blocks) {
         status = cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
