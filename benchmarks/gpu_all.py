@@ -269,7 +269,7 @@ STEPS = {
             *("benchmarks/gpu_verdict.py", "--out", "{out}", "--device", "{device}"),
             *("--direction", "forward", "--direction", "backward", "--n-warm", "5", "--n-throughput", "16"),
         ),
-        260,
+        300,
         "gpu_verdict-*.json",
         _verdict,
         ("--target", "examples/row_softmax.py::row_softmax", "--n-warm", "1", "--n-throughput", "2"),
