@@ -14,6 +14,8 @@ from kernel_lsp.core.finding import Severity
 
 SOURCE = "kernel-lsp"
 """Who a finding of this room is from, as an editor shows it."""
+FINDING_BYTES = 1024
+"""About what one takes in memory, with its message and a fix."""
 
 
 @dataclass(frozen=True, slots=True, order=True)

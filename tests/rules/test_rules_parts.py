@@ -29,12 +29,12 @@ FILE = "#define SIZE 4\n" + "".join(KERNEL.format(i) for i in range(100, 180))
 @pytest.fixture(autouse=True)
 def _short_texts_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parsing, "MIN_SPLIT_BYTES", 0)
-    monkeypatch.setattr(checking, "_kept", type(checking._kept)())
+    checking._kept.clear()
 
 
 def found_in_whole(text: str, monkeypatch: pytest.MonkeyPatch) -> tuple[RuleFinding, ...]:
     monkeypatch.setattr(parsing, "MIN_SPLIT_BYTES", len(text) * 4 + 1)
-    monkeypatch.setattr(checking, "_kept", type(checking._kept)())
+    checking._kept.clear()
     assert len(cuda.parse(text).parts) == 1
     return cuda.check(text)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import lru_cache
@@ -32,7 +31,8 @@ from kernel_lsp.rules.cuda.model import Function, read_function
 from kernel_lsp.rules.cuda.outline import CudaFile, Definition, Outline, read_outline
 from kernel_lsp.rules.cuda.parsing import ParsedCuda, parse
 from kernel_lsp.rules.cuda.repeated import RepeatedArgument
-from kernel_lsp.rules.finding import RuleFinding, in_order
+from kernel_lsp.rules.finding import FINDING_BYTES, RuleFinding, in_order
+from kernel_lsp.rules.kept import Kept
 from kernel_lsp.rules.pausing import uncollected
 from kernel_lsp.rules.rule import Check, checks_in
 
@@ -55,8 +55,9 @@ MAX_FINDINGS = 500
 """Of one file: an editor shows no more of use."""
 SOON_S = 0.03
 """After parsing: with that, a third of the 150 ms that somebody who types should wait at most."""
-MAX_KEPT_FUNCTIONS = 16384
-"""Of all files together: three files of 5,000 lines with a function on each. With its text as the key."""
+MAX_KEPT_FUNCTIONS, MAX_KEPT_BYTES = 16384, 8 << 20
+"""Of all files together: three files of 5,000 lines with a function on each. With its text as the key; eight files of
+5,000 lines fit, with as many findings as are shown."""
 
 
 @uncollected
@@ -112,7 +113,14 @@ Facts = tuple[FunctionFacts, ...]
 """Those of one definition, none when it has no readable body."""
 Placed = tuple[int, Facts]
 """Facts with the first line of their definition."""
-_kept: OrderedDict[tuple, Placed] = OrderedDict()
+
+
+def _n_bytes_of(key: tuple, placed: Placed) -> int:
+    """The text, and what was found in it."""
+    return len(key[1]) + FINDING_BYTES * sum(len(facts.findings) for facts in placed[1])
+
+
+_kept: Kept[tuple, Placed] = Kept(MAX_KEPT_FUNCTIONS, MAX_KEPT_BYTES, _n_bytes_of)
 """By all that the rules about one function look at, and how it was read."""
 _DIGITS = re.compile(rb"\d")
 
@@ -151,9 +159,7 @@ class _Reading:
         if kept is not None and kept[0] == first_line:
             return kept[1]
         facts = self.first_facts(file, definition, key, first_line) if kept is None else _moved(kept, first_line)
-        _kept[key] = first_line, facts
-        if len(_kept) > MAX_KEPT_FUNCTIONS:
-            _kept.popitem(last=False)
+        _kept.keep(key, (first_line, facts))
         return facts
 
     def key(self, file: CudaFile, definition: Definition, column: int) -> tuple:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import ast
 import re
-from collections import OrderedDict
 from collections.abc import Iterator
 
-from kernel_lsp.rules.finding import RuleFinding, shifted_finding
+from kernel_lsp.rules.finding import FINDING_BYTES, RuleFinding, shifted_finding
+from kernel_lsp.rules.kept import Kept
 from kernel_lsp.rules.pausing import uncollected
 from kernel_lsp.rules.pytorch import copies, cost, devices, memory, precision, sync, usage
 from kernel_lsp.rules.pytorch.forwards import may_be_forward
@@ -21,8 +21,10 @@ CHECKS = checks_in(sync, cost, copies, devices, memory, precision, usage)
 RULES = tuple(check.rule for check in CHECKS)
 MAX_FINDINGS = 500
 """Of one file: an editor shows no more of use."""
-MAX_KEPT_FUNCTIONS = 4096
-"""Of all files together; some hundred bytes each."""
+MAX_KEPT_FUNCTIONS, MAX_KEPT_BYTES = 4096, 8 << 20
+"""Of all files together, with their lines as the keys."""
+LINE_BYTES = 64
+"""What a line takes in memory besides its characters."""
 
 
 @uncollected
@@ -46,7 +48,13 @@ def check(text: str, *, tree: ParsedModule | None = None) -> tuple[RuleFinding, 
 
 # --- below: functions that were seen before
 
-_kept: OrderedDict[tuple, tuple[RuleFinding, ...]] = OrderedDict()
+
+def _n_bytes_of(key: tuple, findings: tuple[RuleFinding, ...]) -> int:
+    """The lines, and what was found in them."""
+    return sum(map(len, key[0])) + LINE_BYTES * len(key[0]) + FINDING_BYTES * len(findings)
+
+
+_kept: Kept[tuple, tuple[RuleFinding, ...]] = Kept(MAX_KEPT_FUNCTIONS, MAX_KEPT_BYTES, _n_bytes_of)
 """By all that the rules about one function look at; the ranges count from its first line."""
 
 
@@ -67,9 +75,7 @@ def _function_findings(
     kept = _kept.get(key)
     if kept is None:
         kept = tuple(shifted_finding(finding, -line) for finding in _fresh_findings(node, owner, module, selection))
-        _kept[key] = kept
-        if len(_kept) > MAX_KEPT_FUNCTIONS:
-            _kept.popitem(last=False)
+        _kept.keep(key, kept)
     return tuple(shifted_finding(finding, line) for finding in kept)
 
 
