@@ -30,9 +30,11 @@ class Kept(Generic[Key, Value]):
 
     def keep(self, key: Key, value: Value) -> None:
         """Add a value, or put it in the place of another. One that is too much by itself is not kept."""
-        if key not in self._entries:
-            self.n_bytes += self._n_bytes_of(key, value)
+        n_before = len(self._entries)
         self._entries[key] = value
+        if len(self._entries) == n_before:
+            return
+        self.n_bytes += self._n_bytes_of(key, value)
         while self.n_bytes > self._max_bytes or len(self._entries) > self._max_entries:
             self.n_bytes -= self._n_bytes_of(*self._entries.popitem(last=False))
 

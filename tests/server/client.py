@@ -193,7 +193,7 @@ async def started(engine_script: Path | None = None) -> AsyncIterator[Client]:
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         limit=1 << 28,
-        env={**os.environ, "OMP_NUM_THREADS": "1", fake_engine.VARIABLE: str(engine_script)},
+        env={**_environment(), "OMP_NUM_THREADS": "1", fake_engine.VARIABLE: str(engine_script)},
     )
     client = Client(process)
     try:
@@ -232,6 +232,11 @@ async def initialized(
 def children(client: Client) -> tuple[int, ...]:
     """Every process below the server."""
     return descendants(client.pid)
+
+
+def _environment() -> dict[str, str]:
+    """Ours without what is for tests alone: to a server that would be settings which do not exist."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("KERNEL_LSP_TEST_")}
 
 
 def _no_configuration(params: Any) -> list[None]:
