@@ -1,4 +1,4 @@
-# Written by kernel-lsp (operator 1): kernel 409ee72d632bf3c1, operator 2c4e58119231ffa7.
+# Written by kernel-lsp (operator 1): kernel 409ee72d632bf3c1, operator 3e2335d534bea948.
 """`rms_norm` as a CUDA operator.
 
 Made by kernel-lsp from tests/export/rms_norm.cu. The kernels and their launch plan are in rms_norm.cu beside
@@ -110,9 +110,11 @@ def _rms_norm_outside(x: Tensor, weight: Tensor, eps: float) -> str:
     reason = reason or _not_on_one_gpu(x, weight)
     if reason:
         return reason
-    D = x.shape[1]
+    B, D = x.shape
     if D % 4 != 0:
         return "D % 4 == 0 does not hold"
+    if B * D > 2130706432:
+        return "B * D <= 2130706432 does not hold"
     return ""
 
 
@@ -191,9 +193,13 @@ def _rms_norm_backward_outside(grad_out: Tensor, x: Tensor, weight: Tensor, eps:
     reason = reason or _not_on_one_gpu(grad_out, x, weight)
     if reason:
         return reason
-    D = grad_out.shape[1]
+    B, D = grad_out.shape
     if D % 4 != 0:
         return "D % 4 == 0 does not hold"
+    if B * D > 2130706432:
+        return "B * D <= 2130706432 does not hold"
+    if min(B, 264) * D > 2130706432:
+        return "min(B, 264) * D <= 2130706432 does not hold"
     return ""
 
 
@@ -486,7 +492,6 @@ NVRTC_OPTIONS = (
 FIXED_WIDTH = ("int8_t", "int16_t", "int32_t", "int64_t", "intptr_t")
 FIXED_WIDTH_HEADER = "--pre-include=cuda/std/cstdint"  # nvcc's own headers bring int64_t and the like, too
 # More dynamic shared memory per block, or more blocks per cluster, must be asked for (programming guide).
-DEFAULT_SHARED_BYTES = 48 << 10
 PORTABLE_CLUSTER_BLOCKS = 8
 MAX_GRID_X, MAX_GRID_YZ = 2**31 - 1, 2**16 - 1  # every compute capability from 3.0 on
 # Values of enums in cuda.h.
@@ -679,6 +684,7 @@ def driver() -> ctypes.CDLL:
 
 
 _driver: ctypes.CDLL | None = None
+_ALLOWING = threading.Lock()
 
 
 class _LaunchAttribute(ctypes.Structure):
@@ -710,12 +716,22 @@ def _launch_attributes(attributes: Mapping[str, int]) -> ctypes.Array[_LaunchAtt
 
 def _allow(function: ctypes.c_void_p, shared_bytes: int, attributes: Mapping[str, int]) -> None:
     shared_bytes = max(shared_bytes, attributes.get("max_shared", 0))
-    if shared_bytes > DEFAULT_SHARED_BYTES:
-        status = driver().cuFuncSetAttribute(function, FUNCTION_MAX_DYNAMIC_SHARED_BYTES, shared_bytes)
-        _check(status, f"{shared_bytes} bytes of shared memory")
+    with _ALLOWING:
+        if shared_bytes > 0 and shared_bytes > _allowed_shared_bytes(function):
+            status = driver().cuFuncSetAttribute(function, FUNCTION_MAX_DYNAMIC_SHARED_BYTES, shared_bytes)
+            _check(status, f"{shared_bytes} bytes of shared memory")
     if attributes.get("cluster", 1) > PORTABLE_CLUSTER_BLOCKS:
         status = driver().cuFuncSetAttribute(function, FUNCTION_NON_PORTABLE_CLUSTER_ALLOWED, 1)
         _check(status, f"a cluster of {attributes['cluster']} blocks")
+
+
+def _allowed_shared_bytes(function: ctypes.c_void_p) -> int:
+    """Of dynamic shared memory: what a function's own variables leave of 48 KiB, or what it was allowed
+    before, which other launches of it may need."""
+    n_bytes = ctypes.c_int()
+    status = driver().cuFuncGetAttribute(ctypes.byref(n_bytes), FUNCTION_MAX_DYNAMIC_SHARED_BYTES, function)
+    _check(status, "cuFuncGetAttribute")
+    return n_bytes.value
 
 
 def _check(status: int, call: str) -> None:
