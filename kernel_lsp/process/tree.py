@@ -13,9 +13,9 @@ _PROC = Path("/proc")
 def descendants(pid: int) -> tuple[int, ...]:
     """Children, grandchildren and so on, nearest first; none where there is no /proc."""
     parents: dict[int, list[int]] = {}
-    for entry in _PROC.glob("[0-9]*/stat") if _PROC.is_dir() else ():
-        with suppress(OSError, ValueError, IndexError):  # it ended while we looked
-            parents.setdefault(_parent(entry.read_bytes()), []).append(int(entry.parent.name))
+    for name in os.listdir(_PROC) if _PROC.is_dir() else ():
+        with suppress(OSError, ValueError, IndexError):  # no process, or it ended while we looked
+            parents.setdefault(_parent((_PROC / name / "stat").read_bytes()), []).append(int(name))
     found, below = [], [pid]
     while below:
         below = [child for parent in below for child in parents.get(parent, ())]
