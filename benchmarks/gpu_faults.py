@@ -231,7 +231,7 @@ class Run:
         running = asyncio.create_task(self._evaluate(candidate))
         while device is not None and not running.done():
             if device.current_candidate == candidate.id:
-                with suppress(ProcessLookupError):  # it may be being replaced: then the next one is killed
+                with suppress(ProcessLookupError, RuntimeError):  # it is being replaced: then the next one is killed
                     os.kill(device.slot.pid, signal.SIGKILL)
                     break
             await asyncio.sleep(0.002)

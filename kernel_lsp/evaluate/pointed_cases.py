@@ -1,7 +1,9 @@
-"""Cases that a built candidate's own code points to: they are known when it has been compiled."""
+"""Cases that a built candidate's own code points to, and those that it cannot be held to: they are known when it has
+been compiled."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from kernel_lsp.core.plan import BoundOperation
@@ -18,6 +20,9 @@ from kernel_lsp.evaluate.inexact_places import sizes_beyond_exact_places
 from kernel_lsp.evaluate.pointed_sizes import compared_sizes
 from kernel_lsp.evaluate.pointed_values import pointed_values, sizes_with_room
 from kernel_lsp.evaluate.prepare import Prepared
+from kernel_lsp.toolchain.ptx_text import read_ptx
+
+_ATOMIC_SUM = re.compile(r"(?:atom|red)\..*\badd\..*\bf32\b")
 
 
 def with_pointed_cases(
@@ -33,4 +38,12 @@ def with_pointed_cases(
         cases.append(pointed_values_case(direction, sizes, captured, values, seed))
     last = wide_cases(direction, sizes_beyond_exact_places(prepared, direction, built), captured, seed)
     more, most = ([(case, prepared.bind(direction, dict(case.sizes))) for case in some] for some in (cases, last))
-    return [*plan[:N_BEFORE_WIDE], *more, *plan[N_BEFORE_WIDE:], *most]
+    every = [*plan[:N_BEFORE_WIDE], *more, *plan[N_BEFORE_WIDE:], *most]
+    return [one for one in every if one[0].family != "subnormal"] if _flushes(built) else every
+
+
+def _flushes(built: Built) -> bool:
+    """Whether it adds up f32 atomically outside of shared memory: a GPU takes subnormal numbers for zero there (PTX ISA
+    9.0, `atom`), PyTorch's own atomic additions included."""
+    opcodes = (statement.opcode for statement in read_ptx(built.ptx, "").statements)
+    return any(_ATOMIC_SUM.match(opcode) and ".shared" not in opcode for opcode in opcodes)

@@ -77,9 +77,9 @@ def _n_tasks(pid: int, tasks: Mapping[int, _Running]) -> int:
 
 def _tasks() -> dict[int, _Running]:
     found = {}
-    for entry in _PROC.glob("[0-9]*/stat") if _PROC.is_dir() else ():
-        with suppress(OSError, ValueError, IndexError):  # it ended while we looked
-            stat = entry.read_bytes()
+    for name in os.listdir(_PROC) if _PROC.is_dir() else ():
+        with suppress(OSError, ValueError, IndexError):  # no process, or it ended while we looked
+            stat = (_PROC / name / "stat").read_bytes()
             fields = stat[stat.rindex(b")") + 2 :].split()
-            found[int(entry.parent.name)] = _Running(*(int(fields[place]) for place in _PLACES))
+            found[int(name)] = _Running(*(int(fields[place]) for place in _PLACES))
     return found

@@ -10,6 +10,7 @@ from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.plan import BoundOperation, BoundTensor
 from kernel_lsp.core.verdict import Built
 from kernel_lsp.evaluate.cases import Case
+from kernel_lsp.evaluate.pointed_cases import _flushes
 from kernel_lsp.evaluate.pointed_values import pointed_values, sizes_with_room
 
 
@@ -65,3 +66,20 @@ def test_the_smallest_sizes_with_room_are_taken() -> None:
 
     assert sizes_with_room([entry(4096), entry(5), entry(70)], 32) == {"N": 70}
     assert sizes_with_room([entry(5), entry(7)], 32) == {"N": 7}
+
+
+@pytest.mark.parametrize(
+    ("opcode", "flushes"),
+    [
+        ("atom.global.add.f32", True),
+        ("red.add.f32", True),
+        ("red.relaxed.gpu.global.add.f32", True),
+        ("red.global.add.v4.f32", True),
+        ("atom.shared.add.f32", False),
+        ("atom.global.add.u32", False),
+        ("red.global.add.f64", False),
+    ],
+)
+def test_only_sums_of_f32_in_global_memory_lose_subnormal_numbers(opcode: str, flushes: bool) -> None:
+    ptx = f".visible .entry k()\n{{\n    {opcode} [%rd1], %f1;\n}}\n"
+    assert _flushes(Built(architecture="sm_90", ptx=ptx, symbols={"k": "k"})) is flushes
