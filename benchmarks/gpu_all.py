@@ -287,7 +287,7 @@ STEPS = {
     "foreign": Step(("benchmarks/gpu_foreign.py", "--out", "{out}"), 110, "gpu_foreign-*.json", _foreign),
     "faults": Step(
         ("benchmarks/gpu_faults.py", "--out", "{out}", "--device", "{device}"),
-        420,
+        480,
         "gpu_faults-*.json",
         _faults,
         ("--n", "4", "--n-faults", "1"),
