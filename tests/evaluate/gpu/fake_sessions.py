@@ -9,7 +9,7 @@ import pytest
 from kernel_lsp.config import Settings
 from kernel_lsp.core.candidate import Candidate, Origin
 from kernel_lsp.core.verdict import Verdict
-from kernel_lsp.evaluate import session
+from kernel_lsp.evaluate import session_start
 from kernel_lsp.evaluate.session import Session
 from kernel_lsp.evaluate.timing_operation import OperationTimer
 from kernel_lsp.evaluate.timing_outcome import NotTimed
@@ -50,7 +50,7 @@ def install(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         pass
 
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(folder))
-    monkeypatch.setattr(session, "has_gpu", lambda: True)
+    monkeypatch.setattr(session_start, "has_gpu", lambda: True)
     monkeypatch.setattr(Session, "new_worker", new_worker)
     monkeypatch.setattr(OperationTimer, "time_operation", time_operation)
     monkeypatch.setattr(OperationTimer, "offer", no_offer)
