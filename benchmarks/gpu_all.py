@@ -1,9 +1,10 @@
 """Everything that must be shown on a GPU, in one go: each benchmark under its own time limit, one table at the end.
 
-    python3 benchmarks/gpu_all.py first|second|third|fourth|STEP... [--out FOLDER] [--budget-s 570] [--device cuda] [--quick]
+    python3 benchmarks/gpu_all.py first|second|third|fourth|STEP...
+                                  [--out FOLDER] [--budget-s 570] [--device cuda] [--quick]
     python3 benchmarks/gpu_all.py --list
 
-``first``, ``second``, ``third`` and ``fourth`` each fit into ten minutes; a step is run by its name, e.g. ``verdict foreign``.
+The four parts fit into ten minutes each; a step is run by its name, e.g. ``verdict foreign``.
 A step that fails, hangs or is cut short leaves the others their time: it ends with its limit, whatever it started with
 it, and what it had written by then counts. The results are the steps' own JSON files in FOLDER (by default
 ``benchmarks/results``), and ``gpu_all.json`` with the end of what each step printed, written anew after each. All runs
