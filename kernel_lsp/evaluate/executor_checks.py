@@ -30,7 +30,7 @@ FULL_LIMITS = Limits(
 )
 """At roughly 150 M instructions a second, a ranking costs under half a second and a complete case under three."""
 SINGLED_OUT_INSTRUCTIONS = 2_000_000_000
-"""Run completely where one block may do what no other does: under fifteen seconds, for kernels that ask for it."""
+"""Run completely where one block may do what no other does: five times a complete case, for kernels that ask for it."""
 SCREEN_LIMITS = Limits(
     complete_instructions=15_000_000,
     max_instructions=30_000_000,

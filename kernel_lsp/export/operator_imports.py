@@ -66,5 +66,7 @@ def _use_of(line: str) -> str:
 
 
 def _bound_name(line: str) -> str:
-    alias = ast.parse(line).body[0].names[0]  # type: ignore[attr-defined]
-    return str(alias.asname or alias.name)
+    statement = ast.parse(line).body[0]
+    assert isinstance(statement, ast.Import | ast.ImportFrom), line
+    alias = statement.names[0]
+    return alias.asname or alias.name

@@ -25,6 +25,7 @@ from kernel_lsp.process.profiles import (
     worker_confinement,
 )
 from kernel_lsp.process.supervisor import ProcessResult, run, scrubbed_environment
+from kernel_lsp.process.tree import running_now
 
 PROBE = Path(probe.__file__)
 DEADLINE_S = 30.0
@@ -160,10 +161,8 @@ async def _are_gone(root: Path) -> bool:
 def _survivors(root: Path) -> list[int]:
     """Processes that were told of the folder."""
     found = []
-    for entry in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            if str(root) in entry.read_text(errors="replace"):
-                found.append(int(entry.parent.name))
-        except OSError:
-            continue  # it ended while we looked
+    for each in running_now():
+        with suppress(OSError):  # it ended while we looked
+            if str(root) in Path(f"/proc/{each}/cmdline").read_text(errors="replace"):
+                found.append(each)
     return found

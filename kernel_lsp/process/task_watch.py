@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from kernel_lsp.process.tree import kill_tree
+from kernel_lsp.process.tree import kill_tree, running_now
 
 WATCH_EVERY_S = 1.0
 _PROC = Path("/proc")
@@ -77,9 +77,9 @@ def _n_tasks(pid: int, tasks: Mapping[int, _Running]) -> int:
 
 def _tasks() -> dict[int, _Running]:
     found = {}
-    for name in os.listdir(_PROC) if _PROC.is_dir() else ():
-        with suppress(OSError, ValueError, IndexError):  # no process, or it ended while we looked
-            stat = (_PROC / name / "stat").read_bytes()
+    for each in running_now():
+        with suppress(OSError, ValueError, IndexError):  # it ended while we looked
+            stat = (_PROC / str(each) / "stat").read_bytes()
             fields = stat[stat.rindex(b")") + 2 :].split()
-            found[int(name)] = _Running(*(int(fields[place]) for place in _PLACES))
+            found[each] = _Running(*(int(fields[place]) for place in _PLACES))
     return found

@@ -10,12 +10,17 @@ from pathlib import Path
 _PROC = Path("/proc")
 
 
+def running_now() -> tuple[int, ...]:
+    """Every process there is; none where there is no /proc. Any of them may have ended a moment later."""
+    return tuple(int(name) for name in os.listdir(_PROC) if name.isdigit()) if _PROC.is_dir() else ()
+
+
 def descendants(pid: int) -> tuple[int, ...]:
     """Children, grandchildren and so on, nearest first; none where there is no /proc."""
     parents: dict[int, list[int]] = {}
-    for name in os.listdir(_PROC) if _PROC.is_dir() else ():
-        with suppress(OSError, ValueError, IndexError):  # no process, or it ended while we looked
-            parents.setdefault(_parent((_PROC / name / "stat").read_bytes()), []).append(int(name))
+    for each in running_now():
+        with suppress(OSError, ValueError, IndexError):  # it ended while we looked
+            parents.setdefault(_parent((_PROC / str(each) / "stat").read_bytes()), []).append(each)
     found, below = [], [pid]
     while below:
         below = [child for parent in below for child in parents.get(parent, ())]

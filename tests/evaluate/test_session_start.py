@@ -9,10 +9,11 @@ import pytest
 
 from kernel_lsp.config import Settings, load_settings
 from kernel_lsp.errors import EnvironmentProblem
+from kernel_lsp.evaluate import session_start
 from kernel_lsp.evaluate.building import Module
 from kernel_lsp.evaluate.executor_pool import ExecutorPool
 from kernel_lsp.evaluate.session import Session
-from kernel_lsp.evaluate.session_start import SessionStart
+from kernel_lsp.evaluate.session_start import SessionStart, gpu_number, may_use_gpu
 from kernel_lsp.ptx.executor import Loaded, LoadOutcome, PtxExecutor
 
 MODULE = Module("the text", "f.cu")
@@ -142,3 +143,18 @@ async def test_it_ends_while_its_worker_still_imports(tmp_path: Path) -> None:
         scratch = start.scratch
     assert not start.worker.is_alive
     assert not scratch.exists()
+
+
+@pytest.mark.parametrize(("device", "number"), [("auto", 0), ("cuda", 0), ("cuda:3", 3)])
+def test_a_device_names_the_number_of_its_gpu(device: str, number: int) -> None:
+    assert gpu_number(Settings(device=device)) == number
+
+
+@pytest.mark.parametrize(
+    ("device", "is_there", "may"), [("auto", True, True), ("auto", False, False), ("cpu", True, False)]
+)
+def test_a_gpu_is_opened_where_it_is_allowed_and_there(
+    monkeypatch: pytest.MonkeyPatch, device: str, is_there: bool, may: bool
+) -> None:
+    monkeypatch.setattr(session_start, "has_gpu", lambda: is_there)
+    assert may_use_gpu(Settings(device=device)) is may

@@ -97,20 +97,28 @@ def _hardswish_backward(call: Call) -> Tensor:
 @lowers("leaky_relu")
 def _leaky_relu(call: Call) -> Tensor:
     slope = call.number(1, "negative_slope", 0.01)
-    body = lambda x: select(compare("gt", x, number(0, x)), x, op("mul", x, number(slope, x)))  # noqa: E731
+
+    def body(x: Scalar) -> Scalar:
+        return select(compare("gt", x, number(0, x)), x, op("mul", x, number(slope, x)))
+
     return elementwise(call, body, call.tensor(0))
 
 
 @lowers("leaky_relu_backward")
 def _leaky_relu_backward(call: Call) -> Tensor:
     slope = call.number(2, "negative_slope")
-    body = lambda grad, x: select(compare("gt", x, number(0, x)), grad, op("mul", grad, number(slope, x)))  # noqa: E731
+
+    def body(grad: Scalar, x: Scalar) -> Scalar:
+        return select(compare("gt", x, number(0, x)), grad, op("mul", grad, number(slope, x)))
+
     return elementwise(call, body, call.tensor(0), call.tensor(1))
 
 
 @lowers("prelu", "_prelu_kernel")
 def _prelu(call: Call) -> Tensor:
-    body = lambda x, weight: select(compare("gt", x, number(0, x)), x, op("mul", weight, x))  # noqa: E731
+    def body(x: Scalar, weight: Scalar) -> Scalar:
+        return select(compare("gt", x, number(0, x)), x, op("mul", weight, x))
+
     return elementwise(call, body, call.tensor(0), call.tensor(1))
 
 
@@ -187,7 +195,9 @@ def _softplus_backward(call: Call) -> Tensor:
 
 @lowers("mish")
 def _mish(call: Call) -> Tensor:
-    body = lambda x: op("mul", x, op("tanh", _softplus_of(x)))  # noqa: E731
+    def body(x: Scalar) -> Scalar:
+        return op("mul", x, op("tanh", _softplus_of(x)))
+
     return elementwise(call, body, call.tensor(0))
 
 
@@ -223,25 +233,35 @@ def _log_sigmoid_of(x: Scalar) -> Scalar:
 
 @lowers("sigmoid_backward")
 def _sigmoid_backward(call: Call) -> Tensor:
-    body = lambda grad, y: op("mul", grad, op("mul", op("sub", number(1, y), y), y))  # noqa: E731
+    def body(grad: Scalar, y: Scalar) -> Scalar:
+        return op("mul", grad, op("mul", op("sub", number(1, y), y), y))
+
     return elementwise(call, body, call.tensor(0), call.tensor(1))
 
 
 @lowers("tanh_backward")
 def _tanh_backward(call: Call) -> Tensor:
-    body = lambda grad, y: op("mul", grad, op("sub", number(1, y), op("mul", y, y)))  # noqa: E731
+    def body(grad: Scalar, y: Scalar) -> Scalar:
+        return op("mul", grad, op("sub", number(1, y), op("mul", y, y)))
+
     return elementwise(call, body, call.tensor(0), call.tensor(1))
 
 
 @lowers("threshold_backward")
 def _threshold_backward(call: Call) -> Tensor:
     threshold = call.number(2, "threshold")
-    body = lambda grad, x: select(compare("le", x, number(threshold, x)), number(0, x), grad)  # noqa: E731
+
+    def body(grad: Scalar, x: Scalar) -> Scalar:
+        return select(compare("le", x, number(threshold, x)), number(0, x), grad)
+
     return elementwise(call, body, call.tensor(0), call.tensor(1))
 
 
 @lowers("threshold")
 def _threshold(call: Call) -> Tensor:
     threshold, value = call.number(1, "threshold"), call.number(2, "value")
-    body = lambda x: select(compare("le", x, number(threshold, x)), number(value, x), x)  # noqa: E731
+
+    def body(x: Scalar) -> Scalar:
+        return select(compare("le", x, number(threshold, x)), number(value, x), x)
+
     return elementwise(call, body, call.tensor(0))

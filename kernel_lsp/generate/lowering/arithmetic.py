@@ -110,14 +110,20 @@ def _square(call: Call) -> Tensor:
 @lowers("addcmul")
 def _addcmul(call: Call) -> Tensor:
     value = call.scalar(3, "value", call.dtype(), 1)
-    body = lambda x, y, z: op("add", x, op("mul", op("mul", value, y), z))  # noqa: E731
+
+    def body(x: Scalar, y: Scalar, z: Scalar) -> Scalar:
+        return op("add", x, op("mul", op("mul", value, y), z))
+
     return elementwise(call, body, call.tensor(0), call.tensor(1), call.tensor(2))
 
 
 @lowers("addcdiv")
 def _addcdiv(call: Call) -> Tensor:
     value = call.scalar(3, "value", call.dtype(), 1)
-    body = lambda x, y, z: op("add", x, op("mul", value, op("div", y, z)))  # noqa: E731
+
+    def body(x: Scalar, y: Scalar, z: Scalar) -> Scalar:
+        return op("add", x, op("mul", value, op("div", y, z)))
+
     return elementwise(call, body, call.tensor(0), call.tensor(1), call.tensor(2))
 
 

@@ -105,14 +105,20 @@ class _Attention:
     def log_sum_exp(self, scores: Tensor) -> Tensor:
         """log(sum(exp)) of every row, as ATen saves it."""
         axis = len(scores.shape) - 1
-        body = lambda index: Access(scores, index)  # noqa: E731
+
+        def body(index: tuple[Index, ...]) -> Scalar:
+            return Access(scores, index)
+
         peak = self.call.builder.reduction("max", self.dtype, scores.shape, (axis,), body, name="peak")
 
         def shifted_exp(index: tuple[Index, ...]) -> Scalar:
             return op("exp", op("sub", Access(scores, index), Access(peak, index[:-1])))
 
         total = self.call.builder.reduction("sum", self.dtype, scores.shape, (axis,), shifted_exp, name="sum_exp")
-        both = lambda index: op("add", Access(peak, index), op("log", Access(total, index)))  # noqa: E731
+
+        def both(index: tuple[Index, ...]) -> Scalar:
+            return op("add", Access(peak, index), op("log", Access(total, index)))
+
         return self.call.builder.pointwise(self.dtype, total.shape, both, name="log_sum_exp")
 
     def probabilities(self, scores: Tensor, log_sum: Tensor) -> Tensor:

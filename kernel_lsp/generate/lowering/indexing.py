@@ -257,7 +257,10 @@ def _nll_loss(call: Call) -> tuple[Tensor, ...]:
         return call.builder.pointwise(call.dtype(0), call.shape(0), loss), converted(call, total_weight, 1)
     total = call.builder.reduction("sum", dtype, target.shape, axes, loss, name="loss")
     if reduction == 1:
-        mean = lambda index: op("div", Access(total, ()), Access(total_weight, ()))  # noqa: E731
+
+        def mean(index: tuple[Index, ...]) -> Scalar:
+            return op("div", Access(total, ()), Access(total_weight, ()))
+
         total = call.builder.pointwise(dtype, (), mean)
     return converted(call, total, 0), converted(call, total_weight, 1)
 

@@ -172,7 +172,10 @@ class _GroupNormBackward:
             return self._x_hat(Access(grouped_source, index), (index[0], index[1]))
 
         sum_grad = self.builder.reduction("sum", self.dtype, self.shape, axes, weighted, name="sum_grad")
-        product_body = lambda index: op("mul", weighted(index), x_hat(index))  # noqa: E731
+
+        def product_body(index: tuple[Index, ...]) -> Scalar:
+            return op("mul", weighted(index), x_hat(index))
+
         sum_product = self.builder.reduction("sum", self.dtype, self.shape, axes, product_body, name="sum_grad_x")
         count = count_of(element_count(self.shape, axes), self.dtype)
 
@@ -241,10 +244,16 @@ def _layer_norm_backward(call: Call) -> tuple[Tensor | None, ...]:
         results[0] = call.builder.pointwise(call.dtype(0), source.shape, body, name="grad_input")
     outer = tuple(range(n_outer))
     if wanted[1] and weight is not None:
-        weight_body = lambda index: op("mul", cast(Access(grad, index), dtype), x_hat(index))  # noqa: E731
+
+        def weight_body(index: tuple[Index, ...]) -> Scalar:
+            return op("mul", cast(Access(grad, index), dtype), x_hat(index))
+
         results[1] = call.builder.reduction("sum", dtype, source.shape, outer, weight_body, name="grad_weight")
     if wanted[2]:
-        bias_body = lambda index: cast(Access(grad, index), dtype)  # noqa: E731
+
+        def bias_body(index: tuple[Index, ...]) -> Scalar:
+            return cast(Access(grad, index), dtype)
+
         results[2] = call.builder.reduction("sum", dtype, source.shape, outer, bias_body, name="grad_bias")
     return tuple(_as_dtype(call, tensor, item) for item, tensor in enumerate(results))
 

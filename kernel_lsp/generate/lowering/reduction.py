@@ -64,7 +64,10 @@ def _mean(call: Call) -> Tensor:
 def mean_over(builder: Builder, source: Tensor, axes: Sequence[int], *, name: str = "mean") -> Tensor:
     """The mean over axes, without them, in the accumulation type."""
     dtype = accumulation_dtype(source.dtype)
-    body: Body = lambda index: cast(Access(source, index), dtype)  # noqa: E731
+
+    def body(index: tuple[Index, ...]) -> Scalar:
+        return cast(Access(source, index), dtype)
+
     total = builder.reduction("sum", dtype, source.shape, axes, body, name="sum")
     count = count_of(element_count(source.shape, axes), dtype)
     return builder.pointwise(dtype, total.shape, lambda index: op("div", Access(total, index), count), name=name)
@@ -163,7 +166,10 @@ def _extreme_with_index(kind: str) -> Callable[[Call], tuple[Tensor, ...]]:
     def rule(call: Call) -> tuple[Tensor, ...]:
         source = call.tensor(0)
         axes = (call.axis(1, "dim", len(source.shape)),)
-        body: Body = lambda index: Access(source, index)  # noqa: E731
+
+        def body(index: tuple[Index, ...]) -> Scalar:
+            return Access(source, index)
+
         found = reduce_over(call, kind, source, axes, body, source.dtype)
         where = reduce_over(call, f"arg{kind}", source, axes, body, DType.I64, name="indices")
         return shaped(call, found, 0), shaped(call, where, 1)
@@ -185,7 +191,10 @@ def _extreme_of_two(call: Call) -> Tensor:
 def _both_extremes(call: Call) -> tuple[Tensor, ...]:
     source = call.tensor(0)
     axes = call.axes(1, "dim", len(source.shape))
-    body: Body = lambda index: Access(source, index)  # noqa: E731
+
+    def body(index: tuple[Index, ...]) -> Scalar:
+        return Access(source, index)
+
     low = reduce_over(call, "min", source, axes, body, source.dtype)
     high = reduce_over(call, "max", source, axes, body, source.dtype)
     return shaped(call, low, 0), shaped(call, high, 1)
@@ -204,7 +213,10 @@ def _product(call: Call) -> Tensor:
     source = call.tensor(0)
     axes = call.axes(1, "dim", len(source.shape)) if "dim" in call.node.op else tuple(range(len(source.shape)))
     accumulator = accumulation_dtype(call.dtype())
-    body: Body = lambda index: cast(Access(source, index), accumulator)  # noqa: E731
+
+    def body(index: tuple[Index, ...]) -> Scalar:
+        return cast(Access(source, index), accumulator)
+
     return shaped(call, reduce_over(call, "prod", source, axes, body, accumulator))
 
 
@@ -213,5 +225,8 @@ def _any_or_all(call: Call) -> Tensor:
     source = call.tensor(0)
     has_axes = call.node.op.rsplit(".", 1)[-1] in ("dim", "dims")
     axes = call.axes(1, "dim", len(source.shape)) if has_axes else tuple(range(len(source.shape)))
-    body: Body = lambda index: cast(Access(source, index), DType.BOOL)  # noqa: E731
+
+    def body(index: tuple[Index, ...]) -> Scalar:
+        return cast(Access(source, index), DType.BOOL)
+
     return shaped(call, reduce_over(call, call.node.op.split(".")[1], source, axes, body, DType.BOOL))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.generate.index import Index
-from kernel_lsp.generate.lowering.builder import Body, Builder, Call, accumulation_dtype
+from kernel_lsp.generate.lowering.builder import Builder, Call, accumulation_dtype
 from kernel_lsp.generate.lowering.elements import number, op
 from kernel_lsp.generate.lowering.reduction import shaped, without
 from kernel_lsp.generate.lowering.table import lowers
@@ -55,7 +55,10 @@ def log_softmax_over(builder: Builder, source: Tensor, axis: int, dtype: DType) 
 
 def _softmax_parts(builder: Builder, source: Tensor, axis: int) -> tuple[Tensor, Tensor, DType]:
     dtype = accumulation_dtype(source.dtype)
-    value: Body = lambda index: cast(Access(source, index), dtype)  # noqa: E731
+
+    def value(index: tuple[Index, ...]) -> Scalar:
+        return cast(Access(source, index), dtype)
+
     peak = builder.reduction("max", dtype, source.shape, (axis,), value, name="peak")
 
     def shifted_exp(index: tuple[Index, ...]) -> Scalar:

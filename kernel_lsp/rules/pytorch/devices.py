@@ -125,13 +125,12 @@ def created_then_moved(scope: Scope) -> Iterator[Hit]:
 )
 def hard_coded_cuda(scope: Scope) -> Iterator[Hit]:
     for call in scope.calls:
-        is_cuda_method = isinstance(call.func, ast.Attribute) and call.func.attr == "cuda" and not call.args
-        if is_cuda_method and scope.is_tensor(call.func.value):  # type: ignore[attr-defined]
+        method = call.func if isinstance(call.func, ast.Attribute) and scope.is_tensor(call.func.value) else None
+        if method and method.attr == "cuda" and not call.args:
             yield hit(scope, call, "`.cuda()` names the device: use that of an input")
             continue
         device = keyword(call, "device")
-        is_to = isinstance(call.func, ast.Attribute) and call.func.attr == "to" and scope.is_tensor(call.func.value)
-        candidates = [device, *(call.args if is_to else [])]
+        candidates = [device, *(call.args if method and method.attr == "to" else [])]
         for node in candidates:
             if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.startswith("cuda"):
                 yield hit(scope, node, "this names the device: use that of an input")
@@ -204,10 +203,12 @@ def _device_fix(call: ast.Call, scope: Scope) -> tuple[QuickFix, ...]:
 def _is_tensor_parameter(name: str, scope: Scope) -> bool:
     return name not in scope.assigned and any(
         isinstance(node, ast.Name) and node.id == name and scope.kinds.get(id(node)) in TENSOR_KINDS
-        for attribute in (*scope.attributes, *scope.subscripts, *scope.calls)
-        for node in _direct_names(attribute)
+        for node in _used_directly(scope)
     )
 
 
-def _direct_names(node: ast.expr) -> list[ast.expr]:
-    return node.args if isinstance(node, ast.Call) else [node.value]  # type: ignore[attr-defined]
+def _used_directly(scope: Scope) -> Iterator[ast.expr]:
+    yield from (each.value for each in scope.attributes)
+    yield from (each.value for each in scope.subscripts)
+    for call in scope.calls:
+        yield from call.args
