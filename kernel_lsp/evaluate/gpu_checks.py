@@ -15,7 +15,8 @@ from kernel_lsp.evaluate.cuda import GpuDevice
 from kernel_lsp.evaluate.executor_checks import screened_cases
 from kernel_lsp.evaluate.gpu_job import GpuCase, GpuJob, GpuReport, Timer
 from kernel_lsp.evaluate.progress import Plan, Progress
-from kernel_lsp.evaluate.timing_outcome import TimedOperation
+from kernel_lsp.evaluate.timing import Asker
+from kernel_lsp.evaluate.timing_outcome import NotTimed, TimedOperation, TimingOutcome
 from kernel_lsp.toolchain.ptx_text import read_ptx
 
 ATOMICS = ("atom.", "red.", "multimem.red.")
@@ -29,6 +30,20 @@ class MeasuringGpu:
     device: GpuDevice
     timer: Timer
     full_wait_s: float = 0.0
+
+
+class Untimed:
+    """A timer that times nothing, where only correctness is asked for."""
+
+    async def wait_for_baselines(self, operation: TimedOperation, *, at_least_s: float = 0.0) -> None:
+        """There are none."""
+
+    async def offer(self, operation: TimedOperation) -> None:
+        """Nothing is made ready."""
+
+    async def time_operation(self, worker: Asker, operation: TimedOperation) -> TimingOutcome:
+        """Never timed."""
+        return NotTimed("only its results were asked for")
 
 
 class GpuChecks:
@@ -53,6 +68,7 @@ class GpuChecks:
         module."""
         with progress.stage("references"):
             chosen = [case for plan in plans for case in await self._with_files(plan, progress)]
+        progress.when_worker_is_free()
         if not chosen:
             return Unsupported(message="PyTorch itself gives no finite reference for any case")
         bounds = [case.bound for case in chosen]

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal
 
 from kernel_lsp.core.candidate import Candidate
-from kernel_lsp.core.plan import ScalarParameter
-from kernel_lsp.core.target import TargetSource
+from kernel_lsp.core.expression import Number
+from kernel_lsp.core.plan import LaunchPlan, ScalarParameter
+from kernel_lsp.core.target import ScalarInput, TargetSource
 from kernel_lsp.core.task import Task
-from kernel_lsp.core.verdict import Crashed, Mismatch, TimedOut, Verdict
-from kernel_lsp.errors import TargetError
-from kernel_lsp.evaluate.cases import OTHER_NUMBERS_FAMILIES
+from kernel_lsp.core.verdict import BuildFailed, Crashed, Mismatch, TimedOut, Verdict
+from kernel_lsp.errors import KernelLspError, PlanError, TargetError
+from kernel_lsp.evaluate.cases import OTHER_NUMBERS_FAMILIES, captured_sizes
 from kernel_lsp.evaluate.number_changes import Change, beyond_one, changed_numbers, nearby, turned
 from kernel_lsp.evaluate.pipeline import Evaluator
+from kernel_lsp.evaluate.prepare import Prepared, prepare
 from kernel_lsp.evaluate.session import Session
-from kernel_lsp.plan.parser import parse
 
 
 @dataclass(frozen=True)
@@ -38,8 +41,9 @@ class OtherNumbers:
     def __init__(self, evaluator: Evaluator, session: Session, source: TargetSource, task: Task) -> None:
         self._evaluator, self._session, self._source, self._task = evaluator, session, source, task
         self.n_slots = evaluator.n_slots
-        self._known: dict[frozenset[str], list[_Other]] = {}
+        self._known: dict[tuple[Change, frozenset[str]], _Other | None] = {}
         self._capturing, self._captures = asyncio.Lock(), itertools.count(1)
+        self._ahead: set[asyncio.Task[None]] = set()
 
     @property
     def baseline_wait_s(self) -> float:
@@ -48,10 +52,12 @@ class OtherNumbers:
 
     async def evaluate(self, candidate: Candidate, depth: Literal["screen", "full"]) -> Verdict:
         """The verdict. Raises EnvironmentProblem for a broken machine."""
-        verdict = await self._evaluator.evaluate(candidate, depth)
-        if depth != "full" or not verdict.is_correct:
+        if depth != "full":
+            return await self._evaluator.evaluate(candidate, depth)
+        verdict = await self._evaluator.evaluate(candidate, depth, lambda: self._begin(candidate))
+        if not verdict.is_correct:
             return verdict
-        for other in await self._others(_taken_numbers(candidate)):
+        for other in await self._others(candidate):
             found = (await other.evaluator.evaluate(candidate, "screen")).outcome
             if isinstance(found, Mismatch | Crashed | TimedOut):
                 outcome = found.model_copy(update={"message": f"with {other.words}: {found.message}"})
@@ -60,41 +66,62 @@ class OtherNumbers:
 
     # --- below
 
-    async def _others(self, names: frozenset[str]) -> list[_Other]:
-        """Of the target with other numbers of these names, captured once."""
+    def _begin(self, candidate: Candidate) -> None:
+        """Have the captures made while the candidate runs. What goes wrong is told when they are asked for."""
+
+        async def ahead() -> None:
+            with suppress(KernelLspError):
+                await self._others(candidate)
+
+        task = asyncio.create_task(ahead())
+        self._ahead.add(task)
+        task.add_done_callback(self._ahead.discard)
+
+    async def _others(self, candidate: Candidate) -> list[_Other]:
+        """Of the target with other numbers of those that the plan takes, each captured once: at most two. The change to
+        numbers nearby is for where the larger one is refused."""
+        prepared = prepare(candidate.text, self._task)
+        if isinstance(prepared, BuildFailed):
+            return []
         async with self._capturing:
-            if names not in self._known:
-                self._known[names] = await self._captured(names)
-        return self._known[names]
+            further = await self._other(beyond_one, prepared) or await self._other(nearby, prepared)
+            around = await self._other(turned, prepared)
+        return [other for other in (further, around) if other is not None]
 
-    async def _captured(self, names: frozenset[str]) -> list[_Other]:
-        """At most two. The change to numbers nearby is for where the larger one is refused."""
-        found = await self._captured_with(beyond_one, names) or await self._captured_with(nearby, names)
-        return [*found, *await self._captured_with(turned, names)]
-
-    async def _captured_with(self, change: Change, names: frozenset[str]) -> list[_Other]:
-        """None where nothing changes, or where that cannot be captured or is another computation; else one."""
+    async def _other(self, change: Change, prepared: Prepared) -> _Other | None:
+        """None where nothing changes, or where that is outside of the contract, cannot be captured or is another
+        computation."""
+        names = _taken_numbers(prepared.plan)
         changed = change(self._source, names)
         pairs = changed_numbers(self._source, changed)
-        if not pairs:
-            return []
+        if not pairs or not self._takes(prepared, {after.name: after.value for _, after in pairs}):
+            return None
+        if (change, names) not in self._known:
+            self._known[change, names] = await self._captured(changed, pairs)
+        return self._known[change, names]
+
+    def _takes(self, prepared: Prepared, numbers: Mapping[str, Number]) -> bool:
+        try:
+            return prepared.holds_with(numbers, captured_sizes(self._task))
+        except PlanError:
+            return False  # e.g. a division by a number that is zero now, in a condition
+
+    async def _captured(self, changed: TargetSource, pairs: Sequence[tuple[ScalarInput, ScalarInput]]) -> _Other | None:
         with_backward, number = self._task.backward is not None, next(self._captures)
         try:
             task = await self._session.worker.capture(changed, with_backward=with_backward, configuration=number)
         except TargetError:
-            return []
+            return None
         may_branch = any(isinstance(after.value, bool) for _, after in pairs)
         if _types(task) != _types(self._task) or not (may_branch or _steps(task) == _steps(self._task)):
-            return []
+            return None
         words = ", ".join(f"{a.name}={_shown(a.value)} instead of {_shown(b.value)}" for b, a in pairs)
-        return [_Other(await self._session.evaluator(task, screen_families=OTHER_NUMBERS_FAMILIES), words)]
+        return _Other(await self._session.untimed_evaluator(task, OTHER_NUMBERS_FAMILIES), words)
 
 
-def _taken_numbers(candidate: Candidate) -> frozenset[str]:
+def _taken_numbers(plan: LaunchPlan) -> frozenset[str]:
     """The names of the numbers that the plan takes."""
-    plan = parse(candidate.text).plan
-    operations = [] if plan is None else [plan.forward, *([plan.backward] if plan.backward is not None else [])]
-    return frozenset(p.name for operation in operations for p in operation.parameters if isinstance(p, ScalarParameter))
+    return frozenset(p.name for each in plan.operations for p in each.parameters if isinstance(p, ScalarParameter))
 
 
 def _types(task: Task) -> object:

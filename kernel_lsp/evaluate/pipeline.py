@@ -11,7 +11,7 @@ import errno
 import os
 import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -155,15 +155,18 @@ class Evaluator:
         await self._store.close()
         await self._executors.close()
 
-    async def evaluate(self, candidate: Candidate, depth: Depth) -> Verdict:
-        """The verdict. Raises only for a broken machine or a worker that died."""
-        evaluation = asyncio.create_task(self._evaluated(candidate, depth))
+    async def evaluate(
+        self, candidate: Candidate, depth: Depth, when_worker_is_free: Callable[[], None] = lambda: None
+    ) -> Verdict:
+        """The verdict. `when_worker_is_free` is called once the worker that makes the cases has little left to do, before
+        the candidate is done. Raises only for a broken machine or a worker that died."""
+        evaluation = asyncio.create_task(self._evaluated(candidate, depth, when_worker_is_free))
         self._under_way.add(evaluation)
         evaluation.add_done_callback(self._under_way.discard)
         return await evaluation
 
-    async def _evaluated(self, candidate: Candidate, depth: Depth) -> Verdict:
-        started, progress = time.monotonic(), Progress(candidate.id)
+    async def _evaluated(self, candidate: Candidate, depth: Depth, when_worker_is_free: Callable[[], None]) -> Verdict:
+        started, progress = time.monotonic(), Progress(candidate.id, when_worker_is_free)
         prepared = prepare(candidate.text, self._task)
         outcome: CheckOutcome
         if isinstance(prepared, BuildFailed):
@@ -242,6 +245,8 @@ class Evaluator:
             progress.singles_out_a_block = any(singles_out_a_block(prepared, kind, built) for kind in plans)
             if self._gpu_checks is not None:
                 self._gpu_checks.prefetch(list(plans.values()))
+        if failure is None and self._gpu_checks is None:
+            progress.when_worker_is_free()  # the executor takes seconds, and asks for one case at a time
         with progress.stage("executor"):
             failure = failure or await self._on_executor(built, prepared, plans, depth, progress)
             if failure is None and depth == "full":

@@ -64,6 +64,13 @@ class Prepared:
         operation = self.operation(direction)
         return contract_holds(operation, self._shapes(direction, sizes), self._scalars(operation))
 
+    def holds_with(self, numbers: Mapping[str, Number], sizes: Sizes) -> bool:
+        """Whether these sizes are inside the forward's contract with other numbers than the task's."""
+        operation = self.plan.forward
+        scalars = self._scalars(operation)
+        other = {name: numbers.get(name, value) for name, value in scalars.items()}
+        return contract_holds(operation, self._shapes("forward", sizes), other)
+
     def decisions(self, direction: OperationKind, sizes: Sizes) -> tuple[str, ...]:
         """What each step comes to at these sizes. Raises PlanError, ContractError outside the contract."""
         operation = self.operation(direction)

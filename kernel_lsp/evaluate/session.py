@@ -15,11 +15,10 @@ from kernel_lsp.core.target import TargetSource
 from kernel_lsp.core.task import Task
 from kernel_lsp.errors import EnvironmentProblem, SettingError
 from kernel_lsp.evaluate.building import Module, build_ahead
-from kernel_lsp.evaluate.cases import SCREEN_FAMILIES
 from kernel_lsp.evaluate.cpu import new_executor
 from kernel_lsp.evaluate.cuda import GpuDevice
 from kernel_lsp.evaluate.executor_pool import ExecutorPool
-from kernel_lsp.evaluate.gpu_checks import MeasuringGpu
+from kernel_lsp.evaluate.gpu_checks import MeasuringGpu, Untimed
 from kernel_lsp.evaluate.pipeline import N_SLOTS, Evaluator
 from kernel_lsp.evaluate.session_gpu import SessionGpu
 from kernel_lsp.evaluate.session_start import SessionStart, gpu_number, may_use_gpu
@@ -159,8 +158,8 @@ class Session:
         )
         return await self._stack.enter_async_context(evaluator)
 
-    async def evaluator(self, task: Task, *, screen_families: Sequence[str] = SCREEN_FAMILIES) -> Evaluator:
-        """An evaluator of this task's candidates; it ends with the session. `screen_families` are as `Evaluator`'s."""
+    async def evaluator(self, task: Task) -> Evaluator:
+        """An evaluator of this task's candidates; it ends with the session."""
         await self.gpu_index()
         device, ahead = await self.gpu_device(), self._ahead
         self._ahead = None
@@ -174,6 +173,22 @@ class Session:
             measured_on=None if device is None else await self._measuring_gpu(task, device),
             sandbox=self.sandbox,
             executors=None if ahead is None else ahead.executors,
+        )
+        return await self._stack.enter_async_context(evaluator)
+
+    async def untimed_evaluator(self, task: Task, screen_families: Sequence[str]) -> Evaluator:
+        """An evaluator that says whether candidates are right, and not how fast; it ends with the session.
+        `screen_families` are as `Evaluator`'s."""
+        device = await self.gpu_device()
+        evaluator = Evaluator(
+            task,
+            self.worker,
+            self._compiler,
+            self.gpu,
+            self._evaluator_folder(),
+            seed=self.settings.seed,
+            measured_on=None if device is None else MeasuringGpu(device, Untimed()),
+            sandbox=self.sandbox,
             screen_families=screen_families,
         )
         return await self._stack.enter_async_context(evaluator)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import zip_longest
 from typing import Any
 
@@ -25,6 +26,10 @@ from .special_values import has_no_place
 from .telling import may_overflow_as_divisors, why_it_tells_nothing
 from .ties import left_open
 
+FEW_ELEMENTS = 1 << 19
+"""Of all inputs: so few are a matter of milliseconds for one thread. Where compilers have the other cores, several take
+longer, since OpenMP's threads wait for the last of them after every operation."""
+
 
 def make_cases(request: dict[str, Any]) -> dict[str, Any]:
     """Make one case and write it below ``directory``. Raises Failure."""
@@ -40,6 +45,25 @@ def make_cases(request: dict[str, Any]) -> dict[str, Any]:
     reason = _cannot_make(captured, family, sizes)
     if reason:
         return _nothing(reason)
+    with threads_for(request["shapes"]):
+        return _with_integers(captured, request, sizes, family)
+
+
+@contextlib.contextmanager
+def threads_for(shapes: Mapping[str, Sequence[int]]) -> Iterator[None]:
+    """One thread of PyTorch's for few elements, all of them for many."""
+    n_threads = torch.get_num_threads()
+    try:
+        if sum(math.prod(shape) for shape in shapes.values()) <= FEW_ELEMENTS:
+            torch.set_num_threads(1)
+        yield
+    finally:
+        torch.set_num_threads(n_threads)
+
+
+def _with_integers(
+    captured: Captured, request: dict[str, Any], sizes: dict[sympy.Symbol, int], family: str
+) -> dict[str, Any]:
     if has_unlimited_integers(captured, family):
         # On the CPU, where an index past the end is an error; on a GPU it would be the end of the context.
         with contextlib.suppress(TargetFailure):

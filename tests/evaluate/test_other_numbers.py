@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from kernel_lsp.config import Settings
 from kernel_lsp.core.candidate import Candidate, Origin
+from kernel_lsp.core.target import TargetSource
+from kernel_lsp.core.task import Task
 from kernel_lsp.core.verdict import Mismatch
 from kernel_lsp.evaluate.check import find_task
 from kernel_lsp.evaluate.other_numbers import OtherNumbers
@@ -60,21 +65,38 @@ def kernel(scale: str = "alpha", offset: str = "beta", contract: str = "where: B
     return Candidate(text=text, origin=Origin(proposer="user"))
 
 
-async def test_a_number_that_is_not_read_is_found_and_one_that_is_passes(tmp_path: Path) -> None:
+def counted_captures(session: Session, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    captured, capture = [], session.worker.capture
+
+    async def counted(source: TargetSource, **how: Any) -> Task:
+        captured.append(source)
+        return await capture(source, **how)
+
+    monkeypatch.setattr(session.worker, "capture", counted)
+    return captured
+
+
+async def test_a_number_that_is_not_read_is_found_and_one_that_is_passes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the contract excludes is not captured, and what it takes is captured once for all candidates."""
     (tmp_path / "task.py").write_text(TASK)
     source = find_task(tmp_path / "k.cu", "task.py::f", None, tmp_path)
     async with Session(Settings(device="cpu")) as session:
         task = await session.capture(source, with_backward=False)
         evaluator = OtherNumbers(await session.evaluator(task), session, source, task)
+        captures = counted_captures(session, monkeypatch)
+        contract = await evaluator.evaluate(kernel(scale="0.5f", contract="where: alpha == 0.5"), "full")
+        n_excluded = len(captures)
         kernels = [kernel(), kernel(scale="0.5f"), kernel(offset="0.0f")]
         found = [(await evaluator.evaluate(each, "full")).outcome for each in kernels]
-        contract = await evaluator.evaluate(kernel(scale="0.5f", contract="where: alpha == 0.5"), "full")
         screened = await evaluator.evaluate(kernels[1], "screen")
     assert [outcome.kind for outcome in found] == ["correct", "mismatch", "mismatch"]
     assert isinstance(found[1], Mismatch)
     assert "alpha=1.5 instead of 0.5, beta=1 instead of 0" in found[1].message
     assert contract.is_correct
     assert screened.is_correct
+    assert (n_excluded, len(captures)) == (0, 2)
 
 
 async def test_whole_numbers_and_truth_values_are_changed_and_what_pytorch_refuses_is_no_case(tmp_path: Path) -> None:

@@ -6,9 +6,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from kernel_lsp.errors import InternalError
 from kernel_lsp.process.worker_client import CaseFiles, CaseTensor
+from kernel_lsp.worker.cases import FEW_ELEMENTS, threads_for
 from tests.worker.capturing import capture_text, make_case, tensor
 from tests.worker.test_capture_graph import RMS_NORM
 
@@ -412,3 +414,15 @@ def test_rows_of_truth_values_differ_in_whether_any_and_all_are_true(
     capture_text("def f(x):\n    return ~x", "f", inputs=[tensor("x", 32, 8, dtype="bool")])
     x = load(make_case("forward", {"x": (32, 8)}, family, tmp_path).inputs, "x")
     assert (abs(x.all(-1).sum() - n_all) <= 8, abs(x.any(-1).sum() - n_any) <= 8) == (True, True)
+
+
+@pytest.mark.parametrize(("n_elements", "n_expected"), [(FEW_ELEMENTS, 1), (FEW_ELEMENTS + 1, 2)])
+def test_few_elements_are_left_to_one_thread(n_elements: int, n_expected: int) -> None:
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(2)
+        with threads_for({"x": (n_elements - 3, 1), "weight": (3,)}):
+            assert torch.get_num_threads() == n_expected
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
