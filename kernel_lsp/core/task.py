@@ -154,5 +154,11 @@ class Task(Noun):
     """What the capture decided for the user, e.g. a shape it could not keep symbolic."""
 
     @property
+    def input_names(self) -> frozenset[str]:
+        """What operations may call what they take: arguments, and gradients of results."""
+        backward = () if self.backward is None else self.backward.inputs
+        return frozenset((*(argument.name for argument in self.arguments), *backward))
+
+    @property
     def tensors(self) -> tuple[TaskTensor, ...]:
         return tuple(argument for argument in self.arguments if isinstance(argument, TaskTensor))

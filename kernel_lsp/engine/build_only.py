@@ -34,7 +34,7 @@ async def build_only(text: str, plan: LaunchPlan, settings: Settings) -> Verdict
         deadline_s=settings.compile_deadline_s,
         sandbox=sandbox_level(settings.sandbox),
     ) as compiler:
-        names = {name for name in names_without_sizes(plan) if name}
+        names = {name for name in names_without_sizes(text, plan) if name}
         built = await compiler.compile(request_of(text, names, gpu, None))
     candidate = Candidate(text=text, origin=Origin(proposer="user", description="an editor's text"))
     if not isinstance(built, Built):

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 
 from kernel_lsp.core.expression import ExpressionError
 from kernel_lsp.core.finding import Severity
-from kernel_lsp.core.plan import Launch, LaunchPlan
+from kernel_lsp.core.plan import KernelSignature, Launch, LaunchPlan, Operation
 from kernel_lsp.core.verdict import Built
 from kernel_lsp.evaluate.cuda import GpuDevice
 from kernel_lsp.gpu.specs import GpuSpec
-from kernel_lsp.plan.kernel_names import kernel_name
+from kernel_lsp.plan.kernel_names import find_signature, kernel_name, name_expression
+from kernel_lsp.source.cuda import kernel_signatures
 from kernel_lsp.toolchain.compile import BuildRequest, Compiler
 from kernel_lsp.toolchain.integrity import audit
 
@@ -44,10 +45,15 @@ def module_of(built: Built, plan: LaunchPlan) -> Module:
     return Module(built.ptx, f"{plan.forward.name}.cu")
 
 
-def names_without_sizes(plan: LaunchPlan) -> set[str | None]:
-    """The kernels that the plan launches, with None among them where some name depends on a size."""
-    launches = (step for operation in plan.operations for step in operation.steps if isinstance(step, Launch))
-    return {_name_without_sizes(launch) for launch in launches}
+def names_without_sizes(text: str, plan: LaunchPlan) -> set[str | None]:
+    """The kernels of a text that its plan launches, with None among them where some name depends on a size."""
+    signatures = kernel_signatures(text)
+    return {
+        _name_without_sizes(step, operation, signatures)
+        for operation in plan.operations
+        for step in operation.steps
+        if isinstance(step, Launch)
+    }
 
 
 async def build_ahead(
@@ -55,7 +61,7 @@ async def build_ahead(
 ) -> Module | None:
     """Build a text as its evaluation will, which then finds the build in the compiler's cache. None when the names of
     kernels depend on sizes, and for what an evaluation refuses: it finds that out again, and says so."""
-    names = names_without_sizes(plan)
+    names = names_without_sizes(text, plan)
     if None in names:
         return None
     built = await compiler.compile(request_of(text, {name for name in names if name}, gpu, device))
@@ -64,8 +70,11 @@ async def build_ahead(
     return module_of(built, plan)
 
 
-def _name_without_sizes(launch: Launch) -> str | None:
+def _name_without_sizes(
+    launch: Launch, operation: Operation, signatures: tuple[KernelSignature, ...]
+) -> str | None:
+    signature = find_signature(launch, signatures, {tensor.name: tensor.dtype for tensor in operation.tensors})
     try:
-        return kernel_name(launch, {})
+        return kernel_name(launch, {}) if signature is None else name_expression(launch, {}, signature, signatures)
     except ExpressionError:
         return None

@@ -76,10 +76,7 @@ def _check_type(operation: Operation, parameter: TensorParameter, type_: TensorT
 
 
 def _not_an_input(name: str, types: dict[str, TensorType], scalars: set[str]) -> str:
-    inputs = [*types, *sorted(scalars)]
-    # Capture appends an underscore to names that CUDA, C++ or plans have taken.
-    meant = f"; '{name}' has a meaning in kernels, so write '{name}_'" if f"{name}_" in inputs else ""
-    return f"'{name}' is no input of the task: {', '.join(inputs)}{meant}"
+    return f"'{name}' is no input of the task: {', '.join([*types, *sorted(scalars)])}"
 
 
 def _finding(message: str, line: int) -> Finding:

@@ -6,6 +6,7 @@ from kernel_lsp.core.expression import Expression, free_names
 from kernel_lsp.core.plan import Launch
 from kernel_lsp.export.operation_text import OperationText, step_comment
 from kernel_lsp.export.python_text import indented, literal, tuple_text
+from kernel_lsp.plan.kernel_names import typed_name
 from kernel_lsp.plan.step_parts import launch_numbers
 
 
@@ -66,8 +67,11 @@ def _kernel_arguments(text: OperationText, launch: Launch) -> list[str]:
 
 def _kernel_name(text: OperationText, launch: Launch) -> str:
     """A Python expression for the name expression, e.g. ``"rows<256>"`` or ``f"rows<{D}>"``."""
+    signature = text.signature(launch)
+    if typed := typed_name(launch, signature, text.signatures):
+        return f'"{typed}"'
     texts = [_template_text(text, argument) for argument in launch.template_arguments]
-    has_defaults = bool(text.signature(launch).template_parameters)
+    has_defaults = bool(signature.template_parameters)
     name = f"{launch.kernel}<{', '.join(texts)}>" if texts or has_defaults else launch.kernel
     return f'{"f" if "{" in name else ""}"{name}"'
 

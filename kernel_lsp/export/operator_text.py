@@ -34,6 +34,7 @@ from kernel_lsp.export.python_text import (
 )
 from kernel_lsp.export.reference_text import reference_function
 from kernel_lsp.export.runtime_text import runtime_names
+from kernel_lsp.plan.input_names import with_input_names
 
 LOCAL_NAMES = (
     "_kernels",
@@ -79,18 +80,19 @@ class OperatorText:
     """Prints the parts that need to know the task and the plan."""
 
     def __init__(self, parts: OperatorParts) -> None:
-        self._parts, self.task, self.plan = parts, parts.task, parts.plan
+        self._parts, self.task = parts, parts.task
+        self.plan = with_input_names(parts.plan, parts.task.input_names)
         self.name = parts.task.name
         self._reserved = frozenset({*runtime_names(), *_own_names(self.name)})
         self._arguments = tuple(self._argument(index) for index in range(len(parts.task.arguments)))
         if not parts.task.tensors:
             raise TargetError(f"{self.name} takes no tensor, so no operator can be made of it", file=parts.task.target)
-        self.forward = self._operation(self.name, parts.plan.forward, self._arguments, parts.signatures)
+        self.forward = self._operation(self.name, self.plan.forward, self._arguments, parts.signatures)
         gradients = tuple(self._gradient(result.name) for result in self.differentiable_results)
         self.backward: OperationText | None = None
-        if parts.plan.backward is not None:
+        if self.plan.backward is not None:
             arguments = (*gradients, *self._arguments)
-            self.backward = self._operation(f"{self.name}_backward", parts.plan.backward, arguments, parts.signatures)
+            self.backward = self._operation(f"{self.name}_backward", self.plan.backward, arguments, parts.signatures)
 
     @property
     def operations(self) -> tuple[OperationText, ...]:

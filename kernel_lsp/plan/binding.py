@@ -27,7 +27,7 @@ from kernel_lsp.core.plan import (
 from kernel_lsp.errors import PlanError
 from kernel_lsp.plan.contract import Scope, open_scope
 from kernel_lsp.plan.cuda_types import INTEGER_RANGES, convert_scalar, resolve_template, scalar_type
-from kernel_lsp.plan.kernel_names import find_signature, kernel_name, template_texts
+from kernel_lsp.plan.kernel_names import find_signature, kernel_name, name_expression, template_texts
 
 MAX_THREADS_PER_BLOCK = 1024
 MAX_BLOCK = (1024, 1024, 64)
@@ -150,14 +150,14 @@ def _bind_launch(launch: Launch, scope: Scope, signatures: Sequence[KernelSignat
     grid = _evaluate_size(launch.grid, "grid", launch, scope)
     if 0 in grid:
         return None
-    signature = find_signature(launch, signatures)
+    signature = find_signature(launch, signatures, {name: tensor.dtype for name, tensor in scope.tensors.items()})
     if signature is None:
         raise scope.fault(f"no kernel '{launch.kernel}' in this file", launch.span)
     _check_grid(grid, launch, scope)
     block = _evaluate_size(launch.block, "block", launch, scope)
     _check_block(block, launch, scope)
     return BoundLaunch(
-        kernel=_kernel_name(launch, signature, scope),
+        kernel=_kernel_name(launch, signature, signatures, scope),
         grid=grid,
         block=block,
         shared_bytes=_evaluate_shared(launch, scope),
@@ -200,13 +200,13 @@ def _evaluate_shared(launch: Launch, scope: Scope) -> int:
     return shared_bytes
 
 
-def _kernel_name(launch: Launch, signature: KernelSignature, scope: Scope) -> str:
+def _kernel_name(
+    launch: Launch, signature: KernelSignature, signatures: Sequence[KernelSignature], scope: Scope
+) -> str:
     try:
-        name = kernel_name(launch, scope.values)
+        return name_expression(launch, scope.values, signature, signatures)
     except ExpressionError as error:
         raise scope.fault(f"a template argument of '{launch.kernel}': {error.message}", launch.span) from None
-    all_defaults = signature.template_parameters and not launch.template_arguments
-    return f"{name}<>" if all_defaults else name
 
 
 # --- arguments

@@ -4,8 +4,8 @@ still gives the kernels around the fault."""
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -13,6 +13,8 @@ import tree_sitter_cuda
 from tree_sitter import Language, Node, Parser
 
 from kernel_lsp.core.plan import KernelParameter, KernelSignature, Span
+from kernel_lsp.source.macros import MacroError
+from kernel_lsp.source.preprocessed import preprocessed
 
 
 @dataclass(frozen=True)
@@ -28,16 +30,11 @@ def kernel_signatures(text: str) -> tuple[KernelSignature, ...]:
     """Every `__global__` function in the text, in order. A declaration that a definition repeats is left out.
 
     Names carry their namespaces (``ns::kernel``). Simple aliases (``using vec = float4;``) in parameter types are
-    replaced by what they stand for. The span is that of the name.
+    replaced by what they stand for, and so are macros; of those that conditions choose from, what is compiled counts.
+    The span is that of the name, or the line of the macro that makes the function.
     """
-    source = _Source.read(_without_kernel_bodies(text))
-    visited = tuple(_walk(source))
-    aliases = dict(_aliases(visited, source))
-    found: dict[tuple[str, tuple[KernelParameter, ...]], KernelSignature] = {}
-    for kernel in _kernels(visited):
-        signature = _signature(kernel, source, aliases)
-        found.setdefault((signature.name, tuple(_unnamed(p) for p in signature.parameters)), signature)
-    return tuple(sorted(found.values(), key=lambda signature: (signature.span.line, signature.span.column)))
+    written = _written_signatures(text)
+    return _made_signatures(text, written) if _MAY_MAKE.search(text) else written
 
 
 def kernel_line_ranges(text: str) -> tuple[KernelLines, ...]:
@@ -85,6 +82,46 @@ def parsed_source(text: str) -> ParsedSource:
 
 
 # --- below: finding `__global__` functions in the tree
+
+_MAY_MAKE = re.compile(r"^[ \t]*#[ \t]*(?:define|if)", re.MULTILINE)
+"""Where macros and conditions may change what a kernel's head says."""
+
+
+def _made_signatures(text: str, written: tuple[KernelSignature, ...]) -> tuple[KernelSignature, ...]:
+    """Those of the preprocessed text, and written ones of names that it does not have: on what a condition comes to
+    where it asks for more than the text says, a compiler has the last word."""
+    try:
+        made = _written_signatures(preprocessed(text))
+    except MacroError:
+        return written
+    lines = text.split("\n")
+    at_name = {(signature.name, signature.span.line): signature.span for signature in written}
+    placed = [
+        replace(s, span=at_name.get((s.name, s.span.line), _whole_line(lines, s.span.line))) for s in made
+    ]
+    names = {signature.name for signature in made}
+    return tuple(_in_order([*placed, *(signature for signature in written if signature.name not in names)]))
+
+
+def _whole_line(lines: Sequence[str], number: int) -> Span:
+    line = lines[number - 1].rstrip()
+    return Span(number, len(line) - len(line.lstrip()) + 1, len(line) + 1)
+
+
+def _in_order(signatures: Iterable[KernelSignature]) -> list[KernelSignature]:
+    return sorted(signatures, key=lambda signature: (signature.span.line, signature.span.column))
+
+
+def _written_signatures(text: str) -> tuple[KernelSignature, ...]:
+    source = _Source.read(_without_kernel_bodies(text))
+    visited = tuple(_walk(source))
+    aliases = dict(_aliases(visited, source))
+    found: dict[tuple[str, tuple[KernelParameter, ...]], KernelSignature] = {}
+    for kernel in _kernels(visited):
+        signature = _signature(kernel, source, aliases)
+        found.setdefault((signature.name, tuple(_unnamed(p) for p in signature.parameters)), signature)
+    return tuple(_in_order(found.values()))
+
 
 _KERNEL_HEAD = re.compile(
     r"\b__global__\b[^;{}]{0,500}?\b[A-Za-z_]\w*\s*\((?=[^;{}]{0,4000}\)[^;{}()]{0,200}\{)[^;{}]{0,4000}\{"

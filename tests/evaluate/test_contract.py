@@ -52,8 +52,3 @@ def test_a_plan_with_the_tasks_inputs_and_outputs_has_no_problem() -> None:
 )
 def test_what_differs_is_said(signature: str, said: str) -> None:
     assert problems(signature) == [said]
-
-
-def test_a_name_that_cuda_has_taken_is_answered_with_the_one_that_stands_for_it() -> None:
-    (said,) = problems("turn(x: f32[B, D], cos: f32[B, D]) -> (out: f32[B, D])")
-    assert said.endswith("; 'cos' has a meaning in kernels, so write 'cos_'")

@@ -177,3 +177,42 @@ def test_large_and_deep_texts_are_read_soon() -> None:
 
 def test_text_that_is_no_utf8_is_read() -> None:
     check_names("// \ud800\n__global__ void k() {}", "k")
+
+
+# --- heads that macros make
+
+
+def test_a_kernel_that_a_macro_makes_is_found_on_its_line() -> None:
+    text = "#define MAKE(name, T) \\\n  __global__ void scale_##name(const T* x, T* out) { out[0] = x[0]; }\nMAKE(f32, float)\n"
+    signature = one(text)
+    assert (signature.name, signature.span.line) == ("scale_f32", 3)
+    assert [(p.element, p.is_const) for p in signature.parameters] == [("float", True), ("float", False)]
+
+
+def test_a_list_of_types_makes_a_kernel_of_each() -> None:
+    text = "#define EACH(_) _(f32, float) _(f64, double)\n#define MAKE(n, T) __global__ void k_##n(T* x) {}\nEACH(MAKE)\n"
+    check_names(text, "k_f32", "k_f64")
+
+
+def test_macros_in_a_head_are_what_they_stand_for() -> None:
+    text = "#define KERNEL extern \"C\" __global__ void\n#define IN(T) const T* __restrict__\nKERNEL k(IN(float) x) {}\n"
+    signature = one(text)
+    assert (signature.name, signature.parameters) == ("k", (KernelParameter("x", "float", True, True),))
+
+
+def test_of_two_branches_the_compiled_one_counts() -> None:
+    text = "#define WIDE 1\n#if WIDE\n__global__ void k(float4* x) {}\n#else\n__global__ void k(float* x) {}\n#endif\n"
+    assert one(text).parameters[0].element == "float4"
+
+
+def test_a_name_that_a_macro_leaves_alone_keeps_its_place() -> None:
+    assert one("#define N 4\n  __global__ void k(float* x) {}\n").span == Span(2, 19, 20)
+
+
+def test_what_only_another_condition_would_compile_is_still_known() -> None:
+    check_names("#ifdef NOBODY\n__global__ void k(float* x) {}\n#endif\n", "k")
+
+
+def test_macros_without_end_leave_what_is_written() -> None:
+    lines = "".join(f"#define M{n} M{n + 1} M{n + 1}\n" for n in range(40))
+    check_names(f"{lines}__global__ void k(float* x) {{ M0 }}\n", "k")

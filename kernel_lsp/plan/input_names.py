@@ -1,0 +1,123 @@
+"""The names that a task gives to its inputs, in a plan that writes them as the target does.
+
+A name that means something in CUDA, C++ or Python has an underscore behind it in a task (``cos_``), since kernels are
+written around it. A plan may write it without: its own kernels are there, and a parameter may be called `cos`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from typing import TypeVar
+
+from kernel_lsp.core.expression import Binary, Call, Expression, Name, Unary
+from kernel_lsp.core.plan import (
+    Condition,
+    Fill,
+    Launch,
+    LaunchPlan,
+    LibraryArgument,
+    LibraryStep,
+    Operation,
+    ScalarParameter,
+    Step,
+    TensorParameter,
+)
+from kernel_lsp.plan.checking import GRADIENT_PREFIX
+
+Parameter = TypeVar("Parameter", TensorParameter, ScalarParameter)
+
+
+def with_input_names(plan: LaunchPlan, inputs: Collection[str]) -> LaunchPlan:
+    """The plan with ``cos_`` for ``cos`` where `inputs`, the names of a task's inputs, have only the former; gradients
+    alike. The plan itself where nothing is to be changed."""
+    declared = {tensor.name for operation in plan.operations for tensor in operation.tensors}
+    declared |= {parameter.name for operation in plan.operations for parameter in operation.parameters}
+    changed = {
+        name: f"{name}_"
+        for name in declared
+        if name not in inputs and f"{name}_" in inputs and f"{name}_" not in declared
+    }
+    if not changed:
+        return plan
+    changed |= {f"{GRADIENT_PREFIX}{old}": f"{GRADIENT_PREFIX}{new}" for old, new in changed.items()}
+    return replace(plan, operations=tuple(_operation(operation, changed) for operation in plan.operations))
+
+
+# --- below
+
+_Names = Mapping[str, str]
+
+
+def _operation(operation: Operation, names: _Names) -> Operation:
+    return replace(
+        operation,
+        parameters=tuple(_parameter(parameter, names) for parameter in operation.parameters),
+        results=tuple(_parameter(result, names) for result in operation.results),
+        scratch=tuple(_parameter(tensor, names) for tensor in operation.scratch),
+        where=tuple(Condition(_expression(each.expression, names), each.span) for each in operation.where),
+        steps=tuple(_step(step, names) for step in operation.steps),
+    )
+
+
+def _parameter(parameter: Parameter, names: _Names) -> Parameter:
+    name = names.get(parameter.name, parameter.name)
+    if isinstance(parameter, TensorParameter):
+        return replace(parameter, name=name, dims=tuple(_expression(dim, names) for dim in parameter.dims))
+    return replace(parameter, name=name)
+
+
+def _step(step: Step, names: _Names) -> Step:
+    match step:
+        case Fill(tensor, value):
+            return replace(step, tensor=names.get(tensor, tensor), value=_expression(value, names))
+        case LibraryStep():
+            return replace(
+                step,
+                arguments=tuple(_library_argument(argument, names) for argument in step.arguments),
+                results=tuple(names.get(result, result) for result in step.results),
+                condition=None if step.condition is None else _expression(step.condition, names),
+            )
+        case Launch():
+            return _launch(step, names)
+
+
+def _launch(launch: Launch, names: _Names) -> Launch:
+    grid, block = ([_expression(size, names) for size in sizes] for sizes in (launch.grid, launch.block))
+    return replace(
+        launch,
+        template_arguments=tuple(
+            argument if isinstance(argument, str) else _expression(argument, names)
+            for argument in launch.template_arguments
+        ),
+        grid=(grid[0], grid[1], grid[2]),
+        block=(block[0], block[1], block[2]),
+        shared_bytes=_expression(launch.shared_bytes, names),
+        arguments=tuple(_expression(argument, names) for argument in launch.arguments),
+        condition=None if launch.condition is None else _expression(launch.condition, names),
+    )
+
+
+def _library_argument(argument: LibraryArgument, names: _Names) -> LibraryArgument:
+    match argument:
+        case None:
+            return None
+        case str():
+            return names.get(argument, argument)
+        case Expression():
+            return _expression(argument, names)
+        case _:
+            return tuple(_library_argument(item, names) for item in argument)
+
+
+def _expression(expression: Expression, names: _Names) -> Expression:
+    match expression:
+        case Name(id):
+            return Name(names.get(id, id))
+        case Unary(operator, operand):
+            return Unary(operator, _expression(operand, names))
+        case Binary(operator, left, right):
+            return Binary(operator, _expression(left, names), _expression(right, names))
+        case Call(function, arguments):
+            return Call(function, tuple(_expression(argument, names) for argument in arguments))
+    return expression

@@ -1,0 +1,147 @@
+"""A text as a compiler reads it, as far as the text itself says so: its own macros and conditions are resolved."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from kernel_lsp.core.expression import ExpressionError
+from kernel_lsp.core.expression_parser import parse
+from kernel_lsp.core.expression_value import evaluate
+from kernel_lsp.source.macros import Macro, MacroError, expanded, read_macro
+
+DEFINED = {"__CUDACC__": "1", "__CUDACC_RTC__": "1", "__cplusplus": "201703", "__CUDA_ARCH__": "__CUDA_ARCH__"}
+"""What NVRTC defines and kernels ask for. The architecture's number is another on each GPU."""
+_DIRECTIVE = re.compile(r"[ \t]*#[ \t]*(?P<name>\w+)(?P<rest>.*)", re.DOTALL)
+_COMMENT = re.compile(
+    r"""(?P<comment>//(?:\\\n|[^\n])*|/\*.*?(?:\*/|\Z))|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])+'""", re.DOTALL
+)
+_ASKS_WHETHER = re.compile(r"\bdefined\s*(?:\(\s*(\w+)\s*\)|\b(\w+))")
+_NAME = re.compile(r"\b[A-Za-z_]\w*")
+_SUFFIX = re.compile(r"(?<=\d)[uUlL]+\b")
+_OPERATORS = ((re.compile(r"&&"), " and "), (re.compile(r"\|\|"), " or "), (re.compile(r"!(?!=)"), " not "))
+_WORDS = frozenset(("and", "or", "not", "true", "false"))
+
+
+def preprocessed(text: str) -> str:
+    """`text` with its macros expanded, without comments and directives, and blank where its conditions leave it out; on
+    as many lines. A condition on what only a compiler knows leaves nothing out. Raises MacroError where expanding has
+    no end."""
+    reader = _Reader()
+    lines = _COMMENT.sub(_without_comment, text.replace("\r\n", "\n")).split("\n")
+    number = 0
+    while number < len(lines):
+        line, n_lines = lines[number], 1
+        while line.endswith("\\") and number + n_lines < len(lines):
+            line, n_lines = line[:-1] + lines[number + n_lines], n_lines + 1
+        reader.read(line, n_lines)
+        number += n_lines
+    return reader.finished()
+
+
+# --- below
+
+
+@dataclass(frozen=True)
+class _Branch:
+    """Of an `#if`: whether this may be compiled, whether it or one before it surely is, and whether all is known."""
+
+    is_open: bool
+    is_settled: bool
+    is_sure: bool
+
+    def next(self, answer: bool | None) -> _Branch:
+        """The branch behind it, whose condition has this answer."""
+        is_open = answer is not False and not self.is_settled
+        return _Branch(is_open, self.is_settled or answer is True, self.is_sure and answer is not None)
+
+
+_BEFORE_ALL = _Branch(is_open=False, is_settled=False, is_sure=True)
+
+
+class _Reader:
+    """Takes logical lines one by one."""
+
+    def __init__(self) -> None:
+        self._macros = {name: Macro(name, None, (value,)) for name, value in DEFINED.items()}
+        self._branches: list[_Branch] = []
+        self._waiting: list[str] = []
+        self._done: list[str] = []
+
+    def read(self, line: str, n_lines: int) -> None:
+        """A logical line, which was so many in the file."""
+        match = _DIRECTIVE.match(line)
+        if match is not None:
+            self._expand_waiting()
+            self._directive(match["name"], match["rest"])
+        kept = line if match is None and self._is_open else ""
+        self._waiting += [kept, *[""] * (n_lines - 1)]
+
+    def finished(self) -> str:
+        self._expand_waiting()
+        return "\n".join(self._done)
+
+    @property
+    def _is_open(self) -> bool:
+        return all(branch.is_open for branch in self._branches)
+
+    def _expand_waiting(self) -> None:
+        if self._waiting:
+            self._done.append(expanded("\n".join(self._waiting), self._macros))
+            self._waiting = []
+
+    def _directive(self, name: str, rest: str) -> None:
+        match name:
+            case "define" if self._is_open:
+                self._define(rest)
+            case "undef" if self._is_open:
+                self._macros.pop(rest.strip(), None)
+            case "if" | "ifdef" | "ifndef":
+                self._branches.append(_BEFORE_ALL.next(self._answer(name, rest)))
+            case "elif" | "else" if self._branches:
+                answer = True if name == "else" else self._answer("if", rest)
+                self._branches.append(self._branches.pop().next(answer))
+            case "endif" if self._branches:
+                self._branches.pop()
+
+    def _define(self, rest: str) -> None:
+        """Of branches that nobody knows the first counts."""
+        macro = read_macro(rest)
+        if macro is not None and (macro.name not in self._macros or all(branch.is_sure for branch in self._branches)):
+            self._macros[macro.name] = macro
+
+    def _answer(self, name: str, rest: str) -> bool | None:
+        """Whether the condition holds; None where only a compiler knows."""
+        if name == "if":
+            return self._value(rest)
+        answer = self._is_defined(rest.strip())
+        return answer if answer is None or name == "ifdef" else not answer
+
+    def _is_defined(self, name: str) -> bool | None:
+        if name in self._macros:
+            return True
+        return None if name.startswith("_") else False
+
+    def _value(self, condition: str) -> bool | None:
+        answers = {name: self._is_defined(name) for pair in _ASKS_WHETHER.findall(condition) for name in pair if name}
+        plain = _ASKS_WHETHER.sub(lambda match: _number(answers[match[1] or match[2]]), condition)
+        try:
+            plain = _SUFFIX.sub("", expanded(plain, self._macros))
+        except MacroError:
+            return None
+        plain = _NAME.sub(lambda match: match[0] if match[0] in _WORDS or match[0][0] == "_" else "0", plain)
+        for operator, word in _OPERATORS:
+            plain = operator.sub(word, plain)
+        try:
+            return bool(evaluate(parse(" ".join(plain.split())), {}))
+        except ExpressionError:
+            return None
+
+
+def _number(answer: bool | None) -> str:
+    """A name that nobody knows is no number, and makes the whole unknown."""
+    return "__unknown" if answer is None else str(int(answer))
+
+
+def _without_comment(match: re.Match[str]) -> str:
+    return re.sub(r"[^\n]", " ", match[0]) if match["comment"] else match[0]
