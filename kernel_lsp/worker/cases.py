@@ -26,7 +26,7 @@ from .special_values import has_no_place
 from .telling import may_overflow_as_divisors, why_it_tells_nothing
 from .ties import left_open
 
-FEW_ELEMENTS = 1 << 19
+FEW_ELEMENTS = 1 << 20
 """Of all inputs: so few are a matter of milliseconds for one thread. Where compilers have the other cores, several take
 longer, since OpenMP's threads wait for the last of them after every operation."""
 
