@@ -25,6 +25,7 @@ from kernel_lsp.evaluate.contract import check_contract, operation_names
 from kernel_lsp.plan.binding import bind, decisions
 from kernel_lsp.plan.checking import check
 from kernel_lsp.plan.contract import contract_holds
+from kernel_lsp.plan.input_names import with_input_names
 from kernel_lsp.plan.parser import parse
 from kernel_lsp.source.cuda import kernel_signatures
 
@@ -100,10 +101,11 @@ def prepare(text: str, task: Task) -> Prepared | BuildFailed:
         return BuildFailed(findings=parsed.findings)
     signatures = kernel_signatures(text)
     findings = [*parsed.findings, *check(parsed.plan, signatures)]
-    findings += check_contract(parsed.plan, task, operation_names=operation_names(task, parsed.plan))
+    plan = with_input_names(parsed.plan, task.input_names)
+    findings += check_contract(plan, task, operation_names=operation_names(task, plan))
     if any(finding.severity is Severity.ERROR for finding in findings):
         return BuildFailed(findings=tuple(sorted(findings, key=lambda f: f.severity is not Severity.ERROR)))
-    return Prepared(text, task, parsed.plan, signatures, tuple(findings))
+    return Prepared(text, task, plan, signatures, tuple(findings))
 
 
 def _refuse_vast_scratch(bound: BoundOperation, operation: Operation) -> None:
