@@ -46,7 +46,6 @@ async def other_programs(compiler: Compiler, request: BuildRequest, built: Built
             yield other
 
 
-def said_of(failure: Failure, architecture: str) -> Failure:
+def said_of(failure: Failure, where: str) -> Failure:
     """The failure of another program, with where it is one."""
-    where = f"compiled for {architecture}, where the text is another program"
-    return failure.model_copy(update={"message": f"{where}: {failure.message}"})
+    return failure.model_copy(update={"message": f"{where}, the text is another program: {failure.message}"})

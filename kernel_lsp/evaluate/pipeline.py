@@ -56,7 +56,8 @@ from kernel_lsp.evaluate.cpu import CpuDevice, Profile, Skipped, new_executor
 from kernel_lsp.evaluate.executor_checks import FULL_LIMITS, NOT_SCREENED, ExecutorChecks
 from kernel_lsp.evaluate.executor_pool import ExecutorPool
 from kernel_lsp.evaluate.gpu_checks import GpuChecks, MeasuringGpu
-from kernel_lsp.evaluate.other_architectures import N_CASES_ELSEWHERE, other_programs, said_of
+from kernel_lsp.evaluate.other_architectures import N_CASES_ELSEWHERE, said_of
+from kernel_lsp.evaluate.other_compilers import programs_elsewhere
 from kernel_lsp.evaluate.pointed_cases import with_pointed_cases
 from kernel_lsp.evaluate.pointed_sizes import pointed_sizes, singles_out_a_block
 from kernel_lsp.evaluate.prepare import Prepared, kernel_names, plan_failure, prepare
@@ -258,15 +259,15 @@ class Evaluator:
     async def _elsewhere(
         self, candidate: Candidate, prepared: Prepared, plans: Mapping[OperationKind, Plan], built: Built
     ) -> CheckOutcome | None:
-        """A few cases of what the text is on other GPUs; None when nothing failed."""
+        """A few cases of what the text is on other GPUs and for other compilers; None when nothing failed."""
         few = {direction: plan[:N_CASES_ELSEWHERE] for direction, plan in plans.items()}
         request = self._request(candidate, [bound for plan in few.values() for _, bound in plan])
-        async for other in other_programs(self._compiler, request, built):
+        async for other in programs_elsewhere(self._compiler, request, built):
             aside = Progress(candidate.id)
-            failure = _audit(candidate.text, other, aside)
-            found = failure or await self._on_executor(other, prepared, few, "full", aside)
+            failure = _audit(candidate.text, other.built, aside)
+            found = failure or await self._on_executor(other.built, prepared, few, "full", aside)
             if isinstance(found, Mismatch | Crashed | Rejected):
-                return said_of(found, other.architecture)
+                return said_of(found, other.where)
         return None
 
     async def _on_executor(

@@ -4,7 +4,7 @@ been compiled."""
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from kernel_lsp.core.plan import BoundOperation
 from kernel_lsp.core.verdict import Built
@@ -12,24 +12,30 @@ from kernel_lsp.evaluate.cases import (
     N_BEFORE_WIDE,
     Case,
     OperationKind,
+    Sizes,
     captured_sizes,
     pointed_values_case,
     wide_cases,
 )
 from kernel_lsp.evaluate.inexact_places import sizes_beyond_exact_places
+from kernel_lsp.evaluate.inexact_sums import sizes_beyond_exact_sums
+from kernel_lsp.evaluate.long_sums import has_one_long_sum
 from kernel_lsp.evaluate.pointed_sizes import compared_sizes
 from kernel_lsp.evaluate.pointed_values import pointed_values, sizes_with_room
 from kernel_lsp.evaluate.prepare import Prepared
 from kernel_lsp.toolchain.ptx_text import read_ptx
 
+GREATEST_INTEGERS = "greatest_integers"
+EQUAL_TERMS = "constant_rows"
+"""The families of long sums: integers that are all as large as they may be, and rows of one number each."""
 _ATOMIC_SUM = re.compile(r"(?:atom|red)\..*\badd\..*\bf32\b")
 
 
 def with_pointed_cases(
     prepared: Prepared, direction: OperationKind, built: Built, plan: Sequence[tuple[Case, BoundOperation]], seed: int
 ) -> list[tuple[Case, BoundOperation]]:
-    """The cases of one direction, and those of sizes and numbers that its kernels compare with; the one that is large
-    comes last, so that it takes no other's time."""
+    """The cases of one direction, and those of sizes and numbers that its kernels compare with; those that are large
+    come last, so that they take no other's time."""
     known, captured = [dict(sizes) for sizes in dict.fromkeys(c.sizes for c, _ in plan)], captured_sizes(prepared.task)
     found, values = compared_sizes(prepared, direction, built, known), pointed_values(built)
     cases = wide_cases(direction, found, captured, seed)
@@ -37,9 +43,20 @@ def with_pointed_cases(
         sizes = sizes_with_room(plan, len(values))
         cases.append(pointed_values_case(direction, sizes, captured, values, seed))
     last = wide_cases(direction, sizes_beyond_exact_places(prepared, direction, built), captured, seed)
+    last += _long_sums(prepared, direction, built, captured, seed)
     more, most = ([(case, prepared.bind(direction, dict(case.sizes))) for case in some] for some in (cases, last))
     every = [*plan[:N_BEFORE_WIDE], *more, *plan[N_BEFORE_WIDE:], *most]
     return [one for one in every if one[0].family != "subnormal"] if _flushes(built) else every
+
+
+def _long_sums(
+    prepared: Prepared, direction: OperationKind, built: Built, captured: Sizes, seed: int
+) -> Iterator[Case]:
+    """Sums so long that how they are added up shows."""
+    for nth, sizes in enumerate(sizes_beyond_exact_sums(prepared, direction, built)):
+        yield Case(direction, tuple(sorted(sizes.items())), GREATEST_INTEGERS, seed + 82 + nth, "forward")
+    if direction == "forward" and has_one_long_sum(prepared.task.forward, captured):
+        yield Case(direction, tuple(sorted(captured.items())), EQUAL_TERMS, seed + 90, "forward", is_captured=True)
 
 
 def _flushes(built: Built) -> bool:

@@ -47,13 +47,22 @@ def wide_sizes(task: Task, operation: OperationKind, holds: Callable[[Sizes], bo
     for patterns in _wide_patterns(len(task.symbols)):
         aligned = (assigned(task.symbols, pattern, alignment) for pattern in patterns for alignment in ALIGNMENTS)
         usable = (s for s in aligned if is_usable(task, operation, s, or_as_captured=False) and holds(s))
-        sizes = next((s for s in usable if _n_largest(graph_of(task, operation), s) <= MAX_WIDE_ELEMENTS), None)
+        sizes = next((s for s in usable if n_largest(graph_of(task, operation), s) <= MAX_WIDE_ELEMENTS), None)
         if sizes is not None and sizes not in found:
             found.append(sizes)
     return found
 
 
-# --- below: patterns, and what lies in between
+def n_largest(graph: Graph, sizes: Sizes) -> int:
+    """Elements of the largest tensor that the graph makes."""
+    largest = 0
+    for type_ in (type_ for node in graph.nodes for type_ in node.types if type_ is not None):
+        with suppress(ExpressionError):  # e.g. a size that depends on values
+            largest = max(largest, n_elements(shape_of(type_, sizes)))
+    return largest
+
+
+# --- below: patterns
 
 
 def _wide_patterns(n_symbols: int) -> tuple[tuple[tuple[int, ...], ...], ...]:
@@ -61,12 +70,3 @@ def _wide_patterns(n_symbols: int) -> tuple[tuple[tuple[int, ...], ...], ...]:
     patterns = by_symbols[min(n_symbols, len(by_symbols) - 1)]
     last = tuple((*[2] * (n_symbols - 1), size) for size in WIDE_LAST)
     return (*patterns, last) if n_symbols > len(WIDE_OF_TWO[0][0]) else patterns
-
-
-def _n_largest(graph: Graph, sizes: Sizes) -> int:
-    """Elements of the largest tensor that the graph makes."""
-    largest = 0
-    for type_ in (type_ for node in graph.nodes for type_ in node.types if type_ is not None):
-        with suppress(ExpressionError):  # e.g. a size that depends on values
-            largest = max(largest, n_elements(shape_of(type_, sizes)))
-    return largest

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from kernel_lsp.ptx.emitter import Emitter, Handler, llvm_type
 from kernel_lsp.ptx.integer import INTEGER_FORMS, is_integer, packed
-from kernel_lsp.ptx.syntax import WIDTH_BITS, Instruction, Operand, Pair, UnsupportedPtxError
+from kernel_lsp.ptx.syntax import WIDTH_BITS, Instruction, Operand, Pair, Register, UnsupportedPtxError
 
 SCALAR = {"f16": "f16", "f16x2": "f16", "bf16": "bf16", "bf16x2": "bf16", "f32": "f32", "f64": "f64"}
 """The element type of each floating type."""
@@ -54,7 +54,8 @@ def read_floats(e: Emitter, operand: Operand, kind: str, *, ftz: bool = False) -
 
 
 def write_floats(e: Emitter, operand: Operand, values: list[str], i: Instruction, kind: str) -> None:
-    """Round the elements to `kind`, apply `.sat`, `.relu` and `.ftz` of `i`, and store them."""
+    """Round the elements to `kind`, apply `.sat`, `.relu` and `.ftz` of `i`, and store them. A NaN has the bits that a
+    GPU's arithmetic gives it, where they show."""
     element, number = SCALAR[kind], compute_type(kind)
     if i.has("sat"):
         suffix = "f64" if number == "double" else "f32"
@@ -64,6 +65,8 @@ def write_floats(e: Emitter, operand: Operand, values: list[str], i: Instruction
     if element in ("f32", "f64"):
         if i.has("ftz") and element == "f32":
             values = [e.call("float", "k.ftz", f"float {value}") for value in values]
+        if element == "f32" and isinstance(operand, Register) and operand.name in e.read_as_bits:
+            values = [e.call("float", "k.canonical", f"float {value}") for value in values]
         e.write(operand, values[0], number)
         return
     bits = [e.call("i16", _TO_BITS[element], f"float {value}") for value in values]

@@ -67,6 +67,13 @@ define internal i32 @k.float_to_tf32(float %x) #0 {
   %r = select i1 %nan, i32 2147483647, i32 %m
   ret i32 %r
 }
+define internal float @k.canonical(float %x) #0 {
+  %b = bitcast float %x to i32
+  %nan = fcmp uno float %x, %x
+  %bits = select i1 %nan, i32 2147483647, i32 %b
+  %r = bitcast i32 %bits to float
+  ret float %r
+}
 define internal float @k.ftz(float %x) #0 {
   %m = call float @llvm.fabs.f32(float %x)
   %tiny = fcmp olt float %m, 0x3810000000000000

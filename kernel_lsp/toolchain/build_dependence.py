@@ -18,6 +18,9 @@ _QUESTION = re.compile(r"^[ \t]*(?:#|%:|\?\?=)[ \t]*(?:ifdef|ifndef)\b|\bdefined
 _PASTE = re.compile(r"##|%:%:|\?\?=\?\?=")
 _WORD = re.compile(r"\w+", re.ASCII)
 HIDDEN_NAMES = ("__TIME__", "__DATE__", "__TIMESTAMP__", "__has_include", "__has_include_next", "__has_embed")
+VERSIONS = ("__CUDACC_VER_MAJOR__", "__CUDACC_VER_MINOR__", "CUDART_VERSION", "CUDA_VERSION")
+NAMES_OF_COMPILERS = ("__CUDACC_RTC__", "__NVCC__", *VERSIONS)
+"""A text may ask for them where that can be seen: then it is tried with other answers, too."""
 _SCOPE_OR_ASSEMBLY = re.compile(r"[{}]|\b(?:asm|__asm__|__asm)\b")
 _NAMED_SCOPE = re.compile(r"(?:\bnamespace(?:\s+[\w:]+)?|\bextern)\s*$")
 """What opens a brace that is no body: names in it are still at file scope. The `"C"` of `extern "C"` is masked."""
@@ -70,10 +73,10 @@ def _pasted_names(code: str) -> Iterator[Dependence]:
     if paste is None:
         return
     words = set(_WORD.findall(code))
-    hidden = (*HIDDEN_NAMES, *(PLACE_NAMES if line_directives(code) else ()))
+    hidden = (*HIDDEN_NAMES, *NAMES_OF_COMPILERS, *(PLACE_NAMES if line_directives(code) else ()))
     for name in hidden:
         if name not in words and _is_made_of(name, words):
-            message = f"'{name}' can be pasted together from words of this text, and a kernel may not ask for it"
+            message = f"'{name}' can be pasted together from words of this text, and a kernel may not ask for it so"
             yield Dependence("pastes-a-name", message, _line(code, paste.start()))
 
 

@@ -16,10 +16,13 @@ from .index_bounds import index_limits
 from .inputs import TensorLeaf
 from .integers import PLAIN, UNLIMITED, limited, unlimited
 from .results import Case
+from .rounding_ties import rounding_ties
 from .special_values import place_numbers, place_special
 from .task import DEFAULT_INTEGER_RANGE, evaluate_size
 from .trial import input_shapes, seeded
 
+TIES = "halves"
+"""The family for what rounds to whole numbers, or to parts and multiples of them that the code names."""
 GIVEN = "given"
 """The family that is as the user's own `get_inputs` makes it."""
 
@@ -48,8 +51,9 @@ class Values:
         ]
         passed = [value for value, leaf in zip(inputs, leaves) if leaf.state is None]
         place_special(self.family, passed, own_generator(self.seed, self.family, "special"))
-        for value in passed if self.placed else ():
-            place_numbers(value, self.placed, own_generator(self.seed, self.family, "placed"))
+        placed = self.placed or (rounding_ties(captured) if self.family == TIES else ())
+        for value in passed if placed else ():
+            place_numbers(value, placed, own_generator(self.seed, self.family, "placed"))
         return Case(inputs, _state(captured, self.seed), [])
 
     def _own_families(self, shapes: Sequence[tuple[int, ...]]) -> list[str]:

@@ -178,10 +178,11 @@ def _write(
 
 
 def _write_wide(folder: str, kind: str, names: Sequence[str], tensors: Sequence[torch.Tensor]) -> list[dict[str, Any]]:
-    """Results as float64, whatever their dtype. None are written when there are none."""
+    """Results as float64, which holds all that their dtypes do but for integers of 64 bits: those stay. None are
+    written when there are none."""
+    wide = [tensor if tensor.dtype == torch.int64 else tensor.double() for tensor in tensors]
     return [
-        write_tensor(os.path.join(folder, kind, f"{name}.f64.bin"), name, tensor.double())
-        for name, tensor in zip(names, tensors)
+        write_tensor(os.path.join(folder, kind, f"{name}.wide.bin"), name, tensor) for name, tensor in zip(names, wide)
     ]
 
 

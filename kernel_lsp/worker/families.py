@@ -139,6 +139,7 @@ FAMILIES: dict[str, Make] = {
     "minus_inf_rows": _normal,
     "lowest_rows": _normal,
     "equal_integers": _normal,
+    "greatest_integers": _normal,
     "negative_zeros": _negative_zeros,
     "needles": _needles,
     "halves": _halves,

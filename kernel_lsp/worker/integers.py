@@ -13,6 +13,8 @@ import torch
 
 PLAIN = "plain"
 """Zeros and ones, for any family."""
+GREATEST = "greatest_integers"
+"""The family of which each tensor is one number throughout, as large as it may be."""
 SMALL, HUNDREDS = 3, 200
 NEAR = 8
 """How far from a power of two."""
@@ -82,6 +84,17 @@ def _equal_rows(shape: tuple[int, ...], limits: Limits, generator: torch.Generat
     return torch.randint(0, 2, rows, generator=generator).expand(shape).clone()
 
 
+def greatest_odd(low: int, high: int) -> int:
+    """Of the integers from [low, high] the odd one of the largest magnitude, where one is odd. An odd number of them
+    adds up to an odd number, which has no rounding that is right by luck."""
+    ends = [n for n in (high, high - 1, low + 1, low) if low <= n <= high]
+    return max([n for n in ends if n % 2] or ends, key=abs)
+
+
+def _greatest(shape: tuple[int, ...], limits: Limits, generator: torch.Generator) -> torch.Tensor:
+    return torch.full(shape, greatest_odd(*limits))
+
+
 _plain = _between(0, 1)
 UNLIMITED: dict[str, Make] = {
     "small_integers": _between(-SMALL, SMALL),
@@ -94,6 +107,7 @@ UNLIMITED: dict[str, Make] = {
     "huge": _around(WORD_BITS),
     "constant_rows": _equal,
     "equal_integers": _equal,
+    GREATEST: _greatest,
     "zeros": _zeros,
     "one_hot": _single(1),
     "needles": _single(0),
@@ -102,6 +116,7 @@ UNLIMITED: dict[str, Make] = {
 TRUTH_VALUES: dict[str, Make] = {
     "constant_rows": _equal_rows,
     "equal_integers": _equal_rows,
+    GREATEST: _greatest,
     "zeros": _zeros,
     "one_hot": _single(1),
     "needles": _single(0),
@@ -127,6 +142,8 @@ def limited(
     low, high = (0, 2) if dtype == torch.bool else (limits[0], max(limits[0] + 1, limits[1]))
     if family in ("constant_rows", "equal_integers"):
         return torch.randint(low, high, (1,), generator=generator).expand(shape).clone().to(dtype)
+    if family == GREATEST:
+        return torch.full(shape, greatest_odd(low, high - 1)).to(dtype)
     if family == "large":
         is_last = torch.randint(0, 2, shape, generator=generator)
         return (low + is_last * (high - 1 - low)).to(dtype)

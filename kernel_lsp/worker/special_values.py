@@ -33,6 +33,11 @@ NO_ZERO = 0.75
 """In place of a zero of the inputs."""
 STAND_INS = (30.0, -20.0)
 """Ordinary numbers in place of special ones: above and below all others, of different size."""
+N_PATTERNS = 3
+"""Of a NaN: PyTorch's own, the one that a GPU's arithmetic gives (0x7fffffff of f32: code that rounds the bits like a
+number's comes to -0.0), and PyTorch's with a sign, which a CPU's arithmetic gives. The one of nothing but ones is what
+memory holds that nobody wrote."""
+SAME_WIDTH = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 PART_OF_ONE_ROW = 3
 N_OTHER_ROWS, PART_OF_ALL_ROWS = 6, 16
 """Of many rows some more have a special value: it is to meet zeros of other inputs."""
@@ -86,12 +91,23 @@ def _lowest(dtype: torch.dtype) -> float:
 def _place(values: Sequence[float], tensor: torch.Tensor, generator: torch.Generator) -> None:
     flat = tensor.view(-1)
     if len(values) == 1:
-        flat[_places(tensor, generator)] = values[0]
+        places = _places(tensor, generator)
+        flat[places] = values[0]
+        if math.isnan(values[0]):
+            _vary_patterns(flat, places)
         return
     row_length = tensor.shape[-1] if tensor.dim() else 1
     first = int(torch.randint(0, flat.numel() // row_length, (1,), generator=generator)) * row_length
     n_placed = min(len(values), row_length)
     flat[first : first + n_placed] = torch.tensor(values[:n_placed], dtype=tensor.dtype)
+
+
+def _vary_patterns(flat: torch.Tensor, places: torch.Tensor) -> None:
+    """Give the NaNs at these places each pattern in turn."""
+    bits = flat.view(SAME_WIDTH[flat.element_size()])
+    ends, nth = torch.iinfo(bits.dtype), torch.arange(len(places)) % N_PATTERNS
+    own = bits[places]
+    bits[places] = torch.where(nth == 1, ends.max, torch.where(nth == 2, own | ends.min, own))
 
 
 def _places(tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor:

@@ -142,3 +142,28 @@ def bias_add(x: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
 # kernel-lsp: x=f32[64, 250]
 def to_eighths(x: torch.Tensor) -> torch.Tensor:
     return torch.round(x * 8.0) / 8.0
+
+
+# kernel-lsp: x=f32[64, 250]
+def to_parts_of_256(x: torch.Tensor) -> torch.Tensor:
+    return torch.round(x * 256.0) / 256.0
+
+
+# kernel-lsp: x=bf16[N=4096], y=bf16[N]
+def add_bf16(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return x + y
+
+
+# kernel-lsp: x=i64[R=64, L=256] in [0, 4294967296)
+def sum_of_words(x: torch.Tensor) -> torch.Tensor:
+    return x.sum(dim=-1)
+
+
+# kernel-lsp: x=f32[N=1048576]
+def total(x: torch.Tensor) -> torch.Tensor:
+    return x.sum()
+
+
+# kernel-lsp: x=i64[64, 250]
+def one_more(x: torch.Tensor) -> torch.Tensor:
+    return x + 1

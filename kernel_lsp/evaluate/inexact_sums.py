@@ -1,0 +1,94 @@
+"""Does a kernel add up integers in floating point, which is exact up to 2^24 or 2^53 and wrong beyond, where nobody
+looks who has not this reason to?"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+
+from kernel_lsp.core.dtype import DType
+from kernel_lsp.core.task import GraphNode, Symbol, Task, TaskTensor
+from kernel_lsp.core.verdict import Built
+from kernel_lsp.evaluate.cases import ALIGNMENTS, OperationKind, Sizes, clamped, graph_of, is_usable
+from kernel_lsp.evaluate.prepare import Prepared
+from kernel_lsp.evaluate.wide_sizes import MAX_WIDE_ELEMENTS, n_largest
+from kernel_lsp.toolchain.ptx_text import Statement, read_ptx
+
+SUMS = tuple(f"aten.{name}." for name in ["sum", "cumsum", "mm", "bmm", "matmul", "addmm", "dot", "mv"])
+COUNTS = tuple(f"aten.{name}." for name in ["index_add", "scatter_add", "index_put", "bincount", "histc"])
+"""Add ones, or other data, wherever the integers of the inputs point to."""
+EXACT_BITS = {"f32": 24, "f64": 53}
+"""Integers of so many bits are numbers of the type (IEEE 754)."""
+MAX_ELEMENTS = 1 << 25
+"""Of all inputs and outputs of a case with so long a sum."""
+_TO_INTEGER = re.compile(r"^cvt\.r[nzmp]i(?:\.\w+)*\.[su](?:32|64)\.(?P<type>f32|f64)$")
+
+
+def sizes_beyond_exact_sums(prepared: Prepared, kind: OperationKind, built: Built) -> list[Sizes]:
+    """Sizes inside the contract at which the sum of the greatest integers has more digits than the type that a kernel
+    makes integers of; none for a kernel that makes no integers of floats, or a task that does not add integers up."""
+    task, graph = prepared.task, graph_of(prepared.task, kind)
+    added = [node for node in graph.nodes if _adds_integers(node)]
+    if not added or any(type_.dtype.is_floating for type_ in graph.input_types):
+        return []
+    greatest = 1 if any(node.op.startswith(COUNTS) for node in added) else _greatest(task)
+    kept = sorted(_kept_bits(read_ptx(built.ptx, "").statements))
+    found = (_sizes(prepared, kind, added, (1 << n_bits) // greatest + 2) for n_bits in kept)
+    return [sizes for some in found for sizes in some]
+
+
+# --- below: what is added, and how it is made an integer again
+
+
+def _adds_integers(node: GraphNode) -> bool:
+    made = node.types[0] if node.types else None
+    is_integer = made is not None and not made.dtype.is_floating and made.dtype is not DType.BOOL
+    return is_integer and node.op.startswith((*SUMS, *COUNTS))
+
+
+def _greatest(task: Task) -> int:
+    """The odd number of the largest magnitude that an input may have; as the family `greatest_integers` has it."""
+    return max((abs(end) - (abs(end) % 2 == 0) for tensor in task.tensors for end in _ends(tensor)), default=1) or 1
+
+
+def _ends(tensor: TaskTensor) -> tuple[int, int]:
+    dtype = tensor.type.dtype
+    if dtype is DType.BOOL:
+        return 0, 1
+    low, high = tensor.integer_range or _range_of(dtype)
+    return low, high - 1
+
+
+def _range_of(dtype: DType) -> tuple[int, int]:
+    n_bits = 8 * dtype.itemsize
+    return (0, 1 << n_bits) if dtype is DType.U8 else (-(1 << (n_bits - 1)), 1 << (n_bits - 1))
+
+
+def _kept_bits(statements: Iterable[Statement]) -> set[int]:
+    matches = (_TO_INTEGER.match(statement.opcode) for statement in statements)
+    return {EXACT_BITS[match["type"]] for match in matches if match}
+
+
+# --- below: sizes
+
+
+def _sizes(prepared: Prepared, kind: OperationKind, added: list[GraphNode], n_terms: int) -> Iterator[Sizes]:
+    """The first that are inside the contract: as many terms, and little beside them. Of an aligned number of terms the
+    part that is odd is as large."""
+    task, graph = prepared.task, graph_of(prepared.task, kind)
+    for alignment in ALIGNMENTS:
+        for symbol in _longest_first(task, added):
+            long = alignment * (n_terms | 1)
+            sizes = {each.name: clamped(each, long if each == symbol else 1, alignment) for each in task.symbols}
+            if sizes[symbol.name] != long or not is_usable(task, kind, sizes, MAX_ELEMENTS, or_as_captured=False):
+                continue
+            if prepared.holds(kind, sizes) and n_largest(graph, sizes) <= MAX_WIDE_ELEMENTS:
+                yield sizes
+                return
+
+
+def _longest_first(task: Task, added: list[GraphNode]) -> list[Symbol]:
+    """Dims that a sum leaves out come first, then the last ones."""
+    left = {dim for node in added for type_ in node.types[:1] if type_ is not None for dim in type_.shape}
+    last_first = task.symbols[::-1]
+    return sorted(last_first, key=lambda symbol: symbol.name in left)
