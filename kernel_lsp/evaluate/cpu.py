@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -30,12 +30,12 @@ from kernel_lsp.errors import TargetError
 from kernel_lsp.evaluate.arrays import EXACT_POISON_BYTES, POISON_BYTE, write_poison
 from kernel_lsp.evaluate.case_store import CaseStore, NoCase, read_expectations
 from kernel_lsp.evaluate.cases import Case
+from kernel_lsp.evaluate.circumstances import USUAL, Circumstances
 from kernel_lsp.evaluate.judgement import judge_outputs
 from kernel_lsp.process.confinement import SandboxLevel
 from kernel_lsp.process.worker_client import CaseFiles, CaseTensor, Worker
 from kernel_lsp.ptx.executor import (
     DEFAULT_MAX_INSTRUCTIONS,
-    SHARED_POISON,
     WRITTEN_BY_KERNEL,
     WRITTEN_SUFFIX,
     BlockSample,
@@ -57,7 +57,7 @@ REVERSED_ORDER = "reverse"
 """Cases with this order have their tensors in reverse, too: which of two lies higher is for an allocator to say."""
 MAX_WATCHED_BYTES = 1 << 18
 """Of outputs and scratch."""
-NO_LIMITS: Mapping[str, int] = {}
+NO_PLACES: Mapping[str, int] = {}
 GIVEN, RUNS = "given", "runs"
 """Folders of inputs and of outputs."""
 
@@ -157,11 +157,9 @@ class CpuDevice:
         case: Case,
         sample: BlockSample | None,
         limits: Limits,
-        shared_poison: int = SHARED_POISON,
-        resident_blocks: Mapping[str, int] = NO_LIMITS,
+        circumstances: Circumstances = USUAL,
     ) -> CaseOutcome:
-        """Run one case, completely or by sampled blocks, and judge its outputs. Shared memory is full of
-        `shared_poison` before its first store; of some kernels only so many blocks run at once."""
+        """Run one case, completely or by sampled blocks, and judge its outputs."""
         files = await self._store.get(case)
         if isinstance(files, NoCase):
             return Skipped(files.reason)
@@ -178,10 +176,14 @@ class CpuDevice:
                 deadline_s=limits.deadline_s,
                 may_write_variables=False,
                 watches_races=sample is None and case.thread_order == WATCHED_ORDER and run.is_small,
-                shared_poison=shared_poison,
-                resident_blocks=resident_blocks,
+                shared_poison=circumstances.shared_poison,
+                resident_blocks=circumstances.resident_blocks,
+                n_multiprocessors=circumstances.n_multiprocessors,
+                n_warp_slots=circumstances.n_warp_slots,
+                keeps_lanes_apart=circumstances.keeps_lanes_apart,
             )
-            reports = await self._run_segments(executor, built, run, case, options)
+            places = {tensor.name: circumstances.offset_of(case, tensor) for tensor in bound.tensors}
+            reports = await self._run_segments(executor, built, run, places, options)
             if not isinstance(reports, list):
                 return reports
             return _judge(run, case, reports, sampled=sample is not None)
@@ -193,7 +195,7 @@ class CpuDevice:
         executor: PtxExecutor,
         built: Built,
         run: _Run,
-        case: Case,
+        places: Mapping[str, int],
         options: RunOptions,
     ) -> list[ExecutionReport] | Crashed | TimedOut | Unsupported:
         """Our launches in the executor, library steps in the worker, in the plan's order."""
@@ -205,8 +207,8 @@ class CpuDevice:
                 except TargetError as error:
                     return Crashed(message=f"library step {steps[0].function}: {error.message}")
                 continue
-            buffers = run.buffers(initialised=run.written, offset_of=case.offset_of)
-            if case.thread_order == REVERSED_ORDER:
+            buffers = run.buffers(initialised=run.written, places=places)
+            if options.thread_order == REVERSED_ORDER:
                 buffers.reverse()
             report = await executor.run(buffers, steps, built.symbols, options)
             if not isinstance(report, ExecutionReport):
@@ -266,8 +268,8 @@ class _Run:
     def _own(self) -> Iterator[BoundTensor]:
         return (tensor for tensor in self.bound.tensors if tensor.role != "input")
 
-    def buffers(self, initialised: set[str], offset_of: Callable[[str], int] = lambda _: 0) -> list[BufferFile]:
-        """`offset_of` says how far each input is moved."""
+    def buffers(self, initialised: set[str], places: Mapping[str, int] = NO_PLACES) -> list[BufferFile]:
+        """`places` says how far each is moved from where it is aligned best."""
         return [
             BufferFile(
                 name=tensor.name,
@@ -275,7 +277,7 @@ class _Run:
                 n_bytes=tensor.n_bytes,
                 role=tensor.role,
                 description=f"{tensor.dtype}[{', '.join(map(str, tensor.shape))}]",
-                offset_bytes=offset_of(tensor.name) if tensor.role == "input" else 0,
+                offset_bytes=places.get(tensor.name, 0),
                 is_initialised=tensor.name in initialised,
             )
             for tensor in self.bound.tensors

@@ -12,8 +12,10 @@ from kernel_lsp.core.plan import BoundLaunch, BoundOperation
 from kernel_lsp.core.task import Task
 from kernel_lsp.core.verdict import Built, CheckOutcome, Crashed, Mismatch, TimedOut, Unsupported
 from kernel_lsp.evaluate.cases import Case, OperationKind, captured_sizes, graph_of
+from kernel_lsp.evaluate.circumstances import Circumstances
 from kernel_lsp.evaluate.cpu import WATCHED_ORDER, CaseOutcome, CaseRun, CpuDevice, Limits, Profile, Skipped
 from kernel_lsp.evaluate.launch_limits import few_at_once, refused_launch, refused_when_larger
+from kernel_lsp.evaluate.other_circumstances import other_circumstances
 from kernel_lsp.evaluate.prepare import Prepared
 from kernel_lsp.evaluate.progress import Plan, Progress
 from kernel_lsp.evaluate.shared_poison import N_CASES, OTHER_POISONS, because_of_shared, reads_unwritten
@@ -103,8 +105,11 @@ class ExecutorChecks:
         if isinstance(profile, Crashed | TimedOut | Unsupported):
             return profile
         # First, since cases of many blocks that all wait take long.
-        failure = await self._with_few_at_once(executor, built, prepared, plan, progress)
-        return failure or await self._run_cases(executor, built, plan, len(plan), profile, FULL_LIMITS, progress)
+        return (
+            await self._with_few_at_once(executor, built, prepared, plan, progress)
+            or await self._run_cases(executor, built, plan, len(plan), profile, FULL_LIMITS, progress)
+            or await self._otherwise(executor, built, plan)
+        )
 
     async def screen(
         self, executor: PtxExecutor, built: Built, prepared: Prepared, plan: Plan, progress: Progress
@@ -133,8 +138,12 @@ class ExecutorChecks:
             progress.add_findings(outcome.findings)
             if reads_unwritten(outcome):
                 doubtful.append(_Doubtful(case, bound, None, outcome))
-        dependent = await self._with_other_poison(executor, built, doubtful, SCREEN_LIMITS)
-        if failure := dependent or await self._with_few_at_once(executor, built, prepared, plan, progress):
+        failure = (
+            await self._with_other_poison(executor, built, doubtful, SCREEN_LIMITS)
+            or await self._with_few_at_once(executor, built, prepared, plan, progress)
+            or await self._otherwise(executor, built, plan)
+        )
+        if failure is not None:
             return failure
         n_bytes = sum(tensor.n_bytes for tensor in plan[0][1].tensors)
         if time.monotonic() - started < SCREEN_BUDGET_S and n_bytes <= MAX_PROFILED_BYTES:
@@ -251,9 +260,8 @@ class ExecutorChecks:
         for case, bound in sorted(plan, key=lambda entry: _n_elements(entry[1])) if progress.may_wait else ():
             few = few_at_once(built, prepared, case.operation, bound, self._gpu)
             if few:
-                outcome = await self._device.run_case(
-                    executor, built, bound, case, None, WAITING_LIMITS, resident_blocks=few
-                )
+                few_blocks = Circumstances(resident_blocks=few)
+                outcome = await self._device.run_case(executor, built, bound, case, None, WAITING_LIMITS, few_blocks)
                 return outcome if isinstance(outcome, Mismatch | Crashed) else None
         return None
 
@@ -264,9 +272,23 @@ class ExecutorChecks:
         does not end in time on a busy machine says nothing about them."""
         for one in sorted(doubtful, key=lambda one: _n_elements(one.bound))[:N_CASES]:
             for poison in OTHER_POISONS:
-                outcome = await self._device.run_case(executor, built, one.bound, one.case, one.sample, limits, poison)
+                other = Circumstances(shared_poison=poison)
+                outcome = await self._device.run_case(executor, built, one.bound, one.case, one.sample, limits, other)
                 if isinstance(outcome, Mismatch | Crashed):
                     return because_of_shared(outcome, one.run)
+        return None
+
+    async def _otherwise(self, executor: PtxExecutor, built: Built, plan: Plan) -> Mismatch | Crashed | None:
+        """Run small cases as they may come out on other GPUs, with lanes apart and at other addresses, where the kernel
+        looks at any of that. That one does not end in time says nothing."""
+        for other in other_circumstances(built, plan):
+            if not executor.is_alive:
+                break
+            outcome = await self._device.run_case(
+                executor, built, other.bound, other.case, None, SCREEN_LIMITS, other.circumstances
+            )
+            if isinstance(outcome, Mismatch | Crashed):
+                return outcome.model_copy(update={"message": f"{other.words}: {outcome.message}"})
         return None
 
 

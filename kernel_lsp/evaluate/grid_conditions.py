@@ -10,19 +10,20 @@ compiler has folded and inlined what the text hides behind names.
 
 from __future__ import annotations
 
+import math
 import operator
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from kernel_lsp.core.plan import BoundLaunch, ScalarArgument
+from kernel_lsp.core.plan import BoundLaunch, ScalarArgument, TensorArgument
 from kernel_lsp.toolchain.ptx_text import Statement
 
 MAX_STATEMENTS = 2_000
 """Of one kernel that follow from its arguments: more are a table unrolled, and no decision."""
 _TYPE = re.compile(r"\.(?P<kind>[subf])(?P<bits>8|16|32|64)\b")
-_PARAMETER = re.compile(r"\[\s*(?P<name>[\w$]+)_param_(?P<position>\d+)\s*\]")
+PARAMETER = re.compile(r"\[\s*(?P<name>[\w$]+)_param_(?P<position>\d+)\s*\]")
 _NUMBER = re.compile(r"^-?(?:0[xX][0-9a-fA-F]+|\d+)U?$")
 _DIMS = ("%ntid.x", "%ntid.y", "%ntid.z", "%nctaid.x", "%nctaid.y", "%nctaid.z")
 COMPARISONS: Mapping[str, Callable[[int, int], bool]] = {
@@ -36,6 +37,7 @@ COMPARISONS: Mapping[str, Callable[[int, int], bool]] = {
 """PTX's names, the second of each pair for unsigned numbers."""
 EXTREMES = ("min", "max")
 FLOATING = ("float", "double")
+NO_ADDRESSES: Mapping[str, int] = {}
 
 Outcome = tuple[tuple[str, tuple[bool, ...]], ...]
 """For each value that is compared, how its comparisons come out."""
@@ -64,10 +66,10 @@ class GridConditions:
         self._makers = {step.result: step for step in self._steps}
         self.numbers = frozenset(self._numbers())
 
-    def outcomes(self, launch: BoundLaunch) -> Outcome:
+    def outcomes(self, launch: BoundLaunch, addresses: Mapping[str, int] = NO_ADDRESSES) -> Outcome:
         """How each condition comes out, by the value that is compared: of two thresholds for one value every interval
-        is another outcome."""
-        values = self._values(launch)
+        is another outcome. Conditions on a tensor's address are left out, unless `addresses` says where it is."""
+        values = self._values(launch, addresses)
         sides: dict[str, list[bool]] = {}
         for condition in self._conditions:
             try:
@@ -79,17 +81,18 @@ class GridConditions:
     def singles_out_a_block(self, launch: BoundLaunch) -> bool:
         """Whether a block between the first and the last is compared with by its number: what it does, no other may
         do."""
-        values = self._values(launch)
+        values = self._values(launch, NO_ADDRESSES)
         picked = [(launch.grid["xyz".index(axis)], values[one]) for axis, one in self._picks if one in values]
         picked += [(launch.grid["xyz".index(axis)], _number(one)) for axis, one in self._picks if _is_number(one)]
         return any(0 < block < n_blocks - 1 for n_blocks, block in picked)
 
-    def _values(self, launch: BoundLaunch) -> dict[str, int]:
+    def _values(self, launch: BoundLaunch, addresses: Mapping[str, int]) -> dict[str, int]:
         """What each register holds that follows from the arguments, as unsigned bits."""
+        passed = _passed(launch, addresses)
         values = dict(zip(_DIMS, (*launch.block, *launch.grid), strict=True))
         for step in self._steps:
             try:
-                values[step.result] = _value(step, values, launch)
+                values[step.result] = _value(step, values, passed)
             except (_Unknown, ArithmeticError, ValueError):
                 continue
         return values
@@ -159,7 +162,7 @@ def _step_of(statement: Statement) -> _Step | None:
 
 def _follows(step: _Step, known: set[str]) -> bool:
     if step.opcode.startswith("ld."):
-        return step.opcode.startswith("ld.param.") and _PARAMETER.search(step.operands[0]) is not None
+        return step.opcode.startswith("ld.param.") and PARAMETER.search(step.operands[0]) is not None
     return all(operand in known or _is_number(operand) for operand in step.operands)
 
 
@@ -179,11 +182,11 @@ def _number(operand: str) -> int:
 # --- below: computing
 
 
-def _value(step: _Step, values: Mapping[str, int], launch: BoundLaunch) -> int:
+def _value(step: _Step, values: Mapping[str, int], passed: Sequence[int | None]) -> int:
     """The bits of the result. Raises _Unknown, or what Python's arithmetic raises."""
     n_bits = _bits_of(step.opcode)
     if step.opcode.startswith("ld.param."):
-        return _argument(step.operands[0], launch) & _mask(n_bits)
+        return _argument(step.operands[0], passed) & _mask(n_bits)
     name = step.opcode.split(".")[0]
     read = [_read(operand, values, step.opcode) for operand in step.operands]
     if name == "mul" and ".hi" in step.opcode:
@@ -215,14 +218,27 @@ def _read(operand: str, values: Mapping[str, int], opcode: str) -> int:
     return bits - (1 << n_bits) if is_signed and bits >> (n_bits - 1) else bits
 
 
-def _argument(operand: str, launch: BoundLaunch) -> int:
+def _passed(launch: BoundLaunch, addresses: Mapping[str, int]) -> list[int | None]:
+    """The whole number that each argument is; None for what is none, or not known."""
+    return [
+        addresses.get(argument.tensor) if isinstance(argument, TensorArgument) else _whole(argument)
+        for argument in launch.arguments
+    ]
+
+
+def _whole(argument: ScalarArgument) -> int | None:
+    is_whole = argument.cuda_type not in FLOATING and math.isfinite(argument.value)
+    return int(argument.value) if is_whole else None
+
+
+def _argument(operand: str, passed: Sequence[int | None]) -> int:
     """The whole number that is passed there. Raises _Unknown for anything else."""
-    match = _PARAMETER.search(operand)
-    passed = launch.arguments[int(match["position"]) :][:1] if match else ()
-    for argument in passed:
-        if isinstance(argument, ScalarArgument) and argument.cuda_type not in FLOATING:
-            return int(argument.value)
-    raise _Unknown
+    match = PARAMETER.search(operand)
+    position = int(match["position"]) if match else len(passed)
+    number = passed[position] if position < len(passed) else None
+    if number is None:
+        raise _Unknown
+    return number
 
 
 def _bits_of(opcode: str) -> int:
@@ -246,6 +262,7 @@ def _quotient(left: int, right: int) -> int:
 _OPERATIONS: Mapping[str, Callable[..., int]] = {
     "mov": lambda a: a,
     "cvt": lambda a: a,
+    "cvta": lambda a: a,
     "add": operator.add,
     "sub": operator.sub,
     "mul": operator.mul,

@@ -22,6 +22,7 @@ from kernel_lsp.ptx.layout import (
 from kernel_lsp.ptx.native import load64, store64
 from kernel_lsp.ptx.race_layout import RaceBlock
 from kernel_lsp.ptx.race_memory import LaunchRaces
+from kernel_lsp.ptx.run_request import RunRequest
 from kernel_lsp.ptx.stillness import BlockMemory
 
 SPINNING_SLICE = 4096
@@ -56,20 +57,18 @@ class Arenas:
         parameters: bytes,
         orders: Orders,
         rank_order: Sequence[int],
-        max_thread_instructions: int,
-        shared_poison: int,
+        request: RunRequest,
         races: LaunchRaces | None,
         workspace_address: int,
     ) -> None:
         self.setup, self.tallies, self.table, self.parameters, self.orders = setup, tallies, table, parameters, orders
-        self.max_thread_instructions, self.shared_poison, self.races = max_thread_instructions, shared_poison, races
-        self.workspace_address = workspace_address
+        self.request, self.races, self.workspace_address = request, races, workspace_address
         self.regions: list[Region] = []
         size = setup.cluster.n_blocks
         self.rank_order = (ctypes.c_int64 * size)(*rank_order)
         gaps = setup.emitted.shared.gaps
         self.gaps = (ctypes.c_int64 * (2 * len(gaps)))(*(number for gap in gaps for number in gap))
-        self.scratch = self._region(setup.emitted.n_local_bytes + 16)
+        self.scratch = self._region(setup.emitted.n_local_stride + 16)
         self.seen = [self._region(8 * N_SEEN_SLOTS) for _ in range(size)]
         n_occurrence_bytes = 8 * len(setup.emitted.sites) * setup.n_threads + 8
         self.occurrences = [self._region(n_occurrence_bytes) for _ in range(size)]
@@ -99,7 +98,7 @@ class Arenas:
         races = load64(arena.context + Context.RACES)
         records = load64(races + RaceBlock.SHARED_RECORDS) if races else 0
         self.table.set(SHARED_WINDOW, shared, arena.shared, arena.shadow, self.setup.n_shared, 0, records)
-        n_local = self.setup.emitted.n_local_bytes
+        n_local = self.setup.emitted.local.n_bytes
         self.table.set(LOCAL_WINDOW, window_base(LOCAL_WINDOW), 0, self.scratch.address, n_local, 0)
         parameters = arena.launch + Launch.PARAMETERS
         self.table.set(PARAM_WINDOW, window_base(PARAM_WINDOW), parameters, 0, len(self.parameters), 1)
@@ -115,7 +114,7 @@ class Arenas:
             int(Context.N_BYTES),
             Launch.PARAMETERS + len(self.parameters),
             emitted.n_frame_bytes * setup.n_threads,
-            emitted.n_local_bytes * setup.n_threads,
+            emitted.n_local_stride * setup.n_threads,
             setup.n_shared,
             setup.n_shared,
         )
@@ -146,8 +145,8 @@ class Arenas:
             Context.FAST_TABLE: table.fast_address,
             Context.TRACED_TABLE: table.traced_address,
             Context.TABLE: table.fast_address,
-            Context.SLICE: SPINNING_SLICE if emitted.can_spin else self.max_thread_instructions,
-            Context.LOCAL_BYTES: emitted.n_local_bytes,
+            Context.SLICE: SPINNING_SLICE if emitted.can_spin else self.request.max_thread_instructions,
+            Context.LOCAL_BYTES: emitted.n_local_stride,
             Context.CAN_SPIN: int(emitted.can_spin),
             Context.MAY_PARK: 1,
             Context.WARNING_COUNTS: ctypes.addressof(self.tallies.warnings),
@@ -157,7 +156,9 @@ class Arenas:
             Context.SEEN: self.seen[rank].address,
             Context.SITE_TRACES: ctypes.addressof(self.tallies.site_traces),
             Context.SEEN_MASK: N_SEEN_SLOTS - 1,
-            Context.SHARED_POISON: self.shared_poison,
+            Context.SHARED_POISON: self.request.shared_poison,
+            Context.LOCAL_POISON: self.request.local_poison,
+            Context.KEEPS_APART: int(self.request.keeps_lanes_apart),
             Context.SHARED_GAPS: ctypes.addressof(self.gaps),
             Context.N_SHARED_GAPS: len(self.gaps) // 2,
             Context.RACES: self.races.new_block(self.setup.n_shared) if self.races else 0,
@@ -177,6 +178,8 @@ class Arenas:
         store64(launch + Launch.IS_EXPLICIT_CLUSTER, int(setup.cluster.is_explicit))
         store64(launch + Launch.IS_WATCHED, int(self.races is not None))
         store64(launch + Launch.GRID_WORKSPACE, self.workspace_address)
+        store64(launch + Launch.N_MULTIPROCESSORS, self.request.n_multiprocessors)
+        store64(launch + Launch.N_WARP_SLOTS, self.request.n_warp_slots)
         store64(launch + Launch.SHARED_HOST, arena.shared)
         store64(launch + Launch.SHARED_SHADOW, arena.shadow)
         store64(launch + Launch.SHARED_BYTES, setup.n_shared)

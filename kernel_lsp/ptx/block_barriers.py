@@ -88,6 +88,7 @@ def release(context: int, barrier: int, n_arrived: int) -> int:
                     result = n_true != 0
                 store64(thread + Thread.RESULT, result)
                 store64(thread + Thread.STATUS, Status.RUNNABLE)
+                store64(thread + Thread.WAY, 0)
                 n_released += 1
         thread = thread + stride
     return n_released

@@ -23,6 +23,7 @@ from kernel_lsp.ptx.layout import (
     WRITTEN_SUFFIX,
     Entry,
     EntryFlag,
+    first_buffer_window,
     window_base,
 )
 from kernel_lsp.ptx.native import store64
@@ -35,8 +36,8 @@ Role = Literal["input", "output", "scratch"]
 @dataclass(frozen=True)
 class BufferRequest:
     """A tensor of a run. `description` starts with its dtype: ``f32[8, 64]``. `offset_bytes` moves the address of its
-    first element away from perfect alignment. `is_initialised` says that what the file holds may be read, also of an
-    output or of scratch; inputs always may."""
+    first element away from the middle of its window, which is perfectly aligned: less than `MAX_PLACE` either way.
+    `is_initialised` says that what the file holds may be read, also of an output or of scratch; inputs always may."""
 
     name: str
     path: str
@@ -115,11 +116,12 @@ class Buffer:
 
 @contextlib.contextmanager
 def open_buffers(
-    requests: Sequence[BufferRequest], first_window: int, *, keep_written: bool
+    requests: Sequence[BufferRequest], n_variables: int, *, keep_written: bool
 ) -> Iterator[dict[str, Buffer]]:
-    """The buffers by name; unmapped at the end. With `keep_written` the shadow of each output is the file
-    ``path.written``. Raises OSError when a file cannot be mapped."""
+    """The buffers by name, behind the windows of `n_variables`; unmapped at the end. With `keep_written` the shadow of
+    each output is the file ``path.written``. Raises OSError when a file cannot be mapped."""
     buffers: dict[str, Buffer] = {}
+    first_window = first_buffer_window(len(requests), n_variables)
     if first_window + len(requests) > GRID_WORKSPACE_WINDOW:
         raise OSError(f"more than {GRID_WORKSPACE_WINDOW - FIRST_BUFFER_WINDOW} buffers")
     try:

@@ -230,6 +230,7 @@ def pass_barrier(context: int, phase: int) -> int:
         step = load64(thread + Thread.CLUSTER_STEP)
         if load64(thread + Thread.STATUS) == Status.CLUSTER and step < 2 * phase:
             store64(thread + Thread.CLUSTER_STEP, step + 1)
+            store64(thread + Thread.WAY, 0)
             store64(thread + Thread.STATUS, Status.RUNNABLE)
             n_released += 1
         thread = thread + load64(context + Context.THREAD_STRIDE)

@@ -14,6 +14,7 @@ from kernel_lsp.ptx.flow import CARRY, Block, build_blocks, defined, live_after,
 from kernel_lsp.ptx.ir_text import IrText
 from kernel_lsp.ptx.kernel_traits import (
     MATRIX_OPCODES,
+    asks_who_is_active,
     can_spin,
     ended_by,
     may_yield,
@@ -34,7 +35,6 @@ from kernel_lsp.ptx.layout import (
     Thread,
     window_base,
 )
-from kernel_lsp.ptx.nan_bits import registers_read_as_bits
 from kernel_lsp.ptx.race_sites import race_flags
 from kernel_lsp.ptx.special_registers import special_register
 from kernel_lsp.ptx.syntax import (
@@ -49,13 +49,16 @@ from kernel_lsp.ptx.syntax import (
     UnsupportedPtxError,
     Variable,
 )
-from kernel_lsp.ptx.variable_places import Places, SharedLayout, round_up, shared_layout
+from kernel_lsp.ptx.variable_places import ApartPlaces, Places, SharedLayout, round_up, shared_layout
 from kernel_lsp.ptx.warp_batches import WarpBatch
 from kernel_lsp.ptx.warp_matrices import ALL_LANES
 
 FRAME_SLOT_BYTES = 8
+LOCAL_ALIGN = 16
 INTEGER_BITS = {"i1": 1, "i8": 8, "i16": 16, "i32": 32, "i64": 64, "i128": 128}
 FLOATING = {"float": "i32", "double": "i64"}
+WAY_FACTOR = 0x9E3779B97F4A7C15
+"""Odd, with bits all over: 2^64 divided by the golden ratio."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +75,8 @@ class Site:
 @dataclass
 class EmittedKernel:
     """The IR of a kernel and what is known of it. `parameters` are (offset, variable); `yields` has the instruction of
-    each resume point, None for a backward branch."""
+    each resume point, None for a backward branch. `local` says where a thread's own variables lie, those of functions
+    that were inlined too; `n_local_stride` is from one thread's to the next one's."""
 
     name: str
     text: str
@@ -82,7 +86,8 @@ class EmittedKernel:
     shared: SharedLayout
     parameters: tuple[tuple[int, Variable], ...]
     n_parameter_bytes: int
-    n_local_bytes: int
+    local: ApartPlaces
+    n_local_stride: int
     n_frame_bytes: int
     can_spin: bool
     uses_clusters: bool
@@ -119,7 +124,7 @@ class Emitter(IrText):
         self.kernel, self.symbols = kernel, symbols
         self.blocks = build_blocks(kernel)
         self.shared = shared_layout(kernel, shared_variables)
-        self.parameters, self.local, self.arguments = Places(), Places(), Places()
+        self.parameters, self.local, self.arguments = Places(), ApartPlaces(), Places()
         for variable in kernel.parameters:
             self.parameters.add(variable)
         for variable in kernel.variables:
@@ -139,9 +144,9 @@ class Emitter(IrText):
         self.n_matrix_bytes = 0
         self.has_copies = False
         self.can_spin = can_spin(self.blocks)
+        self.notes_ways = asks_who_is_active(self.blocks)
         self.waits_for_grid = waits_for_grid(self.blocks)
         self.race_flags = race_flags(self.blocks)
-        self.read_as_bits = registers_read_as_bits(self.blocks)
         self.maps_addresses = any(i.opcode == "mapa" for block in self.blocks for i in block.instructions)
         """Whether an address of shared memory may be another block's."""
         self.live: dict[int, frozenset[str]] = {}
@@ -390,13 +395,23 @@ class Emitter(IrText):
             self.save_fuel()
             self.line(f"ret i64 {int(Status.EXITED)}")
         elif block.selector is not None:
+            self.note_way(block, self.coerce(self.read(block.selector, "i32"), "i32", "i64"))
             self.switch(block)
         elif block.guard is not None:
             condition = self.read(block.guard.register, "i1")
+            if block.terminator is not None:  # else it is one instruction under a guard
+                self.note_way(block, self.coerce(condition, "i1", "i64"))
             taken, not_taken = block.targets if not block.guard.is_negated else block.targets[::-1]
             self.line(f"br i1 {condition}, label %b{taken}, label %b{not_taken}")
         else:
             self.line(f"br label %b{block.targets[0]}")
+
+    def note_way(self, block: Block, chosen: str) -> None:
+        """Two threads that branched alike have the same number, others hardly ever."""
+        if self.notes_ways:
+            branch = self.op(f"add i64 {chosen}, {(block.index + 1) << WARP_SIZE}")
+            mixed = self.op(f"add i64 {self.thread_field(Thread.WAY)}, {branch}")
+            self.store_thread_field(Thread.WAY, self.op(f"mul i64 {mixed}, {WAY_FACTOR}"))
 
     def switch(self, block: Block) -> None:
         assert block.selector is not None
@@ -439,7 +454,8 @@ class Emitter(IrText):
             shared=self.shared,
             parameters=tuple((self.parameters.offsets[variable.name], variable) for variable in self.kernel.parameters),
             n_parameter_bytes=self.parameters.n_bytes,
-            n_local_bytes=round_up(self.local.n_bytes, 16),
+            local=self.local,
+            n_local_stride=round_up(self.local.n_bytes, LOCAL_ALIGN),
             n_frame_bytes=round_up(copies_at + n_copy_bytes, 64),
             can_spin=self.can_spin,
             uses_clusters=self.maps_addresses or mentions_clusters(self.blocks),

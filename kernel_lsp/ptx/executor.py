@@ -18,7 +18,7 @@ from kernel_lsp.errors import InternalError
 from kernel_lsp.process.confinement import SandboxLevel, sandbox_level
 from kernel_lsp.process.profiles import executor_confinement
 from kernel_lsp.process.supervisor import Answered, Conversation, Died, Overran
-from kernel_lsp.ptx.layout import SHARED_POISON, WRITTEN_BY_KERNEL, WRITTEN_SUFFIX
+from kernel_lsp.ptx.layout import N_MULTIPROCESSORS, N_WARP_SLOTS, SHARED_POISON, WRITTEN_BY_KERNEL, WRITTEN_SUFFIX
 
 PROGRAM = "kernel_lsp.ptx.program"
 DEFAULT_DEADLINE_S = 60.0
@@ -65,7 +65,8 @@ class Loaded:
 @dataclass(frozen=True)
 class BufferFile:
     """A tensor as a file of `n_bytes`. Outputs and scratch are changed in place; inputs are not. `description` starts
-    with the dtype: ``f32[8, 64]``. `offset_bytes` shifts its address, to test pointers that are not well aligned.
+    with the dtype: ``f32[8, 64]``. `offset_bytes` shifts its address, to test pointers that are not well aligned or lie
+    far apart: by less than `MAX_PLACE` either way.
 
     `is_initialised` says that what an output or scratch holds may be read, e.g. because an earlier run wrote it."""
 
@@ -109,6 +110,13 @@ class RunOptions:
     """The byte of which shared memory is full before its first store."""
     resident_blocks: Mapping[str, int] = field(default_factory=dict)
     """By kernel, how many blocks run at once, where another starts only when one has ended. No limit for others."""
+    n_multiprocessors: int = N_MULTIPROCESSORS
+    """What `%nsmid` says, and of how many multiprocessors `%smid` is one."""
+    n_warp_slots: int = N_WARP_SLOTS
+    """What `%nwarpid` says."""
+    keeps_lanes_apart: bool = False
+    """Whether lanes that have gone different ways are not together again at an `activemask` before they have met at a
+    barrier or a `.sync` instruction. A GPU promises nothing else."""
 
 
 @dataclass(frozen=True)
@@ -277,6 +285,9 @@ def _run_request(
         "watches_races": options.watches_races,
         "shared_poison": options.shared_poison,
         "resident_blocks": dict(options.resident_blocks),
+        "n_multiprocessors": options.n_multiprocessors,
+        "n_warp_slots": options.n_warp_slots,
+        "keeps_lanes_apart": options.keeps_lanes_apart,
     }
 
 

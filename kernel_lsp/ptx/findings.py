@@ -24,8 +24,10 @@ from kernel_lsp.ptx.layout import (
     window_base,
 )
 from kernel_lsp.ptx.syntax import Location, Module
-from kernel_lsp.ptx.variable_places import SharedLayout
+from kernel_lsp.ptx.variable_places import ApartPlaces, SharedLayout
 
+FAR_BYTES = 1 << 36
+"""An address this far from a tensor is none that was reckoned from it: an index of 32 bits reaches half as far."""
 Position = tuple[int, int, int]
 ERROR = "error"
 WARNING = "warning"
@@ -70,12 +72,12 @@ class Place:
 @dataclass(frozen=True)
 class MemoryMap:
     """What lies at which window, for messages. `variables` are (name, bytes) of module variables; `n_cluster_blocks` is
-    0 where no block sees another's memory; `shared` says where variables of shared memory lie."""
+    0 where no block sees another's memory; `local` and `shared` say where variables of those memories lie."""
 
     buffers: dict[int, Buffer]
     variables: dict[int, tuple[str, int]]
     n_shared_bytes: int
-    n_local_bytes: int
+    local: ApartPlaces
     n_cluster_blocks: int = 0
     n_workspace_bytes: int = 0
     shared: SharedLayout | None = None
@@ -336,6 +338,12 @@ def _describe_other(kind: FaultKind, other: Other) -> str:
     return f"block {other.block} {did} in the same launch with no __threadfence() and signal between"
 
 
+def _local_target(offset: int, local: ApartPlaces) -> _Target:
+    """Of several variables the last that begins before the access."""
+    start, n_bytes = max((span for span in local.spans if span[0] <= offset), default=(0, local.n_bytes))
+    return _Target(f"the thread's local memory ({n_bytes} bytes)", window_base(LOCAL_WINDOW) + start, n_bytes)
+
+
 def _find_target(fault: Fault, memory: MemoryMap) -> _Target | None:
     if fault.site.space == "shared":
         return _Target("shared memory", 0, memory.n_shared_bytes)
@@ -344,6 +352,8 @@ def _find_target(fault: Fault, memory: MemoryMap) -> _Target | None:
         return None
     if window in memory.buffers:
         buffer = memory.buffers[window]
+        if abs(fault.address - buffer.base) > buffer.n_bytes + FAR_BYTES:
+            return None
         name = f"{buffer.request.name} ({buffer.request.description})"
         return _Target(name, buffer.base, buffer.n_bytes, buffer.is_read_only)
     if window in memory.variables:
@@ -357,5 +367,5 @@ def _find_target(fault: Fault, memory: MemoryMap) -> _Target | None:
     if window == GRID_WORKSPACE_WINDOW:
         return _Target("what the driver keeps for the grid's barrier", window_base(window), memory.n_workspace_bytes)
     if window == LOCAL_WINDOW:
-        return _Target("local memory", window_base(window), memory.n_local_bytes)
+        return _local_target(fault.address - window_base(window), memory.local)
     return _Target("the parameters", window_base(window), 0) if window == PARAM_WINDOW else None

@@ -42,6 +42,11 @@ def can_spin(blocks: list[Block]) -> bool:
     )
 
 
+def asks_who_is_active(blocks: list[Block]) -> bool:
+    """Whether a thread asks which lanes of its warp are with it."""
+    return any(instruction.opcode == "activemask" for block in blocks for instruction in block.instructions)
+
+
 def waits_for_grid(blocks: list[Block]) -> bool:
     """Whether a loop may wait at the barrier of a cooperative launch."""
     return can_spin(blocks) and any(

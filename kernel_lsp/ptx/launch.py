@@ -62,8 +62,7 @@ class LaunchRun:
             pack_parameters(setup.kernel, setup.step, buffers),
             thread_orders(request, setup.n_threads),
             in_order(range(setup.cluster.n_blocks), request),
-            request.max_thread_instructions,
-            request.shared_poison,
+            request,
             races,
             self.workspace.address,
         )
@@ -71,7 +70,7 @@ class LaunchRun:
             {buffer.window: buffer for buffer in buffers.values()},
             variables,
             setup.n_shared,
-            setup.emitted.n_local_bytes,
+            setup.emitted.local,
             setup.cluster.n_blocks if setup.is_clustered else 0,
             setup.n_workspace_bytes,
             setup.emitted.shared,

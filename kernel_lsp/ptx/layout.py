@@ -11,6 +11,8 @@ from enum import IntEnum
 WINDOW_SHIFT = 40
 """A buffer may hold 2^39 bytes; its window also has room below its first byte, to catch negative indices."""
 WINDOW_HALF = 1 << (WINDOW_SHIFT - 1)
+MAX_PLACE = 1 << (WINDOW_SHIFT - 2)
+"""A buffer may begin so many bytes before or behind the middle of its window, less one in the latter."""
 N_WINDOWS = 1024
 ENTRY_BYTES = 128
 TABLE_BYTES = N_WINDOWS * ENTRY_BYTES
@@ -22,6 +24,8 @@ SHARED_WINDOW = 1
 LOCAL_WINDOW = 2
 PARAM_WINDOW = 3
 FIRST_BUFFER_WINDOW = 4
+LAST_USUAL_WINDOW = 127
+"""Of buffers, unless there are very many: their addresses have 47 bits, the highest of them set, as on most GPUs."""
 MAX_CLUSTER_BLOCKS = 16
 """Of Hopper, when the kernel asks for a size that is not portable."""
 FIRST_CLUSTER_WINDOW = N_WINDOWS - MAX_CLUSTER_BLOCKS - 1
@@ -57,9 +61,18 @@ def window_base(window: int) -> int:
     return (window << WINDOW_SHIFT) + WINDOW_HALF
 
 
+def first_buffer_window(n_buffers: int, n_variables: int) -> int:
+    """That of the first of so many tensors, behind those of the module's variables; the others follow."""
+    return max(FIRST_BUFFER_WINDOW + n_variables, LAST_USUAL_WINDOW + 1 - n_buffers)
+
+
 SHARED_POISON = 0xFF
 """The byte of which shared memory is full before its first store, unless a run asks for another: NaN in every floating
 type, so that reading it shows."""
+
+
+N_MULTIPROCESSORS, N_WARP_SLOTS = 132, 64
+"""Of an H200, and of each of its multiprocessors, unless a run asks for others."""
 
 
 class Entry(IntEnum):
@@ -115,7 +128,10 @@ class Thread(IntEnum):
     """The address of what the warp then calls (`kernel_lsp.ptx.warp_functions`)."""
     CLUSTER_STEP = 128
     """Twice the cluster barriers that the thread has passed, and one more from its arrival to the end of its wait."""
-    FRAME = 136
+    WAY = 136
+    """Which branches it took since it last was with its warp for sure, as a number; of kernels that ask for
+    `activemask`."""
+    FRAME = 144
 
 
 class CopyQueue(IntEnum):
@@ -169,7 +185,10 @@ class Launch(IntEnum):
     """The generic address of the driver's memory for a cooperative launch, else 0."""
     TOTAL_SHARED_BYTES = 280
     """As a GPU has it: `SHARED_BYTES` are with the gaps between variables."""
-    PARAMETERS = 288
+    N_MULTIPROCESSORS = 288
+    N_WARP_SLOTS = 296
+    """Of a multiprocessor."""
+    PARAMETERS = 304
 
 
 class Context(IntEnum):
@@ -240,7 +259,11 @@ class Context(IntEnum):
     SHARED_GAPS = 904
     """Start and bytes of what lies between shared variables, one after the other."""
     N_SHARED_GAPS = 912
-    N_BYTES = 920
+    LOCAL_POISON = 920
+    """The byte of which local memory is full when a block starts."""
+    KEEPS_APART = 928
+    """Whether lanes that have gone different ways are not together again at an `activemask`."""
+    N_BYTES = 936
 
 
 class SiteTrace(IntEnum):

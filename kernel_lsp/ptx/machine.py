@@ -12,7 +12,7 @@ from kernel_lsp.ptx.launch import LaunchRun
 from kernel_lsp.ptx.launch_counters import Tallies
 from kernel_lsp.ptx.launch_findings import LaunchFindings
 from kernel_lsp.ptx.launch_setup import invalid_launch, launch_setup
-from kernel_lsp.ptx.layout import FIRST_BUFFER_WINDOW, EntryFlag, window_base
+from kernel_lsp.ptx.layout import EntryFlag, window_base
 from kernel_lsp.ptx.race_memory import LaunchRaces
 from kernel_lsp.ptx.run_request import LaunchResult, RunRequest, RunResult
 from kernel_lsp.ptx.syntax import UnsupportedPtxError
@@ -21,9 +21,8 @@ from kernel_lsp.ptx.syntax import UnsupportedPtxError
 def run_steps(compiler: Compiler, loaded: LoadedModule, file_name: str, request: RunRequest) -> RunResult:
     """Run every step in order. Raises OSError for buffers that cannot be mapped, InvalidRequestError, and
     UnsupportedPtxError for a library step."""
-    first_window = FIRST_BUFFER_WINDOW + len(loaded.windows)
     keep_written = request.sample is not None
-    with open_buffers(list(request.buffers), first_window, keep_written=keep_written) as buffers:
+    with open_buffers(list(request.buffers), len(loaded.windows), keep_written=keep_written) as buffers:
         run = _Run(compiler, loaded, file_name, request, buffers)
         try:
             return run.all_steps()

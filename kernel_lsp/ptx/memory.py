@@ -7,15 +7,19 @@ not fully initialised, and traced blocks, are done.
 
 from __future__ import annotations
 
+import functools
+
 from kernel_lsp.ptx.clusters import remote_pointer_address
 from kernel_lsp.ptx.emitter import Emitter, Handler, Site, access_info, llvm_type
 from kernel_lsp.ptx.floating import SCALAR, join, read_floats
 from kernel_lsp.ptx.integer import is_integer
 from kernel_lsp.ptx.layout import (
+    LOCAL_WINDOW,
     PARAM_WINDOW,
     SHADOW_STORE,
     WINDOW_SHIFT,
     Entry,
+    FaultKind,
     Launch,
     Thread,
     window_base,
@@ -36,6 +40,9 @@ from kernel_lsp.ptx.syntax import (
 ENTRY_INDEX_MASK = 1023 << 7
 """Selects a window's entry (128 bytes each) from an address shifted right by `WINDOW_SHIFT` - 7."""
 MAX_ACCESS_BYTES = 16
+MAX_SPANS = 8
+"""Variables of local memory that are told apart: each costs a comparison an access. Most kernels have one, in which a
+compiler puts all arrays of a function."""
 DISCARDED_BYTES = 128
 LOST_BYTE = 0xFE
 """What is left of discarded memory: a large negative number in every signed and floating type."""
@@ -167,13 +174,13 @@ def locate_at(
     not those of the instruction."""
     if n_bytes > MAX_ACCESS_BYTES:
         raise UnsupportedPtxError(f"an access of {n_bytes} bytes", i)
-    site = e.site(Site(i, space, n_bytes, reads, writes))
+    site = Site(i, space, n_bytes, reads, writes)
+    if space == "local":
+        return _local_pointer(e, address, site, n_bytes)
     flags = e.race_flags.get(id(i), 0) if race_flags is None else race_flags
-    info = access_info(site, n_bytes, reads=reads, writes=writes, race_flags=flags)
+    info = access_info(e.site(site), n_bytes, reads=reads, writes=writes, race_flags=flags)
     if space == "shared":
         return _shared_pointer(e, address, info, n_bytes, reads=reads, writes=writes)
-    if space == "local":
-        return _local_pointer(e, address, info, n_bytes)
     if space == "cluster":
         address = remote_pointer_address(e, address)
     return _generic_pointer(e, address, info, n_bytes, reads=reads, writes=writes)
@@ -275,11 +282,17 @@ def _shared_pointer(e: Emitter, address: str, info: int, n_bytes: int, *, reads:
     return e.op(f"inttoptr i64 {e.op(f'add i64 {host}, {address}')} to ptr")
 
 
-def _local_pointer(e: Emitter, address: str, info: int, n_bytes: int) -> str:
-    limit = max(0, -(-e.local.n_bytes // 16) * 16 - n_bytes + 1)
-    conditions = [e.op(f"icmp ult i64 {address}, {limit}"), *_aligned(e, address, n_bytes)]
-    generic = e.op(f"add i64 {address}, {window_base(2)}")
-    e.slow_check("check", info, generic, _all(e, conditions))
+def _local_pointer(e: Emitter, address: str, site: Site, n_bytes: int) -> str:
+    """Local memory by its own address, within one variable: it is never traced or watched."""
+    spans = e.local.spans if len(e.local.spans) <= MAX_SPANS else [(0, e.local.n_bytes)]
+    inside = [
+        e.op(f"icmp ult i64 {e.op(f'sub i64 {address}, {start}')}, {size - n_bytes + 1}")
+        for start, size in spans
+        if size >= n_bytes
+    ]
+    is_inside = functools.reduce(lambda one, other: e.op(f"or i1 {one}, {other}"), inside, "false")
+    generic = e.op(f"add i64 {address}, {window_base(LOCAL_WINDOW)}")
+    e.fault_unless(_all(e, [is_inside, *_aligned(e, address, n_bytes)]), site, generic, FaultKind.ACCESS)
     host = e.thread_field(Thread.LOCAL_HOST)
     return e.op(f"inttoptr i64 {e.op(f'add i64 {host}, {address}')} to ptr")
 

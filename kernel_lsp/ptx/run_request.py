@@ -7,15 +7,20 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from kernel_lsp.ptx.buffers import BufferRequest
-from kernel_lsp.ptx.layout import SHARED_POISON
+from kernel_lsp.ptx.layout import N_MULTIPROCESSORS, N_WARP_SLOTS, SHARED_POISON
 
 ThreadOrder = Literal["forward", "reverse", "random"]
+LOCAL_POISONS = (0xFF, 0x7F, 0xFE)
+"""Bytes that local memory may be full of before its first store, by the seed of a run: NaN in every floating type, a
+huge number, and one far below zero. No way to combine numbers hides all of them."""
 
 
 @dataclass(frozen=True)
 class RunRequest:
     """One run. `sample` is (number of blocks per launch, seed), or None for all blocks. `resident_blocks` says of some
-    kernels how many blocks run at once: another starts when one ends."""
+    kernels how many blocks run at once: another starts when one ends. `n_multiprocessors` and `n_warp_slots` are what
+    `%nsmid` and `%nwarpid` say; with `keeps_lanes_apart` lanes that have gone different ways are not together again at
+    an `activemask`."""
 
     buffers: tuple[BufferRequest, ...]
     steps: tuple[dict[str, Any], ...]
@@ -30,6 +35,13 @@ class RunRequest:
     watches_races: bool = False
     shared_poison: int = SHARED_POISON
     resident_blocks: Mapping[str, int] = field(default_factory=dict)
+    n_multiprocessors: int = N_MULTIPROCESSORS
+    n_warp_slots: int = N_WARP_SLOTS
+    keeps_lanes_apart: bool = False
+
+    @property
+    def local_poison(self) -> int:
+        return LOCAL_POISONS[self.seed % len(LOCAL_POISONS)]
 
 
 @dataclass

@@ -33,6 +33,8 @@ from kernel_lsp.ptx.warp_operations import resolve_warp
 BLOCK_ID_MASK = (1 << 48) - 1
 TRACE_BLOCK = 1 << 48
 """Set in an entry of the block queue when the block's accesses are to be traced."""
+MAX_POISONED_BYTES = 1 << 20
+"""Of a block's local memory: more is left as it is, since to fill it takes longer than what most blocks do."""
 N_PASSES_BEFORE_PARKING = 8
 """A block that only spins is put aside after this many passes, so that the block it waits for can run."""
 
@@ -64,6 +66,9 @@ def start_block(context: int, entry: int) -> int:
         fill(load64(launch + Launch.SHARED_HOST), load64(context + Context.SHARED_POISON), n_shared)
         fill(load64(launch + Launch.SHARED_SHADOW), 0, n_shared)
         mark_gaps(context, load64(launch + Launch.SHARED_SHADOW))
+    n_local = load64(context + Context.LOCAL_BYTES) * load64(context + Context.N_THREADS)
+    if n_local <= MAX_POISONED_BYTES:
+        fill(load64(context + Context.LOCAL_BASE), load64(context + Context.LOCAL_POISON), n_local)
     fill(context + Context.BARRIER_ARRIVED, 0, 8 * N_BARRIERS)
     store64(context + Context.N_STALLED, 0)
     if load64(context + Context.RACES) != 0:
@@ -122,6 +127,7 @@ def start_threads(context: int) -> int:
     for _ in range(load64(context + Context.N_THREADS)):
         store64(thread + Thread.RESUME, 0)
         store64(thread + Thread.STATUS, Status.RUNNABLE)
+        store64(thread + Thread.WAY, 0)
         store64(thread + Thread.FUEL, fuel)
         store64(thread + Thread.FUEL_GIVEN, fuel)
         thread = thread + stride

@@ -1,4 +1,4 @@
-"""Special registers of PTX: positions and sizes, and a few constants of a GPU like an H200."""
+"""Special registers of PTX: positions and sizes, of a launch and of the GPU that a run is to be on."""
 
 from __future__ import annotations
 
@@ -66,18 +66,15 @@ _LAUNCH_REGISTERS = {
     "%is_explicit_cluster": Launch.IS_EXPLICIT_CLUSTER,
     "%dynamic_smem_size": Launch.DYNAMIC_SHARED_BYTES,
     "%total_smem_size": Launch.TOTAL_SHARED_BYTES,
+    "%nsmid": Launch.N_MULTIPROCESSORS,
+    "%nwarpid": Launch.N_WARP_SLOTS,
 }
-N_MULTIPROCESSORS = 132  # of an H200
 SPREADING_FACTORS = (2654435761, 2246822519, 3266489917)
 """Odd numbers with bits all over; they spread consecutive blocks over the multiprocessors."""
 _WORKSPACE_HALVES = {"%envreg1": 32, "%envreg2": 0}
 """By how many bits the driver's address of a grid's workspace is shifted (cooperative_groups/details/driver_abi.h)."""
 _THREAD_REGISTERS = {"%tid.x": Thread.TID_X, "%tid.y": Thread.TID_Y, "%tid.z": Thread.TID_Z}
-_CONSTANT_REGISTERS = {
-    "%nsmid": N_MULTIPROCESSORS,
-    "%gridid": 1,
-    "%nwarpid": 64,
-}
+_CONSTANT_REGISTERS = {"%gridid": 1}
 
 
 def _multiprocessor(e: Emitter) -> str:
@@ -86,7 +83,8 @@ def _multiprocessor(e: Emitter) -> str:
     for axis, factor in zip("xyz", SPREADING_FACTORS, strict=True):
         index = e.op(f"trunc i64 {e.launch_field(_LAUNCH_REGISTERS[f'%ctaid.{axis}'])} to i32")
         block = e.op(f"add i32 {block}, {e.op(f'mul i32 {index}, {factor}')}")
-    return e.op(f"urem i32 {e.op(f'lshr i32 {block}, 16')}, {N_MULTIPROCESSORS}")
+    n_places = e.op(f"trunc i64 {e.launch_field(Launch.N_MULTIPROCESSORS)} to i32")
+    return e.op(f"urem i32 {e.op(f'lshr i32 {block}, 16')}, {n_places}")
 
 
 def _lane_mask(e: Emitter, which: str, lane: str) -> str:

@@ -9,7 +9,8 @@ from kernel_lsp.ptx.syntax import Function, Variable
 
 DYNAMIC_SHARED_ALIGN = 16
 GAP_BYTES = 128
-"""At least, behind each shared variable but the last: what an index past its end meets in place of its neighbour."""
+"""At least, behind each shared or local variable but the last: what an index past its end meets in place of its
+neighbour."""
 
 
 @dataclass(frozen=True)
@@ -46,14 +47,30 @@ class Places:
         self.n_bytes = start + variable.n_bytes
 
 
+@dataclass
+class ApartPlaces(Places):
+    """The same with a gap between any two, and with the bytes of each."""
+
+    sizes: dict[str, int] = field(default_factory=dict)
+
+    def add(self, variable: Variable) -> None:
+        self.n_bytes += GAP_BYTES if self.n_bytes else 0
+        super().add(variable)
+        self.sizes[variable.name] = variable.n_bytes
+
+    @property
+    def spans(self) -> list[tuple[int, int]]:
+        """Start and bytes of each that has any."""
+        return [(self.offsets[name], n_bytes) for name, n_bytes in self.sizes.items() if n_bytes]
+
+
 def shared_layout(kernel: Function, module_variables: Sequence[Variable]) -> SharedLayout:
     variables = [variable for variable in (*module_variables, *kernel.variables) if variable.space == "shared"]
     static = [variable for variable in variables if not variable.is_extern]
     dynamic = [variable.name for variable in variables if variable.is_extern]
-    dense, apart = Places(), Places()
+    dense, apart = Places(), ApartPlaces()
     for variable in static:
         dense.add(variable)
-        apart.n_bytes += GAP_BYTES if apart.n_bytes else 0
         apart.add(variable)
     n_static, n_laid_out = dense.n_bytes, apart.n_bytes
     if dynamic:

@@ -35,7 +35,8 @@ def resolve_warp(context: int, first: int, n_lanes: int) -> int:
         while rest != 0:
             lane = count_trailing_zeros(rest)
             thread = first + lane * stride
-            if load64(thread + Thread.OPERATION) == operation and load64(thread + Thread.MASK) == mask:
+            is_alike = load64(thread + Thread.OPERATION) == operation and load64(thread + Thread.MASK) == mask
+            if is_alike and (operation != Operation.ACTIVE_MASK or may_be_together(context, leader, thread)):
                 group |= 1 << lane
             rest &= rest - 1
         waiting &= ~group
@@ -46,10 +47,30 @@ def resolve_warp(context: int, first: int, n_lanes: int) -> int:
                     fault(context, leader, load64(leader + Thread.C), group, kind)
                     return -1
             perform(first, stride, group, operation)
+            if operation != Operation.ACTIVE_MASK:
+                bring_together(first, stride, group, mask)
             if operation != Operation.ACTIVE_MASK and load64(context + Context.RACES) != 0:
                 order_warp(context, first, group, live)
             n_performed += 1
     return n_performed
+
+
+def may_be_together(context: int, one: int, other: int) -> int:
+    """Whether two lanes that have come to the same `activemask` go on together: for sure only if they have taken the
+    same way since they last were."""
+    if load64(context + Context.KEEPS_APART) == 0:
+        return 1
+    return load64(one + Thread.WAY) == load64(other + Thread.WAY)
+
+
+def bring_together(first: int, stride: int, group: int, mask: int) -> int:
+    """Lanes that have met go on together. Those of another mask are not with them."""
+    way = load64(first + count_trailing_zeros(group) * stride + Thread.WAY) + mask
+    rest = group
+    while rest != 0:
+        store64(first + count_trailing_zeros(rest) * stride + Thread.WAY, way)
+        rest &= rest - 1
+    return 0
 
 
 def perform(first: int, stride: int, group: int, operation: int) -> int:
@@ -205,6 +226,8 @@ def give_mask(first: int, stride: int, group: int) -> int:
 
 FUNCTIONS: tuple[Callable[..., int], ...] = (
     resolve_warp,
+    may_be_together,
+    bring_together,
     perform,
     shuffle,
     poison_of_lane,

@@ -60,7 +60,7 @@ class Statement:
 
     def _split(self) -> tuple[str, str, str]:
         operands = self.text.partition(self.opcode)[2]
-        match = re.match(r"\s*(\{[^}]*\}|[^,\[]*)(,)", operands)
+        match = re.match(r"\s*(\{[^}]*\}\s*|[^,\[]*)(,)", operands)
         return (match[1], match[2], operands[match.end() :]) if match else (operands, "", "")
 
 

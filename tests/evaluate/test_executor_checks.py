@@ -48,6 +48,7 @@ async def _ran(large_s: float, monkeypatch: pytest.MonkeyPatch) -> tuple[SlowDev
     device, progress = SlowDevice(large_s), Progress("c")
     monkeypatch.setattr(executor_checks, "time", SimpleNamespace(monotonic=lambda: device.now_s))
     monkeypatch.setattr(executor_checks, "refused_when_larger", lambda *_: None)
+    monkeypatch.setattr(executor_checks, "other_circumstances", lambda *_: ())
     none: Any = None
     found = await ExecutorChecks(none, device, none).check(none, none, none, _plan(), progress)  # type: ignore[arg-type]  # stand-ins
     assert found is None

@@ -1,0 +1,90 @@
+"""Small cases in circumstances that a GPU may have too, for kernels that look at them: another number of
+multiprocessors, lanes of a warp that are not together again, tensors at other addresses.
+
+A kernel may schedule by all of it, but its results must be the same.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from kernel_lsp.core.plan import BoundOperation
+from kernel_lsp.core.verdict import Built
+from kernel_lsp.evaluate.cases import Case
+from kernel_lsp.evaluate.circumstances import Circumstances
+from kernel_lsp.evaluate.pointed_places import addresses_in, pointed_places
+from kernel_lsp.evaluate.progress import Plan
+from kernel_lsp.gpu.specs import GPUS
+from kernel_lsp.ptx.layout import N_MULTIPROCESSORS, N_WARP_SLOTS, WARP_SIZE
+from kernel_lsp.toolchain.ptx_text import mentioned, read_ptx
+
+N_CASES = 2
+"""The smallest ordinary ones are run in each."""
+PLACE_REGISTERS = frozenset(("%nsmid", "%smid", "%nwarpid"))
+FEWEST, MOST = 1, 400
+"""Multiprocessors: of what no GPU has fewer, and of more than any has."""
+MAX_COMPARED = 1024
+"""Larger numbers are compared with something else."""
+MAX_NUMBERS = 8
+_INTEGER = re.compile(r"(?<![\w.%])\d+\b")
+
+
+@dataclass(frozen=True)
+class Other:
+    """A case to run, and what is different in it, in words."""
+
+    case: Case
+    bound: BoundOperation
+    circumstances: Circumstances
+    words: str
+
+
+def other_circumstances(built: Built, plan: Plan) -> Iterator[Other]:
+    """Those that the kernels' own code asks about. None for most kernels."""
+    small = _small_cases(plan)
+    for case, bound in small:
+        yield from (Other(case, bound, one, words) for one, words in _machines(built))
+        if "activemask" in built.ptx:
+            words = (
+                "lanes that have taken different branches need not be together at __activemask() before they meet at a"
+                " __syncwarp(), and with them apart"
+            )
+            yield Other(case, bound, Circumstances(keeps_lanes_apart=True), words)
+    for case, bound in small[:1]:
+        for places in pointed_places(built, case, bound):
+            addresses = addresses_in(case, bound, places)
+            where = ", ".join(f"'{name}' at {address:#x}" for name, address in addresses.items())
+            words = f"the kernel computes with addresses, and a result depends on them: with {where}"
+            yield Other(case, bound, Circumstances(pages=places), words)
+
+
+# --- below
+
+
+def _small_cases(plan: Plan) -> Sequence[tuple[Case, BoundOperation]]:
+    ordinary = [(case, bound) for case, bound in plan if case.family == "normal"] or list(plan[:1])
+    return sorted(ordinary, key=lambda entry: sum(tensor.n_elements for tensor in entry[1].tensors))[:N_CASES]
+
+
+def _machines(built: Built) -> Iterator[tuple[Circumstances, str]]:
+    """Those that are known, two that there are not, and what the code compares with, for a kernel that asks."""
+    statements = read_ptx(built.ptx, "").statements
+    asking = {one.function for one in statements if not PLACE_REGISTERS.isdisjoint(mentioned(one.text))}
+    if not asking:
+        return
+    compared = [
+        int(number)
+        for one in statements
+        if one.function in asking and one.opcode.startswith(("setp.", "min.", "max."))
+        for number in _INTEGER.findall(one.sources)
+    ]
+    near = sorted({n for number in compared for n in (number - 1, number, number + 1) if 1 < n <= MAX_COMPARED})
+    machines = [(FEWEST, N_WARP_SLOTS), (MOST, N_WARP_SLOTS)]
+    machines += [(gpu.n_sms, gpu.architecture.max_threads_per_sm // WARP_SIZE) for gpu in GPUS]
+    machines += [(number, N_WARP_SLOTS) for number in near[: 3 * MAX_NUMBERS]]
+    for n_multiprocessors, n_warp_slots in dict.fromkeys(machines):
+        if (n_multiprocessors, n_warp_slots) != (N_MULTIPROCESSORS, N_WARP_SLOTS):
+            words = f"on a GPU with {n_multiprocessors} multiprocessors (%nsmid), each for {n_warp_slots} warps"
+            yield Circumstances(n_multiprocessors=n_multiprocessors, n_warp_slots=n_warp_slots), words
