@@ -35,6 +35,7 @@ from kernel_lsp.ptx.layout import (
     Thread,
     window_base,
 )
+from kernel_lsp.ptx.nan_bits import registers_read_as_bits
 from kernel_lsp.ptx.race_sites import race_flags
 from kernel_lsp.ptx.special_registers import special_register
 from kernel_lsp.ptx.syntax import (
@@ -147,6 +148,7 @@ class Emitter(IrText):
         self.notes_ways = asks_who_is_active(self.blocks)
         self.waits_for_grid = waits_for_grid(self.blocks)
         self.race_flags = race_flags(self.blocks)
+        self.read_as_bits = registers_read_as_bits(self.blocks)
         self.maps_addresses = any(i.opcode == "mapa" for block in self.blocks for i in block.instructions)
         """Whether an address of shared memory may be another block's."""
         self.live: dict[int, frozenset[str]] = {}
