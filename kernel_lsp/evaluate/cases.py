@@ -85,6 +85,8 @@ OTHER_NUMBERS_FAMILIES = ("normal", "special_mixed")
 """Of a kernel that is given other numbers: a formula for them may be another for zero, NaN or infinity."""
 
 POINTED_VALUES = "pointed_values"
+GREATEST_INTEGERS = "greatest_integers"
+"""Of sums that are longer than any number of floats holds."""
 
 OPERATOR_ALIGNMENT_BYTES = 16
 """Of what a kernel is given: an operator copies an input that begins elsewhere, and leaves empty ones to PyTorch."""

@@ -11,7 +11,7 @@ from kernel_lsp.core.measurement import Comparison
 from kernel_lsp.core.plan import BoundLaunch, BoundOperation
 from kernel_lsp.core.task import Task
 from kernel_lsp.core.verdict import Built, CheckOutcome, Crashed, Mismatch, TimedOut, Unsupported
-from kernel_lsp.evaluate.cases import Case, OperationKind, captured_sizes, graph_of
+from kernel_lsp.evaluate.cases import GREATEST_INTEGERS, Case, OperationKind, captured_sizes, graph_of
 from kernel_lsp.evaluate.circumstances import Circumstances
 from kernel_lsp.evaluate.cpu import WATCHED_ORDER, CaseOutcome, CaseRun, CpuDevice, Limits, Profile, Skipped
 from kernel_lsp.evaluate.launch_limits import few_at_once, refused_launch, refused_when_larger
@@ -31,6 +31,8 @@ FULL_LIMITS = Limits(
     max_thread_instructions=4_000_000_000,
 )
 """At roughly 150 M instructions a second, a ranking costs under half a second and a complete case under three."""
+LONG_SUM_LIMITS = Limits(complete_instructions=400_000_000, max_instructions=2_000_000_000, deadline_s=90.0)
+"""For a sum that is longer than anybody asked for: that it does not end in so many says nothing."""
 SINGLED_OUT_INSTRUCTIONS = 2_000_000_000
 """Run completely where one block may do what no other does: five times a complete case, for kernels that ask for it."""
 SCREEN_LIMITS = Limits(
@@ -238,7 +240,7 @@ class ExecutorChecks:
                 break
             case, bound = left.pop(0)
             sample = None if progress.has_atomics else _sample(bound, profile, limits, case.seed)
-            outcome = await self._device.run_case(executor, built, bound, case, sample, limits)
+            outcome = await self._run_case(executor, built, bound, case, sample, limits)
             if isinstance(outcome, Skipped):
                 continue
             if not isinstance(outcome, CaseRun):
@@ -251,6 +253,21 @@ class ExecutorChecks:
         if n_run == 0:
             return Unsupported(message="PyTorch itself gives no finite reference for any case")
         return await self._with_other_poison(executor, built, doubtful, limits)
+
+    async def _run_case(
+        self,
+        executor: PtxExecutor,
+        built: Built,
+        bound: BoundOperation,
+        case: Case,
+        sample: BlockSample | None,
+        limits: Limits,
+    ) -> CaseOutcome:
+        """One case within the limits; a long sum within its own, where it may also find no end."""
+        if case.family != GREATEST_INTEGERS:
+            return await self._device.run_case(executor, built, bound, case, sample, limits)
+        outcome = await self._device.run_case(executor, built, bound, case, sample, LONG_SUM_LIMITS)
+        return Skipped(outcome.message) if isinstance(outcome, TimedOut) and executor.is_alive else outcome
 
     async def _with_few_at_once(
         self, executor: PtxExecutor, built: Built, prepared: Prepared, plan: Plan, progress: Progress

@@ -7,12 +7,14 @@ compiler, or for its version, would run as nobody checked it.
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 from kernel_lsp.core.verdict import Built
 from kernel_lsp.evaluate.other_architectures import other_programs
 from kernel_lsp.toolchain.compile import BuildRequest, Compiler
+from kernel_lsp.toolchain.conditionals import foreign_conditions
 from kernel_lsp.toolchain.masking import mask_literals
 from kernel_lsp.toolchain.ptx_identity import program_hash
 
@@ -20,14 +22,23 @@ _ELSEWHERE = "kernel_lsp_elsewhere_"
 """Before the names of macros that the other compiler answers."""
 _SPLICE = r"(?:\\[ \t]*\r?\n)?"
 """A name may go on in the next line."""
+_INTERNAL = re.compile(r"(?:_CCCL_|_LIBCUDACXX_|__has_(?!include|embed))\w+")
+"""What the toolkit's headers conclude from all of that, and what a compiler says that it has: yes here, no there."""
 
 
 @dataclass(frozen=True)
 class OtherCompiler:
-    """A compiler in words, and its answer for each macro that it has; the others of `NAMES` it has not."""
+    """A compiler in words, and its answer for each macro that it has; the others of `NAMES` it has not. `internal` is
+    its answer for what only headers ask."""
 
     words: str
     macros: Mapping[str, str]
+    internal: str
+
+    def answers(self, names: Iterable[str]) -> dict[str, str]:
+        """Those that it has for some names."""
+        known = {name: self.internal for name in names if _INTERNAL.fullmatch(name)}
+        return known | {name: self.macros[name] for name in names if name in self.macros}
 
 
 @dataclass(frozen=True)
@@ -38,41 +49,43 @@ class OtherProgram:
     built: Built
 
 
-def _versions(major: int, minor: int, thrust: int) -> dict[str, str]:
-    """What compiler and headers of a release of CUDA say of themselves: 12.4 is 12040 in `cuda.h`, and its CCCL 2.3 is
-    2003000 in `<cuda/version>`, 200300 in `<thrust/version.h>`."""
-    release = str(major * 1000 + minor * 10)
+def _versions(major: int, minor: int) -> dict[str, str]:
+    """What compiler and headers of a release of CUDA say of themselves, e.g. 12.4 is 12040 in `cuda.h`."""
+    release, libraries = str(major * 1000 + minor * 10), 2 if major < 13 else major - 10
     return {
         **{"__CUDACC_VER_MAJOR__": str(major), "__CUDACC_VER_MINOR__": str(minor), "__CUDACC_VER_BUILD__": "99"},
         **{"__CUDA_API_VER_MAJOR__": str(major), "__CUDA_API_VER_MINOR__": str(minor)},
         **{"CUDA_VERSION": release, "CUDART_VERSION": release, "__CUDART_API_VERSION": release},
-        **{"CCCL_VERSION": str(thrust * 10), "CCCL_MAJOR_VERSION": str(thrust // 100_000)},
-        **{"CUB_VERSION": str(thrust), "THRUST_VERSION": str(thrust), "CUB_MAJOR_VERSION": str(thrust // 100_000)},
+        **{"CCCL_MAJOR_VERSION": str(libraries), "CCCL_VERSION": str(libraries * 1_000_000 + minor * 1000)},
+        **{"CUB_MAJOR_VERSION": str(libraries), "CUB_VERSION": str(libraries * 100_000 + minor * 100)},
+        **{"THRUST_MAJOR_VERSION": str(libraries), "THRUST_VERSION": str(libraries * 100_000 + minor * 100)},
         "__CUDACC__": "1",
     }
 
 
+RELEASES = ((11, 8), *((12, minor) for minor in range(10)), (13, 0), (13, 1), (13, 2), (14, 0))
+"""Of CUDA, from the oldest that PyTorch 2 has been built with to one that is to come; a compile takes a tenth of a
+second."""
 _NVRTC = {"__CUDACC_RTC__": "1"}
 _NVCC = {
     **{"__NVCC__": "1", "__CUDA_RUNTIME_H__": "1", "__DRIVER_TYPES_H__": "1", "__VECTOR_TYPES_H__": "1"},
     **{"__GNUC__": "13", "__GNUC_MINOR__": "2", "__linux__": "1", "__x86_64__": "1", "NDEBUG": "1"},
 }
 OTHER_COMPILERS = (
-    OtherCompiler("NVRTC of CUDA 12.4", {**_versions(12, 4, 200_300), **_NVRTC}),
-    OtherCompiler("NVRTC of CUDA 14.2", {**_versions(14, 2, 400_200), **_NVRTC}),
-    OtherCompiler("nvcc of CUDA 12.9", {**_versions(12, 9, 200_800), **_NVCC}),
-    OtherCompiler("nvcc of CUDA 13.1", {**_versions(13, 1, 300_100), **_NVCC}),
+    *(OtherCompiler(f"NVRTC of CUDA {a}.{b}", {**_versions(a, b), **_NVRTC}, str(a % 2)) for a, b in RELEASES),
+    *(OtherCompiler(f"nvcc of CUDA {a}.{b}", {**_versions(a, b), **_NVCC}, str(a % 2)) for a, b in ((12, 9), (13, 1))),
 )
-"""Releases before and after any that this is written with; nvcc as PyTorch's build of extensions calls it on Linux."""
+"""nvcc is as PyTorch's build of extensions calls it on Linux."""
 OTHERS = ("__clang__", "__CUDA__", "_MSC_VER", "_WIN32", "__NVCOMPILER", "__INTEL_COMPILER", "__OPTIMIZE__")
 """What none of these compilers has, and may be asked for."""
 NAMES = tuple(sorted({name for compiler in OTHER_COMPILERS for name in compiler.macros} | set(OTHERS)))
-_NAME = re.compile(rf"\b(?:{'|'.join(_SPLICE.join(re.escape(letter) for letter in name) for name in NAMES)})\b")
 
 
 def asked_names(text: str) -> tuple[str, ...]:
     """The macros in the text that another compiler answers otherwise, or may."""
-    return tuple(dict.fromkeys(_joined(match[0]) for match in _NAME.finditer(mask_literals(text))))
+    names = [_joined(match[0]) for match in _pattern(NAMES).finditer(mask_literals(text))]
+    names += [asked.name for asked in foreign_conditions(text) if _INTERNAL.fullmatch(asked.name)]
+    return tuple(dict.fromkeys(names))
 
 
 async def programs_elsewhere(compiler: Compiler, request: BuildRequest, built: Built) -> AsyncIterator[OtherProgram]:
@@ -82,7 +95,8 @@ async def programs_elsewhere(compiler: Compiler, request: BuildRequest, built: B
     async for other in other_programs(compiler, request, built):
         yield OtherProgram(f"compiled for {other.architecture}", other)
     asked, seen = asked_names(request.text), {program_hash(built.ptx)}
-    for one in OTHER_COMPILERS if asked else ():
+    by_answers = {tuple(one.answers(asked).items()): one for one in OTHER_COMPILERS[::-1] if asked}
+    for one in by_answers.values():
         changed = await compiler.compile(_as_for(request, one, asked))
         if isinstance(changed, Built) and program_hash(changed.ptx) not in seen:
             seen.add(program_hash(changed.ptx))
@@ -94,9 +108,21 @@ async def programs_elsewhere(compiler: Compiler, request: BuildRequest, built: B
 
 def _as_for(request: BuildRequest, one: OtherCompiler, asked: tuple[str, ...]) -> BuildRequest:
     """The request with other names for the macros, which answer as the other compiler does."""
-    text = _NAME.sub(lambda match: _ELSEWHERE + _joined(match[0]) + "\n" * match[0].count("\n"), request.text)
-    answers = tuple(f"-D{_ELSEWHERE}{name}={one.macros[name]}" for name in asked if name in one.macros)
+    text = _pattern(asked).sub(lambda match: _ELSEWHERE + _joined(match[0]) + "\n" * match[0].count("\n"), request.text)
+    answers = (
+        f"-D{_ELSEWHERE}{name}{'(...)' if _is_called(name, request.text) else ''}={answer}"
+        for name, answer in one.answers(asked).items()
+    )
     return request.model_copy(update={"text": text, "options": (*request.options, *answers)})
+
+
+@lru_cache(maxsize=8)
+def _pattern(names: tuple[str, ...]) -> re.Pattern[str]:
+    return re.compile(rf"\b(?:{'|'.join(_SPLICE.join(re.escape(letter) for letter in name) for name in names)})\b")
+
+
+def _is_called(name: str, text: str) -> bool:
+    return _INTERNAL.fullmatch(name) is not None and re.search(rf"\b{name}[ \t]*\(", text) is not None
 
 
 def _joined(name: str) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from kernel_lsp.core.plan import BoundOperation
 from kernel_lsp.core.verdict import Built
 from kernel_lsp.evaluate.cases import (
+    GREATEST_INTEGERS,
     N_BEFORE_WIDE,
     Case,
     OperationKind,
@@ -25,9 +26,8 @@ from kernel_lsp.evaluate.pointed_values import pointed_values, sizes_with_room
 from kernel_lsp.evaluate.prepare import Prepared
 from kernel_lsp.toolchain.ptx_text import read_ptx
 
-GREATEST_INTEGERS = "greatest_integers"
 EQUAL_TERMS = "constant_rows"
-"""The families of long sums: integers that are all as large as they may be, and rows of one number each."""
+"""The family of a long sum of floats: its terms are of one sign, and equal."""
 _ATOMIC_SUM = re.compile(r"(?:atom|red)\..*\badd\..*\bf32\b")
 
 

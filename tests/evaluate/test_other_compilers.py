@@ -7,7 +7,8 @@ import pytest
 from kernel_lsp.evaluate.other_compilers import OTHER_COMPILERS, _as_for, asked_names
 from kernel_lsp.toolchain.compile import BuildRequest
 
-NVRTC_12, NVCC_12 = OTHER_COMPILERS[0], OTHER_COMPILERS[2]
+NVRTC_12 = next(one for one in OTHER_COMPILERS if one.words == "NVRTC of CUDA 12.4")
+NVCC_12 = next(one for one in OTHER_COMPILERS if one.words == "nvcc of CUDA 12.9")
 
 
 @pytest.mark.parametrize(
@@ -17,6 +18,8 @@ NVRTC_12, NVCC_12 = OTHER_COMPILERS[0], OTHER_COMPILERS[2]
         ("#ifdef __CUDACC_RTC__\n#elif CUDA_VERSION > 12040\n#endif", ("__CUDACC_RTC__", "CUDA_VERSION")),
         ("int release() { return CUDART_VERSION / 1000; }", ("CUDART_VERSION",)),
         ("#ifdef __NV\\\nCC__\n#endif", ("__NVCC__",)),
+        ("#if _CCCL_CTK_AT_LEAST(12, 5)\n#endif\n_CCCL_DEVICE int a;", ("_CCCL_CTK_AT_LEAST",)),
+        ("#if __has_include(<cuda_fp8.h>) && __has_builtin(x)\n#endif", ("__has_builtin",)),
         ("// __NVCC__\nint MY_CUDA_VERSION;", ()),
         ('const char* name = "__CUDACC_RTC__";', ()),
     ],
@@ -39,3 +42,16 @@ def test_the_other_compiler_answers_for_itself_and_lines_stay() -> None:
 def test_what_a_compiler_does_not_have_stays_undefined() -> None:
     changed = _as_for(BuildRequest(text="#ifdef __CUDACC_RTC__\n#endif", options=()), NVCC_12, ("__CUDACC_RTC__",))
     assert changed.options == ()
+
+
+def test_what_headers_conclude_is_so_for_one_compiler_and_not_for_another() -> None:
+    text = "#if _CCCL_CTK_AT_LEAST(12, 5)\n#endif"
+    given = {_as_for(BuildRequest(text=text, options=()), one, asked_names(text)).options for one in OTHER_COMPILERS}
+    assert given == {(f"-Dkernel_lsp_elsewhere__CCCL_CTK_AT_LEAST(...)={answer}",) for answer in "01"}
+
+
+def test_each_release_is_asked_once() -> None:
+    def n_answers(*names: str) -> int:
+        return len({tuple(one.answers(names).items()) for one in OTHER_COMPILERS})
+
+    assert (n_answers("__CUDACC_RTC__"), n_answers("__CUDACC_VER_MAJOR__"), n_answers("CUDA_VERSION")) == (2, 4, 15)
