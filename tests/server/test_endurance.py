@@ -10,6 +10,8 @@ import random
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from benchmarks.server_latency import resident_mb
 from kernel_lsp.server.documents import Change, Document, Documents
 
@@ -18,6 +20,8 @@ from .samples import KERNEL, SCALE
 
 N_STEPS = int(os.environ.get("KERNEL_LSP_TEST_STEPS", "600"))
 SEED = 20261121
+SECONDS_PER_STEP = 0.5
+"""Allowed at most, of a busy machine."""
 MAX_GROWTH_MB = 12.0
 MAX_LINES = 400
 REQUESTS = ("hover", "codeLens", "codeAction", "inlayHint", "diagnostic")
@@ -34,6 +38,7 @@ PIECES = (
 )
 
 
+@pytest.mark.timeout(60 + N_STEPS * SECONDS_PER_STEP)
 async def test_many_edits_and_requests_leave_the_state_of_a_fresh_server(tmp_path: Path) -> None:
     paths = [tmp_path / name for name in ("a.py", "b.py", "c.cu")]
     mirror = Documents("utf-16")

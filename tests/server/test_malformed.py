@@ -20,6 +20,8 @@ from .samples import KERNEL, SCALE
 
 PARSE_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND, INVALID_PARAMS, NOT_INITIALIZED = -32700, -32600, -32601, -32602, -32002
 N_FUZZED = int(os.environ.get("KERNEL_LSP_TEST_MESSAGES", "500"))
+SECONDS_PER_MESSAGE = 0.1
+"""Allowed at most, of a busy machine."""
 N_AT_ONCE = max(200, N_FUZZED // 50)
 """Messages between two waits for all answers: some answers wait for an analysis, which comes when typing pauses."""
 SEED = 20261121
@@ -206,6 +208,7 @@ def test_a_file_that_changed_outside_of_the_editor_is_among_the_messages() -> No
     assert types.WORKSPACE_DID_CHANGE_WATCHED_FILES in NOTIFICATIONS
 
 
+@pytest.mark.timeout(240 + N_FUZZED * SECONDS_PER_MESSAGE)
 async def test_fuzzed_messages_leave_every_request_answered(tmp_path: Path) -> None:
     """Valid and malformed ones in random order; the seed is fixed. `KERNEL_LSP_TEST_MESSAGES=100000` sends more."""
     random_ = random.Random(SEED)
