@@ -7,7 +7,7 @@ they are looked for in the PTX, where nothing is dropped that may be endless.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from kernel_lsp.ptx.flow import Block, build_blocks, defined, live_in, used
@@ -18,6 +18,7 @@ from kernel_lsp.ptx.syntax import (
     Instruction,
     Location,
     Module,
+    Operand,
     Register,
     Symbol,
     UnsupportedPtxError,
@@ -38,6 +39,8 @@ MOVING_REGISTERS = ("%clock", "%globaltimer", "%pm", "%smid", "%warpid", "%nsmid
 """Special registers that may change while a thread runs."""
 ORDERED = frozenset(("lt", "le", "gt", "ge", "lo", "ls", "hi", "hs", "ltu", "leu", "gtu", "geu"))
 UNORDERED = frozenset(("eq", "ne"))
+SOME_STEP = 2
+"""Stands for what a register holds, e.g. the threads of a grid: not one, for all that is known."""
 MAX_TURNS = 1 << 33
 """A count to a larger number is none: at a turn in a nanosecond it takes more than eight seconds."""
 
@@ -165,11 +168,13 @@ def _is_silent(instruction: Instruction) -> bool:
 def _counts(loop: Loop, block: Block) -> bool:
     """Whether the way out compares a count: something that each turn adds a number to."""
     makers = _makers(loop.instructions())
+    made = {name for instruction in loop.instructions() for name in defined(instruction)}
     for name in _conditions(block):
         comparison = makers.get(name)
         if comparison is None or comparison.opcode != "setp":
             continue
-        steps = {_step(operand, makers) for operand in comparison.operands[1:] if isinstance(operand, Register)} - {0}
+        compared = [operand for operand in comparison.operands[1:] if isinstance(operand, Register)]
+        steps = {_step(operand, makers, made) for operand in compared} - {0}
         is_by_one = bool(steps & {1, -1}) and comparison.has(*UNORDERED)
         if is_by_one or (steps and comparison.has(*ORDERED)):
             return _largest_number(comparison) <= MAX_TURNS * max(map(abs, steps))
@@ -191,19 +196,39 @@ def _makers(instructions: Iterable[Instruction]) -> Mapping[str, Instruction]:
     return {name: instruction for name, instruction in found.items() if instruction is not None}
 
 
-def _step(register: Register, makers: Mapping[str, Instruction]) -> int:
-    """What one turn adds to a register that is made of itself by copies and additions of numbers; 0 for others."""
+def _step(register: Register, makers: Mapping[str, Instruction], made: Collection[str]) -> int:
+    """What one turn adds to a register that is made of itself by copies and additions of what no turn changes; 0 for
+    others. `made` are the registers that some instruction of the loop makes."""
     name, step = register.name, 0
     steps_at: dict[str, int] = {}
     while name not in steps_at:
         steps_at[name] = step
         instruction = makers.get(name)
-        source, *rest = instruction.operands[1:] if instruction is not None else (None,)
-        if instruction is None or not isinstance(source, Register):
+        if instruction is None:
             return 0
-        if instruction.opcode in ("add", "sub") and isinstance(rest[0], Immediate):
-            step += rest[0].bits if instruction.opcode == "add" else -rest[0].bits
-        elif instruction.opcode not in ("mov", "cvt"):
+        source, added = _source_and_step(instruction, made)
+        if source is None:
             return 0
-        name = source.name
+        name, step = source.name, step + added
     return step - steps_at[name]
+
+
+def _source_and_step(instruction: Instruction, made: Collection[str]) -> tuple[Register | None, int]:
+    """Of which register it makes its result, and what it adds; no register for anything else."""
+    first, *rest = instruction.operands[1:]
+    if instruction.opcode in ("mov", "cvt"):
+        return (first, 0) if isinstance(first, Register) else (None, 0)
+    if instruction.opcode not in ("add", "sub"):
+        return None, 0
+    if instruction.opcode == "add" and isinstance(first, Register) and _stays(first, made):
+        first, rest = rest[0], [first]
+    if not isinstance(first, Register):
+        return None, 0
+    if isinstance(rest[0], Immediate):
+        return first, rest[0].bits if instruction.opcode == "add" else -rest[0].bits
+    return (first, SOME_STEP) if _stays(rest[0], made) else (None, 0)
+
+
+def _stays(operand: Operand, made: Collection[str]) -> bool:
+    """Whether it is a register that holds the same in every turn."""
+    return isinstance(operand, Register) and operand.name not in made and not _is_moving(operand.name)

@@ -76,6 +76,8 @@ def test_a_loop_of_no_use_and_no_known_end_is_idle(found, body):
         "for (volatile int s = 0; s < 100; ++s) {}",
         "volatile int s = 100; while (s--) {}",
         "for (int j = i; j < n; j += gridDim.x * blockDim.x) out[j] = x[j];",
+        "int m = max(n / 3, 1); "
+        "for (int j = i * m; j < n; j += gridDim.x * m) for (int l = 0; l < m; ++l) out[j + l] = 1.0f;",
         "float v = x[0]; while (fabsf(v * v - 2.0f) > 1e-6f) v = 0.5f * (v + 2.0f / v); out[0] = v;",
         "int low = 0, high = n; while (low < high) { int m = (low + high) / 2; if (x[m] < 1.0f) low = m + 1; "
         "else high = m; } out[0] = low;",
