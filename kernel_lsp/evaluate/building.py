@@ -70,9 +70,7 @@ async def build_ahead(
     return module_of(built, plan)
 
 
-def _name_without_sizes(
-    launch: Launch, operation: Operation, signatures: tuple[KernelSignature, ...]
-) -> str | None:
+def _name_without_sizes(launch: Launch, operation: Operation, signatures: tuple[KernelSignature, ...]) -> str | None:
     signature = find_signature(launch, signatures, {tensor.name: tensor.dtype for tensor in operation.tensors})
     try:
         return kernel_name(launch, {}) if signature is None else name_expression(launch, {}, signature, signatures)

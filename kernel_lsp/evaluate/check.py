@@ -63,7 +63,7 @@ def read_kernel(kernel: Path) -> str:
     try:
         if kernel.stat().st_size > MAX_KERNEL_BYTES:
             raise UserError(f"larger than {MAX_KERNEL_BYTES >> 20} MiB", file=str(kernel), next_step="name a .cu file")
-        return kernel.read_text(encoding="utf-8")
+        return kernel.read_text(encoding="utf-8-sig")  # a mark of the byte order is nothing to a compiler
     except UnicodeDecodeError:
         raise UserError("not a text file in UTF-8", file=str(kernel), next_step="name a .cu file") from None
     except OSError as error:

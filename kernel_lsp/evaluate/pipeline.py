@@ -69,6 +69,7 @@ from kernel_lsp.process.worker_client import CaseFiles, Worker
 from kernel_lsp.ptx.executor import Loaded
 from kernel_lsp.toolchain.compile import BuildRequest, Compiler
 from kernel_lsp.toolchain.integrity import audit
+from kernel_lsp.toolchain.own_architecture import is_plain
 from kernel_lsp.toolchain.ptx_identity import program_hash
 
 Depth = Literal["screen", "full"]
@@ -240,6 +241,8 @@ class Evaluator:
             return built
         progress.built = built
         progress.findings += built.warnings
+        if not is_plain(built.architecture):
+            progress.notes.append(f"compiled for {built.architecture}: it uses what that architecture alone has")
         failure: CheckOutcome | None = _audit(candidate.text, built, progress)
         if failure is None and depth == "full":
             plans = {kind: with_pointed_cases(prepared, kind, built, plan, self._seed) for kind, plan in plans.items()}

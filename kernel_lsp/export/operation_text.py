@@ -119,7 +119,9 @@ class OperationText:
 
     def signature(self, launch: Launch) -> KernelSignature:
         """The kernel that a line launches. Raises PlanError when there is none."""
-        signature = find_signature(launch, self.signatures, {tensor.name: tensor.dtype for tensor in self.operation.tensors})
+        signature = find_signature(
+            launch, self.signatures, {tensor.name: tensor.dtype for tensor in self.operation.tensors}
+        )
         if signature is None or len(signature.parameters) != len(launch.arguments):
             raise PlanError(f"no kernel '{launch.kernel}' that takes these arguments", line=launch.span.line)
         return signature

@@ -10,6 +10,7 @@ from kernel_lsp.export.files import check_replaceable, pair_texts, write_pair
 from kernel_lsp.export.operator_file import operator_text
 from kernel_lsp.export.operator_text import OperatorParts
 from kernel_lsp.source.cuda import kernel_signatures
+from kernel_lsp.toolchain.standard_headers import headers_of
 
 
 def write_operator(
@@ -23,7 +24,7 @@ def write_operator(
     Raises TargetError when a file is in the way that is not ours, PlanError when the plan does not fit its kernels or
     the task, and EnvironmentProblem when the directory cannot be written.
     """
-    parts = OperatorParts(task, plan, kernel_signatures(cu_text), verification)
+    parts = _parts(task, cu_text, plan, verification)
     return write_pair(directory, task.name, cu_text, operator_text(parts))
 
 
@@ -31,10 +32,17 @@ def render_operator(
     task: Task, cu_text: str, plan: LaunchPlan, directory: Path, *, verification: str
 ) -> dict[Path, str]:
     """What `write_operator` would write, by path, the kernel first. Writes nothing, and raises the same."""
-    parts = OperatorParts(task, plan, kernel_signatures(cu_text), verification)
+    parts = _parts(task, cu_text, plan, verification)
     return pair_texts(directory, task.name, cu_text, operator_text(parts))
 
 
 def check_operator_can_be_written(task_name: str, directory: Path) -> None:
     """Raises what `write_operator` would raise for a file in the way, so that a run need not end with it."""
     check_replaceable(directory, task_name)
+
+
+# --- below
+
+
+def _parts(task: Task, cu_text: str, plan: LaunchPlan, verification: str) -> OperatorParts:
+    return OperatorParts(task, plan, kernel_signatures(cu_text), verification, headers=headers_of(cu_text))

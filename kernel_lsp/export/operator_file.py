@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Mapping
 
 from kernel_lsp.export.autograd_text import autograd_functions
 from kernel_lsp.export.call_text import cuda_function
@@ -42,6 +43,7 @@ def _operation_functions(operator: OperatorText, text: OperationText) -> list[li
 def _library_function(operator: OperatorText) -> list[str]:
     """Where the kernels come from."""
     names = [string_literal(name) for name in _all_kernel_names(operator)]
+    has_headers = bool(operator.headers)
     return [
         "@functools.lru_cache(maxsize=1)",
         "def _kernels() -> KernelLibrary:",
@@ -50,10 +52,24 @@ def _library_function(operator: OperatorText) -> list[str]:
                 f'"""The kernels of {operator.name}.cu, read when a GPU first needs them."""',
                 *literal("names = (", names, ")"),
                 f'path = Path(__file__).with_name("{operator.name}.cu")',
-                'return KernelLibrary(path.read_text(encoding="utf-8"), str(path), names)',
+                *_headers(operator.headers),
+                f'return KernelLibrary(path.read_text(encoding="utf-8"), str(path), names{", headers" * has_headers})',
             ]
         ),
     ]
+
+
+def _headers(headers: Mapping[str, str]) -> list[str]:
+    """The headers that the text includes and NVRTC does not have, for `KernelLibrary`."""
+    if not headers:
+        return []
+    lines = ["headers = {"]
+    for name, header in headers.items():
+        whole = f"{string_literal(name)}: {string_literal(header)},"
+        pieces = [string_literal(line) for line in header.splitlines(keepends=True)]
+        fits = len(whole) <= LINE_LENGTH - len("        ")
+        lines += indented([whole] if fits else [f"{string_literal(name)}: (", *indented(pieces), "),"])
+    return [*lines, "}"]
 
 
 def _all_kernel_names(operator: OperatorText) -> tuple[str, ...]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from kernel_lsp.core.plan import KernelSignature, LaunchPlan, Operation, TensorParameter
 from kernel_lsp.core.task import Task, TaskScalar, TaskTensor
@@ -74,13 +74,15 @@ class OperatorParts:
     signatures: tuple[KernelSignature, ...]
     verification: str
     namespace: str = NAMESPACE
+    headers: Mapping[str, str] = field(default_factory=dict)
+    """Those that the kernels' text includes and NVRTC does not have, by name."""
 
 
 class OperatorText:
     """Prints the parts that need to know the task and the plan."""
 
     def __init__(self, parts: OperatorParts) -> None:
-        self._parts, self.task = parts, parts.task
+        self._parts, self.task, self.headers = parts, parts.task, parts.headers
         self.plan = with_input_names(parts.plan, parts.task.input_names)
         self.name = parts.task.name
         self._reserved = frozenset({*runtime_names(), *_own_names(self.name)})

@@ -25,6 +25,7 @@ from kernel_lsp.export.package_cpp import cpp_texts
 from kernel_lsp.export.package_python import package_module
 from kernel_lsp.source.cuda import host_function_lines, kernel_signatures
 from kernel_lsp.toolchain.conditionals import foreign_conditions
+from kernel_lsp.toolchain.own_architecture import may_need_own
 
 SOURCES = Path(__file__).parent / "package_source"
 COPIED = ("plan_arithmetic.h", "operator_support.h")
@@ -179,6 +180,7 @@ def _words(parts: PackageParts, operator: OperatorText) -> dict[str, str]:
         "VERIFICATION": parts.provenance.verified,
         "FIGURES": "\n".join(_figures(parts.provenance)) or "No time was taken.",
         "LICENCE": LICENCE,
+        "NEED_OWN_ARCHITECTURE": str(may_need_own(parts.cu_text)),
         **_test_words(task, operator),
     }
 

@@ -68,6 +68,12 @@ class Piece:
         leading = len(text) - len(text.lstrip())
         return self.part(leading, max(len(text.rstrip()), leading))
 
+    def next_lines(self) -> Piece:
+        """The part behind the end of the line on which it begins."""
+        line, _ = self.source.place(self.start)
+        start = next((start for start, at, _ in self.source.starts if at > line), self.end)
+        return Piece(self.source, min(start, self.end), self.end)
+
     def split(self, separator: str = ",") -> list[Piece]:
         """The stripped parts between separators that stand outside all brackets; none for blank text."""
         if not self.text.strip():

@@ -9,7 +9,15 @@ from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.plan import Operation, ScalarParameter, ScalarType, TensorParameter
 from kernel_lsp.plan.block import Piece
 from kernel_lsp.plan.codes import PlanCode
-from kernel_lsp.plan.pieces import Fault, expect, expect_end, parse_expression, take_name, take_parenthesized
+from kernel_lsp.plan.pieces import (
+    Fault,
+    expect,
+    expect_end,
+    parse_expression,
+    take_name,
+    take_parenthesized,
+    without_comment,
+)
 
 _TENSOR_TYPE = re.compile(r"\s*(\w+)\s*\[(.*)\]\s*", re.DOTALL)
 _SCALAR_TYPES: dict[str, ScalarType] = {"float": "float", "int": "int", "bool": "bool"}
@@ -21,7 +29,7 @@ def parse_signature(value: Piece) -> Operation:
     parameters, rest = take_parenthesized(rest, "the parameters")
     rest = expect(rest, "->", "the results")
     results, rest = take_parenthesized(rest, "the results")
-    expect_end(rest)
+    expect_end(without_comment(rest))
     if not results.text.strip():
         raise Fault(PlanCode.SYNTAX, "an operation has at least one result", results.span)
     return Operation(

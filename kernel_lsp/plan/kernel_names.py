@@ -11,18 +11,47 @@ from kernel_lsp.core.plan import KernelSignature, Launch
 from kernel_lsp.plan.cuda_types import pointer_fits, resolve_template
 
 _DOUBLE_FUNCTIONS = (
-    "acos acosh asin asinh atan atan2 atanh cbrt ceil copysign cos cosh cospi cyl_bessel_i0 cyl_bessel_i1 erf erfc "
-    "erfcinv erfcx erfinv exp exp10 exp2 expm1 fabs fdim fdivide floor fma fmax fmin fmod frexp hypot ilogb j0 j1 jn "
-    "ldexp lgamma llrint llround log log10 log1p log2 logb lrint lround modf nan nearbyint nextafter norm norm3d norm4d "
-    "normcdf normcdfinv pow rcbrt remainder remquo rhypot rint rnorm rnorm3d rnorm4d round rsqrt scalbln scalbn sin "
-    "sincos sincospi sinh sinpi sqrt tan tanh tgamma trunc y0 y1 yn"
-).split()
+    *("acos", "acosh", "asin", "asinh", "atan", "atan2", "atanh", "cbrt", "ceil", "copysign", "cos", "cosh", "cospi"),
+    *("cyl_bessel_i0", "cyl_bessel_i1", "erf", "erfc", "erfcinv", "erfcx", "erfinv", "exp", "exp10", "exp2", "expm1"),
+    *("fabs", "fdim", "fdivide", "floor", "fma", "fmax", "fmin", "fmod", "frexp", "hypot", "ilogb", "j0", "j1", "jn"),
+    *(
+        "ldexp",
+        "lgamma",
+        "llrint",
+        "llround",
+        "log",
+        "log10",
+        "log1p",
+        "log2",
+        "logb",
+        "lrint",
+        "lround",
+        "modf",
+        "nan",
+    ),
+    *("nearbyint", "nextafter", "norm", "norm3d", "norm4d", "normcdf", "normcdfinv", "pow", "rcbrt", "remainder"),
+    *(
+        "remquo",
+        "rhypot",
+        "rint",
+        "rnorm",
+        "rnorm3d",
+        "rnorm4d",
+        "round",
+        "rsqrt",
+        "scalbln",
+        "scalbn",
+        "sin",
+        "sincos",
+    ),
+    *("sincospi", "sinh", "sinpi", "sqrt", "tan", "tanh", "tgamma", "trunc", "y0", "y1", "yn"),
+)
 CUDA_FUNCTIONS = frozenset(
     (
         *_DOUBLE_FUNCTIONS,
         *(f"{name}f" for name in _DOUBLE_FUNCTIONS),
-        *"abs clock free isfinite isinf isnan labs llabs llmax llmin malloc max memcpy memset min printf".split(),
-        *"signbit ullmax ullmin umax umin".split(),
+        *("abs", "clock", "free", "isfinite", "isinf", "isnan", "labs", "llabs", "llmax", "llmin", "malloc", "max"),
+        *("memcpy", "memset", "min", "printf", "signbit", "ullmax", "ullmin", "umax", "umin"),
     )
 )
 """What a kernel may be called and CUDA's own headers have, too (crt/math_functions.h of CUDA 12.8)."""
@@ -66,8 +95,8 @@ def template_texts(launch: Launch, values: Mapping[str, Number]) -> tuple[str, .
 def find_signature(
     launch: Launch, signatures: Sequence[KernelSignature], dtypes: Mapping[str, DType]
 ) -> KernelSignature | None:
-    """The kernel that a launch names; among overloads the first that takes these tensors, of the `dtypes` given by name,
-    or else as many arguments."""
+    """The kernel that a launch names; among overloads the first that takes tensors of these `dtypes`, by name, or else
+    as many arguments."""
     name = launch.kernel.removeprefix("::")
     named = [signature for signature in signatures if signature.name == name]
     counted = [signature for signature in named if len(signature.parameters) == len(launch.arguments)]

@@ -10,7 +10,7 @@ from kernel_lsp.core.expression_parser import parse as parse_expression_text
 from kernel_lsp.core.plan import Launch, Span
 from kernel_lsp.plan.block import Piece
 from kernel_lsp.plan.codes import PlanCode
-from kernel_lsp.plan.pieces import Fault, cut, expect_end, parse_expression, take_parenthesized
+from kernel_lsp.plan.pieces import Fault, cut, expect_end, parse_expression, take_parenthesized, without_comment
 
 ATTRIBUTES = {"cooperative": 1, "cluster": 16, "max_shared": 227 * 1024}
 """Launch attributes with their largest value. 16 blocks is the non-portable cluster limit of Hopper; 227 KiB is the
@@ -104,7 +104,7 @@ def _parse_size(piece: Piece, what: str) -> Size:
 
 def _parse_attributes(rest: Piece) -> tuple[tuple[str, int], ...]:
     attributes: dict[str, int] = {}
-    rest = rest.strip()
+    rest = without_comment(rest)
     while rest.text:
         match = _ATTRIBUTE.match(rest.text)
         if match is None:
@@ -113,7 +113,7 @@ def _parse_attributes(rest: Piece) -> tuple[tuple[str, int], ...]:
         name, value = match.group(1), int(match.group(2))
         _check_attribute(name, value, attributes, rest.part(*match.span(1)).span)
         attributes[name] = value
-        rest = rest.part(match.end()).strip()
+        rest = without_comment(rest.part(match.end()))
     return tuple(attributes.items())
 
 

@@ -8,7 +8,15 @@ from kernel_lsp.core.expression import Expression
 from kernel_lsp.core.plan import LibraryArgument, LibraryStep
 from kernel_lsp.plan.block import Piece
 from kernel_lsp.plan.codes import PlanCode
-from kernel_lsp.plan.pieces import Fault, expect, expect_end, parse_expression, take_parenthesized, whole_name
+from kernel_lsp.plan.pieces import (
+    Fault,
+    expect,
+    expect_end,
+    parse_expression,
+    take_parenthesized,
+    whole_name,
+    without_comment,
+)
 
 _LIBRARY_FUNCTION = re.compile(r"[A-Za-z_]\w*::[A-Za-z_]\w*(?:\.\w+)?", re.ASCII)
 MAX_LIST_NESTING = 4
@@ -22,7 +30,7 @@ def parse_library(value: Piece, condition: Expression | None, tensors: set[str])
     arguments, rest = take_parenthesized(value.part(match.end()).strip(), "the arguments")
     rest = expect(rest, "->", "the results")
     results, rest = take_parenthesized(rest, "the results")
-    expect_end(rest)
+    expect_end(without_comment(rest))
     return LibraryStep(
         function=match.group(),
         arguments=tuple(_parse_argument(piece, tensors, 0) for piece in arguments.split()),

@@ -9,16 +9,19 @@ Grammar of a directive's value (`docs/kernel-format.md` has it with examples)::
     scratch  := tensor ("," tensor)*
     fill     := NAME "=" expression
     launch   := KERNEL ["<" template ("," template)* ">"] "<<<" size "," size ["," expression] ">>>"
-                "(" [expression ("," expression)*] ")" (ATTRIBUTE "=" INT)*
+                "(" [expression ("," expression)*] ")" [";"] (ATTRIBUTE "=" INT)*
     size     := expression | "dim3" "(" expression ["," expression ["," expression]] ")"
     library  := FUNCTION "(" [value ("," value)*] ")" "->" "(" NAME ("," NAME)* ")"
     value    := NAME | expression | "none" | "[" [value ("," value)*] "]"
+
+Behind the end of an op, scratch, launch or library line a comment may stand, up to the end of its line.
 
 This is syntax only; `kernel_lsp.plan.checking` knows names, kernels and types.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -157,7 +160,7 @@ class _PlanBuilder:
             raise Fault(PlanCode.REPEATED_DIRECTIVE, "a second 'task:' line", directive.span)
         if not directive.value.text:
             raise Fault(PlanCode.SYNTAX, "expected a target after 'task:', e.g. ../model.py::RMSNorm", directive.span)
-        self.task = directive.value.text
+        self.task = _BEHIND_TARGET.split(directive.value.text, maxsplit=1)[0]
 
     def read_section(self, group: list[Directive]) -> None:
         n_sections = len(self.sections)
@@ -187,6 +190,9 @@ def _refuse_condition(directive: Directive) -> None:
 
 # --- one directive each
 
+_BEHIND_TARGET = re.compile(r"\s+(?://|#)\s")
+"""What begins a comment behind a target."""
+
 
 def _read_where(directive: Directive, section: _Section) -> None:
     _refuse_condition(directive)
@@ -195,10 +201,20 @@ def _read_where(directive: Directive, section: _Section) -> None:
 
 def _read_scratch(directive: Directive, section: _Section) -> None:
     _refuse_condition(directive)
-    pieces = directive.value.split()
+    pieces = _declarations(directive.value).split()
     if not pieces:
         raise Fault(PlanCode.SYNTAX, "expected a tensor, e.g. 'scratch: partial: f32[B]'", directive.span)
     section.scratch.extend([parse_tensor(piece) for piece in pieces])
+
+
+def _declarations(value: Piece) -> Piece:
+    """Without a comment behind them: outside of brackets `//` divides nothing here."""
+    depth = 0
+    for position, character in enumerate(value.text):
+        depth += (character in "([") - (character in ")]")
+        if depth == 0 and value.text.startswith("//", position):
+            return value.part(0, position) if not value.part(position).next_lines().text else value
+    return value
 
 
 def _read_fill(directive: Directive, section: _Section) -> None:

@@ -67,6 +67,16 @@ def expect(piece: Piece, mark: str, what: str) -> Piece:
     return piece.part(len(mark)).strip()
 
 
+def without_comment(rest: Piece) -> Piece:
+    """What stands behind the end of a statement, without a `;` and comments, each of which ends with its line."""
+    rest = rest.strip()
+    if rest.text.startswith(";"):
+        rest = rest.part(1).strip()
+    while rest.text.startswith("//"):
+        rest = rest.next_lines().strip()
+    return rest
+
+
 def expect_end(piece: Piece) -> None:
     """Refuse anything more."""
     if piece.text:

@@ -96,9 +96,7 @@ def _made_signatures(text: str, written: tuple[KernelSignature, ...]) -> tuple[K
         return written
     lines = text.split("\n")
     at_name = {(signature.name, signature.span.line): signature.span for signature in written}
-    placed = [
-        replace(s, span=at_name.get((s.name, s.span.line), _whole_line(lines, s.span.line))) for s in made
-    ]
+    placed = [replace(s, span=at_name.get((s.name, s.span.line), _whole_line(lines, s.span.line))) for s in made]
     names = {signature.name for signature in made}
     return tuple(_in_order([*placed, *(signature for signature in written if signature.name not in names)]))
 

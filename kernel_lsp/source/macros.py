@@ -137,9 +137,7 @@ class _Expansion:
         self._spend(len(ahead))
         return None
 
-    def _substituted(
-        self, macro: Macro, arguments: Sequence[list[_Token]], name: _Token, depth: int
-    ) -> list[_Token]:
+    def _substituted(self, macro: Macro, arguments: Sequence[list[_Token]], name: _Token, depth: int) -> list[_Token]:
         """The body with the arguments in place of the parameters."""
         given = _by_parameter(macro, arguments)
         hidden = name.hidden | {macro.name}

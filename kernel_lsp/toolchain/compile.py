@@ -28,6 +28,7 @@ from kernel_lsp.toolchain.diagnostics import assembler_findings, compiler_findin
 from kernel_lsp.toolchain.discovery import Toolchain
 from kernel_lsp.toolchain.integrity import source_findings
 from kernel_lsp.toolchain.line_directives import without_line_directives
+from kernel_lsp.toolchain.own_architecture import asks_for_own, needs_own, own_architecture
 from kernel_lsp.toolchain.standard_headers import STANDARD_HEADERS
 
 DEFAULT_ARCHITECTURE = "sm_90"
@@ -46,7 +47,7 @@ DEFAULT_OPTIONS = ("--std=c++17", "-lineinfo", "-default-device", "--ptxas-optio
 """Never fast-math: it would change results without the text saying so."""
 MAX_TEXT_BYTES = 4 << 20
 MAX_LOG_CHARACTERS = 20_000
-CACHE_FORMAT = "3"
+CACHE_FORMAT = "4"
 """Raised when a stored outcome would no longer be what a compile gives."""
 
 _NVRTC_INVALID_OPTION = 5  # nvrtcResult in <nvrtc.h>
@@ -99,9 +100,20 @@ class Compiler:
     async def compile(self, request: BuildRequest) -> Built | BuildFailed | TimedOut:
         """Compile one text. The user's text reaches no file and the compiler no file but the toolkit's headers.
 
-        Raises SettingError for an architecture that is no architecture, EnvironmentProblem when the compiler does not
-        start or does not know the architecture.
+        Where the text needs what one architecture alone has it is compiled for ``sm_90a`` in place of ``sm_90``; the
+        build says so. Raises SettingError for an architecture that is no architecture, EnvironmentProblem when the
+        compiler does not start or does not know the architecture.
         """
+        own = own_architecture(request.architecture)
+        if own and asks_for_own(request.text):
+            return await self._compile(request.model_copy(update={"architecture": own}))
+        outcome = await self._compile(request)
+        if not own or not isinstance(outcome, BuildFailed) or not needs_own(outcome.log):
+            return outcome
+        specific = await self._compile(request.model_copy(update={"architecture": own}))
+        return outcome if isinstance(specific, BuildFailed) and needs_own(specific.log) else specific
+
+    async def _compile(self, request: BuildRequest) -> Built | BuildFailed | TimedOut:
         if refused := _refuse(request):
             return BuildFailed(findings=refused)
         request = request.model_copy(update={"text": without_line_directives(request.text)})

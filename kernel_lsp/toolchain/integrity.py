@@ -259,7 +259,10 @@ def _first_of_each(ptx: PtxText, opcode: re.Pattern[str], code: str, message: st
 
 
 def _state_finding(variable: str, place: Place) -> Finding:
-    message = f"'{_plain_name(variable)}' keeps state between launches: a variable in device memory that is written"
+    message = (
+        f"'{_plain_name(variable)}' keeps state between launches: a variable in device memory that is written; what a "
+        "launch begins with is a `// scratch:` tensor with a `// fill:`, which each call has for itself"
+    )
     return _error("keeps-state", message, place)
 
 

@@ -7,6 +7,9 @@ functions that NVRTC has built in.
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
+
 _INTEGERS = """#pragma once
 #if __has_include(<cuda/std/cstdint>)
 #include <cuda/std/cstdint>
@@ -81,7 +84,45 @@ _MATH = """#pragma once
 #define M_SQRT2 1.41421356237309504880
 #define M_SQRT1_2 0.70710678118654752440
 """
+_SIZES = """#pragma once
+typedef unsigned long size_t;
+typedef long ptrdiff_t;
+namespace std {
+using ::size_t;
+using ::ptrdiff_t;
+}
+"""
+_ALGORITHM = """#pragma once
+namespace std {
+template <class T> constexpr const T& min(const T& a, const T& b) { return b < a ? b : a; }
+template <class T> constexpr const T& max(const T& a, const T& b) { return a < b ? b : a; }
+template <class T> constexpr const T& clamp(const T& v, const T& low, const T& high) {
+    return v < low ? low : high < v ? high : v;
+}
+}
+"""
 _EMPTY = "#pragma once\n"
+_FUNCTIONS = (
+    *("abs", "acos", "acosh", "asin", "asinh", "atan", "atan2", "atanh", "cbrt", "ceil", "copysign", "cos", "cosh"),
+    *("erf", "erfc", "exp", "exp2", "expm1", "fabs", "fdim", "floor", "fma", "fmax", "fmin", "fmod", "hypot"),
+    *("isfinite", "isinf", "isnan", "lgamma", "log", "log10", "log1p", "log2", "nearbyint", "pow", "rint", "round"),
+    *("sin", "sinh", "sqrt", "tan", "tanh", "tgamma", "trunc"),
+)
+_CUB_PARTS = (
+    *(
+        "adjacent_difference",
+        "discontinuity",
+        "exchange",
+        "histogram",
+        "load",
+        "merge_sort",
+        "radix_rank",
+        "radix_sort",
+    ),
+    *("reduce", "run_length_decode", "scan", "shuffle", "store"),
+)
+_CUB_WARP_PARTS = ("exchange", "load", "merge_sort", "reduce", "scan", "store")
+_CUB_THREAD_PARTS = ("load", "operators", "reduce", "scan", "search", "sort", "store")
 
 
 def _std(header: str, *names: str) -> str:
@@ -90,17 +131,39 @@ def _std(header: str, *names: str) -> str:
     return f"#pragma once\n#include <cuda/std/{header}>\nnamespace std {{\n{uses}}}\n"
 
 
+def _using(names: Sequence[str]) -> str:
+    """`namespace std` with names that are there without it."""
+    return "".join(("namespace std {\n", *(f"using ::{name};\n" for name in names), "}\n"))
+
+
+def _cub() -> str:
+    """What blocks, warps and threads of a kernel use. The whole of CUB has code for the host, which NVRTC refuses."""
+    parts = (("block", _CUB_PARTS), ("warp", _CUB_WARP_PARTS), ("thread", _CUB_THREAD_PARTS))
+    names = [f"cub/{part}/{part}_{name}.cuh" for part, listed in parts for name in listed]
+    lines = [f"#if __has_include(<{name}>)\n#include <{name}>\n#endif\n" for name in names]
+    return "".join(("#pragma once\n", *lines))
+
+
+def headers_of(text: str) -> dict[str, str]:
+    """Those that a text includes, by name."""
+    included = set(_INCLUDED.findall(text))
+    return {name: header for name, header in STANDARD_HEADERS.items() if name in included}
+
+
+_INCLUDED = re.compile(r"^[ \t]*#[ \t]*include[ \t]*[<\"]([^>\"\n]+)[>\"]", re.MULTILINE)
+_FIXED_WIDTH = tuple(f"{sign}int{n}_t" for sign in ("", "u") for n in (8, 16, 32, 64))
+
 STANDARD_HEADERS: dict[str, str] = {
     "stdint.h": _INTEGERS,
-    "cstdint": _INTEGERS,
+    "cstdint": _INTEGERS + _using((*_FIXED_WIDTH, "intptr_t", "uintptr_t")),
     "float.h": _FLOATS,
     "cfloat": _FLOATS,
     "limits.h": _LIMITS,
     "climits": _LIMITS,
     "math.h": _MATH,
-    "cmath": _MATH,
-    "stddef.h": "#pragma once\ntypedef unsigned long size_t;\ntypedef long ptrdiff_t;\n",
-    "cstddef": "#pragma once\ntypedef unsigned long size_t;\ntypedef long ptrdiff_t;\n",
+    "cmath": _MATH + _using(_FUNCTIONS),
+    "stddef.h": _SIZES,
+    "cstddef": _SIZES,
     "assert.h": _EMPTY,
     "cassert": _EMPTY,
     "stdio.h": _EMPTY,
@@ -128,9 +191,28 @@ STANDARD_HEADERS: dict[str, str] = {
         "remove_cv_t",
         "remove_reference_t",
         "decay_t",
+        "is_signed",
+        "is_signed_v",
+        "is_unsigned",
+        "is_unsigned_v",
+        "is_arithmetic",
+        "is_arithmetic_v",
+        "is_pointer",
+        "is_pointer_v",
+        "make_signed_t",
+        "make_unsigned_t",
+        "remove_const_t",
+        "remove_cv",
+        "remove_pointer_t",
+        "remove_reference",
+        "bool_constant",
+        "common_type_t",
+        "void_t",
     ),
     "utility": _std("utility", "move", "forward", "swap", "pair", "integer_sequence", "index_sequence"),
     "array": _std("array", "array"),
+    "algorithm": _ALGORITHM,
+    "cub/cub.cuh": _cub(),
     "tuple": _std("tuple", "tuple", "get", "make_tuple"),
 }
 """Include name -> text."""

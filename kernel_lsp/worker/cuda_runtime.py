@@ -12,9 +12,10 @@ import hashlib
 import json
 import logging
 import os
+import re
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,10 @@ NVRTC_OPTIONS = (
 )  # the constants are nvcc's own, which kernels use without an include
 FIXED_WIDTH = ("int8_t", "int16_t", "int32_t", "int64_t", "intptr_t")
 FIXED_WIDTH_HEADER = "--pre-include=cuda/std/cstdint"  # nvcc's own headers bring int64_t and the like, too
+# What code for sm_90a may use and for sm_90 may not, and what ptxas says of such an instruction.
+FIRST_WITH_OWN = 90
+ASKS_FOR_OWN = re.compile(r"\b__CUDA_ARCH_(?:FEAT_SM\d+_ALL|SPECIFIC__|FAMILY_SPECIFIC__)")
+NEEDS_OWN = re.compile(r"not supported on \.target|cannot be compiled for architecture|requires \.target")
 # More dynamic shared memory per block, or more blocks per cluster, must be asked for (programming guide).
 PORTABLE_CLUSTER_BLOCKS = 8
 MAX_GRID_X, MAX_GRID_YZ = 2**31 - 1, 2**16 - 1  # every compute capability from 3.0 on
@@ -42,6 +47,7 @@ FUNCTION_NON_PORTABLE_CLUSTER_ALLOWED = 14
 LAUNCH_ATTRIBUTE_COOPERATIVE = 2
 LAUNCH_ATTRIBUTE_CLUSTER = 4
 
+NO_HEADERS: Mapping[str, str] = {}
 POINTER = "pointer"
 _C_TYPES: dict[str, Any] = {
     "bool": ctypes.c_bool,
@@ -70,11 +76,15 @@ Compiled = tuple[bytes, dict[str, str]]
 class KernelLibrary:
     """A `.cu` text whose kernels are compiled at first use, once per GPU architecture, and cached on disk.
 
-    `names` are C++ name expressions, e.g. ``rms_norm_rows<256>``.
+    `names` are C++ name expressions, e.g. ``rms_norm_rows<256>``; `headers` are those of C and C++ that the
+    text includes and NVRTC does not have, by name.
     """
 
-    def __init__(self, text: str, file_name: str, names: Sequence[str]) -> None:
+    def __init__(
+        self, text: str, file_name: str, names: Sequence[str], headers: Mapping[str, str] = NO_HEADERS
+    ) -> None:
         self._text, self._file_name, self._names = text, file_name, tuple(sorted(set(names)))
+        self._headers = headers
         self._functions: dict[tuple[int, str], ctypes.c_void_p] = {}
         self._lock = threading.Lock()
 
@@ -84,7 +94,8 @@ class KernelLibrary:
         with self._lock:
             if (device_index, name) not in self._functions:
                 names = self._names if name in self._names else (name,)
-                code, symbols = compiled(self._text, self._file_name, names, architecture_of(device_index))
+                architecture = architecture_of(device_index)
+                code, symbols = compiled(self._text, self._file_name, names, architecture, self._headers)
                 module = load_module(code)
                 for each in names:
                     self._functions[device_index, each] = find_function(module, symbols[each])
@@ -178,16 +189,24 @@ def find_function(module: ctypes.c_void_p, symbol: str) -> ctypes.c_void_p:
     return function
 
 
-def compiled(text: str, file_name: str, names: Sequence[str], architecture: str) -> Compiled:
+def compiled(
+    text: str,
+    file_name: str,
+    names: Sequence[str],
+    architecture: str,
+    headers: Mapping[str, str] = NO_HEADERS,
+) -> Compiled:
     """The machine code of a `.cu` text, from the cache or NVRTC. Raises CudaError with the compiler's log."""
     nvrtc_path, include = find_nvrtc()
     compiler = [nvrtc_path.name, nvrtc_path.resolve().name, nvrtc_path.stat().st_size, str(include)]
-    key = json.dumps([CACHE_FORMAT, text, file_name, list(names), architecture, compiler, NVRTC_OPTIONS])
+    given = [CACHE_FORMAT, text, dict(headers), file_name, list(names), architecture]
+    key = json.dumps([*given, compiler, NVRTC_OPTIONS])
     entry = _cache_directory() / f"{hashlib.sha256(key.encode()).hexdigest()}.cubin"
     cached = _read_cache(entry)
     if cached is not None:
         return cached
-    code, symbols = _Program(nvrtc_path, text, file_name).compile(names, architecture, include)
+    program = _Program(nvrtc_path, text, file_name, headers)
+    code, symbols = _compiled_for(architecture, program, names, include)
     _write_cache(entry, code, symbols)
     return code, symbols
 
@@ -285,10 +304,22 @@ def _check(status: int, call: str) -> None:
     raise CudaError(f"{call}: {(name.value or b'?').decode()} ({status}): {(text.value or b'?').decode()}")
 
 
-class _Program:
-    """One compilation by NVRTC."""
+def _compiled_for(architecture: str, program: _Program, names: Sequence[str], include: Path) -> Compiled:
+    """For the architecture, or with the instructions that it alone has where the text needs them."""
+    has_own = int(architecture[len("sm_") :]) >= FIRST_WITH_OWN
+    if not (has_own and ASKS_FOR_OWN.search(program.text)):
+        try:
+            return program.compile(names, architecture, include)
+        except CudaError as error:
+            if not (has_own and NEEDS_OWN.search(str(error))):
+                raise
+    return program.compile(names, f"{architecture}a", include)
 
-    def __init__(self, nvrtc_path: Path, text: str, file_name: str) -> None:
+
+class _Program:
+    """A text and the compiler for it."""
+
+    def __init__(self, nvrtc_path: Path, text: str, file_name: str, headers: Mapping[str, str]) -> None:
         for builtins in nvrtc_path.parent.glob("libnvrtc-builtins.so.*"):
             # NVRTC looks for it by name, which fails outside the loader's path unless it is there already.
             ctypes.CDLL(str(builtins), mode=ctypes.RTLD_GLOBAL)
@@ -296,14 +327,16 @@ class _Program:
         self._nvrtc.nvrtcGetErrorString.restype = ctypes.c_char_p
         self._handle = ctypes.c_void_p()
         self._needs_integers = "stdint" not in text and any(name in text for name in FIXED_WIDTH)
-        source = (text.encode(), file_name.encode())
-        self._call("CreateProgram", ctypes.byref(self._handle), *source, 0, None, None)
+        self.text, self._file_name, self._headers = text, file_name, headers
 
     def compile(self, names: Sequence[str], architecture: str, include: Path) -> Compiled:
         options = [f"--gpu-architecture={architecture}", f"-I{include}", f"-I{include}/cccl", *NVRTC_OPTIONS]
         if self._needs_integers:
             options.append(FIXED_WIDTH_HEADER)
-        encoded = (ctypes.c_char_p * len(options))(*(option.encode() for option in options))
+        encoded = _c_strings(options)
+        source, headers = (self.text.encode(), self._file_name.encode()), self._headers
+        given = (len(headers), _c_strings(headers.values()), _c_strings(headers))
+        self._call("CreateProgram", ctypes.byref(self._handle), *source, *given)
         for name in names:
             self._call("AddNameExpression", self._handle, name.encode())
         try:
@@ -332,6 +365,11 @@ class _Program:
         status = getattr(self._nvrtc, f"nvrtc{name}")(*arguments)
         if status:
             raise CudaError(f"nvrtc{name}: {self._nvrtc.nvrtcGetErrorString(status).decode()}")
+
+
+def _c_strings(texts: Iterable[str]) -> ctypes.Array[ctypes.c_char_p]:
+    encoded = [text.encode() for text in texts]
+    return (ctypes.c_char_p * len(encoded))(*encoded)
 
 
 def _toolkit_roots() -> Iterator[Path]:

@@ -13,6 +13,7 @@ from kernel_lsp.export.operator_file import operator_text
 from kernel_lsp.export.operator_text import OperatorParts
 from kernel_lsp.plan.parser import parse_or_raise
 from kernel_lsp.source.cuda import kernel_signatures
+from kernel_lsp.toolchain.standard_headers import headers_of
 
 RMS_NORM_CU = (Path(__file__).parent / "rms_norm.cu").read_text()
 VERIFICATION = "by the tests of this file."
@@ -59,7 +60,8 @@ def plan_of(cu_text: str) -> LaunchPlan:
 
 def text_of(task: Task, cu_text: str) -> str:
     """The operator file without its marker."""
-    return operator_text(OperatorParts(task, plan_of(cu_text), kernel_signatures(cu_text), VERIFICATION))
+    signatures, headers = kernel_signatures(cu_text), headers_of(cu_text)
+    return operator_text(OperatorParts(task, plan_of(cu_text), signatures, VERIFICATION, headers=headers))
 
 
 def fresh_name(stem: str) -> str:

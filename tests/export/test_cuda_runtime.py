@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from kernel_lsp.toolchain import compile as checking
+from kernel_lsp.toolchain.standard_headers import headers_of
 from kernel_lsp.worker import cuda_runtime
 
 from .fake_driver import FakeDriver
@@ -98,6 +99,22 @@ def test_no_compiler_is_an_error_with_a_next_step(runtime: ModuleType, monkeypat
     monkeypatch.setattr(runtime, "_toolkit_roots", lambda: iter(()))
     with pytest.raises(runtime.CudaError, match="pip install"):
         runtime.find_nvrtc()
+
+
+def test_headers_of_c_and_cpp_are_those_that_checks_compile_with(runtime: ModuleType, cache: Path) -> None:
+    kernel = "__global__ void k(std::int32_t n, float* x) { *x = std::sqrt(*x); }"
+    text = f"#include <cmath>\n#include <cstdint>\n{SOURCE}{kernel}"
+    code, _ = runtime.compiled(text, "fill.cu", NAMES, "sm_90", headers_of(text))
+    assert code.startswith(ELF_MAGIC)
+    with pytest.raises(runtime.CudaError, match="cstdint"):
+        runtime.compiled(text.replace("#include <cmath>", ""), "fill.cu", NAMES, "sm_90")
+
+
+def test_an_instruction_of_one_architecture_is_compiled_for_it_alone(runtime: ModuleType, cache: Path) -> None:
+    source = f'{SOURCE}__global__ void k() {{ asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }}'
+    check_compiles(runtime, source)
+    with pytest.raises(runtime.CudaError, match="sm_80"):
+        check_compiles(runtime, source, architecture="sm_80")
 
 
 # --- launching

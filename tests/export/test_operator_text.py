@@ -76,6 +76,17 @@ def test_the_runtime_is_in_it_word_for_word(text: str) -> None:
         assert (WORKER / part).read_text().rstrip("\n").endswith(section)
 
 
+def test_headers_that_the_kernels_include_are_in_it() -> None:
+    headers = "#include <cmath>\n#include <cassert>\n#include <cuda_fp16.h>\n"
+    text = text_of(rms_norm_task(), RMS_NORM_CU.replace("\ntemplate", f"\n{headers}template", 1))
+    assert '"using ::sqrt;\\n"' in text
+    assert '"cassert": "#pragma once\\n",' in text
+    assert '"cuda_fp16.h": ' not in text
+    assert "names, headers)" in text
+    check_ruff(text, "format", "--diff")
+    check_ruff(text, "check", "--target-version", "py311", "--select", "E,F,I,SIM,PT,C4,RUF100")
+
+
 def test_library_steps_are_named() -> None:
     assert "# library: aten::mm(a, b) -> (out)" in _text_of("product")
 

@@ -278,3 +278,30 @@ def test_parse_or_raise_carries_file_line_and_next_step() -> None:
 
 def test_parse_or_raise_gives_the_plan() -> None:
     assert parse_or_raise(HEADER + OPERATION, "f.cu") == plan_of(HEADER + OPERATION)
+
+
+# --- comments behind directives
+
+
+@pytest.mark.parametrize("behind", [";", " // one row each", ";  // x, out", " // a\n//   // b"])
+def test_a_comment_behind_a_launch_is_none_of_it(behind: str) -> None:
+    assert launch_of(f": k<<<B, 256>>>(x, out){behind}") == launch_of(": k<<<B, 256>>>(x, out)")
+
+
+def test_what_continues_below_a_comment_still_counts() -> None:
+    assert launch_of(": k<<<B // 2, 256>>>(x)  // all at once\n//    cooperative=1 // yes").attributes == (
+        ("cooperative", 1),
+    )
+
+
+def test_comments_may_stand_behind_targets_signatures_and_scratch() -> None:
+    plan = plan_of(
+        f"{HEADER}// task: m.py::f  # of the model\n{OPERATION[:-1]}  // by rows\n"
+        "// scratch: t: f32[B // 2], u: f32[D]  // sums, by row\n// library: aten::mm(x, t) -> (u) // cuBLAS\n"
+    )
+    assert (plan.task, [tensor.name for tensor in plan.forward.scratch]) == ("m.py::f", ["t", "u"])
+    assert plan.forward.name == "scale"
+
+
+def test_anything_else_behind_a_launch_is_an_error() -> None:
+    check_body("// launch: k<<<B, 256>>>(x) / 2\n", "bad-attribute", 3, 29)

@@ -183,19 +183,21 @@ def test_text_that_is_no_utf8_is_read() -> None:
 
 
 def test_a_kernel_that_a_macro_makes_is_found_on_its_line() -> None:
-    text = "#define MAKE(name, T) \\\n  __global__ void scale_##name(const T* x, T* out) { out[0] = x[0]; }\nMAKE(f32, float)\n"
+    text = "#define MAKE(name, T) \\\n  __global__ void scale_##name(const T* x, T* out) {}\nMAKE(f32, float)\n"
     signature = one(text)
     assert (signature.name, signature.span.line) == ("scale_f32", 3)
     assert [(p.element, p.is_const) for p in signature.parameters] == [("float", True), ("float", False)]
 
 
 def test_a_list_of_types_makes_a_kernel_of_each() -> None:
-    text = "#define EACH(_) _(f32, float) _(f64, double)\n#define MAKE(n, T) __global__ void k_##n(T* x) {}\nEACH(MAKE)\n"
+    text = (
+        "#define EACH(_) _(f32, float) _(f64, double)\n#define MAKE(n, T) __global__ void k_##n(T* x) {}\nEACH(MAKE)\n"
+    )
     check_names(text, "k_f32", "k_f64")
 
 
 def test_macros_in_a_head_are_what_they_stand_for() -> None:
-    text = "#define KERNEL extern \"C\" __global__ void\n#define IN(T) const T* __restrict__\nKERNEL k(IN(float) x) {}\n"
+    text = '#define KERNEL extern "C" __global__ void\n#define IN(T) const T* __restrict__\nKERNEL k(IN(float) x) {}\n'
     signature = one(text)
     assert (signature.name, signature.parameters) == ("k", (KernelParameter("x", "float", True, True),))
 

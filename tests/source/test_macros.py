@@ -18,7 +18,11 @@ def test_a_name_becomes_what_it_stands_for() -> None:
 
 
 def test_arguments_stand_in_place_of_parameters() -> None:
-    check("IN(T) const T* __restrict__", "(IN(float) x, IN (double) y)", "(const float* __restrict__ x, const double* __restrict__ y)")
+    check(
+        "IN(T) const T* __restrict__",
+        "(IN(float) x, IN (double) y)",
+        "(const float* __restrict__ x, const double* __restrict__ y)",
+    )
 
 
 def test_commas_in_parentheses_separate_nothing() -> None:

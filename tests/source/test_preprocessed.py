@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 
 import pytest
@@ -77,8 +78,6 @@ def test_an_endless_expansion_is_an_error() -> None:
 @given(st.text(alphabet="#ifdefneal \n\\()\"'/*AB1,.", max_size=200))
 def test_any_text_is_read(text: str) -> None:
     started = time.monotonic()
-    try:
+    with contextlib.suppress(MacroError):
         assert preprocessed(text).count("\n") == text.count("\n")
-    except MacroError:
-        pass
     assert time.monotonic() - started < MAX_S
