@@ -20,24 +20,27 @@ from kernel_lsp.toolchain.ptx_identity import program_hash
 
 _ELSEWHERE = "kernel_lsp_elsewhere_"
 """Before the names of macros that the other compiler answers."""
+_CALL = "(...)"
+"""Behind the names of macros that take arguments."""
 _SPLICE = r"(?:\\[ \t]*\r?\n)?"
 """A name may go on in the next line."""
-_INTERNAL = re.compile(r"(?:_CCCL_|_LIBCUDACXX_|__has_(?!include|embed))\w+")
-"""What the toolkit's headers conclude from all of that, and what a compiler says that it has: yes here, no there."""
+_RESERVED = re.compile(r"(?!__cplusplus|__LINE__|__FILE__|__has_include|__has_embed|__CUDA_ARCH)_[A-Z_]\w*")
+"""Names that only compilers and their headers define: any may be missing elsewhere. The architecture is asked for
+otherwise, and the language is the one that the operator asks for."""
 
 
 @dataclass(frozen=True)
 class OtherCompiler:
-    """A compiler in words, and its answer for each macro that it has; the others of `NAMES` it has not. `internal` is
-    its answer for what only headers ask."""
+    """A compiler in words, and its answer for each macro that it has; it has no others. `called` is its answer for what
+    is asked like a function, `_CCCL_CTK_AT_LEAST(12, 4)` or `__has_builtin(...)`: yes for some, no for others."""
 
     words: str
     macros: Mapping[str, str]
-    internal: str
+    called: str
 
     def answers(self, names: Iterable[str]) -> dict[str, str]:
-        """Those that it has for some names."""
-        known = {name: self.internal for name in names if _INTERNAL.fullmatch(name)}
+        """Those that it has for some names; the others are called."""
+        known = {name: self.called for name in names if name.endswith(_CALL)}
         return known | {name: self.macros[name] for name in names if name in self.macros}
 
 
@@ -82,10 +85,10 @@ NAMES = tuple(sorted({name for compiler in OTHER_COMPILERS for name in compiler.
 
 
 def asked_names(text: str) -> tuple[str, ...]:
-    """The macros in the text that another compiler answers otherwise, or may."""
+    """The macros in the text that another compiler answers otherwise, or may; ``name(...)`` for one with arguments."""
     names = [_joined(match[0]) for match in _pattern(NAMES).finditer(mask_literals(text))]
-    names += [asked.name for asked in foreign_conditions(text) if _INTERNAL.fullmatch(asked.name)]
-    return tuple(dict.fromkeys(names))
+    reserved = [asked.name for asked in foreign_conditions(text) if _RESERVED.fullmatch(asked.name)]
+    return tuple(dict.fromkeys((*names, *(name + _CALL * _is_called(name, text) for name in reserved))))
 
 
 async def programs_elsewhere(compiler: Compiler, request: BuildRequest, built: Built) -> AsyncIterator[OtherProgram]:
@@ -108,11 +111,9 @@ async def programs_elsewhere(compiler: Compiler, request: BuildRequest, built: B
 
 def _as_for(request: BuildRequest, one: OtherCompiler, asked: tuple[str, ...]) -> BuildRequest:
     """The request with other names for the macros, which answer as the other compiler does."""
-    text = _pattern(asked).sub(lambda match: _ELSEWHERE + _joined(match[0]) + "\n" * match[0].count("\n"), request.text)
-    answers = (
-        f"-D{_ELSEWHERE}{name}{'(...)' if _is_called(name, request.text) else ''}={answer}"
-        for name, answer in one.answers(asked).items()
-    )
+    names = _pattern(tuple(name.removesuffix(_CALL) for name in asked))
+    text = names.sub(lambda match: _ELSEWHERE + _joined(match[0]) + "\n" * match[0].count("\n"), request.text)
+    answers = (f"-D{_ELSEWHERE}{name}={answer}" for name, answer in one.answers(asked).items())
     return request.model_copy(update={"text": text, "options": (*request.options, *answers)})
 
 
@@ -122,7 +123,7 @@ def _pattern(names: tuple[str, ...]) -> re.Pattern[str]:
 
 
 def _is_called(name: str, text: str) -> bool:
-    return _INTERNAL.fullmatch(name) is not None and re.search(rf"\b{name}[ \t]*\(", text) is not None
+    return re.search(rf"\b{name}[ \t]*\(", text) is not None
 
 
 def _joined(name: str) -> str:

@@ -79,6 +79,7 @@ PASTE = "#define PASTE(a, b) a##b\n"
         "#define B PASTE(__has, _embed)\n",
         "#define B PASTE(__TI, ME__)\n",
         "#define B PASTE(PASTE(__, DATE), __)\n",
+        "#define B PASTE(__CUDACC_VER_, MAJOR__)\n",
     ],
 )
 def test_a_name_that_can_be_pasted_together_is_refused(use: str) -> None:
