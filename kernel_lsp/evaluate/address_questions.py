@@ -58,7 +58,7 @@ def _given(statement: Statement, launch: BoundLaunch) -> Iterator[str]:
 def _moves(statement: Statement) -> bool:
     name = statement.opcode.partition(".")[0]
     if name in ("and", "or"):
-        return _changes_only_low_bits(statement)
+        return _changes_only_low_bits(statement) or (name == "or" and len(_values(statement)) > 1)
     return name in MOVING and ".f" not in statement.opcode
 
 
@@ -76,7 +76,7 @@ def _asks(statement: Statement, addresses: set[str]) -> bool:
 
 
 def _changes_only_low_bits(statement: Statement) -> bool:
-    """``p & ~15`` and ``p | 4`` are places nearby."""
+    """``p & ~15`` and ``p | 4`` are places nearby. (`p | q` is for `((p | q) & 15) == 0`.)"""
     if statement.opcode.startswith("or"):
         return any(0 <= number <= PAGE_MASK for number in _numbers(statement))
     return any(-PAGE_MASK - 1 <= number < 0 for number in _numbers(statement))

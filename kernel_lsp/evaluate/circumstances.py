@@ -21,9 +21,9 @@ ALLOCATION_BYTES = 512
 
 @dataclass(frozen=True)
 class Circumstances:
-    """Those of one run. `pages` says by tensor how far it lies from the middle of its part of the address space, less
-    than `MAX_PAGES` either way; a case has places of its own for others. `resident_blocks` says of some kernels how
-    many blocks run at once. The rest is as in `RunOptions`."""
+    """Those of one run. `pages` says by tensor how far it lies from the middle of its part of the address space; a case
+    has places of its own for others. `resident_blocks` says of some kernels how many blocks run at once. The rest is as
+    in `RunOptions`."""
 
     shared_poison: int = SHARED_POISON
     resident_blocks: Mapping[str, int] = field(default_factory=dict)

@@ -38,6 +38,8 @@ COMPARISONS: Mapping[str, Callable[[int, int], bool]] = {
 EXTREMES = ("min", "max")
 FLOATING = ("float", "double")
 NO_ADDRESSES: Mapping[str, int] = {}
+NO_POSITIONS: Mapping[str, int] = {}
+FIRST_THREAD: Mapping[str, int] = {f"%{name}.{axis}": 0 for name in ("tid", "ctaid") for axis in "xyz"}
 
 Outcome = tuple[tuple[str, tuple[bool, ...]], ...]
 """For each value that is compared, how its comparisons come out."""
@@ -59,9 +61,13 @@ class _Step:
 class GridConditions:
     """Those of one kernel, read from its PTX."""
 
-    def __init__(self, statements: Iterable[Statement], symbol: str) -> None:
+    def __init__(
+        self, statements: Iterable[Statement], symbol: str, positions: Mapping[str, int] = NO_POSITIONS
+    ) -> None:
+        """With the `positions` of one thread (`FIRST_THREAD`) its own conditions are among them."""
         own = [statement for statement in statements if statement.function == symbol]
-        self._steps, self._conditions = _followed(own)
+        self._positions = positions
+        self._steps, self._conditions = _followed(own, positions)
         self._picks = list(_picks(own))
         self._makers = {step.result: step for step in self._steps}
         self.numbers = frozenset(self._numbers())
@@ -89,7 +95,7 @@ class GridConditions:
     def _values(self, launch: BoundLaunch, addresses: Mapping[str, int]) -> dict[str, int]:
         """What each register holds that follows from the arguments, as unsigned bits."""
         passed = _passed(launch, addresses)
-        values = dict(zip(_DIMS, (*launch.block, *launch.grid), strict=True))
+        values = {**self._positions, **dict(zip(_DIMS, (*launch.block, *launch.grid), strict=True))}
         for step in self._steps:
             try:
                 values[step.result] = _value(step, values, passed)
@@ -113,11 +119,11 @@ class GridConditions:
 # --- below: reading
 
 
-def _followed(statements: Sequence[Statement]) -> tuple[list[_Step], list[_Step]]:
-    """The steps that follow from arguments, each after what it needs, and the conditions among them. A register that
-    is set twice, or under a guard, is none."""
+def _followed(statements: Sequence[Statement], positions: Iterable[str]) -> tuple[list[_Step], list[_Step]]:
+    """The steps that follow from arguments and positions, each after what it needs, and the conditions among them. A
+    register that is set twice, or under a guard, is none."""
     n_set = Counter(register for statement in statements for register in _set_by(statement))
-    known, steps, conditions = set(_DIMS), list[_Step](), list[_Step]()
+    known, steps, conditions = {*_DIMS, *positions}, list[_Step](), list[_Step]()
     for statement in statements:
         step = _step_of(statement)
         if step is None or not _follows(step, known) or len(steps) >= MAX_STATEMENTS:

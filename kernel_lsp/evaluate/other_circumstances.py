@@ -7,7 +7,7 @@ A kernel may schedule by all of it, but its results must be the same.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from kernel_lsp.core.plan import BoundOperation
@@ -20,8 +20,6 @@ from kernel_lsp.gpu.specs import GPUS
 from kernel_lsp.ptx.layout import N_MULTIPROCESSORS, N_WARP_SLOTS, WARP_SIZE
 from kernel_lsp.toolchain.ptx_text import mentioned, read_ptx
 
-N_CASES = 2
-"""The smallest ordinary ones are run in each."""
 PLACE_REGISTERS = frozenset(("%nsmid", "%smid", "%nwarpid"))
 FEWEST, MOST = 1, 400
 """Multiprocessors: of what no GPU has fewer, and of more than any has."""
@@ -41,10 +39,10 @@ class Other:
     words: str
 
 
-def other_circumstances(built: Built, plan: Plan) -> Iterator[Other]:
-    """Those that the kernels' own code asks about. None for most kernels."""
-    small = _small_cases(plan)
-    for case, bound in small:
+def other_circumstances(built: Built, cases: Plan) -> Iterator[Other]:
+    """Those that the kernels' own code asks about, for each of the cases; other addresses for the first alone. None for
+    most kernels."""
+    for case, bound in cases:
         yield from (Other(case, bound, one, words) for one, words in _machines(built))
         if "activemask" in built.ptx:
             words = (
@@ -52,7 +50,7 @@ def other_circumstances(built: Built, plan: Plan) -> Iterator[Other]:
                 " __syncwarp(), and with them apart"
             )
             yield Other(case, bound, Circumstances(keeps_lanes_apart=True), words)
-    for case, bound in small[:1]:
+    for case, bound in cases[:1]:
         for places in pointed_places(built, case, bound):
             addresses = addresses_in(case, bound, places)
             where = ", ".join(f"'{name}' at {address:#x}" for name, address in addresses.items())
@@ -61,11 +59,6 @@ def other_circumstances(built: Built, plan: Plan) -> Iterator[Other]:
 
 
 # --- below
-
-
-def _small_cases(plan: Plan) -> Sequence[tuple[Case, BoundOperation]]:
-    ordinary = [(case, bound) for case, bound in plan if case.family == "normal"] or list(plan[:1])
-    return sorted(ordinary, key=lambda entry: sum(tensor.n_elements for tensor in entry[1].tensors))[:N_CASES]
 
 
 def _machines(built: Built) -> Iterator[tuple[Circumstances, str]]:

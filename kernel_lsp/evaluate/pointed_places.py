@@ -1,7 +1,7 @@
 """Where tensors lie for a kernel that asks for it: places where what it computes of addresses comes out in every way.
 
 They are found in the PTX, and tried without running anything; for what depends on more than addresses there are places
-with all bits set, with none, and some at random.
+with all bits set, with none, next to each other, and some at random.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from kernel_lsp.core.verdict import Built
 from kernel_lsp.evaluate.address_questions import asks_for_an_address
 from kernel_lsp.evaluate.cases import PAGE_BYTES, Case
 from kernel_lsp.evaluate.circumstances import MAX_PAGES, Circumstances
-from kernel_lsp.evaluate.grid_conditions import GridConditions
-from kernel_lsp.ptx.layout import WINDOW_SHIFT, first_buffer_window, window_base
+from kernel_lsp.evaluate.grid_conditions import FIRST_THREAD, GridConditions
+from kernel_lsp.ptx.layout import WINDOW_HALF, WINDOW_SHIFT, first_buffer_window, window_base
 from kernel_lsp.toolchain.ptx_text import read_ptx
 
 Places = Mapping[str, int]
@@ -25,6 +25,8 @@ PATTERNS = (0, -1, MAX_PAGES - 1, -MAX_PAGES, MAX_PAGES // 3, -MAX_PAGES // 3)
 """Of all tensors: bits that are all zeros, all ones, and every other one, on both sides of the middle."""
 N_AT_RANDOM = 12
 """Beside those that are found: for what is computed for each element by itself."""
+GAP_PAGES = 2
+"""Between neighbours and the border of their parts."""
 MAX_FOUND = 8
 MAX_NUMBERS = 16
 """Of one kernel, that its conditions compare bits of addresses with."""
@@ -41,10 +43,10 @@ def pointed_places(built: Built, case: Case, bound: BoundOperation) -> list[Plac
         return []
     names = [tensor.name for tensor in bound.tensors]
     draw = random.Random(case.seed)
-    questions = [(step, GridConditions(statements, symbol)) for step, symbol in asking]
+    questions = [(step, GridConditions(statements, symbol, FIRST_THREAD)) for step, symbol in asking]
     tried = itertools.chain(_by_numbers(names, questions), (_at_random(names, draw) for _ in range(N_TRIED)))
     found = _with_new_outcomes(case, bound, questions, tried)
-    patterns = [dict.fromkeys(names, pages) for pages in PATTERNS]
+    patterns = [*(dict.fromkeys(names, pages) for pages in PATTERNS), *_neighbours(bound)]
     return [*patterns, *found, *(_at_random(names, draw) for _ in range(N_AT_RANDOM))]
 
 
@@ -62,6 +64,19 @@ def addresses_in(case: Case, bound: BoundOperation, places: Places) -> dict[str,
 
 def _launches(bound: BoundOperation) -> Iterator[BoundLaunch]:
     return (step for step in bound.steps if isinstance(step, BoundLaunch))
+
+
+def _neighbours(bound: BoundOperation) -> Iterator[Places]:
+    """The first tensor right before the second, the third before the fourth; and the second before the third, ...: each
+    has a part of the address space to itself, and begins or ends with it."""
+    half = WINDOW_HALF // PAGE_BYTES
+    for is_first in (0, 1):
+        yield {
+            tensor.name: GAP_PAGES - half
+            if position % 2 != is_first
+            else half - tensor.n_bytes // PAGE_BYTES - GAP_PAGES
+            for position, tensor in enumerate(bound.tensors)
+        }
 
 
 def _at_random(names: list[str], draw: random.Random) -> Places:

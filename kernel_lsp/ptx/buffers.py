@@ -36,7 +36,7 @@ Role = Literal["input", "output", "scratch"]
 @dataclass(frozen=True)
 class BufferRequest:
     """A tensor of a run. `description` starts with its dtype: ``f32[8, 64]``. `offset_bytes` moves the address of its
-    first element away from the middle of its window, which is perfectly aligned: less than `MAX_PLACE` either way.
+    first element away from the middle of its window, which is perfectly aligned, and stays in the window.
     `is_initialised` says that what the file holds may be read, also of an output or of scratch; inputs always may."""
 
     name: str

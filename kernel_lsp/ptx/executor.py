@@ -66,7 +66,7 @@ class Loaded:
 class BufferFile:
     """A tensor as a file of `n_bytes`. Outputs and scratch are changed in place; inputs are not. `description` starts
     with the dtype: ``f32[8, 64]``. `offset_bytes` shifts its address, to test pointers that are not well aligned or lie
-    far apart: by less than `MAX_PLACE` either way.
+    elsewhere: within 2^39 bytes either way, all of it.
 
     `is_initialised` says that what an output or scratch holds may be read, e.g. because an earlier run wrote it."""
 

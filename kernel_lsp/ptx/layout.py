@@ -12,7 +12,7 @@ WINDOW_SHIFT = 40
 """A buffer may hold 2^39 bytes; its window also has room below its first byte, to catch negative indices."""
 WINDOW_HALF = 1 << (WINDOW_SHIFT - 1)
 MAX_PLACE = 1 << (WINDOW_SHIFT - 2)
-"""A buffer may begin so many bytes before or behind the middle of its window, less one in the latter."""
+"""Tensors mostly begin less than this many bytes before or behind the middle of their window; they must lie in it."""
 N_WINDOWS = 1024
 ENTRY_BYTES = 128
 TABLE_BYTES = N_WINDOWS * ENTRY_BYTES

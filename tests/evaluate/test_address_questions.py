@@ -59,6 +59,7 @@ def test_bits_of_an_address_are_asked_for(lines: tuple[str, ...]) -> None:
         ("cvta.to.global.u64 %rd4, %rd2", "mad.lo.s64 %rd5, %rd3, 4, %rd4", "ld.global.f32 %f1, [%rd5]"),
         ("and.b64 %rd4, %rd2, 15", "setp.eq.s64 %p1, %rd4, 0"),
         ("cvt.u32.u64 %r2, %rd2", "and.b32 %r3, %r2, 15", "shr.u32 %r4, %r3, 2"),
+        ("or.b64 %rd4, %rd2, %rd1", "and.b64 %rd5, %rd4, 15", "setp.eq.s64 %p1, %rd5, 0"),
         ("setp.eq.s64 %p1, %rd2, 0",),
         ("add.s64 %rd4, %rd1, 64", "setp.ne.s64 %p1, %rd1, %rd4"),
         ("and.b64 %rd4, %rd2, -16", "or.b64 %rd5, %rd4, 4", "st.global.f32 [%rd5], %f1"),

@@ -58,6 +58,19 @@ def test_places_are_found_at_which_a_question_about_bits_has_either_answer() -> 
     assert {(address >> 21 & 31) for address in found} >= {0, 31}
 
 
+def test_places_are_found_for_what_each_thread_asks_of_its_own_element() -> None:
+    element = ("mov.u32 %r1, %tid.x", "mul.wide.u32 %rd2, %r1, 4", "add.s64 %rd3, %rd1, %rd2")
+    question = ("shr.u64 %rd4, %rd3, 19", "and.b64 %rd5, %rd4, 511", "setp.eq.s64 %p1, %rd5, 321")
+    found = [addresses_in(CASE, BOUND, one.pages)["out"] for one in others(*element, *question)]
+    assert any((address >> 19 & 511) == 321 for address in found)
+
+
+def test_tensors_lie_next_to_each_other_for_a_kernel_that_asks_how_far_apart_they_are() -> None:
+    question = ("ld.param.u64 %rd2, [k_param_0]", "sub.s64 %rd3, %rd1, %rd2", "setp.lt.s64 %p1, %rd3, 1000000")
+    found = [addresses_in(CASE, BOUND, one.pages) for one in others(*question)]
+    assert 0 < min(abs(one["out"] - one["x"]) for one in found) < 16 * PAGE_BYTES
+
+
 def test_tensors_lie_elsewhere_in_every_case_as_far_apart_as_there_is_room() -> None:
     cases = [Case("forward", (("N", 8),), "normal", seed, "forward") for seed in range(64)]
     places = [USUAL.offset_of(case, tensor) for case in cases for tensor in BOUND.tensors]
