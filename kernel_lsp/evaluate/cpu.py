@@ -149,6 +149,32 @@ class CpuDevice:
             return report
         return _crash(report) or Profile(report.counters)
 
+    async def written_shares(
+        self, executor: PtxExecutor, built: Built, bound: BoundOperation, n_blocks: int, limits: Limits, seed: int
+    ) -> Mapping[str, float] | None:
+        """What a few blocks of a single launch write of each output, in shares of what as many of all blocks have to,
+        with zeros as inputs; None where they do not end or do what no kernel may."""
+        run = self._new_run(bound, None)
+        try:
+            run.write_zeros()
+            options = RunOptions(
+                sample=BlockSample(n_blocks=n_blocks, seed=seed),
+                n_traced_blocks=0,
+                max_instructions=limits.max_instructions,
+                deadline_s=limits.deadline_s,
+                may_write_variables=False,
+            )
+            steps = [step for step in bound.steps if isinstance(step, BoundLaunch | BoundFill)]
+            buffers = run.buffers(initialised={tensor.name for tensor in bound.tensors})
+            report = await executor.run(buffers, steps, built.symbols, options)
+            if not isinstance(report, ExecutionReport) or _crash(report):
+                return None
+            share_run = sum(c.n_blocks_run for c in report.counters) / max(sum(c.n_blocks for c in report.counters), 1)
+            outputs = [tensor for tensor in bound.tensors if tensor.role == "output"]
+            return {each.name: _n_written_bytes(run, each) / max(each.n_bytes, 1) / share_run for each in outputs}
+        finally:
+            run.remove()
+
     async def run_case(
         self,
         executor: PtxExecutor,
@@ -225,7 +251,7 @@ class CpuDevice:
         await self._worker.run_library(step.function, step.arguments, tensors=tensors, results=results)
         run.note_written([step])
 
-    def _new_run(self, bound: BoundOperation, files: CaseFiles) -> _Run:
+    def _new_run(self, bound: BoundOperation, files: CaseFiles | None) -> _Run:
         self._n_runs += 1
         directory, given = (parent / f"run-{self._n_runs}" for parent in (self._runs, self._given))
         directory.mkdir(parents=True)
@@ -239,13 +265,23 @@ class CpuDevice:
 class _Run:
     """The tensors of one bound operation as files: links to the case's inputs, the rest poisoned and its own."""
 
-    def __init__(self, directory: Path, given: Path, bound: BoundOperation, files: CaseFiles) -> None:
-        self.bound, self.files = bound, files
+    def __init__(self, directory: Path, given: Path, bound: BoundOperation, files: CaseFiles | None) -> None:
+        """Without files the inputs are zeros."""
+        self.bound, self._files = bound, files
         self._directory, self._given = directory, given
-        self._inputs = {tensor.name: given / f"{position}.bin" for position, tensor in enumerate(files.inputs)}
-        for tensor in files.inputs:
+        inputs = [tensor.name for tensor in (files.inputs if files is not None else bound.tensors)]
+        self._inputs = {name: given / f"{position}.bin" for position, name in enumerate(inputs)}
+        for tensor in files.inputs if files is not None else ():
             os.link(tensor.path, self._inputs[tensor.name])
+        for zeros in bound.tensors if files is None else ():
+            _write_zeros(self.path(zeros), zeros)
         self.written: set[str] = set()
+
+    @property
+    def files(self) -> CaseFiles:
+        """Of the case."""
+        assert self._files is not None, "zeros are not judged"
+        return self._files
 
     def path(self, tensor: BoundTensor) -> Path:
         return self._inputs[tensor.name] if tensor.role == "input" else self._directory / f"{tensor.name}.bin"
@@ -262,8 +298,7 @@ class _Run:
 
     def write_zeros(self) -> None:
         for tensor in self._own():
-            with self.path(tensor).open("wb") as file:
-                file.truncate(tensor.n_bytes)
+            _write_zeros(self.path(tensor), tensor)
 
     def _own(self) -> Iterator[BoundTensor]:
         return (tensor for tensor in self.bound.tensors if tensor.role != "input")
@@ -300,6 +335,12 @@ class _Run:
     def remove(self) -> None:
         shutil.rmtree(self._directory, ignore_errors=True)
         shutil.rmtree(self._given, ignore_errors=True)
+
+
+def _write_zeros(path: Path, tensor: BoundTensor) -> None:
+    """As a hole: what is not touched takes no space."""
+    with path.open("wb") as file:
+        file.truncate(tensor.n_bytes)
 
 
 def _segments(steps: Sequence[BoundStep]) -> Iterator[list[BoundStep]]:
@@ -371,6 +412,20 @@ def _with_coverage(run: _Run, result: CaseResult) -> CaseResult | Mismatch:
             )
             return Mismatch(message=message, failed=result)
     return result
+
+
+def _n_written_bytes(run: _Run, tensor: BoundTensor) -> int:
+    """As `_written_elements`, of a tensor that is mostly a hole."""
+    n_written, end = 0, 0
+    with Path(f"{run.path(tensor)}{WRITTEN_SUFFIX}").open("rb") as file:
+        while True:
+            try:
+                start = os.lseek(file.fileno(), end, os.SEEK_DATA)
+            except OSError:  # there is nothing but a hole
+                return n_written
+            end = os.lseek(file.fileno(), start, os.SEEK_HOLE)
+            shadow = np.frombuffer(os.pread(file.fileno(), end - start, start), dtype=np.uint8)
+            n_written += int(np.count_nonzero(shadow & WRITTEN_BY_KERNEL))
 
 
 def _written_elements(run: _Run, tensor: BoundTensor) -> np.ndarray:

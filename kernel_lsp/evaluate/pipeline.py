@@ -35,6 +35,7 @@ from kernel_lsp.core.verdict import (
 )
 from kernel_lsp.errors import PlanError, ScratchFullError
 from kernel_lsp.evaluate.building import COMPILED_AS, Module, module_of, request_of
+from kernel_lsp.evaluate.capped_grids import left_undone
 from kernel_lsp.evaluate.case_store import CaseStore, NoCase
 from kernel_lsp.evaluate.cases import (
     N_BEFORE_WIDE,
@@ -53,7 +54,7 @@ from kernel_lsp.evaluate.cases import (
     wide_cases,
 )
 from kernel_lsp.evaluate.cpu import CpuDevice, Profile, Skipped, new_executor
-from kernel_lsp.evaluate.executor_checks import FULL_LIMITS, NOT_SCREENED, ExecutorChecks
+from kernel_lsp.evaluate.executor_checks import FULL_LIMITS, NOT_SCREENED, RANKING_LIMITS, ExecutorChecks
 from kernel_lsp.evaluate.executor_pool import ExecutorPool
 from kernel_lsp.evaluate.gpu_checks import GpuChecks, MeasuringGpu
 from kernel_lsp.evaluate.other_architectures import N_CASES_ELSEWHERE, said_of
@@ -160,8 +161,8 @@ class Evaluator:
     async def evaluate(
         self, candidate: Candidate, depth: Depth, when_worker_is_free: Callable[[], None] = lambda: None
     ) -> Verdict:
-        """The verdict. `when_worker_is_free` is called once the worker that makes the cases has little left to do, before
-        the candidate is done. Raises only for a broken machine or a worker that died."""
+        """The verdict. `when_worker_is_free` is called once the worker that makes the cases has little left to do,
+        before the candidate is done. Raises only for a broken machine or a worker that died."""
         evaluation = asyncio.create_task(self._evaluated(candidate, depth, when_worker_is_free))
         self._under_way.add(evaluation)
         evaluation.add_done_callback(self._under_way.discard)
@@ -298,6 +299,8 @@ class Evaluator:
             look = alone if self._gpu_checks is None else checks.screen
             for plan in plans.values():
                 failure = await look(executor, built, prepared, plan, progress)
+                if failure is None and depth == "full":
+                    failure = await left_undone(self._device, executor, built, prepared, plan, RANKING_LIMITS)
                 if failure is not None:
                     return failure
         return None
