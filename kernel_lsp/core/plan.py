@@ -166,6 +166,11 @@ class KernelSignature:
     span: Span = field(default=NO_SPAN, compare=False)
 
     @property
+    def takes_any_number(self) -> bool:
+        """Whether the last template parameter stands for any number of arguments: ``Ns...``."""
+        return bool(self.template_parameters) and self.template_parameters[-1].endswith("...")
+
+    @property
     def n_template_defaults(self) -> int:
         return len(self.template_defaults)
 

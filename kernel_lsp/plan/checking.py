@@ -169,6 +169,8 @@ class _Checker:
 
     def check_template(self, launch: Launch, signature: KernelSignature) -> None:
         n_parameters, n_arguments = len(signature.template_parameters), len(launch.template_arguments)
+        if signature.takes_any_number and n_arguments >= n_parameters - 1:
+            return
         if n_arguments > n_parameters:
             takes = f"takes {n_parameters} template arguments" if n_parameters else "is no template"
             message = f"'{launch.kernel}' {takes}, and gets {n_arguments}"

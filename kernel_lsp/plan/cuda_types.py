@@ -41,6 +41,7 @@ def canonical_type(spelled: str) -> str:
     """One spelling per type: ``unsigned`` and ``uint32_t`` are ``unsigned int``. Unknown types stay as spelled. `long`
     is 64 bits, as on Linux."""
     name = spelled.removeprefix("::").removeprefix("std::").removeprefix("cuda::std::")
+    name = " ".join(sorted(name.split(), key=_ORDER.index)) if set(name.split()) <= _ORDERED else name
     return _ALIASES.get(name, name)
 
 
@@ -108,6 +109,9 @@ def _convert_float(value: float, cuda_type: str) -> float:
     return value
 
 
+_ORDER = ("signed", "unsigned", "short", "long", "char", "int")
+_ORDERED = frozenset(_ORDER)
+"""Words that may stand in any order in one type."""
 _ALIASES = {
     "unsigned": "unsigned int",
     "uint": "unsigned int",

@@ -13,6 +13,7 @@ import tree_sitter_cuda
 from tree_sitter import Language, Node, Parser
 
 from kernel_lsp.core.plan import KernelParameter, KernelSignature, Span
+from kernel_lsp.source.aliases import alias_of, followed
 from kernel_lsp.source.macros import MacroError
 from kernel_lsp.source.preprocessed import preprocessed
 
@@ -287,9 +288,11 @@ def _parameter(node: Node, source: _Source, aliases: dict[str, str]) -> KernelPa
     is_const = re.search(r"\bconst\b", spelled) is not None or any(
         child.type == "type_qualifier" and source.text(child) == "const" for child in node.children
     )
-    element = _normalize(spelled)
-    element = aliases.get(element, element)
-    if element.endswith("*"):  # an alias of a pointer type
+    meant = followed(_normalize(spelled), aliases)
+    element, is_pointer_type = _normalize(meant), "*" in meant
+    points_to_const = re.search(r"\bconst\b", meant.split("*")[0]) is not None
+    is_const = points_to_const or (is_const and not is_pointer_type)
+    if is_pointer_type:
         element, depth = element[:-1].strip(), depth + 1
     return KernelParameter(name, element + "*" * max(depth - 1, 0), depth > 0, is_const)
 
@@ -318,10 +321,14 @@ def _normalize(spelled: str) -> str:
 
 
 def _template_parameter(node: Node, source: _Source) -> str:
-    """The parameter's name: ``BLOCK`` for ``int BLOCK = 256``."""
+    """The parameter's name: ``BLOCK`` for ``int BLOCK = 256``, ``F`` for ``float (*F)(float)``, ``Ns...`` of many."""
     head = source.text(node).split("=", 1)[0]
-    names = re.findall(r"[A-Za-z_]\w*", head)
-    return names[-1] if names else head.strip()
+    names = _FUNCTION_NAME.findall(head) or re.findall(r"[A-Za-z_]\w*", head)
+    name = names[-1] if names else head.strip()
+    return f"{name}..." if "..." in head else name
+
+
+_FUNCTION_NAME = re.compile(r"\(\s*[*&]\s*(\w+)\s*\)")
 
 
 def _template_default(node: Node, source: _Source) -> str:
@@ -330,16 +337,10 @@ def _template_default(node: Node, source: _Source) -> str:
 
 
 def _aliases(all_visited: Iterable[_Visited], source: _Source) -> Iterator[tuple[str, str]]:
-    """``using name = type;`` and ``typedef type name;`` outside functions, templates left out."""
-    for visited in all_visited:
-        node = visited.node
-        if visited.parent is not None and visited.parent.type == "template_declaration":
-            continue
-        if node.type == "alias_declaration":
-            name, aliased = node.child_by_field_name("name"), node.child_by_field_name("type")
-        elif node.type == "type_definition":
-            name, aliased = node.child_by_field_name("declarator"), node.child_by_field_name("type")
-        else:
-            continue
-        if name is not None and aliased is not None and name.type == "type_identifier":
-            yield source.text(name), _normalize(source.text(aliased))
+    """Names and what they stand for, outside functions. Templates are left out."""
+    for node, parent, _ in all_visited:
+        is_template = parent is not None and parent.type == "template_declaration"
+        if node.type in ("alias_declaration", "type_definition") and not is_template:
+            alias = alias_of(source.text(node))
+            if alias is not None:
+                yield alias

@@ -212,3 +212,19 @@ def test_a_backward_parameter_has_the_forward_dtype() -> None:
 
 def test_a_backward_result_is_the_gradient_of_a_parameter() -> None:
     check_backward("backward-result", 70, "'grad_w'", BACKWARD.replace("grad_x", "grad_w"))
+
+
+def test_a_template_may_take_any_number_of_arguments() -> None:
+    kernel = f"template <int N, int... Ns> {KERNEL}"
+    check_clean(LAUNCH.replace("k<<<", "k<4><<<"), kernel)
+    check_clean(LAUNCH.replace("k<<<", "k<4, 5, 6><<<"), kernel)
+    check("template-count", 3, 12, "no N", LAUNCH, kernel)
+
+
+def test_the_words_of_a_type_stand_in_any_order() -> None:
+    check_clean(kernel=KERNEL.replace("int D", "long int unsigned long D"))
+
+
+def test_of_overloads_the_one_that_takes_the_tensors_is_meant() -> None:
+    others = "__global__ void k(const double* x, double* out, int D, float eps) {}\n"
+    check_clean(kernel=f"{others}__global__ void k(float eps, const float* x, float* out, int D) {{}}\n{KERNEL}")

@@ -144,6 +144,23 @@ def test_device_functions_and_comments_are_no_kernels() -> None:
     check_names('// __global__ void a() {}\n__device__ void b() {}\nconst char* s = "__global__ void c() {}";')
 
 
+def test_aliases_of_pointers_say_whether_what_they_point_to_is_const() -> None:
+    text = (
+        "using in_t = const float* __restrict__;\ntypedef float *out_t;\nusing scalar = double;\ntypedef scalar item;\n"
+    )
+    found = one(f"namespace n {{ {text}__global__ void k(in_t x, const out_t y, n::item s) {{}} }}").parameters
+    assert [(p.element, p.is_pointer, p.is_const) for p in found] == [
+        ("float", True, True),
+        ("float", True, False),
+        ("double", False, False),
+    ]
+
+
+def test_template_parameters_may_be_functions_and_any_number() -> None:
+    signature = one("template <float (*F)(float), int... Ns> __global__ void k(float* x, float e) {}")
+    assert (signature.template_parameters, signature.takes_any_number) == (("F", "Ns..."), True)
+
+
 def test_an_alias_is_replaced_by_its_type() -> None:
     (x,) = one("using vec = float4;\n__global__ void k(const vec* x) {}").parameters
     assert x.element == "float4"
