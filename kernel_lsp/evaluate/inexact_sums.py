@@ -75,20 +75,25 @@ def _kept_bits(statements: Iterable[Statement]) -> set[int]:
 def _sizes(prepared: Prepared, kind: OperationKind, added: list[GraphNode], n_terms: int) -> Iterator[Sizes]:
     """The first that are inside the contract: as many terms, and little beside them. Of an aligned number of terms the
     part that is odd is as large."""
-    task, graph = prepared.task, graph_of(prepared.task, kind)
-    for alignment in ALIGNMENTS:
-        for symbol in _longest_first(task, added):
+    symbols = prepared.task.symbols
+    for alignment, beside in ((one, other) for one in ALIGNMENTS for other in sorted({1, one})):
+        for symbol in _summed(prepared.task, added):
             long = alignment * (n_terms | 1)
-            sizes = {each.name: clamped(each, long if each == symbol else 1, alignment) for each in task.symbols}
-            if sizes[symbol.name] != long or not is_usable(task, kind, sizes, MAX_ELEMENTS, or_as_captured=False):
-                continue
-            if prepared.holds(kind, sizes) and n_largest(graph, sizes) <= MAX_WIDE_ELEMENTS:
+            sizes = {s.name: clamped(s, long, alignment) if s == symbol else clamped(s, 1, beside) for s in symbols}
+            if sizes[symbol.name] == long and _is_usable(prepared, kind, sizes):
                 yield sizes
                 return
 
 
-def _longest_first(task: Task, added: list[GraphNode]) -> list[Symbol]:
-    """Dims that a sum leaves out come first, then the last ones."""
+def _is_usable(prepared: Prepared, kind: OperationKind, sizes: Sizes) -> bool:
+    """Whether the sizes are inside the contract, and neither they nor what lies in between is too large."""
+    if not is_usable(prepared.task, kind, sizes, MAX_ELEMENTS, or_as_captured=False) or not prepared.holds(kind, sizes):
+        return False
+    return n_largest(graph_of(prepared.task, kind), sizes) <= MAX_WIDE_ELEMENTS
+
+
+def _summed(task: Task, added: list[GraphNode]) -> tuple[Symbol, ...]:
+    """Dims that a sum leaves out; where it leaves none out, as running sums and counts do, all of them, the last one
+    first."""
     left = {dim for node in added for type_ in node.types[:1] if type_ is not None for dim in type_.shape}
-    last_first = task.symbols[::-1]
-    return sorted(last_first, key=lambda symbol: symbol.name in left)
+    return tuple(symbol for symbol in task.symbols if symbol.name not in left) or task.symbols[::-1]
