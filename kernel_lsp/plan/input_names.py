@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import replace
-from typing import TypeVar
-
 from kernel_lsp.core.expression import Binary, Call, Expression, Name, Unary
 from kernel_lsp.core.plan import (
     Condition,
@@ -24,8 +22,6 @@ from kernel_lsp.core.plan import (
     TensorParameter,
 )
 from kernel_lsp.plan.checking import GRADIENT_PREFIX
-
-Parameter = TypeVar("Parameter", TensorParameter, ScalarParameter)
 
 
 def with_input_names(plan: LaunchPlan, inputs: Collection[str]) -> LaunchPlan:
@@ -53,18 +49,22 @@ def _operation(operation: Operation, names: _Names) -> Operation:
     return replace(
         operation,
         parameters=tuple(_parameter(parameter, names) for parameter in operation.parameters),
-        results=tuple(_parameter(result, names) for result in operation.results),
-        scratch=tuple(_parameter(tensor, names) for tensor in operation.scratch),
+        results=tuple(_tensor(result, names) for result in operation.results),
+        scratch=tuple(_tensor(tensor, names) for tensor in operation.scratch),
         where=tuple(Condition(_expression(each.expression, names), each.span) for each in operation.where),
         steps=tuple(_step(step, names) for step in operation.steps),
     )
 
 
-def _parameter(parameter: Parameter, names: _Names) -> Parameter:
-    name = names.get(parameter.name, parameter.name)
+def _parameter(parameter: TensorParameter | ScalarParameter, names: _Names) -> TensorParameter | ScalarParameter:
     if isinstance(parameter, TensorParameter):
-        return replace(parameter, name=name, dims=tuple(_expression(dim, names) for dim in parameter.dims))
-    return replace(parameter, name=name)
+        return _tensor(parameter, names)
+    return replace(parameter, name=names.get(parameter.name, parameter.name))
+
+
+def _tensor(tensor: TensorParameter, names: _Names) -> TensorParameter:
+    dims = tuple(_expression(dim, names) for dim in tensor.dims)
+    return replace(tensor, name=names.get(tensor.name, tensor.name), dims=dims)
 
 
 def _step(step: Step, names: _Names) -> Step:

@@ -74,7 +74,9 @@ class _Inliner:
         if callee is None:
             raise UnsupportedPtxError(f"a call of '{name}', which has no body here", instruction)
         if name in chain:
-            raise UnsupportedPtxError(f"recursion through '{name}'", instruction)
+            raise UnsupportedPtxError(
+                f"a call stack, and '{name}' calls itself: a loop, or a template of the depth, would run", instruction
+            )
         self.n_calls += 1
         renamer = _Renamer(callee, f"#{self.n_calls}", _bind(callee, results, arguments, instruction))
         self.adopt(callee, renamer)

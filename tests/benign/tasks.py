@@ -147,3 +147,13 @@ def quantized(x: torch.Tensor) -> torch.Tensor:
 # kernel-lsp: x=f32[64, 300], alpha=0.5
 def leaky(x: torch.Tensor, alpha: float) -> torch.Tensor:
     return torch.where(x < 0, alpha * x, x)
+
+
+# kernel-lsp: x=f32[64, 256], exp=f32[64, 256], half=f32[256]
+def scaled_and_shifted(x: torch.Tensor, exp: torch.Tensor, half: torch.Tensor) -> torch.Tensor:
+    return x * exp + half
+
+
+# kernel-lsp: q=f32[4, 24, 32], k=f32[4, 24, 32], v=f32[4, 24, 32]
+def causal_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    return F.scaled_dot_product_attention(q, k, v, is_causal=True)
