@@ -2,33 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
+from .attention import ATTENTION
 from .program import DROPPED_OPS, Program, user_outputs
 
 
 class ExactInterpreter(torch.fx.Interpreter):
     """Runs the user's graph in float64: a cast to a lower dtype inside the code must not round the reference. Tensors
-    that the graph makes are made where its inputs are."""
+    that the graph makes are made where its inputs are. `attention` takes the place of PyTorch's own."""
 
-    def __init__(self, module: torch.fx.GraphModule, device: torch.device) -> None:
+    def __init__(
+        self, module: torch.fx.GraphModule, device: torch.device, attention: Callable[..., torch.Tensor] | None
+    ) -> None:
         super().__init__(module)
-        self._device = device
+        self._device, self._attention = device, attention
 
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
         if str(target) in DROPPED_OPS:
             return None
+        if self._attention is not None and str(target).startswith(ATTENTION):
+            return self._attention(*_widened(args, self._device), **_widened(kwargs, self._device))
         return super().call_function(target, _widened(args, self._device), _widened(kwargs, self._device))
 
 
-def run_exact(program: Program, values: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """The user's outputs in float64 (integers and booleans stay), from the placeholders' values."""
+def run_exact(
+    program: Program, values: Sequence[torch.Tensor], attention: Callable[..., torch.Tensor] | None = None
+) -> list[torch.Tensor]:
+    """The user's outputs in float64 (integers and booleans stay), from the placeholders' values; with this attention in
+    place of PyTorch's."""
     wide = [value.double() if value.is_floating_point() else value for value in values]
     device = wide[0].device if wide else torch.device("cpu")
-    interpreter = ExactInterpreter(program.functional.graph_module, device)
+    interpreter = ExactInterpreter(program.functional.graph_module, device, attention)
     results = list(interpreter.run(*wide, enable_io_processing=False))
     return results[len(results) - len(user_outputs(program.functional)) :]
 

@@ -330,6 +330,19 @@ def test_the_places_of_equal_elements_are_left_open_where_pytorch_leaves_them(
     assert np.isnan(load(case.native, "out")).any() == is_open
 
 
+def test_attention_that_never_looks_at_what_a_mask_hides_is_right(tmp_path: Path) -> None:
+    """PyTorch's own adds its mask, and has NaN where a hidden key is infinite; who sees it has NaN in any case."""
+    code = "def f(q, k, v):\n    return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)"
+    capture_text(code, "f", inputs=[tensor(name, 2, 40, 8) for name in "qkv"])
+    case = make_case("forward", dict.fromkeys("qkv", (2, 40, 8)), "special_inf", tmp_path)
+    sees = np.logical_or.accumulate(np.any([~np.isfinite(load(case.inputs, n)).all(-1) for n in "kv"], axis=0), axis=1)
+    sees |= ~np.isfinite(load(case.inputs, "q")).all(-1)
+    expected, native = np.isnan(load(case.expected, "out")).all(-1), np.isnan(load(case.native, "out")).all(-1)
+    assert not expected[~sees].any()
+    assert native[~sees].any()
+    assert expected[sees].any()
+
+
 def test_a_zero_of_the_inputs_leaves_nothing_out(tmp_path: Path) -> None:
     capture_text("def f(a, b):\n    return a @ b", "f", inputs=[tensor("a", 12, 6), tensor("b", 6, 64)])
     case = make_case("forward", {"a": (12, 6), "b": (6, 64)}, "special_inf", tmp_path)
