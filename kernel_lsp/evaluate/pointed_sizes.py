@@ -28,6 +28,7 @@ from kernel_lsp.evaluate.cases import (
 )
 from kernel_lsp.evaluate.grid_conditions import GridConditions
 from kernel_lsp.evaluate.prepare import Prepared
+from kernel_lsp.plan.binding import UnwrittenError
 from kernel_lsp.toolchain.masking import mask_literals
 from kernel_lsp.toolchain.ptx_text import N_REMEMBERED, read_ptx
 
@@ -40,6 +41,8 @@ SMALL = 2
 LEAST_LITERAL = 4_100
 """Sizes up to here are among those that every candidate is run at."""
 LARGEST_LITERAL = 1 << 21
+MAX_BOUND_ELEMENTS = 1 << 31
+"""Of all inputs and outputs where a plan is only bound: operators leave larger tensors to PyTorch."""
 MAX_COMPARED = 4
 """Sizes of what kernels compare: each is a case more."""
 MAX_TRIED = 160
@@ -56,7 +59,8 @@ def pointed_sizes(prepared: Prepared, kind: OperationKind, known: Sequence[Sizes
 
 def deciding_sizes(prepared: Prepared, kind: OperationKind, known: Sequence[Sizes]) -> list[Sizes]:
     """Sizes inside the contract at which some step comes to what it does not at any of the `known` ones: another
-    variant is taken, or another instance of a template."""
+    variant is taken, or another instance of a template. Raises UnwrittenError where none is taken, also at sizes too
+    large to run."""
     seen = {place for sizes in known for place in enumerate(prepared.decisions(kind, sizes))}
     numbers = sorted({n for expression in _deciding(prepared.operation(kind)) for n in _integers(expression)})
     around = dict.fromkeys(size for number in numbers for size in (number, number + 1, number - 1))
@@ -66,6 +70,8 @@ def deciding_sizes(prepared: Prepared, kind: OperationKind, known: Sequence[Size
             new = set(enumerate(prepared.decisions(kind, sizes))) - seen
             found += [sizes] if new else []
             seen |= new
+        elif is_usable(prepared.task, kind, sizes, MAX_BOUND_ELEMENTS) and prepared.holds(kind, sizes):
+            _refuse_unwritten(prepared, kind, sizes)
     return found
 
 
@@ -184,6 +190,15 @@ def _spread(numbers: Sequence[int]) -> list[int]:
 
 def _is_possible(prepared: Prepared, kind: OperationKind, sizes: Sizes) -> bool:
     return is_usable(prepared.task, kind, sizes, MAX_HIDDEN_ELEMENTS) and prepared.holds(kind, sizes)
+
+
+def _refuse_unwritten(prepared: Prepared, kind: OperationKind, sizes: Sizes) -> None:
+    try:
+        prepared.bind(kind, sizes)
+    except UnwrittenError:
+        raise
+    except PlanError:  # e.g. a grid beyond its limit: the operator goes back to PyTorch there
+        return
 
 
 def _deciding(operation: Operation) -> Iterator[Expression]:

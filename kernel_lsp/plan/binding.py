@@ -41,6 +41,10 @@ class SharedMemoryError(PlanError):
     """At these sizes a launch asks for more shared memory than a block can have."""
 
 
+class UnwrittenError(PlanError):
+    """At these sizes no step writes some result, by the conditions of the steps."""
+
+
 def bind(
     operation: Operation,
     shapes: Mapping[str, tuple[int, ...]],
@@ -122,7 +126,8 @@ def _check_variants(steps: tuple[BoundStep, ...], scope: Scope) -> None:
         if result.name not in handed and scope.tensors[result.name].n_elements > 0:
             dims = ", ".join(f"{name} = {size}" for name, size in scope.dims.items())
             next_step = "add a launch for such shapes, or exclude them with '// where:'"
-            raise scope.fault(f"no step writes '{result.name}' for {dims}", result.span, next_step)
+            fault = scope.fault(f"no step writes '{result.name}' for {dims}", result.span, next_step)
+            raise UnwrittenError(fault.message, line=fault.line, next_step=fault.next_step)
 
 
 def _tensors_handed_to(step: BoundStep) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ from kernel_lsp.evaluate import pointed_sizes
 from kernel_lsp.evaluate.cases import Sizes
 from kernel_lsp.evaluate.pointed_sizes import compared_sizes, deciding_sizes, large_literals, sizes_beyond_literals
 from kernel_lsp.evaluate.prepare import Prepared, prepare
+from kernel_lsp.plan.binding import UnwrittenError
 
 TYPE = TensorType(dtype=DType.F32, shape=("B", "D"))
 TASK = Task(
@@ -58,6 +59,12 @@ def test_the_instance_of_a_template_that_no_size_takes_is_found() -> None:
 
 def test_a_grid_that_stops_growing_is_passed() -> None:
     assert [sizes["D"] for sizes in deciding("launch: k<<<min(D, 5000), 32>>>(x, out, D)")] == [5001]
+
+
+def test_a_gap_between_variants_is_refused_however_far_away() -> None:
+    with pytest.raises(UnwrittenError, match=r"no step writes 'out' for .*D = 20000000"):
+        deciding("launch[D < 20000000]: k<<<1, 32>>>(x, out, D)")
+    assert deciding("where: D < 20000000", "launch[D < 20000000]: k<<<1, 32>>>(x, out, D)") == []
 
 
 def test_a_plan_that_decides_nothing_gets_no_sizes() -> None:
