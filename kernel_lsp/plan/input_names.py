@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import replace
+
 from kernel_lsp.core.expression import Binary, Call, Expression, Name, Unary
 from kernel_lsp.core.plan import (
     Condition,
