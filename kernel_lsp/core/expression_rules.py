@@ -189,8 +189,8 @@ def _modulo(left: Expression, right: Expression) -> Expression | None:
 def _split_sum(left: Expression, right: Expression) -> tuple[list[_Term], Expression] | None:
     """``(a, b)`` with ``left == sum(a) * right + b``, where `a` has every term that `right` divides; None when it
     divides none."""
-    terms = _terms(left)
-    if len(terms) == 1:
+    terms = [term for term in _terms(left) if term.value != Constant(0)]  # `0 - x` is no sum to split
+    if len(terms) <= 1:
         return None
     quotients: list[_Term] = []
     rest: list[_Term] = []

@@ -173,6 +173,11 @@ def test_a_tree_of_integers_is_printed_exactly(tree: Expression) -> None:
     assert parse(str(tree)) == tree
 
 
+@pytest.mark.parametrize("text", ["(38 - T) // 2", "(4 - T) % 2"])
+def test_what_is_left_of_a_difference_is_split_no_further(text: str) -> None:
+    assert all(evaluate(simplify(parse(text)), {"T": t}) == evaluate(parse(text), {"T": t}) for t in range(-5, 50))
+
+
 @settings(max_examples=500, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(integer_trees, st.tuples(*[st.integers(-40, 200)] * len(NAMES)))
 def test_simplifying_keeps_the_value_for_all_integers(tree: Expression, sizes: tuple[int, ...]) -> None:
