@@ -55,40 +55,22 @@ def read_macro(definition: str) -> Macro | None:
 
 def expanded(text: str, macros: Mapping[str, Macro]) -> str:
     """`text` with all macros expanded, on as many lines. Raises MacroError."""
-    expansion = _Expansion(macros)
-    return "".join(token.text for token in expansion.run([_Token(word, _NOTHING) for word in _TOKEN.findall(text)], 0))
+    return Expansion(macros).expanded(text)
 
 
-# --- below
-
-_NOTHING: frozenset[str] = frozenset()
-
-
-class _Token(NamedTuple):
-    """A word of the text, and the macros that it may no longer be."""
-
-    text: str
-    hidden: frozenset[str]
-
-    @property
-    def is_blank(self) -> bool:
-        return self.text.isspace()
-
-
-class _Invocation(NamedTuple):
-    """The arguments of one, and how many lines it goes on for."""
-
-    arguments: list[list[_Token]]
-    n_lines: int
-
-
-class _Expansion:
-    """Expands tokens, as many as one text may have."""
+class Expansion:
+    """Expands the parts of one text, which may have `MAX_TOKENS` together. `macros` may change in between."""
 
     def __init__(self, macros: Mapping[str, Macro]) -> None:
         self._macros, self._n_left = macros, MAX_TOKENS
 
-    def run(self, tokens: Sequence[_Token], depth: int) -> list[_Token]:
+    def expanded(self, text: str) -> str:
+        """A part with all macros expanded, on as many lines. Raises MacroError."""
+        return "".join(token.text for token in self._run([_Token(word, _NOTHING) for word in _TOKEN.findall(text)], 0))
+
+    # --- below
+
+    def _run(self, tokens: Sequence[_Token], depth: int) -> list[_Token]:
         if depth > MAX_DEPTH:
             raise MacroError
         done: list[_Token] = []
@@ -155,12 +137,33 @@ class _Expansion:
                 found.append(_Token(_quoted(given[body[position]]), _NOTHING))
             elif word in given:
                 is_pasted = after < len(body) and body[after] == "##"
-                found += (given[word] or [_Token("", _NOTHING)]) if is_pasted else self.run(given[word], depth + 1)
+                found += (given[word] or [_Token("", _NOTHING)]) if is_pasted else self._run(given[word], depth + 1)
             else:
                 found.append(_Token(word, _NOTHING))
             position += 1
         self._spend(len(found))
         return [_Token(token.text, token.hidden | hidden) for token in found]
+
+
+_NOTHING: frozenset[str] = frozenset()
+
+
+class _Token(NamedTuple):
+    """A word of the text, and the macros that it may no longer be."""
+
+    text: str
+    hidden: frozenset[str]
+
+    @property
+    def is_blank(self) -> bool:
+        return self.text.isspace()
+
+
+class _Invocation(NamedTuple):
+    """The arguments of one, and how many lines it goes on for."""
+
+    arguments: list[list[_Token]]
+    n_lines: int
 
 
 def _by_parameter(macro: Macro, arguments: Sequence[list[_Token]]) -> dict[str, list[_Token]]:

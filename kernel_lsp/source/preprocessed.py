@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from kernel_lsp.core.expression import ExpressionError
 from kernel_lsp.core.expression_parser import parse
 from kernel_lsp.core.expression_value import evaluate
-from kernel_lsp.source.macros import Macro, MacroError, expanded, read_macro
+from kernel_lsp.source.macros import Expansion, Macro, MacroError, read_macro
 
+MAX_NESTING = 256
+"""Of conditions; C17 5.2.4.1 asks for 63."""
 DEFINED = {"__CUDACC__": "1", "__CUDACC_RTC__": "1", "__cplusplus": "201703", "__CUDA_ARCH__": "__CUDA_ARCH__"}
 """What NVRTC defines and kernels ask for. The architecture's number is another on each GPU."""
 _DIRECTIVE = re.compile(r"[ \t]*#[ \t]*(?P<name>\w+)(?P<rest>.*)", re.DOTALL)
@@ -26,7 +28,7 @@ _WORDS = frozenset(("and", "or", "not", "true", "false"))
 def preprocessed(text: str) -> str:
     """`text` with its macros expanded, without comments and directives, and blank where its conditions leave it out; on
     as many lines. A condition on what only a compiler knows leaves nothing out. Raises MacroError where expanding has
-    no end."""
+    no end, or conditions are nested too deep."""
     reader = _Reader()
     lines = _COMMENT.sub(_without_comment, text.replace("\r\n", "\n")).split("\n")
     number = 0
@@ -64,6 +66,7 @@ class _Reader:
 
     def __init__(self) -> None:
         self._macros = {name: Macro(name, None, (value,)) for name, value in DEFINED.items()}
+        self._expansion = Expansion(self._macros)
         self._branches: list[_Branch] = []
         self._waiting: list[str] = []
         self._done: list[str] = []
@@ -87,7 +90,7 @@ class _Reader:
 
     def _expand_waiting(self) -> None:
         if self._waiting:
-            self._done.append(expanded("\n".join(self._waiting), self._macros))
+            self._done.append(self._expansion.expanded("\n".join(self._waiting)))
             self._waiting = []
 
     def _directive(self, name: str, rest: str) -> None:
@@ -96,6 +99,8 @@ class _Reader:
                 self._define(rest)
             case "undef" if self._is_open:
                 self._macros.pop(rest.strip(), None)
+            case "if" | "ifdef" | "ifndef" if len(self._branches) == MAX_NESTING:
+                raise MacroError
             case "if" | "ifdef" | "ifndef":
                 self._branches.append(_BEFORE_ALL.next(self._answer(name, rest)))
             case "elif" | "else" if self._branches:
@@ -126,7 +131,7 @@ class _Reader:
         answers = {name: self._is_defined(name) for pair in _ASKS_WHETHER.findall(condition) for name in pair if name}
         plain = _ASKS_WHETHER.sub(lambda match: _number(answers[match[1] or match[2]]), condition)
         try:
-            plain = _SUFFIX.sub("", expanded(plain, self._macros))
+            plain = _SUFFIX.sub("", self._expansion.expanded(plain))
         except MacroError:
             return None
         plain = _NAME.sub(lambda match: match[0] if match[0] in _WORDS or match[0][0] == "_" else "0", plain)
