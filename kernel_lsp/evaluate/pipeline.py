@@ -176,6 +176,7 @@ class Evaluator:
             outcome = prepared
         else:
             progress.findings += prepared.findings
+            progress.notes += _held_by_the_task(prepared)
             try:
                 outcome = await self._evaluate(candidate, prepared, depth, progress)
             except PlanError as error:
@@ -384,6 +385,12 @@ def _audit(text: str, built: Built, progress: Progress) -> Rejected | None:
         return Rejected(message=errors[0].message, findings=findings)
     progress.findings += findings
     return None
+
+
+def _held_by_the_task(prepared: Prepared) -> Sequence[str]:
+    """What a plan leaves open and no case can change."""
+    held = ", ".join(f"{name} = {size}" for name, size in prepared.fixed_dims.items())
+    return [f"{held} in every case, since the target holds it: the operator takes no other size"] if held else []
 
 
 def _with_names(refused: Rejected, built: Built) -> Rejected:

@@ -25,6 +25,7 @@ from kernel_lsp.evaluate.contract import check_contract, operation_names
 from kernel_lsp.plan.binding import bind, decisions
 from kernel_lsp.plan.checking import check
 from kernel_lsp.plan.contract import contract_holds
+from kernel_lsp.plan.fixed_dims import fixed_dims, with_fixed_dims
 from kernel_lsp.plan.input_names import with_input_names
 from kernel_lsp.plan.parser import parse
 from kernel_lsp.source.cuda import kernel_signatures
@@ -78,6 +79,11 @@ class Prepared:
         return decisions(operation, self._shapes(direction, sizes), self._scalars(operation))
 
     @property
+    def fixed_dims(self) -> dict[str, int]:
+        """Dims that the forward leaves open and the task holds, with their sizes."""
+        return fixed_dims(self.plan.forward, self.task.forward)
+
+    @property
     def library_steps(self) -> tuple[str, ...]:
         """The vendor library functions that the plan may call, each once."""
         steps = (step for operation in self.plan.operations for step in operation.steps)
@@ -101,7 +107,7 @@ def prepare(text: str, task: Task) -> Prepared | BuildFailed:
         return BuildFailed(findings=parsed.findings)
     signatures = kernel_signatures(text)
     findings = [*parsed.findings, *check(parsed.plan, signatures)]
-    plan = with_input_names(parsed.plan, task.input_names)
+    plan = with_fixed_dims(with_input_names(parsed.plan, task.input_names), task)
     findings += check_contract(plan, task, operation_names=operation_names(task, plan))
     if any(finding.severity is Severity.ERROR for finding in findings):
         return BuildFailed(findings=tuple(sorted(findings, key=lambda f: f.severity is not Severity.ERROR)))

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from kernel_lsp.core.dtype import DType
+from kernel_lsp.core.task import TensorType
 from kernel_lsp.errors import PlanError, TargetError
 from kernel_lsp.export.operator import write_operator
 from kernel_lsp.export.python_text import LINE_LENGTH
@@ -147,3 +149,14 @@ def check_ruff(text: str, command: str, *options: str) -> None:
         timeout=60,
     )
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_a_dim_that_the_target_holds_is_a_condition() -> None:
+    """The kernels were never tried at another size."""
+    open_ = text_of(rms_norm_task("rms_norm"), rms_norm_cu("rms_norm"))
+    held = rms_norm_task("rms_norm")
+    types = tuple(TensorType(dtype=DType.F32, shape=shape) for shape in (("B", "320"), ("320",)))
+    graph = held.forward.model_copy(update={"inputs": ("x", "weight"), "input_types": types})
+    held = held.model_copy(update={"forward": graph})
+    assert "D == 320" in text_of(held, rms_norm_cu("rms_norm"))
+    assert "320" not in open_
