@@ -5,9 +5,9 @@ from __future__ import annotations
 import ast
 import re
 
-from kernel_lsp.core.task import Task, TaskScalar
+from kernel_lsp.core.task import Task, TaskScalar, TaskTensor
 from kernel_lsp.errors import InternalError
-from kernel_lsp.export.operation_text import OperationText
+from kernel_lsp.export.operation_text import OperationText, dtype_and_shape
 from kernel_lsp.export.python_text import (
     INDENT,
     LINE_LENGTH,
@@ -21,14 +21,26 @@ from kernel_lsp.export.python_text import (
 
 
 def reference_function(task: Task, operation: OperationText) -> list[str]:
-    """``def <name>_reference(...)`` with annotations. A number that the capture has baked into the body, and that the
-    function would ignore, is checked."""
+    """``def <name>_reference(...)`` with annotations. Numbers that the capture has baked into the body, and that the
+    function would ignore, are checked: those that it took, and sizes, e.g. a scale of ``1 / sqrt(D)``."""
     function = _parsed(task)
     body = ['"""The PyTorch code that the kernels replace, as it was captured."""']
     used = {node.id for node in ast.walk(function) if isinstance(node, ast.Name)}
     for argument in task.arguments:
         if isinstance(argument, TaskScalar) and argument.name not in used:
-            body += _refusal(task, python_identifier(argument.name, operation.reserved), argument)
+            name = python_identifier(argument.name, operation.reserved)
+            body += _refusal(
+                differs(name, argument.value),
+                f"{task.name} was captured with {argument.name}={python_number(argument.value)}; capture it again",
+            )
+        elif isinstance(argument, TaskTensor) and (held := _held_sizes(argument)):
+            name = python_identifier(argument.name, operation.reserved)
+            differing = (f"{name}.shape[{position}] != {size}" for position, size in held.items())
+            body += _refusal(
+                " or ".join((f"{name}.dim() != {len(argument.type.shape)}", *differing)),
+                f"{task.name} was captured with {argument.name}: "
+                f"{dtype_and_shape(argument.type.dtype, argument.type.shape)}; capture it again",
+            )
     for original, renamed in _renamed(task, operation):
         body.append(f"{original} = {renamed}")
     definition = operation.define("", "_reference", operation.returns)
@@ -46,12 +58,14 @@ def _parsed(task: Task) -> ast.FunctionDef:
     raise InternalError(f"the task's reference has no function {task.name}_reference")
 
 
-def _refusal(task: Task, name: str, argument: TaskScalar) -> list[str]:
-    message = f"{task.name} was captured with {argument.name}={python_number(argument.value)}; capture it again"
-    return [
-        f"if {differs(name, argument.value)}:",
-        *indented(bracketed("raise ValueError(", [string_literal(message)], ")", depth=2)),
-    ]
+def _held_sizes(argument: TaskTensor) -> dict[int, int]:
+    """By dim, what the capture holds. A size of one is held by every capture, and code seldom computes with it."""
+    return {place: int(size) for place, size in enumerate(argument.type.shape) if size.isdigit() and int(size) > 1}
+
+
+def _refusal(condition: str, message: str) -> list[str]:
+    raising = bracketed("raise ValueError(", [string_literal(message)], ")", depth=2)
+    return [f"if {condition}:", *indented(raising)]
 
 
 def _renamed(task: Task, operation: OperationText) -> list[tuple[str, str]]:

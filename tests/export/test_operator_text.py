@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from kernel_lsp.core.dtype import DType
-from kernel_lsp.core.task import TensorType
+from kernel_lsp.core.task import TaskTensor, TensorType
 from kernel_lsp.errors import PlanError, TargetError
 from kernel_lsp.export.operator import write_operator
 from kernel_lsp.export.python_text import LINE_LENGTH
@@ -160,3 +160,15 @@ def test_a_dim_that_the_target_holds_is_a_condition() -> None:
     held = held.model_copy(update={"forward": graph})
     assert "D == 320" in text_of(held, rms_norm_cu("rms_norm"))
     assert "320" not in open_
+
+
+def test_code_that_was_captured_for_one_size_refuses_others() -> None:
+    """What it computes with that size is a number in it."""
+    held = rms_norm_task("rms_norm")
+    x, *others = held.arguments
+    assert isinstance(x, TaskTensor)
+    x = x.model_copy(update={"type": TensorType(dtype=DType.F32, shape=("B", "320"))})
+    text = text_of(held.model_copy(update={"arguments": (x, *others)}), rms_norm_cu("rms_norm"))
+    reference = text[text.index("def rms_norm_reference") :]
+    assert "if x.dim() != 2 or x.shape[1] != 320:" in reference
+    assert "rms_norm was captured with x: f32[B, 320]; capture it again" in reference
