@@ -117,6 +117,8 @@ class RunOptions:
     keeps_lanes_apart: bool = False
     """Whether lanes that have gone different ways are not together again at an `activemask` before they have met at a
     barrier or a `.sync` instruction. A GPU promises nothing else."""
+    keeps_written: bool = False
+    """Whether a complete run has a ``.written`` file for each output, too."""
 
 
 @dataclass(frozen=True)
@@ -288,6 +290,7 @@ def _run_request(
         "n_multiprocessors": options.n_multiprocessors,
         "n_warp_slots": options.n_warp_slots,
         "keeps_lanes_apart": options.keeps_lanes_apart,
+        "keeps_written": options.keeps_written,
     }
 
 

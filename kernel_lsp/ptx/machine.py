@@ -21,7 +21,7 @@ from kernel_lsp.ptx.syntax import UnsupportedPtxError
 def run_steps(compiler: Compiler, loaded: LoadedModule, file_name: str, request: RunRequest) -> RunResult:
     """Run every step in order. Raises OSError for buffers that cannot be mapped, InvalidRequestError, and
     UnsupportedPtxError for a library step."""
-    keep_written = request.sample is not None
+    keep_written = request.sample is not None or request.keeps_written
     with open_buffers(list(request.buffers), len(loaded.windows), keep_written=keep_written) as buffers:
         run = _Run(compiler, loaded, file_name, request, buffers)
         try:

@@ -20,7 +20,7 @@ class RunRequest:
     """One run. `sample` is (number of blocks per launch, seed), or None for all blocks. `resident_blocks` says of some
     kernels how many blocks run at once: another starts when one ends. `n_multiprocessors` and `n_warp_slots` are what
     `%nsmid` and `%nwarpid` say; with `keeps_lanes_apart` lanes that have gone different ways are not together again at
-    an `activemask`."""
+    an `activemask`; with `keeps_written` what a kernel wrote is noted as it is in a sampled run."""
 
     buffers: tuple[BufferRequest, ...]
     steps: tuple[dict[str, Any], ...]
@@ -38,6 +38,7 @@ class RunRequest:
     n_multiprocessors: int = N_MULTIPROCESSORS
     n_warp_slots: int = N_WARP_SLOTS
     keeps_lanes_apart: bool = False
+    keeps_written: bool = False
 
     @property
     def local_poison(self) -> int:
