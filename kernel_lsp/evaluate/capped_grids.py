@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from kernel_lsp.core.expression import Call, parts
 from kernel_lsp.core.plan import BoundLaunch, BoundOperation, Launch, LibraryStep, Operation
 from kernel_lsp.core.verdict import Built, CaseResult, Mismatch
-from kernel_lsp.errors import PlanError
 from kernel_lsp.evaluate.cases import OperationKind, Sizes, captured_sizes, is_usable
 from kernel_lsp.evaluate.cpu import CpuDevice, Limits
 from kernel_lsp.evaluate.prepare import Prepared
@@ -93,7 +92,4 @@ def _is_possible(prepared: Prepared, kind: OperationKind, sizes: Sizes) -> bool:
         return False
     if not is_usable(prepared.task, kind, sizes, MAX_ELEMENTS, or_as_captured=False):
         return False
-    try:
-        return prepared.holds(kind, sizes) and bool(prepared.bind(kind, sizes).steps)
-    except PlanError:
-        return False
+    return prepared.can_bind(kind, sizes)

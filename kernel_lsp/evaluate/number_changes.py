@@ -13,11 +13,20 @@ from kernel_lsp.core.target import ScalarInput, TargetSource
 FACTOR = 0.75
 """Keeps the sign, the magnitude, and a probability's range."""
 INSTEAD_OF_ZERO = 0.25
+FAR = 1_001
+"""Added to whole numbers."""
 SMALLEST_ORDINARY = 1e-2
 """Smaller numbers are guards against division by zero: with zero in their place there is nothing to compute."""
 
 Change = Callable[[TargetSource, Collection[str]], TargetSource]
 """The target with other values for the numbers with these names, where there are any."""
+
+
+def far(source: TargetSource, names: Collection[str]) -> TargetSource:
+    """As `beyond_one`, with whole numbers that are larger than the sizes of small cases: a shift goes round then."""
+    return _changed(
+        source, names, lambda v: v + FAR if isinstance(v, int) and not isinstance(v, bool) else _beyond_one(v)
+    )
 
 
 def beyond_one(source: TargetSource, names: Collection[str]) -> TargetSource:

@@ -17,7 +17,7 @@ from kernel_lsp.core.task import Task
 from kernel_lsp.core.verdict import BuildFailed, Crashed, Mismatch, TimedOut, Verdict
 from kernel_lsp.errors import KernelLspError, PlanError, TargetError
 from kernel_lsp.evaluate.cases import OTHER_NUMBERS_FAMILIES, captured_sizes
-from kernel_lsp.evaluate.number_changes import Change, beyond_one, changed_numbers, nearby, turned
+from kernel_lsp.evaluate.number_changes import Change, beyond_one, changed_numbers, far, nearby, turned
 from kernel_lsp.evaluate.pipeline import Evaluator
 from kernel_lsp.evaluate.prepare import Prepared, prepare
 from kernel_lsp.evaluate.session import Session
@@ -78,13 +78,15 @@ class OtherNumbers:
         task.add_done_callback(self._ahead.discard)
 
     async def _others(self, candidate: Candidate) -> list[_Other]:
-        """Of the target with other numbers of those that the plan takes, each captured once: at most two. The change to
-        numbers nearby is for where the larger one is refused."""
+        """Of the target with other numbers of those that the plan takes, each captured once: at most two. Changes
+        nearer by are for where those further away are refused."""
         prepared = prepare(candidate.text, self._task)
         if isinstance(prepared, BuildFailed):
             return []
         async with self._capturing:
-            further = await self._other(beyond_one, prepared) or await self._other(nearby, prepared)
+            further = None
+            for change in (far, beyond_one, nearby):
+                further = further or await self._other(change, prepared)
             around = await self._other(turned, prepared)
         return [other for other in (further, around) if other is not None]
 

@@ -63,7 +63,7 @@ from kernel_lsp.evaluate.pointed_cases import with_pointed_cases
 from kernel_lsp.evaluate.pointed_sizes import pointed_sizes, singles_out_a_block
 from kernel_lsp.evaluate.prepare import Prepared, kernel_names, plan_failure, prepare
 from kernel_lsp.evaluate.progress import Plan, Progress
-from kernel_lsp.evaluate.wide_sizes import wide_sizes
+from kernel_lsp.evaluate.wide_sizes import vast_sizes, wide_sizes
 from kernel_lsp.gpu.specs import GpuSpec
 from kernel_lsp.process.confinement import SandboxLevel
 from kernel_lsp.process.worker_client import CaseFiles, Worker
@@ -328,6 +328,8 @@ class Evaluator:
             wide = wide_sizes(self._task, direction, lambda sizes: prepared.holds(direction, sizes))
             known = [sizes for sizes in (captured, *reduced, *wide) if prepared.holds(direction, sizes)]
             chosen += equal_integer_cases(self._task, direction, wide, captured, self._seed)
+            if self._gpu_device is not None:
+                wide += vast_sizes(self._task, direction, lambda sizes: prepared.can_bind(direction, sizes))
             wide += pointed_sizes(prepared, direction, known)
             chosen[N_BEFORE_WIDE:N_BEFORE_WIDE] = wide_cases(direction, wide, captured, self._seed)
             if self._gpu_device is not None:

@@ -66,6 +66,13 @@ class Prepared:
         operation = self.operation(direction)
         return contract_holds(operation, self._shapes(direction, sizes), self._scalars(operation))
 
+    def can_bind(self, direction: OperationKind, sizes: Sizes) -> bool:
+        """Whether the sizes are inside the contract, and make launches that a GPU takes."""
+        try:
+            return self.holds(direction, sizes) and bool(self.bind(direction, sizes).steps)
+        except PlanError:
+            return False
+
     def holds_with(self, numbers: Mapping[str, Number], sizes: Sizes) -> bool:
         """Whether these sizes are inside the forward's contract with other numbers than the task's."""
         operation = self.plan.forward

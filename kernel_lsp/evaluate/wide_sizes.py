@@ -36,6 +36,11 @@ are more symbols one of them is often the length of a sequence, with whose squar
 below 65,536, which is a grid's limit along y."""
 WIDE_LAST = (4_099, 2_053, 1_031)
 """Of the last symbol of three or more, beside twos: it is mostly the length of a row."""
+VAST_OF_ONE = ((1_100_003,),)
+VAST_OF_MORE = ((70_001, 19, 1), (70_001, 5, 3, 2), (65_521, 19, 1), (65_521, 5, 3, 2))
+"""More rows than 16 bits count, and more than a million elements, which two levels of 1,024 threads take: where there
+is a GPU to run them. A plan with rows along the grid's second dim has no more than 65,535."""
+MAX_VAST_ELEMENTS = 1 << 24
 MAX_WIDE_ELEMENTS = 1 << 26
 """Of any tensor in between: what an outer product of a long row would be is more than PyTorch has memory for."""
 
@@ -51,6 +56,21 @@ def wide_sizes(task: Task, operation: OperationKind, holds: Callable[[Sizes], bo
         if sizes is not None and sizes not in found:
             found.append(sizes)
     return found
+
+
+def vast_sizes(task: Task, operation: OperationKind, can_run: Callable[[Sizes], bool]) -> list[Sizes]:
+    """Sizes with so many rows or elements that only a GPU runs them in time: one, or none where none can be run."""
+    patterns = VAST_OF_ONE if len(task.symbols) == 1 else VAST_OF_MORE if task.symbols else ()
+    for pattern in patterns:
+        for alignment in ALIGNMENTS:
+            sizes = assigned(task.symbols, pattern, alignment)
+            if (
+                is_usable(task, operation, sizes, MAX_VAST_ELEMENTS, or_as_captured=False)
+                and n_largest(graph_of(task, operation), sizes) <= MAX_WIDE_ELEMENTS
+                and can_run(sizes)
+            ):
+                return [sizes]
+    return []
 
 
 def n_largest(graph: Graph, sizes: Sizes) -> int:

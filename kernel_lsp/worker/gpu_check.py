@@ -22,6 +22,7 @@ from .files import write_tensor
 from .gpu_inputs import inputs_on
 from .gpu_load import load_candidate, loaded_candidate
 from .gpu_run import OTHER_POISON_BYTE, BoundRun, Candidate
+from .special_values import SAME_WIDTH
 
 MAX_KEPT_BYTES = 64 << 20
 """Of one run's buffers. Smaller ones are kept, so that later cases of the same shapes come to the same addresses."""
@@ -114,8 +115,6 @@ def _check(candidate: Candidate, request: dict[str, Any]) -> dict[str, Any]:
     first = run.output_fingerprints()
     changed, overrun = run.changed_inputs(fingerprints), run.overrun()
     clock.lap("first run")
-    outputs = _written(run, request["outputs"])
-    clock.lap("copies")
     other = _elsewhere(run, candidate)
     second = other.output_fingerprints()
     differing = [name for name in first if first[name] != second[name]]
@@ -123,6 +122,9 @@ def _check(candidate: Candidate, request: dict[str, Any]) -> dict[str, Any]:
         session.cases[request["case"]] = _Remembered(request["operation"], request["inputs"], first, offsets)
     overrun, changed = [*overrun, *other.overrun()], [*changed, *other.changed_inputs(fingerprints)]
     clock.lap("second run")
+    _tell_numbers_from_poison(run, other)
+    outputs = _written(run, request["outputs"])
+    clock.lap("copies")
     return {
         "status": "ran",
         "overrun": sorted(set(overrun)),
@@ -174,6 +176,20 @@ def _elsewhere(run: BoundRun, candidate: Candidate) -> BoundRun:
     other()
     gpu_device.synchronize(candidate.device)
     return other
+
+
+def _tell_numbers_from_poison(run: BoundRun, other: BoundRun) -> None:
+    """A NaN with all bits set looks like poison, and a kernel gets one by negating that of arithmetic: what is that
+    over other poison, too, was written, and loses its sign."""
+    elsewhere = other.output_tensors()
+    for name, tensor in run.output_tensors().items():
+        if not tensor.is_floating_point():
+            continue
+        width = SAME_WIDTH[tensor.element_size()]
+        bits = tensor.view(width)
+        is_number = (bits == -1) & (elsewhere[name].view(width) == -1)
+        if bool(is_number.any()):
+            bits.masked_fill_(is_number, torch.iinfo(width).max)
 
 
 def _written(run: BoundRun, paths: dict[str, str]) -> list[dict[str, Any]]:

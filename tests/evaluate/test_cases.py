@@ -20,7 +20,7 @@ from kernel_lsp.evaluate.cases import (
     wide_cases,
 )
 from kernel_lsp.evaluate.cpu import WATCHED_ORDER
-from kernel_lsp.evaluate.wide_sizes import wide_sizes
+from kernel_lsp.evaluate.wide_sizes import vast_sizes, wide_sizes
 
 
 def _task(
@@ -180,3 +180,16 @@ def test_wide_sizes_stay_inside_the_contract_and_below_the_limit_of_a_grid() -> 
 
 def test_a_task_with_large_fixed_dims_has_no_wide_sizes() -> None:
     assert wide_sizes(_task("B", "65536"), "forward", lambda _: True) == []
+
+
+def test_there_is_a_size_with_more_rows_than_16_bits_count_and_more_than_a_million_elements() -> None:
+    for dims in (("N",), ("B", "D"), ("B", "T", "D")):
+        (sizes,) = vast_sizes(_task(*dims), "forward", lambda _: True)
+        assert next(iter(sizes.values())) > 65_536
+        assert math.prod(sizes.values()) > 1 << 20
+
+
+def test_a_grid_that_takes_no_more_rows_gets_as_many_as_it_takes() -> None:
+    (sizes,) = vast_sizes(_task("B", "D"), "forward", lambda sizes: sizes["B"] < 65_536)
+    assert sizes["B"] == 65_521
+    assert vast_sizes(_task("B", "D"), "forward", lambda _: False) == []

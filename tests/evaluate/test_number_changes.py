@@ -7,7 +7,7 @@ import math
 import pytest
 
 from kernel_lsp.core.target import ScalarInput, TargetSource
-from kernel_lsp.evaluate.number_changes import Change, beyond_one, changed_numbers, nearby, turned
+from kernel_lsp.evaluate.number_changes import Change, beyond_one, changed_numbers, far, nearby, turned
 
 
 def changed(change: Change, *values: float | int | bool) -> list[float | int | bool]:
@@ -51,6 +51,10 @@ def test_a_guard_against_division_by_zero_does_not_become_zero() -> None:
 
 def test_whole_numbers_change_their_sign_and_truth_values_are_the_other() -> None:
     assert changed(turned, 0, 3, -1, True, False) == [-1, -4, 0, False, True]
+
+
+def test_far_numbers_are_larger_than_small_sizes() -> None:
+    assert changed(far, 3, 0.5, True) == [1004, 1.5, True]
 
 
 def test_an_infinity_that_stays_is_no_change() -> None:

@@ -249,3 +249,19 @@ def test_inputs_may_begin_off_a_page(gpu: ModuleType, files: ModuleType, driver:
         assert torch.equal(each.tensors["x"], x)
         assert each._buffers["out"].storage_offset() == 0
         assert each.overrun() == []
+
+
+def test_a_nan_of_ones_that_was_written_is_told_from_poison(
+    gpu: ModuleType, files: ModuleType, driver: FakeDriver, tmp_path: Path
+) -> None:
+    """The other half, which nobody writes, stays poison."""
+
+    def half(launch: Launch) -> None:
+        out, n = launch.arguments[1], launch.arguments[2]
+        floats(out, n // 2).view("int32")[:] = -1
+
+    driver.kernels["add"] = half
+    answer = run(gpu, files, tmp_path, scalars={"by": 0.5}, x=torch.randn(1000))
+    bits = files.read_tensor(answer["outputs"][0]).view(torch.int32)
+    assert bits[:500].unique().tolist() == [0x7FFFFFFF]
+    assert bits[500:].unique().tolist() == [-1]
