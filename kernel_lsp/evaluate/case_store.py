@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import math
+from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -50,6 +51,7 @@ class CaseStore:
         self._task, self._worker, self._directory, self._gpu = task, worker, directory, gpu
         self._made: dict[Case, asyncio.Task[CaseFiles | NoCase]] = {}
         self._expectations: dict[Case, tuple[Expectation, ...]] = {}
+        self._ahead: list[asyncio.Task[None]] = []
         self._serial = itertools.count()
         self._with_one_answer = with_one_answer(task.forward)
 
@@ -66,6 +68,16 @@ class CaseStore:
             self._made[case] = making
         return making
 
+    def begin_in_order(self, first: Sequence[Case], then: Sequence[Case]) -> None:
+        """Have all of them made, these first: a large one waits for its turn on the GPU, and others would pass it."""
+
+        async def in_order() -> None:
+            await asyncio.gather(*(self.begin(case) for case in first), return_exceptions=True)
+            for case in then:
+                self.begin(case)
+
+        self._ahead.append(asyncio.create_task(in_order()))
+
     def expectations(self, case: Case, files: CaseFiles) -> tuple[Expectation, ...]:
         """What each output of the case should be, opened once."""
         if case not in self._expectations:
@@ -74,9 +86,9 @@ class CaseStore:
 
     async def close(self) -> None:
         """Stop making cases."""
-        for making in self._made.values():
+        for making in (*self._ahead, *self._made.values()):
             making.cancel()
-        await asyncio.gather(*self._made.values(), return_exceptions=True)
+        await asyncio.gather(*self._ahead, *self._made.values(), return_exceptions=True)
 
     async def _make(self, case: Case, directory: Path) -> CaseFiles | NoCase:
         """Without a `get_inputs` of the user's, what is "given" is a normal distribution."""

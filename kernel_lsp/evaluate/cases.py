@@ -239,6 +239,12 @@ def wide_cases(operation: OperationKind, wide: Iterable[Sizes], captured: Sizes,
     ]
 
 
+def vast_cases(operation: OperationKind, vast: Iterable[Sizes], captured: Sizes, seed: int) -> list[Case]:
+    """One case for each of them, of numbers whose sums are exact in any order: sums are longer here than they need to
+    be right to the last digits."""
+    return [_case(operation, sizes, captured, "small_integers", seed + 82, "random") for sizes in vast]
+
+
 def equal_integer_cases(
     task: Task, operation: OperationKind, wide: Iterable[Sizes], captured: Sizes, seed: int
 ) -> list[Case]:

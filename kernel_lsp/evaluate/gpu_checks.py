@@ -55,11 +55,13 @@ class GpuChecks:
 
     def prefetch(self, plans: Sequence[Plan]) -> None:
         """Have the references made while the candidate is compiled and screened: first those that the screen waits for,
-        then the smallest."""
+        the captured sizes among them, then the smallest."""
         screened = [case for plan in plans for case, _ in screened_cases(plan)]
         cases = [(sum(tensor.n_bytes for tensor in bound.tensors), case) for plan in plans for case, bound in plan]
-        for case in dict.fromkeys([*screened, *(case for _, case in sorted(cases, key=lambda entry: entry[0]))]):
-            self._store.begin(case)
+        self._store.begin_in_order(
+            [*screened, *(plan[0][0] for plan in plans)],
+            [case for _, case in sorted(cases, key=lambda entry: entry[0])],
+        )
 
     async def check(
         self, built: Built, plans: Sequence[Plan], progress: Progress, *, rechecks: bool

@@ -51,6 +51,7 @@ from kernel_lsp.evaluate.cases import (
     hidden_sizes,
     reduced_sizes,
     screen_cases,
+    vast_cases,
     wide_cases,
 )
 from kernel_lsp.evaluate.cpu import CpuDevice, Profile, Skipped, new_executor
@@ -328,11 +329,11 @@ class Evaluator:
             wide = wide_sizes(self._task, direction, lambda sizes: prepared.holds(direction, sizes))
             known = [sizes for sizes in (captured, *reduced, *wide) if prepared.holds(direction, sizes)]
             chosen += equal_integer_cases(self._task, direction, wide, captured, self._seed)
-            if self._gpu_device is not None:
-                wide += vast_sizes(self._task, direction, lambda sizes: prepared.can_bind(direction, sizes))
             wide += pointed_sizes(prepared, direction, known)
             chosen[N_BEFORE_WIDE:N_BEFORE_WIDE] = wide_cases(direction, wide, captured, self._seed)
             if self._gpu_device is not None:
+                vast = vast_sizes(self._task, direction, lambda sizes: prepared.can_bind(direction, sizes))
+                chosen += vast_cases(direction, vast, captured, self._seed)
                 hidden = hidden_sizes(self._task, direction, lambda sizes: prepared.holds(direction, sizes), self._seed)
                 chosen += hidden_cases(direction, hidden, captured, self._seed)
         cases = [given, *(case for case in chosen if case != given)]

@@ -37,7 +37,8 @@ below 65,536, which is a grid's limit along y."""
 WIDE_LAST = (4_099, 2_053, 1_031)
 """Of the last symbol of three or more, beside twos: it is mostly the length of a row."""
 VAST_OF_ONE = ((1_100_003,),)
-VAST_OF_MORE = ((70_001, 19, 1), (70_001, 5, 3, 2), (65_521, 19, 1), (65_521, 5, 3, 2))
+VAST_OF_TWO = ((70_001, 19), (65_521, 19))
+VAST_OF_MORE = ((35_003, 2, 19, 1), (35_003, 2, 5, 3), (32_749, 2, 19, 1), (32_749, 2, 5, 3))
 """More rows than 16 bits count, and more than a million elements, which two levels of 1,024 threads take: where there
 is a GPU to run them. A plan with rows along the grid's second dim has no more than 65,535."""
 MAX_VAST_ELEMENTS = 1 << 24
@@ -60,8 +61,7 @@ def wide_sizes(task: Task, operation: OperationKind, holds: Callable[[Sizes], bo
 
 def vast_sizes(task: Task, operation: OperationKind, can_run: Callable[[Sizes], bool]) -> list[Sizes]:
     """Sizes with so many rows or elements that only a GPU runs them in time: one, or none where none can be run."""
-    patterns = VAST_OF_ONE if len(task.symbols) == 1 else VAST_OF_MORE if task.symbols else ()
-    for pattern in patterns:
+    for pattern in ((), VAST_OF_ONE, VAST_OF_TWO, VAST_OF_MORE)[min(len(task.symbols), 3)]:
         for alignment in ALIGNMENTS:
             sizes = assigned(task.symbols, pattern, alignment)
             if (

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from kernel_lsp.evaluate.case_store import CaseStore
 from kernel_lsp.evaluate.cases import Case
 from kernel_lsp.evaluate.executor_checks import ExecutorChecks, screened_cases
 from kernel_lsp.evaluate.gpu_checks import GpuChecks
 from kernel_lsp.evaluate.progress import Plan
 from tests.corpora import Kernel, evaluate_all, is_caught, is_passed, read_kernels
+from tests.evaluate.test_pointed_sizes import TASK
 
 TESTS = Path(__file__).parent.parent
 RACES = ("race_no_fence_after_the_flag", "race_no_fence_before_the_flag", "race_the_highest_block_gathers")
@@ -39,11 +42,36 @@ def test_cases_that_are_watched_for_races_are_screened_the_smallest_first() -> N
 
 
 def test_references_that_the_screen_waits_for_are_made_first() -> None:
-    begun: list[int] = []
-    store: Any = SimpleNamespace(begin=lambda case: begun.append(case.seed))
+    """The captured sizes among them, which it counts."""
+    begun: list[list[int]] = []
+    store: Any = SimpleNamespace(begin_in_order=lambda *groups: begun.extend([c.seed for c in g] for g in groups))
     gpu: Any = SimpleNamespace(device=None, timer=None, full_wait_s=0.0)
     GpuChecks(store, gpu, 0).prefetch([plan()])
-    assert begun == [4, 8, 1, 2, 3, 90]
+    assert begun == [[4, 8, 90], [1, 2, 3, 4, 8, 90]]
+
+
+async def test_others_are_begun_when_the_first_are_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[int] = []
+    is_made = asyncio.Event()
+
+    async def made() -> None:
+        await is_made.wait()
+
+    def begin(case: Case) -> asyncio.Task[None]:
+        begun.append(case.seed)
+        return asyncio.create_task(made())
+
+    worker: Any = None
+    store = CaseStore(TASK, worker, tmp_path)
+    monkeypatch.setattr(store, "begin", begin)
+    cases = [case for case, _ in plan()]
+    store.begin_in_order(cases[:2], cases[2:])
+    await asyncio.sleep(0.01)
+    assert begun == [90, 1]
+    is_made.set()
+    await asyncio.sleep(0.01)
+    assert begun == [90, 1, 2, 8, 3, 4]
+    await store.close()
 
 
 @pytest.fixture(autouse=True)
