@@ -37,10 +37,10 @@ below 65,536, which is a grid's limit along y."""
 WIDE_LAST = (4_099, 2_053, 1_031)
 """Of the last symbol of three or more, beside twos: it is mostly the length of a row."""
 VAST_OF_ONE = ((1_100_003,),)
-VAST_OF_TWO = ((70_001, 19), (65_521, 19))
-VAST_OF_MORE = ((35_003, 2, 19, 1), (35_003, 2, 5, 3), (32_749, 2, 19, 1), (32_749, 2, 5, 3))
-"""More rows than 16 bits count, and more than a million elements, which two levels of 1,024 threads take: where there
-is a GPU to run them. A plan with rows along the grid's second dim has no more than 65,535."""
+VAST_OF_TWO = ((70_001, 3), (65_521, 3))
+VAST_OF_MORE = ((35_003, 2, 3, 1), (35_003, 2, 1, 3), (32_749, 2, 3, 1), (32_749, 2, 1, 3))
+"""More rows than 16 bits count, or more than a million elements, which two levels of 1,024 threads take: where there is
+a GPU to run them. A plan with rows along the grid's second dim has no more than 65,535."""
 MAX_VAST_ELEMENTS = 1 << 24
 MAX_WIDE_ELEMENTS = 1 << 26
 """Of any tensor in between: what an outer product of a long row would be is more than PyTorch has memory for."""
@@ -60,7 +60,8 @@ def wide_sizes(task: Task, operation: OperationKind, holds: Callable[[Sizes], bo
 
 
 def vast_sizes(task: Task, operation: OperationKind, can_run: Callable[[Sizes], bool]) -> list[Sizes]:
-    """Sizes with so many rows or elements that only a GPU runs them in time: one, or none where none can be run."""
+    """Sizes with so many rows, or elements of a single one, that only a GPU runs them in time: one, or none where none
+    can be run."""
     for pattern in ((), VAST_OF_ONE, VAST_OF_TWO, VAST_OF_MORE)[min(len(task.symbols), 3)]:
         for alignment in ALIGNMENTS:
             sizes = assigned(task.symbols, pattern, alignment)

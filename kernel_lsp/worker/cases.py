@@ -27,8 +27,9 @@ from .telling import may_overflow_as_divisors, why_it_tells_nothing
 from .ties import left_open
 
 FEW_ELEMENTS = 1 << 20
-"""Of all inputs: so few are a matter of milliseconds for one thread. Where compilers have the other cores, several take
+"""Of all inputs: so few are a matter of milliseconds for a few threads. Where compilers have the other cores, many take
 longer, since OpenMP's threads wait for the last of them after every operation."""
+FEW_THREADS = 4
 
 
 def make_cases(request: dict[str, Any]) -> dict[str, Any]:
@@ -51,11 +52,11 @@ def make_cases(request: dict[str, Any]) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def threads_for(shapes: Mapping[str, Sequence[int]]) -> Iterator[None]:
-    """One thread of PyTorch's for few elements, all of them for many."""
+    """A few of PyTorch's threads for few elements, all of them for many."""
     n_threads = torch.get_num_threads()
     try:
         if sum(math.prod(shape) for shape in shapes.values()) <= FEW_ELEMENTS:
-            torch.set_num_threads(1)
+            torch.set_num_threads(min(FEW_THREADS, n_threads))
         yield
     finally:
         torch.set_num_threads(n_threads)
