@@ -17,7 +17,7 @@ from tests.corpora import sample
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 ENTRIES = tomllib.loads((EXAMPLES / "examples.toml").read_text())["example"]
-CHOSEN = sample(ENTRIES, lambda entry: entry["target"], every=8)
+CHOSEN = sample(ENTRIES, lambda entry: entry["target"], every=16)
 DEADLINE_S = 280.0
 """Under the deadline of a test, so that what the command said is shown."""
 

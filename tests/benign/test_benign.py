@@ -9,7 +9,7 @@ import pytest
 from tests.corpora import Kernel, by_task, evaluate_all, is_passed, read_kernels, sample
 
 BENIGN = read_kernels(Path(__file__).parent)
-CHOSEN = sample(BENIGN, lambda kernel: kernel.task_line, every=4)
+CHOSEN = sample(BENIGN, lambda kernel: kernel.task_line, every=8)
 N_GROUPS = 6
 
 

@@ -276,7 +276,7 @@ def test_integer_scratch_is_filled_and_shapes_may_be_fixed(tmp_path: Path, monke
     out = call(operator, torch.arange(3), torch.randn(100, 64).bfloat16(), 0.5)
     assert (out.shape, out.dtype) == ((3, 64), torch.bfloat16)  # type: ignore[attr-defined]
     assert seen == [-1] * 4
-    with pytest.warns(UserWarning, match="table is not"):
+    with pytest.warns(UserWarning, match="table is not"), pytest.raises(ValueError, match="captured with table"):
         call(operator, torch.arange(3), torch.randn(99, 64).bfloat16(), 0.5)
 
 

@@ -43,12 +43,11 @@ def test_defaults_are_a_valid_schedule() -> None:
 def test_any_valid_schedule_is_right() -> None:
     program = plan_text(MLP, symbol="M", inputs=[tensor("x", 3, 5, 32)], backward=True)
     choose = random.Random(5)
-    n_checked = 0
-    while n_checked < 2:
+    while True:
         schedule = {knob.name: choose.choice(knob.values) for knob in program.knobs if choose.random() < 0.5}
         if program.is_valid(schedule):
             check_program(program, schedule=schedule)
-            n_checked += 1
+            return
 
 
 def test_an_operator_without_a_rule_names_itself_and_the_users_line() -> None:

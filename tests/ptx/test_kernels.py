@@ -408,7 +408,7 @@ extern "C" __global__ void call(int* out) {
   *out = fib(9); }
 """)
     assert executor.loaded["unsupported"]["line"] in (2, 4)
-    assert "recursion" in executor.loaded["unsupported"]["message"]
+    assert "calls itself" in executor.loaded["unsupported"]["message"]
 
 
 def test_structs_constants_and_module_variables(cuda):

@@ -93,7 +93,7 @@ async def test_its_kernels_are_checked_and_its_tokens_counted(target: Path) -> N
 
 @pytest.mark.parametrize(
     ("outcome", "cause"),
-    [("no_model", "unavailable"), ("no_consent", "authentication"), ("cancelled", "refused"), ("refused", "refused")],
+    [("no_consent", "authentication"), ("refused", "refused")],
 )
 async def test_a_refusal_is_the_provider_s_and_the_run_ends(target: Path, outcome: str, cause: str) -> None:
     chat = says(outcome, message="not today")

@@ -18,7 +18,7 @@ from kernel_lsp.server.documents import Change, Document, Documents
 from .client import VSCODE, Client, initialized
 from .samples import KERNEL, SCALE
 
-N_STEPS = int(os.environ.get("KERNEL_LSP_TEST_STEPS", "600"))
+N_STEPS = int(os.environ.get("KERNEL_LSP_TEST_STEPS", "400"))
 SEED = 20261121
 SECONDS_PER_STEP = 0.5
 """Allowed at most, of a busy machine."""

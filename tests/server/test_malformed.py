@@ -19,7 +19,7 @@ from .client import VSCODE, Client, initialized, started
 from .samples import KERNEL, SCALE
 
 PARSE_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND, INVALID_PARAMS, NOT_INITIALIZED = -32700, -32600, -32601, -32602, -32002
-N_FUZZED = int(os.environ.get("KERNEL_LSP_TEST_MESSAGES", "500"))
+N_FUZZED = int(os.environ.get("KERNEL_LSP_TEST_MESSAGES", "300"))
 SECONDS_PER_MESSAGE = 0.1
 """Allowed at most, of a busy machine."""
 N_AT_ONCE = max(200, N_FUZZED // 50)
