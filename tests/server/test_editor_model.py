@@ -5,10 +5,13 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import pytest
 
+from kernel_lsp.llm.request import Cause
+from kernel_lsp.server.editor_model import CAUSES
+from kernel_lsp.server.protocol import ChatResult
 from tests.llm.provider_script import TARGET, right_reply
 
 from .client import MINIMAL, SILENCE, VSCODE, Client, initialized
@@ -101,6 +104,12 @@ async def test_a_refusal_is_the_provider_s_and_the_run_ends(target: Path, outcom
         job = await optimize(editor, target)
         await editor.until(lambda: ended(editor, job), RUN_S)
         assert {(call["outcome"], call["message"]) for call in calls(editor)} == {(cause, "not today")}
+
+
+def test_every_outcome_that_a_client_may_say_is_one_of_a_provider() -> None:
+    outcomes = set(get_args(get_type_hints(ChatResult)["outcome"])) - {"replied"}
+    assert set(CAUSES) == outcomes
+    assert set(CAUSES.values()) <= set(get_args(Cause))
 
 
 async def test_an_answer_that_is_none_is_no_reply(target: Path) -> None:
