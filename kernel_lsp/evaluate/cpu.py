@@ -5,14 +5,10 @@ The executor's process sees the inputs and writes the outputs; this process alon
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-
-import numpy as np
 
 from kernel_lsp.core.counters import LaunchCounters
 from kernel_lsp.core.finding import Finding, Severity
@@ -22,24 +18,19 @@ from kernel_lsp.core.plan import (
     BoundLibraryStep,
     BoundOperation,
     BoundStep,
-    BoundTensor,
-    TensorArgument,
 )
 from kernel_lsp.core.verdict import Built, CaseResult, Crashed, Mismatch, TimedOut, Unsupported
 from kernel_lsp.errors import TargetError
-from kernel_lsp.evaluate.arrays import EXACT_POISON_BYTES, POISON_BYTE, write_poison
 from kernel_lsp.evaluate.case_store import CaseStore, NoCase, read_expectations
 from kernel_lsp.evaluate.cases import Case
 from kernel_lsp.evaluate.circumstances import USUAL, Circumstances
 from kernel_lsp.evaluate.judgement import judge_outputs
+from kernel_lsp.evaluate.run_files import RunFiles
 from kernel_lsp.process.confinement import SandboxLevel
-from kernel_lsp.process.worker_client import CaseFiles, CaseTensor, Worker
+from kernel_lsp.process.worker_client import CaseFiles, Worker
 from kernel_lsp.ptx.executor import (
     DEFAULT_MAX_INSTRUCTIONS,
-    WRITTEN_BY_KERNEL,
-    WRITTEN_SUFFIX,
     BlockSample,
-    BufferFile,
     ExecutionReport,
     PtxExecutor,
     RunOptions,
@@ -55,9 +46,6 @@ WATCHED_ORDER = "reverse"
 """Cases with this order of threads are watched for races when they are small: the first sizes, and long rows."""
 REVERSED_ORDER = "reverse"
 """Cases with this order have their tensors in reverse, too: which of two lies higher is for an allocator to say."""
-MAX_WATCHED_BYTES = 1 << 18
-"""Of outputs and scratch."""
-NO_PLACES: Mapping[str, int] = {}
 GIVEN, RUNS = "given", "runs"
 """Folders of inputs and of outputs."""
 
@@ -171,7 +159,7 @@ class CpuDevice:
                 return None
             share_run = sum(c.n_blocks_run for c in report.counters) / max(sum(c.n_blocks for c in report.counters), 1)
             outputs = [tensor for tensor in bound.tensors if tensor.role == "output"]
-            return {each.name: _n_written_bytes(run, each) / max(each.n_bytes, 1) / share_run for each in outputs}
+            return {each.name: run.n_written_bytes(each) / max(each.n_bytes, 1) / share_run for each in outputs}
         finally:
             run.remove()
 
@@ -223,7 +211,7 @@ class CpuDevice:
         self,
         executor: PtxExecutor,
         built: Built,
-        run: _Run,
+        run: RunFiles,
         places: Mapping[str, int],
         options: RunOptions,
     ) -> list[ExecutionReport] | Crashed | TimedOut | Unsupported:
@@ -248,115 +236,21 @@ class CpuDevice:
             run.note_written(steps)
         return reports
 
-    async def _run_library(self, run: _Run, step: BoundLibraryStep) -> None:
+    async def _run_library(self, run: RunFiles, step: BoundLibraryStep) -> None:
         tensors = [run.case_tensor(name) for name in _tensor_names(step.arguments)]
         results = [run.case_tensor(name) for name in step.results]
         await self._worker.run_library(step.function, step.arguments, tensors=tensors, results=results)
         run.note_written([step])
 
-    def _new_run(self, bound: BoundOperation, files: CaseFiles | None) -> _Run:
+    def _new_run(self, bound: BoundOperation, files: CaseFiles | None) -> RunFiles:
         self._n_runs += 1
         directory, given = (parent / f"run-{self._n_runs}" for parent in (self._runs, self._given))
         directory.mkdir(parents=True)
         given.mkdir(parents=True)
-        return _Run(directory, given, bound, files)
+        return RunFiles(directory, given, bound, files)
 
 
-# --- below: the files of one run
-
-
-class _Run:
-    """The tensors of one bound operation as files: links to the case's inputs, the rest poisoned and its own."""
-
-    def __init__(self, directory: Path, given: Path, bound: BoundOperation, files: CaseFiles | None) -> None:
-        """Without files the inputs are zeros."""
-        self.bound, self._files = bound, files
-        self._directory, self._given = directory, given
-        inputs = [tensor.name for tensor in (files.inputs if files is not None else bound.tensors)]
-        self._inputs = {name: given / f"{position}.bin" for position, name in enumerate(inputs)}
-        for tensor in files.inputs if files is not None else ():
-            os.link(tensor.path, self._inputs[tensor.name])
-        for zeros in bound.tensors if files is None else ():
-            _write_zeros(self.path(zeros), zeros)
-        self.written: set[str] = set()
-
-    @property
-    def files(self) -> CaseFiles:
-        """Of the case."""
-        assert self._files is not None, "zeros are not judged"
-        return self._files
-
-    def path(self, tensor: BoundTensor) -> Path:
-        return self._inputs[tensor.name] if tensor.role == "input" else self._directory / f"{tensor.name}.bin"
-
-    @property
-    def is_small(self) -> bool:
-        """Whether who writes each byte of its own tensors can be noted."""
-        return sum(tensor.n_bytes for tensor in self._own()) <= MAX_WATCHED_BYTES
-
-    def write_poison(self, seed: int) -> None:
-        other = EXACT_POISON_BYTES[seed % len(EXACT_POISON_BYTES)]
-        for tensor in self._own():
-            write_poison(self.path(tensor), tensor.n_bytes, POISON_BYTE if tensor.dtype.is_floating else other)
-
-    def write_zeros(self) -> None:
-        for tensor in self._own():
-            _write_zeros(self.path(tensor), tensor)
-
-    def _own(self) -> Iterator[BoundTensor]:
-        return (tensor for tensor in self.bound.tensors if tensor.role != "input")
-
-    def buffers(self, initialised: set[str], places: Mapping[str, int] = NO_PLACES) -> list[BufferFile]:
-        """`places` says how far each is moved from where it is aligned best."""
-        return [
-            BufferFile(
-                name=tensor.name,
-                path=self.path(tensor),
-                n_bytes=tensor.n_bytes,
-                role=tensor.role,
-                description=f"{tensor.dtype}[{', '.join(map(str, tensor.shape))}]",
-                offset_bytes=places.get(tensor.name, 0),
-                is_initialised=tensor.name in initialised,
-            )
-            for tensor in self.bound.tensors
-        ]
-
-    def case_tensor(self, name: str) -> CaseTensor:
-        tensor = self.bound.tensor(name)
-        return CaseTensor(name, self.path(tensor), tensor.dtype, tensor.shape)
-
-    def tell_numbers_from_poison(self) -> None:
-        """A NaN with all bits set looks like poison, and a kernel gets one by negating that of arithmetic: where
-        it was written, its sign goes."""
-        for tensor in self._own():
-            marks = Path(f"{self.path(tensor)}{WRITTEN_SUFFIX}")
-            if tensor.role == "output" and tensor.dtype.is_floating and tensor.n_elements and marks.exists():
-                bits = np.fromfile(self.path(tensor), dtype=f"u{tensor.dtype.itemsize}")
-                ends = np.iinfo(bits.dtype).max
-                is_poison = (bits == ends) & _written_elements(self, tensor).reshape(-1)
-                if is_poison.any():
-                    bits[is_poison] = ends >> 1
-                    bits.tofile(self.path(tensor))
-
-    def note_written(self, steps: Sequence[BoundStep]) -> None:
-        """What these steps may have written counts as initialised from here on: a later step may read it."""
-        for step in steps:
-            if isinstance(step, BoundLaunch):
-                self.written |= {a.tensor for a in step.arguments if isinstance(a, TensorArgument)}
-            elif isinstance(step, BoundFill):
-                self.written.add(step.tensor)
-            else:
-                self.written |= set(step.results)
-
-    def remove(self) -> None:
-        shutil.rmtree(self._directory, ignore_errors=True)
-        shutil.rmtree(self._given, ignore_errors=True)
-
-
-def _write_zeros(path: Path, tensor: BoundTensor) -> None:
-    """As a hole: what is not touched takes no space."""
-    with path.open("wb") as file:
-        file.truncate(tensor.n_bytes)
+# --- below: steps
 
 
 def _segments(steps: Sequence[BoundStep]) -> Iterator[list[BoundStep]]:
@@ -390,7 +284,7 @@ def _crash(report: ExecutionReport) -> Crashed | None:
     return Crashed(message=f"{first.message}{place}{more}", findings=report.findings)
 
 
-def _judge(run: _Run, case: Case, reports: Sequence[ExecutionReport], *, sampled: bool) -> CaseRun | Mismatch:
+def _judge(run: RunFiles, case: Case, reports: Sequence[ExecutionReport], *, sampled: bool) -> CaseRun | Mismatch:
     outputs = [tensor for tensor in run.bound.tensors if tensor.role == "output"]
     judged = judge_outputs(
         case.operation,
@@ -404,7 +298,7 @@ def _judge(run: _Run, case: Case, reports: Sequence[ExecutionReport], *, sampled
         ),
         [(tensor, run.path(tensor)) for tensor in outputs],
         read_expectations(run.files),
-        [_written_elements(run, tensor) for tensor in outputs] if sampled else (),
+        [run.written_elements(tensor) for tensor in outputs] if sampled else (),
     )
     if sampled and isinstance(judged, CaseResult):
         judged = _with_coverage(run, judged)
@@ -415,12 +309,12 @@ def _judge(run: _Run, case: Case, reports: Sequence[ExecutionReport], *, sampled
     return CaseRun(judged, findings, n_instructions)
 
 
-def _with_coverage(run: _Run, result: CaseResult) -> CaseResult | Mismatch:
+def _with_coverage(run: RunFiles, result: CaseResult) -> CaseResult | Mismatch:
     """A mismatch when blocks like those that ran cannot have written every element among them: a grid that is too
     small, blocks that do nothing or the same."""
     for tensor in (tensor for tensor in run.bound.tensors if tensor.role == "output"):
         share_run = result.n_blocks_run / max(result.n_blocks, 1)
-        share_written = float(_written_elements(run, tensor).mean()) if tensor.n_elements else 1.0
+        share_written = float(run.written_elements(tensor).mean()) if tensor.n_elements else 1.0
         if share_written < MIN_COVERAGE * share_run:
             message = (
                 f"{result.n_blocks_run} of {result.n_blocks} blocks ran and wrote {share_written:.2%} of "
@@ -428,24 +322,3 @@ def _with_coverage(run: _Run, result: CaseResult) -> CaseResult | Mismatch:
             )
             return Mismatch(message=message, failed=result)
     return result
-
-
-def _n_written_bytes(run: _Run, tensor: BoundTensor) -> int:
-    """As `_written_elements`, of a tensor that is mostly a hole."""
-    n_written, end = 0, 0
-    with Path(f"{run.path(tensor)}{WRITTEN_SUFFIX}").open("rb") as file:
-        while True:
-            try:
-                start = os.lseek(file.fileno(), end, os.SEEK_DATA)
-            except OSError:  # there is nothing but a hole
-                return n_written
-            end = os.lseek(file.fileno(), start, os.SEEK_HOLE)
-            shadow = np.frombuffer(os.pread(file.fileno(), end - start, start), dtype=np.uint8)
-            n_written += int(np.count_nonzero(shadow & WRITTEN_BY_KERNEL))
-
-
-def _written_elements(run: _Run, tensor: BoundTensor) -> np.ndarray:
-    """Which elements the blocks that ran wrote."""
-    shadow = np.fromfile(f"{run.path(tensor)}{WRITTEN_SUFFIX}", dtype=np.uint8)
-    by_kernel = (shadow & WRITTEN_BY_KERNEL) != 0
-    return by_kernel.reshape(-1, tensor.dtype.itemsize).all(axis=1).reshape(tensor.shape)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from kernel_lsp.core.verdict import TensorError
-from kernel_lsp.evaluate import arrays, cases, compare, cpu, judgement, pipeline, pointed_cases
+from kernel_lsp.evaluate import arrays, cases, compare, cpu, judgement, pipeline, pointed_cases, run_files
 from kernel_lsp.evaluate.cases import Case
 from kernel_lsp.ptx.executor import RunOptions
 
@@ -82,17 +82,17 @@ def _poison(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _patterns(monkeypatch: pytest.MonkeyPatch) -> None:
     """Integers have one poison, which may be the answer."""
-    monkeypatch.setattr(cpu, "EXACT_POISON_BYTES", (arrays.POISON_BYTE,))
+    monkeypatch.setattr(run_files, "EXACT_POISON_BYTES", (arrays.POISON_BYTE,))
 
 
 def _initialised(monkeypatch: pytest.MonkeyPatch) -> None:
     """What nobody wrote may be read."""
-    buffers = cpu._Run.buffers
+    buffers = run_files.RunFiles.buffers
 
     def all_initialised(run: Any, initialised: Any, **options: Any) -> Any:
         return buffers(run, {tensor.name for tensor in run.bound.tensors}, **options)
 
-    monkeypatch.setattr(cpu._Run, "buffers", all_initialised)
+    monkeypatch.setattr(run_files.RunFiles, "buffers", all_initialised)
 
 
 def _nonfinite(monkeypatch: pytest.MonkeyPatch) -> None:

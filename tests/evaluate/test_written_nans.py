@@ -8,7 +8,7 @@ import numpy as np
 
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.plan import BoundOperation, BoundTensor
-from kernel_lsp.evaluate.cpu import WRITTEN_BY_KERNEL, _Run
+from kernel_lsp.evaluate.run_files import WRITTEN_BY_KERNEL, RunFiles
 
 BOUND = BoundOperation(
     name="f",
@@ -19,7 +19,7 @@ BOUND = BoundOperation(
 
 
 def test_a_nan_of_all_ones_is_poison_only_where_nothing_was_written(tmp_path: Path) -> None:
-    run = _Run(tmp_path, tmp_path, BOUND, None)
+    run = RunFiles(tmp_path, tmp_path, BOUND, None)
     path = run.path(BOUND.tensors[0])
     np.array([0xFFFFFFFF, 0xFFFFFFFF, 0x3F800000], "u4").tofile(path)
     np.repeat(np.array([0, WRITTEN_BY_KERNEL, WRITTEN_BY_KERNEL], "u1"), 4).tofile(f"{path}.written")
