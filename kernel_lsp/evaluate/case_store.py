@@ -51,7 +51,7 @@ class CaseStore:
         self._task, self._worker, self._directory, self._gpu = task, worker, directory, gpu
         self._made: dict[Case, asyncio.Task[CaseFiles | NoCase]] = {}
         self._expectations: dict[Case, tuple[Expectation, ...]] = {}
-        self._ahead: list[asyncio.Task[None]] = []
+        self._ahead: set[asyncio.Task[None]] = set()
         self._serial = itertools.count()
         self._with_one_answer = with_one_answer(task.forward)
 
@@ -76,7 +76,9 @@ class CaseStore:
             for case in then:
                 self.begin(case)
 
-        self._ahead.append(asyncio.create_task(in_order()))
+        task = asyncio.create_task(in_order())
+        self._ahead.add(task)
+        task.add_done_callback(self._ahead.discard)
 
     def expectations(self, case: Case, files: CaseFiles) -> tuple[Expectation, ...]:
         """What each output of the case should be, opened once."""
@@ -86,9 +88,10 @@ class CaseStore:
 
     async def close(self) -> None:
         """Stop making cases."""
-        for making in (*self._ahead, *self._made.values()):
+        under_way = (*self._ahead, *self._made.values())
+        for making in under_way:
             making.cancel()
-        await asyncio.gather(*self._ahead, *self._made.values(), return_exceptions=True)
+        await asyncio.gather(*under_way, return_exceptions=True)
 
     async def _make(self, case: Case, directory: Path) -> CaseFiles | NoCase:
         """Without a `get_inputs` of the user's, what is "given" is a normal distribution."""

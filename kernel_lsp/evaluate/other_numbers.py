@@ -22,12 +22,15 @@ from kernel_lsp.evaluate.pipeline import Evaluator
 from kernel_lsp.evaluate.prepare import Prepared, prepare
 from kernel_lsp.evaluate.session import Session
 
+_Numbers = tuple[tuple[str, Number], ...]
+"""Names and values."""
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, eq=False)
 class _Other:
-    """The target with other numbers, and who evaluates candidates for it; `words` say which numbers."""
+    """The target with other numbers; `words` say which."""
 
-    evaluator: Evaluator
+    task: Task
     words: str
 
 
@@ -41,7 +44,8 @@ class OtherNumbers:
     def __init__(self, evaluator: Evaluator, session: Session, source: TargetSource, task: Task) -> None:
         self._evaluator, self._session, self._source, self._task = evaluator, session, source, task
         self.n_slots = evaluator.n_slots
-        self._known: dict[tuple[Change, frozenset[str]], _Other | None] = {}
+        self._known: dict[_Numbers, _Other | None] = {}
+        self._evaluators: dict[str, Evaluator] = {}
         self._capturing, self._captures = asyncio.Lock(), itertools.count(1)
         self._ahead: set[asyncio.Task[None]] = set()
 
@@ -58,7 +62,7 @@ class OtherNumbers:
         if not verdict.is_correct:
             return verdict
         for other in await self._others(candidate):
-            found = (await other.evaluator.evaluate(candidate, "screen")).outcome
+            found = (await (await self._evaluator_of(other)).evaluate(candidate, "screen")).outcome
             if isinstance(found, Mismatch | Crashed | TimedOut):
                 outcome = found.model_copy(update={"message": f"with {other.words}: {found.message}"})
                 return verdict.model_copy(update={"outcome": outcome, "times": {}})
@@ -78,29 +82,39 @@ class OtherNumbers:
         task.add_done_callback(self._ahead.discard)
 
     async def _others(self, candidate: Candidate) -> list[_Other]:
-        """Of the target with other numbers of those that the plan takes, each captured once: at most two. Changes
-        nearer by are for where those further away are refused."""
+        """Of the target with other numbers of those that the plan takes, each captured once: at most three. Numbers
+        nearby are for where larger ones are refused; whole ones go far away only where the next one changes nothing of
+        the computation: a count of repetitions would be a thousand times the work."""
         prepared = prepare(candidate.text, self._task)
         if isinstance(prepared, BuildFailed):
             return []
         async with self._capturing:
-            further = None
-            for change in (far, beyond_one, nearby):
-                further = further or await self._other(change, prepared)
-            around = await self._other(turned, prepared)
-        return [other for other in (further, around) if other is not None]
+            further = await self._other(beyond_one, prepared)
+            found = [
+                further or await self._other(nearby, prepared),
+                await self._other(far, prepared) if further is not None else None,
+                await self._other(turned, prepared),
+            ]
+        return list(dict.fromkeys(other for other in found if other is not None))
 
     async def _other(self, change: Change, prepared: Prepared) -> _Other | None:
         """None where nothing changes, or where that is outside of the contract, cannot be captured or is another
         computation."""
-        names = _taken_numbers(prepared.plan)
-        changed = change(self._source, names)
+        changed = change(self._source, _taken_numbers(prepared.plan))
         pairs = changed_numbers(self._source, changed)
-        if not pairs or not self._takes(prepared, {after.name: after.value for _, after in pairs}):
+        numbers = tuple((after.name, after.value) for _, after in pairs)
+        if not pairs or not self._takes(prepared, dict(numbers)):
             return None
-        if (change, names) not in self._known:
-            self._known[change, names] = await self._captured(changed, pairs)
-        return self._known[change, names]
+        if numbers not in self._known:
+            self._known[numbers] = await self._captured(changed, pairs)
+        return self._known[numbers]
+
+    async def _evaluator_of(self, other: _Other) -> Evaluator:
+        async with self._capturing:
+            if other.words not in self._evaluators:
+                made = await self._session.untimed_evaluator(other.task, OTHER_NUMBERS_FAMILIES)
+                self._evaluators[other.words] = made
+        return self._evaluators[other.words]
 
     def _takes(self, prepared: Prepared, numbers: Mapping[str, Number]) -> bool:
         try:
@@ -118,7 +132,7 @@ class OtherNumbers:
         if _types(task) != _types(self._task) or not (may_branch or _steps(task) == _steps(self._task)):
             return None
         words = ", ".join(f"{a.name}={_shown(a.value)} instead of {_shown(b.value)}" for b, a in pairs)
-        return _Other(await self._session.untimed_evaluator(task, OTHER_NUMBERS_FAMILIES), words)
+        return _Other(task, words)
 
 
 def _taken_numbers(plan: LaunchPlan) -> frozenset[str]:
