@@ -6,6 +6,7 @@ symbols, in text form. `kernel_lsp.worker` emits exactly this as JSON; it cannot
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Literal
 
 from kernel_lsp.core.dtype import DType
@@ -71,6 +72,11 @@ class GraphNode(Noun):
     """The variable that the user's line assigns, for the last node of that line."""
     module_path: str | None = None
     """The submodule that made the node, e.g. ``attention.q_proj``."""
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """The names of the inputs and nodes among its arguments, in order."""
+        return tuple(_names(self.arguments))
 
 
 class GraphOutput(Noun):
@@ -162,3 +168,14 @@ class Task(Noun):
     @property
     def tensors(self) -> tuple[TaskTensor, ...]:
         return tuple(argument for argument in self.arguments if isinstance(argument, TaskTensor))
+
+
+# --- below
+
+
+def _names(arguments: Any) -> Iterator[str]:
+    if isinstance(arguments, dict) and "node" in arguments:
+        yield arguments["node"]
+    elif isinstance(arguments, list | tuple):
+        for argument in arguments:
+            yield from _names(argument)

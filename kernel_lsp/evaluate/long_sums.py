@@ -3,8 +3,7 @@ terms are of one sign. Equal terms lose the most."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Mapping
 
 from kernel_lsp.core.expression import ExpressionError
 from kernel_lsp.core.task import Graph, GraphNode, TensorType
@@ -44,17 +43,9 @@ def _is_float_sum(node: GraphNode) -> bool:
 def _n_terms(node: GraphNode, types: Mapping[str, TensorType], sizes: Sizes) -> int:
     """How many elements of what a node takes there are for one of what it gives; 0 where shapes do not tell."""
     made = node.types[0]
-    taken = [types[name] for name in _names(node.arguments) if name in types]
+    taken = [types[name] for name in node.reads if name in types]
     try:
         given = max(1, n_elements(shape_of(made, sizes))) if made is not None else 1
         return max((n_elements(shape_of(type_, sizes)) for type_ in taken), default=0) // given
     except ExpressionError:
         return 0
-
-
-def _names(arguments: Any) -> Iterator[str]:
-    if isinstance(arguments, dict) and "node" in arguments:
-        yield arguments["node"]
-    elif isinstance(arguments, list | tuple):
-        for argument in arguments:
-            yield from _names(argument)

@@ -3,7 +3,7 @@ nearest, and so does whoever computes it in any precision. What only chooses or 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -47,25 +47,17 @@ class _Values:
                 self._dtypes[node.name] = node.types[0].dtype
 
     def _count(self, node: GraphNode, own: DType) -> int:
-        used = list(_names(node.arguments))
+        used = node.reads
         before = max((self.n_roundings.get(name, MANY) for name in used), default=MANY)
         if node.op.removeprefix("aten.").split(".")[0] in EXACT:
             return before
         return 1 if before == 0 and self._rounds_once(node, own, used) else MANY
 
-    def _rounds_once(self, node: GraphNode, own: DType, used: list[str]) -> bool:
+    def _rounds_once(self, node: GraphNode, own: DType, used: Sequence[str]) -> bool:
         if node.op in CASTS:
             return all(self._dtypes[name] in EXACTLY_CAST for name in used)
         is_plain = node.op in ROUND_ONCE and not node.keywords and own in FORMATS
         return is_plain and all(self._dtypes[n] is own for n in used) and all(_fits(a, own) for a in node.arguments)
-
-
-def _names(arguments: Any) -> Iterator[str]:
-    if isinstance(arguments, dict) and "node" in arguments:
-        yield arguments["node"]
-    elif isinstance(arguments, list | tuple):
-        for argument in arguments:
-            yield from _names(argument)
 
 
 def _fits(argument: Any, dtype: DType) -> bool:

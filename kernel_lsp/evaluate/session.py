@@ -15,6 +15,7 @@ from kernel_lsp.core.target import TargetSource
 from kernel_lsp.core.task import Task
 from kernel_lsp.errors import EnvironmentProblem, SettingError
 from kernel_lsp.evaluate.building import Module, build_ahead
+from kernel_lsp.evaluate.cases import SCREEN_FAMILIES
 from kernel_lsp.evaluate.cpu import new_executor
 from kernel_lsp.evaluate.cuda import GpuDevice
 from kernel_lsp.evaluate.executor_pool import ExecutorPool
@@ -147,51 +148,24 @@ class Session:
 
     async def executor(self, task: Task) -> Evaluator:
         """An evaluator that uses no GPU, for what is checked before one is; it ends with the session."""
-        evaluator = Evaluator(
-            task,
-            self.worker,
-            self._compiler,
-            self.gpu,
-            self._evaluator_folder(),
-            seed=self.settings.seed,
-            sandbox=self.sandbox,
-        )
-        return await self._stack.enter_async_context(evaluator)
+        return await self._enter(task, self._evaluator_folder())
 
     async def evaluator(self, task: Task) -> Evaluator:
         """An evaluator of this task's candidates; it ends with the session."""
         await self.gpu_index()
         device, ahead = await self.gpu_device(), self._ahead
         self._ahead = None
-        evaluator = Evaluator(
-            task,
-            self.worker,
-            self._compiler,
-            self.gpu,
-            self._evaluator_folder() if ahead is None else ahead.directory,
-            seed=self.settings.seed,
-            measured_on=None if device is None else await self._measuring_gpu(task, device),
-            sandbox=self.sandbox,
-            executors=None if ahead is None else ahead.executors,
-        )
-        return await self._stack.enter_async_context(evaluator)
+        measured_on = None if device is None else await self._measuring_gpu(task, device)
+        if ahead is None:
+            return await self._enter(task, self._evaluator_folder(), measured_on)
+        return await self._enter(task, ahead.directory, measured_on, executors=ahead.executors)
 
     async def untimed_evaluator(self, task: Task, screen_families: Sequence[str]) -> Evaluator:
         """An evaluator that says whether candidates are right, and not how fast; it ends with the session.
         `screen_families` are as `Evaluator`'s."""
         device = await self.gpu_device()
-        evaluator = Evaluator(
-            task,
-            self.worker,
-            self._compiler,
-            self.gpu,
-            self._evaluator_folder(),
-            seed=self.settings.seed,
-            measured_on=None if device is None else MeasuringGpu(device, Untimed()),
-            sandbox=self.sandbox,
-            screen_families=screen_families,
-        )
-        return await self._stack.enter_async_context(evaluator)
+        measured_on = None if device is None else MeasuringGpu(device, Untimed())
+        return await self._enter(task, self._evaluator_folder(), measured_on, screen_families=screen_families)
 
     async def gpu_device(self) -> GpuDevice | None:
         """The session's GPU, once it is open. None when the settings leave it to us and torch cannot use it.
@@ -218,6 +192,29 @@ class Session:
             seed=self.settings.seed,
         )
         return await self._stack.enter_async_context(timer)
+
+    async def _enter(
+        self,
+        task: Task,
+        directory: Path,
+        measured_on: MeasuringGpu | None = None,
+        *,
+        executors: ExecutorPool | None = None,
+        screen_families: Sequence[str] = SCREEN_FAMILIES,
+    ) -> Evaluator:
+        evaluator = Evaluator(
+            task,
+            self.worker,
+            self._compiler,
+            self.gpu,
+            directory,
+            seed=self.settings.seed,
+            measured_on=measured_on,
+            sandbox=self.sandbox,
+            executors=executors,
+            screen_families=screen_families,
+        )
+        return await self._stack.enter_async_context(evaluator)
 
     def _evaluator_folder(self) -> Path:
         return self.scratch / f"evaluate-{next(self._n_evaluators)}"

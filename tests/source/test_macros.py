@@ -54,8 +54,9 @@ def test_the_rest_of_the_arguments_are_one() -> None:
 
 
 def test_an_invocation_keeps_its_lines() -> None:
-    macros = {"F": read_macro("F(a, b) a b")}
-    assert expanded("F(1,\n  2)\nend", macros).split("\n")[2] == "end"  # type: ignore[arg-type]
+    macro = read_macro("F(a, b) a b")
+    assert macro is not None
+    assert expanded("F(1,\n  2)\nend", {"F": macro}).split("\n")[2] == "end"
 
 
 def test_strings_hold_no_macros() -> None:

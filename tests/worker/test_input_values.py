@@ -37,7 +37,8 @@ def node(op: str, *arguments: Any, **keywords: Any) -> dict[str, Any]:
 
 
 def ties_of(*nodes: dict[str, Any]) -> set[float]:
-    return set(rounding_ties(SimpleNamespace(forward_text=SimpleNamespace(nodes=nodes))))  # type: ignore[arg-type]
+    captured: Any = SimpleNamespace(forward_text=SimpleNamespace(nodes=nodes))
+    return set(rounding_ties(captured))
 
 
 ROUND = node("round.default")
