@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,8 +14,12 @@ from kernel_lsp.core.target import TargetSource
 from kernel_lsp.core.task import Task
 from kernel_lsp.core.verdict import Mismatch
 from kernel_lsp.evaluate.check import find_task
+from kernel_lsp.evaluate.number_changes import Change, beyond_one, far, nearby, turned
 from kernel_lsp.evaluate.other_numbers import OtherNumbers
+from kernel_lsp.evaluate.prepare import Prepared
 from kernel_lsp.evaluate.session import Session
+from tests.evaluate.test_pointed_sizes import TASK as COPY
+from tests.evaluate.test_pointed_sizes import prepared
 
 TASK = """import torch
 
@@ -111,3 +116,24 @@ async def test_whole_numbers_and_truth_values_are_changed_and_what_pytorch_refus
     assert found[0].kind == "correct"
     assert isinstance(found[1], Mismatch)
     assert "with p=0 instead of 0.5, shift=-4 instead of 3, flag=False instead of True" in found[1].message
+
+
+@pytest.mark.parametrize(
+    ("next_one_is_taken", "asked"), [(True, [beyond_one, far, turned]), (False, [beyond_one, nearby, turned])]
+)
+async def test_whole_numbers_go_far_away_only_where_the_next_one_is_the_same_computation(
+    next_one_is_taken: bool, asked: list[Change], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A count of repetitions would be a thousand times the work."""
+    nothing: Any = SimpleNamespace(n_slots=1)
+    evaluator, seen = OtherNumbers(nothing, nothing, nothing, COPY), []
+
+    async def other(change: Change, _: Prepared) -> object:
+        seen.append(change)
+        return change if next_one_is_taken else None
+
+    monkeypatch.setattr(evaluator, "_other", other)
+    text = prepared("launch: k<<<1, 32>>>(x, out, D)").text
+    found = await evaluator._others(Candidate(text=text, origin=Origin(proposer="user")))
+    assert seen == asked
+    assert len(found) == (3 if next_one_is_taken else 0)
