@@ -11,41 +11,12 @@ from kernel_lsp.core.plan import KernelSignature, Launch
 from kernel_lsp.plan.cuda_types import pointer_fits, resolve_template
 
 _DOUBLE_FUNCTIONS = (
-    *("acos", "acosh", "asin", "asinh", "atan", "atan2", "atanh", "cbrt", "ceil", "copysign", "cos", "cosh", "cospi"),
-    *("cyl_bessel_i0", "cyl_bessel_i1", "erf", "erfc", "erfcinv", "erfcx", "erfinv", "exp", "exp10", "exp2", "expm1"),
-    *("fabs", "fdim", "fdivide", "floor", "fma", "fmax", "fmin", "fmod", "frexp", "hypot", "ilogb", "j0", "j1", "jn"),
-    *(
-        "ldexp",
-        "lgamma",
-        "llrint",
-        "llround",
-        "log",
-        "log10",
-        "log1p",
-        "log2",
-        "logb",
-        "lrint",
-        "lround",
-        "modf",
-        "nan",
-    ),
-    *("nearbyint", "nextafter", "norm", "norm3d", "norm4d", "normcdf", "normcdfinv", "pow", "rcbrt", "remainder"),
-    *(
-        "remquo",
-        "rhypot",
-        "rint",
-        "rnorm",
-        "rnorm3d",
-        "rnorm4d",
-        "round",
-        "rsqrt",
-        "scalbln",
-        "scalbn",
-        "sin",
-        "sincos",
-    ),
-    *("sincospi", "sinh", "sinpi", "sqrt", "tan", "tanh", "tgamma", "trunc", "y0", "y1", "yn"),
-)
+    "acos acosh asin asinh atan atan2 atanh cbrt ceil copysign cos cosh cospi cyl_bessel_i0 cyl_bessel_i1 erf "
+    "erfc erfcinv erfcx erfinv exp exp10 exp2 expm1 fabs fdim fdivide floor fma fmax fmin fmod frexp hypot ilogb "
+    "j0 j1 jn ldexp lgamma llrint llround log log10 log1p log2 logb lrint lround modf nan nearbyint nextafter "
+    "norm norm3d norm4d normcdf normcdfinv pow rcbrt remainder remquo rhypot rint rnorm rnorm3d rnorm4d round "
+    "rsqrt scalbln scalbn sin sincos sincospi sinh sinpi sqrt tan tanh tgamma trunc y0 y1 yn"
+).split()
 CUDA_FUNCTIONS = frozenset(
     (
         *_DOUBLE_FUNCTIONS,
