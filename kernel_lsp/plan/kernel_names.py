@@ -16,11 +16,12 @@ _DOUBLE_FUNCTIONS = (
     "j0 j1 jn ldexp lgamma llrint llround log log10 log1p log2 logb lrint lround modf nan nearbyint nextafter "
     "norm norm3d norm4d normcdf normcdfinv pow rcbrt remainder remquo rhypot rint rnorm rnorm3d rnorm4d round "
     "rsqrt scalbln scalbn sin sincos sincospi sinh sinpi sqrt tan tanh tgamma trunc y0 y1 yn"
-).split()
+)
+_FOR_DOUBLES = tuple(_DOUBLE_FUNCTIONS.split())
 CUDA_FUNCTIONS = frozenset(
     (
-        *_DOUBLE_FUNCTIONS,
-        *(f"{name}f" for name in _DOUBLE_FUNCTIONS),
+        *_FOR_DOUBLES,
+        *(f"{name}f" for name in _FOR_DOUBLES),
         *("abs", "clock", "free", "isfinite", "isinf", "isnan", "labs", "llabs", "llmax", "llmin", "malloc", "max"),
         *("memcpy", "memset", "min", "printf", "signbit", "ullmax", "ullmin", "umax", "umin"),
     )
