@@ -27,9 +27,9 @@ from .telling import may_overflow_as_divisors, why_it_tells_nothing
 from .ties import left_open
 
 FEW_ELEMENTS = 1 << 20
-"""Of all inputs: so few are a matter of milliseconds for a few threads. Where compilers have the other cores, many take
-longer, since OpenMP's threads wait for the last of them after every operation."""
+"""Of all inputs: so few are a matter of milliseconds for a few threads."""
 FEW_THREADS = 4
+LOAD = "/proc/loadavg"
 
 
 def make_cases(request: dict[str, Any]) -> dict[str, Any]:
@@ -52,14 +52,26 @@ def make_cases(request: dict[str, Any]) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def threads_for(shapes: Mapping[str, Sequence[int]]) -> Iterator[None]:
-    """A few of PyTorch's threads for few elements, all of them for many."""
+    """As many of PyTorch's threads as there are idle cores, and a few for few elements: OpenMP's threads wait for the
+    last of them after every operation, and where another program has its core that takes a time slice."""
     n_threads = torch.get_num_threads()
+    is_small = sum(math.prod(shape) for shape in shapes.values()) <= FEW_ELEMENTS
     try:
-        if sum(math.prod(shape) for shape in shapes.values()) <= FEW_ELEMENTS:
-            torch.set_num_threads(min(FEW_THREADS, n_threads))
+        torch.set_num_threads(max(1, min(n_threads, n_idle_cores(), FEW_THREADS if is_small else n_threads)))
         yield
     finally:
         torch.set_num_threads(n_threads)
+
+
+def n_idle_cores() -> int:
+    """Cores on which nothing runs but us, now; all of them where the system does not tell. May be less than one."""
+    n_cores = os.cpu_count() or 1
+    try:
+        with open(LOAD, encoding="ascii") as file:
+            n_running = int(file.read().split()[3].partition("/")[0])
+    except (OSError, ValueError, IndexError):
+        return n_cores
+    return n_cores - (n_running - 1)
 
 
 def _with_integers(
