@@ -68,6 +68,10 @@ class CaseStore:
             self._made[case] = making
         return making
 
+    def takes_a_turn(self, case: Case) -> bool:
+        """Whether the case is made on the GPU, in a turn: who waits for it may have none."""
+        return self._gpu is not None and self._n_input_elements(case) >= LARGE_ELEMENTS
+
     def begin_in_order(self, first: Sequence[Case], then: Sequence[Case]) -> None:
         """Have all of them made, these first: a large one waits for its turn on the GPU, and others would pass it."""
 
@@ -102,26 +106,28 @@ class CaseStore:
 
     async def _ask(self, case: Case, directory: Path) -> CaseFiles | NoCase:
         directory.mkdir(parents=True)
-        shapes = shapes_for(graph_of(self._task, case.operation), dict(case.sizes))
-        is_large = sum(math.prod(shape) for shape in shapes.values()) >= LARGE_ELEMENTS
         try:
-            if self._gpu is None or not is_large:
-                files = await self._make_case(case, shapes, directory, None)
+            if self._gpu is None or not self.takes_a_turn(case):
+                files = await self._make_case(case, directory, None)
             else:
                 async with self._gpu.turn():
-                    files = await self._make_case(case, shapes, directory, self._gpu.index)
+                    files = await self._make_case(case, directory, self._gpu.index)
         except TargetError as error:
             if not self._worker.is_alive:
                 raise
             return NoCase(error.message)
         return NoCase(files.reason) if files.is_degenerate else files
 
-    async def _make_case(
-        self, case: Case, shapes: dict[str, tuple[int, ...]], directory: Path, gpu: int | None
-    ) -> CaseFiles:
+    def _n_input_elements(self, case: Case) -> int:
+        return sum(math.prod(shape) for shape in self._shapes(case).values())
+
+    def _shapes(self, case: Case) -> dict[str, tuple[int, ...]]:
+        return shapes_for(graph_of(self._task, case.operation), dict(case.sizes))
+
+    async def _make_case(self, case: Case, directory: Path, gpu: int | None) -> CaseFiles:
         files = await self._worker.make_case(
             case.operation,
-            shapes=shapes,
+            shapes=self._shapes(case),
             family=case.family,
             seed=case.seed,
             directory=directory,

@@ -6,11 +6,12 @@ What only the device can tell (guards, inputs, a second run) the worker tells; t
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
 import shutil
 import time
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -32,8 +33,16 @@ costs so much; 6 s were too few for two right kernels in 151 on a host that was 
 CASE_DEADLINE_S_PER_GIB = 4.0
 """More for cases that take long to copy alone."""
 RECHECK_DEADLINE_S = 30.0
-MAX_WAITING_JUDGEMENTS = 4
-"""Copies of outputs that wait to be compared while the device goes on: each may be gigabytes."""
+MAX_WAITING_BYTES = 2 << 30
+"""Of copies of outputs that wait to be compared while the device goes on: one case alone may have more."""
+
+
+@dataclass(frozen=True)
+class _Judging:
+    """A case that is being judged from copies of so many bytes, at least one."""
+
+    task: asyncio.Task[CaseResult | Mismatch]
+    n_bytes: int
 
 
 @dataclass
@@ -54,7 +63,7 @@ class Attempt:
     def __init__(self, slot: GpuSlot, job: GpuJob, directory: Path, stages: Stages) -> None:
         self._slot, self._job, self._directory, self._stages = slot, job, directory, stages
         self._found = _Found()
-        self._judging: list[asyncio.Task[CaseResult | Mismatch]] = []
+        self._judging: list[_Judging] = []
 
     async def run(self) -> GpuReport | GpuFailure | Lost:
         """Load, every case, again from a fresh module, time, unload."""
@@ -63,7 +72,7 @@ class Attempt:
             failure = await self._stages_of_one(offering)
             await offering
         finally:
-            for task in (offering, *self._judging):
+            for task in (offering, *(judging.task for judging in self._judging)):
                 task.cancel()
         await self._slot.ask("unload", {"candidate": self._job.candidate_id}, deadline_s=LOAD_DEADLINE_S)
         if failure is not None:
@@ -115,15 +124,26 @@ class Attempt:
         return None if loaded["loaded"] else Crashed(message=f"the GPU's driver does not load it: {loaded['log']}")
 
     async def _run_cases(self) -> GpuFailure | Lost | None:
-        """In random order, so that no case is known by its place; copies are judged while the device goes on."""
-        cases = list(self._job.cases)
-        random.Random(_seed_of(self._job)).shuffle(cases)
-        for position, case in enumerate(cases):
-            failure: GpuFailure | Lost | None = await self._run_case(case, self._directory / f"case-{position}")
-            failure = failure or await self._judged(at_most_waiting=MAX_WAITING_JUDGEMENTS)
+        """Copies are judged while the device goes on."""
+        position = itertools.count()
+        async for case in self._in_random_order():
+            failure: GpuFailure | Lost | None = await self._run_case(case, self._directory / f"case-{next(position)}")
+            failure = failure or await self._judged(at_most_bytes=MAX_WAITING_BYTES)
             if failure is not None:
                 return failure
         return None
+
+    async def _in_random_order(self) -> AsyncIterator[GpuCase]:
+        """Any of those that are ready, so that no case is known by its place."""
+        draw, ready, coming = random.Random(_seed_of(self._job)), list(self._job.cases), set(self._job.coming)
+        while ready or coming:
+            if coming:
+                made, coming = await asyncio.wait(
+                    coming, timeout=0.0 if ready else None, return_when=asyncio.FIRST_COMPLETED
+                )
+                ready += [case for task in made if (case := task.result()) is not None]
+            if ready:
+                yield ready.pop(draw.randrange(len(ready)))
 
     async def _run_case(self, case: GpuCase, folder: Path) -> Crashed | Lost | None:
         outputs = [tensor.name for tensor in case.bound.tensors if tensor.role == "output"]
@@ -147,7 +167,8 @@ class Attempt:
         if ran["spread"]:
             second = {name: folder / f"{name}.again.bin" for name in ran["spread"]}
             copies.append({**copies[0], **second})
-        self._judging.append(asyncio.create_task(self._judge(case, copies, folder)))
+        n_copied = sum(tensor.n_bytes for tensor in case.bound.tensors if tensor.role == "output") * len(copies)
+        self._judging.append(_Judging(asyncio.create_task(self._judge(case, copies, folder)), max(1, n_copied)))
         return None
 
     async def _judge(self, case: GpuCase, copies: Sequence[Mapping[str, Path]], folder: Path) -> CaseResult | Mismatch:
@@ -157,19 +178,22 @@ class Attempt:
         finally:
             self._stages.add_stage("judging, beside cases", time.monotonic() - started)
 
-    async def _judged(self, *, at_most_waiting: int) -> Mismatch | None:
-        """Take in what has been judged; wait until no more than so many are not."""
-        while len(self._judging) > at_most_waiting or (self._judging and self._judging[0].done()):
-            result = await self._judging.pop(0)
+    async def _judged(self, *, at_most_bytes: int) -> Mismatch | None:
+        """Take in what has been judged, in order; wait until no more than so many bytes are not."""
+        while self._judging and (self._judging[0].task.done() or self._n_waiting_bytes() > at_most_bytes):
+            result = await self._judging.pop(0).task
             if isinstance(result, Mismatch):
                 return result
             self._found.results.append(result)
         return None
 
+    def _n_waiting_bytes(self) -> int:
+        return sum(judging.n_bytes for judging in self._judging)
+
     async def _recheck(self) -> GpuFailure | Lost | None:
         """What was judged meanwhile comes first. Nothing is judged any more when timing begins."""
         failure = await self._run_again() if self._job.rechecks else None
-        return await self._judged(at_most_waiting=0) or failure
+        return await self._judged(at_most_bytes=0) or failure
 
     async def _run_again(self) -> Crashed | Lost | None:
         again = await self._ask("recheck", {"seed": _seed_of(self._job)}, RECHECK_DEADLINE_S)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from kernel_lsp.core.measurement import Measurement
@@ -17,6 +18,7 @@ from kernel_lsp.evaluate.gpu_job import GpuCase, GpuJob, GpuReport, Timer
 from kernel_lsp.evaluate.progress import Plan, Progress
 from kernel_lsp.evaluate.timing import Asker
 from kernel_lsp.evaluate.timing_outcome import NotTimed, TimedOperation, TimingOutcome
+from kernel_lsp.process.worker_client import CaseFiles
 from kernel_lsp.toolchain.ptx_text import read_ptx
 
 ATOMICS = ("atom.", "red.", "multimem.red.")
@@ -55,13 +57,11 @@ class GpuChecks:
 
     def prefetch(self, plans: Sequence[Plan]) -> None:
         """Have the references made while the candidate is compiled and screened: first those that the screen waits for,
-        the captured sizes among them, then the smallest."""
+        then those that no candidate can have the GPU beside, then the smallest."""
         screened = [case for plan in plans for case, _ in screened_cases(plan)]
+        first = [case for plan in plans for n, (case, _) in enumerate(plan) if self._is_first(n, case)]
         cases = [(sum(tensor.n_bytes for tensor in bound.tensors), case) for plan in plans for case, bound in plan]
-        self._store.begin_in_order(
-            [*screened, *(plan[0][0] for plan in plans)],
-            [case for _, case in sorted(cases, key=lambda entry: entry[0])],
-        )
+        self._store.begin_in_order([*screened, *first], [case for _, case in sorted(cases, key=lambda entry: entry[0])])
 
     async def check(
         self, built: Built, plans: Sequence[Plan], progress: Progress, *, rechecks: bool
@@ -69,29 +69,29 @@ class GpuChecks:
         """Run, judge and time; None when everything is right. `rechecks` asks for all cases again, from a fresh
         module."""
         with progress.stage("references"):
-            chosen = [case for plan in plans for case in await self._with_files(plan, progress)]
-        progress.when_worker_is_free()
-        if not chosen:
-            return Unsupported(message="PyTorch itself gives no finite reference for any case")
-        bounds = [case.bound for case in chosen]
+            chosen = [case for plan in plans for case in await self._first(plan, progress)]
         timed = [case for case in chosen if case.case.is_captured and case.case.family == "given"]
         with progress.stage("baselines"):
             for case in timed:
                 operation = TimedOperation(progress.candidate_id, case.bound, case.case.operation, case.files)
                 await self._timer.wait_for_baselines(operation, at_least_s=self._full_wait_s if rechecks else 0.0)
-        job = GpuJob(
-            candidate_id=progress.candidate_id,
-            built=built,
-            cases=chosen,
-            timed=timed,
-            timer=self._timer,
-            may_vary=_may_vary(built, bounds),
-            rechecks=rechecks,
-            seed=self._seed,
-        )
-        found = await self._device.evaluate(job, progress)
+        async with self._rest(plans, progress) as coming:
+            job = GpuJob(
+                candidate_id=progress.candidate_id,
+                built=built,
+                cases=chosen,
+                timed=timed,
+                timer=self._timer,
+                may_vary=_may_vary(built, [bound for plan in plans for _, bound in plan]),
+                rechecks=rechecks,
+                seed=self._seed,
+                coming=coming,
+            )
+            found = await self._device.evaluate(job, progress)
         if not isinstance(found, GpuReport):
             return found
+        if not found.cases:
+            return Unsupported(message="PyTorch itself gives no finite reference for any case")
         progress.cases += found.cases
         progress.notes += found.notes
         progress.times.update(found.comparisons)
@@ -99,19 +99,50 @@ class GpuChecks:
         progress.measurements += [measurement for measurement in ours if isinstance(measurement, Measurement)]
         return None
 
-    async def _with_files(self, plan: Plan, progress: Progress) -> list[GpuCase]:
-        """Those that PyTorch itself can run."""
-        found = await asyncio.gather(*(self._case(case, bound) for case, bound in plan))
-        captured = found[0]
-        if isinstance(captured, NoCase):
-            progress.notes.append(f"{plan[0][1].name}: not measured: {captured.reason}")
-        return [case for case in found if isinstance(case, GpuCase)]
+    async def _first(self, plan: Plan, progress: Progress) -> list[GpuCase]:
+        """The captured sizes, and whatever is made on the GPU itself, which the candidate has then."""
+        first = [entry for position, entry in enumerate(plan) if self._is_first(position, entry[0])]
+        found = await asyncio.gather(*(self._store.get(case) for case, _ in first))
+        if isinstance(found[0], NoCase):
+            progress.notes.append(f"{plan[0][1].name}: not measured: {found[0].reason}")
+        return [
+            self._gpu_case(*entry, files)
+            for entry, files in zip(first, found, strict=True)
+            if isinstance(files, CaseFiles)
+        ]
 
-    async def _case(self, case: Case, bound: BoundOperation) -> GpuCase | NoCase:
+    def _is_first(self, position: int, case: Case) -> bool:
+        return position == 0 or self._store.takes_a_turn(case)
+
+    @asynccontextmanager
+    async def _rest(
+        self, plans: Sequence[Plan], progress: Progress
+    ) -> AsyncIterator[Sequence[asyncio.Task[GpuCase | None]]]:
+        """The other cases, which are made while the first ones run."""
+        entries = [entry for plan in plans for n, entry in enumerate(plan) if not self._is_first(n, entry[0])]
+        coming = [asyncio.create_task(self._case(case, bound)) for case, bound in entries]
+        watching = asyncio.create_task(_after(coming, progress.when_worker_is_free))
+        try:
+            yield coming
+        finally:
+            for task in (watching, *coming):
+                task.cancel()
+            await asyncio.gather(watching, *coming, return_exceptions=True)
+
+    async def _case(self, case: Case, bound: BoundOperation) -> GpuCase | None:
+        """None where PyTorch itself cannot run it."""
         files = await self._store.get(case)
-        if isinstance(files, NoCase):
-            return files
+        return self._gpu_case(case, bound, files) if isinstance(files, CaseFiles) else None
+
+    def _gpu_case(self, case: Case, bound: BoundOperation, files: CaseFiles) -> GpuCase:
         return GpuCase(case, bound, files, self._store.expectations(case, files))
+
+
+async def _after(tasks: Sequence[asyncio.Task[GpuCase | None]], call: Callable[[], None]) -> None:
+    """However they end."""
+    if tasks:
+        await asyncio.wait(tasks)
+    call()
 
 
 def _may_vary(built: Built, bounds: Sequence[BoundOperation]) -> bool:

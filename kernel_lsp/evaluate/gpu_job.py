@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -44,9 +45,9 @@ class Timer(Protocol):
 
 @dataclass(frozen=True)
 class GpuJob:
-    """Everything the device has to know of a candidate. `timed` are the cases to time; `may_vary` says that it adds
-    with atomics, or uses a library, so that two runs may differ in their last bits; `rechecks` asks for all cases again
-    from a fresh module."""
+    """Everything the device has to know of a candidate. `cases` are ready, `coming` are being made, None where PyTorch
+    cannot run one; `timed` are the cases to time; `may_vary` says that it adds with atomics, or uses a library, so that
+    two runs may differ in their last bits; `rechecks` asks for all cases again from a fresh module."""
 
     candidate_id: str
     built: Built
@@ -56,6 +57,7 @@ class GpuJob:
     may_vary: bool
     rechecks: bool
     seed: int
+    coming: Sequence[asyncio.Task[GpuCase | None]] = ()
 
 
 @dataclass(frozen=True)

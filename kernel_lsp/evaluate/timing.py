@@ -56,7 +56,7 @@ class TimingPlan:
     min_rounds: int = MIN_KEPT_ROUNDS
     max_rounds: int = 12
     n_warm_samples: int = 2
-    budget_s: float = 0.7
+    budget_s: float = 0.45
 
 
 @dataclass(frozen=True)

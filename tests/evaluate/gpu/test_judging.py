@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from kernel_lsp.core.verdict import CaseResult, Crashed, Mismatch
+from kernel_lsp.errors import TargetError
 from kernel_lsp.evaluate import gpu_attempt
 from kernel_lsp.evaluate.cuda import GpuDevice
 from kernel_lsp.evaluate.gpu_job import GpuCase, GpuFailure, GpuJob, GpuReport
@@ -136,3 +137,67 @@ async def test_no_copy_is_left_of_what_was_judged(tmp_path: Path) -> None:
         await run(device, tmp_path, "affine")
         await run(device, tmp_path, "varying", may_vary=True)
         assert not [path for path in (tmp_path / "gpu").rglob("*") if path.is_file()]
+
+
+def job_of(name: str, ready: list[GpuCase], coming: list[asyncio.Task[GpuCase | None]]) -> GpuJob:
+    return GpuJob(name, built(name), ready, (), NoClock(), may_vary=False, rechecks=False, seed=0, coming=coming)
+
+
+async def made_after(event: asyncio.Event, made: GpuCase | None) -> GpuCase | None:
+    await event.wait()
+    return made
+
+
+async def test_a_case_that_is_still_being_made_runs_when_it_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first ones run meanwhile."""
+    small, large = (case(tmp_path, "affine", n) for n in (SMALL, LARGE))
+    first_ran, run_case = asyncio.Event(), gpu_attempt.Attempt._run_case
+
+    async def runs(self: gpu_attempt.Attempt, each: GpuCase, folder: Path) -> Crashed | gpu_attempt.Lost | None:
+        first_ran.set()
+        return await run_case(self, each, folder)
+
+    monkeypatch.setattr(gpu_attempt.Attempt, "_run_case", runs)
+    coming = [asyncio.create_task(made_after(first_ran, each)) for each in (large, None)]
+    async with gpu(tmp_path) as device:
+        report = await device.evaluate(job_of("affine", [small], coming), NoStages())
+    assert isinstance(report, GpuReport)
+    assert len(report.cases) == 2
+
+
+async def test_a_case_that_comes_later_is_judged_like_any_other(tmp_path: Path) -> None:
+    at_once = asyncio.Event()
+    at_once.set()
+    coming = [asyncio.create_task(made_after(at_once, case(tmp_path, "wrong_value", LARGE)))]
+    async with gpu(tmp_path) as device:
+        assert isinstance(await device.evaluate(job_of("wrong_value", [], coming), NoStages()), Mismatch)
+
+
+async def test_what_cannot_be_made_for_want_of_a_worker_is_raised_and_the_next_candidate_is_judged(
+    tmp_path: Path,
+) -> None:
+    async def fails() -> GpuCase | None:
+        raise TargetError("the worker died")
+
+    async with gpu(tmp_path) as device:
+        with pytest.raises(TargetError, match="the worker died"):
+            await device.evaluate(job_of("affine", [], [asyncio.create_task(fails())]), NoStages())
+        assert isinstance(await run(device, tmp_path, "affine"), GpuReport)
+
+
+async def test_copies_that_wait_to_be_judged_are_no_more_than_so_many_bytes(
+    tmp_path: Path, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gpu_attempt, "MAX_WAITING_BYTES", 0)
+    most, run_case = [0], gpu_attempt.Attempt._run_case
+
+    async def runs(self: gpu_attempt.Attempt, each: GpuCase, folder: Path) -> Crashed | gpu_attempt.Lost | None:
+        most.append(len(self._judging))
+        return await run_case(self, each, folder)
+
+    monkeypatch.setattr(gpu_attempt.Attempt, "_run_case", runs)
+    async with gpu(tmp_path) as device:
+        assert isinstance(await evaluated(device, tmp_path, "affine", log), GpuReport)
+    assert max(most) == 0
