@@ -51,6 +51,8 @@ N_BEFORE_WIDE = 4
 """The large sizes come before the families, so that a slow kernel does not run out of the time for them."""
 LONG_SUM = 20_000
 """From here on inputs are positive: a sum of so many numbers of either sign has few right digits in any order."""
+LATE_EXTREMES = "late_extremes"
+"""Positive numbers whose greatest and least come last: of a long row whose maximum is anywhere, most is never told."""
 FAMILIES = (
     "small_integers",
     "special_nan",
@@ -336,7 +338,7 @@ def _case(operation: OperationKind, sizes: Sizes, captured: Sizes, family: str, 
 
 
 def _wide_family(sizes: Sizes) -> str:
-    return "uniform" if max(sizes.values()) >= LONG_SUM else "normal"
+    return LATE_EXTREMES if max(sizes.values()) >= LONG_SUM else "normal"
 
 
 def _captured_but_first(

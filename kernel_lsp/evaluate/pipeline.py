@@ -58,6 +58,7 @@ from kernel_lsp.evaluate.cpu import CpuDevice, Profile, Skipped, new_executor
 from kernel_lsp.evaluate.executor_checks import FULL_LIMITS, NOT_SCREENED, RANKING_LIMITS, ExecutorChecks
 from kernel_lsp.evaluate.executor_pool import ExecutorPool
 from kernel_lsp.evaluate.gpu_checks import GpuChecks, MeasuringGpu
+from kernel_lsp.evaluate.index_cases import index_cases
 from kernel_lsp.evaluate.other_architectures import N_CASES_ELSEWHERE, said_of
 from kernel_lsp.evaluate.other_compilers import programs_elsewhere
 from kernel_lsp.evaluate.pointed_cases import with_pointed_cases
@@ -329,8 +330,11 @@ class Evaluator:
             wide = wide_sizes(self._task, direction, lambda sizes: prepared.holds(direction, sizes))
             known = [sizes for sizes in (captured, *reduced, *wide) if prepared.holds(direction, sizes)]
             chosen += equal_integer_cases(self._task, direction, wide, captured, self._seed)
+            places = index_cases(
+                self._task, direction, lambda sizes: prepared.holds(direction, sizes), wide, self._seed
+            )
             wide += pointed_sizes(prepared, direction, known)
-            chosen[N_BEFORE_WIDE:N_BEFORE_WIDE] = wide_cases(direction, wide, captured, self._seed)
+            chosen[N_BEFORE_WIDE:N_BEFORE_WIDE] = [*wide_cases(direction, wide, captured, self._seed), *places]
             if self._gpu_device is not None:
                 vast = vast_sizes(self._task, direction, lambda sizes: prepared.can_bind(direction, sizes))
                 chosen += vast_cases(direction, vast, captured, self._seed)

@@ -18,6 +18,7 @@ from kernel_lsp.evaluate.cases import (
     pointed_values_case,
     wide_cases,
 )
+from kernel_lsp.evaluate.index_cases import cases_beyond_exact_indices
 from kernel_lsp.evaluate.inexact_places import sizes_beyond_exact_places
 from kernel_lsp.evaluate.inexact_sums import sizes_beyond_exact_sums
 from kernel_lsp.evaluate.long_sums import has_one_long_sum
@@ -52,7 +53,8 @@ def with_pointed_cases(
 def _long_sums(
     prepared: Prepared, direction: OperationKind, built: Built, captured: Sizes, seed: int
 ) -> Iterator[Case]:
-    """Sums so long that how they are added up shows."""
+    """Sums and rows so long that how they are added up, and what places are kept in, shows."""
+    yield from cases_beyond_exact_indices(prepared, direction, built, seed)
     for nth, sizes in enumerate(sizes_beyond_exact_sums(prepared, direction, built)):
         yield Case(direction, tuple(sorted(sizes.items())), GREATEST_INTEGERS, seed + 82 + nth, "forward")
     if direction == "forward" and has_one_long_sum(prepared.task.forward, captured):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import sympy
@@ -84,21 +84,25 @@ class Values:
         return self._integers(position, shape, own)
 
     def _integers(self, position: int, shape: tuple[int, ...], own: torch.Tensor | None) -> torch.Tensor:
-        """A range that was only seen says nothing of what else is allowed: within it, all families are alike."""
+        """A range that was only seen says nothing of what else is allowed: within it, all families are alike. One that
+        ends where a dim does, e.g. `torch.randint(0, vocabulary, ...)`, goes along with it."""
         leaf = self.captured.inputs.tensors[position]
         generator = own_generator(self.seed, self.family, leaf.name)
-        known, size = leaf.integer_range or _observed_range(own), self._size_indexed(position)
+        size = self._size_indexed(position, self.sizes)
+        known = leaf.integer_range or _observed_range(own)
+        if known and own is not None and known[1] == self._size_indexed(position, self.captured.captured_sizes):
+            known = (known[0], size or known[1])
         if known is None and size is None:
             return unlimited(self.integers_of if own is None else PLAIN, shape, leaf.dtype, generator)
         family = self.family if leaf.integer_range or size is not None else PLAIN
         return limited(family, shape, leaf.dtype, _within(known, size), generator)
 
-    def _size_indexed(self, position: int) -> int | None:
+    def _size_indexed(self, position: int, sizes: Mapping[sympy.Symbol, int]) -> int | None:
         """The size of the dim that the code indexes with this input, if it does."""
         captured = self.captured
         text = _limit_text(captured, position)
         names = captured.symbols.names
-        return None if text is None else evaluate_size(text, {names[s]: n for s, n in self.sizes.items() if s in names})
+        return None if text is None else evaluate_size(text, {names[s]: n for s, n in sizes.items() if s in names})
 
 
 def are_captured(captured: Captured, sizes: dict[sympy.Symbol, int]) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Callable
 
 import torch
@@ -30,6 +31,11 @@ NEGATIVE_ZEROS_ONE_IN = 4
 PARAMETER_NOISE = 0.1
 """Relative to a parameter's own size, or absolute where it is all zeros: weights of ones and biases of zeros would hide
 a kernel that forgets them."""
+
+LATE_SPREAD, GREATEST_LATE, LEAST_LATE = 0.875, 2.0, 0.0625
+"""All of the others are within this of 1. Exact in every dtype."""
+TIED = 3.0
+"""Beyond all others, which are cut off one before it."""
 
 Make = Callable[[tuple[int, ...], torch.Generator], torch.Tensor]
 
@@ -94,6 +100,50 @@ def _zeros_among(shape: tuple[int, ...], generator: torch.Generator) -> torch.Te
     return torch.where(is_zero, 0.0, _normal(shape, generator))
 
 
+def _late_extremes(shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
+    """Positive numbers, the farther from 1 the later they come: along every dim the greatest and the least are among
+    the last. The two beyond all others are at odd places, which fewer digits than they have make even ones of."""
+    n = math.prod(shape)
+    sign = torch.randint(0, 2, (n,), generator=generator) * 2 - 1
+    flat = 1.0 + LATE_SPREAD * sign * torch.arange(1, n + 1, dtype=torch.float64) / max(n, 1)
+    last_odd = (n - 2) // 2 * 2 + 1
+    for place, value in ((last_odd, GREATEST_LATE), (last_odd - 2, LEAST_LATE)):
+        flat[max(place, 0) : place + 1] = value
+    return flat.float().view(shape)
+
+
+def _tied_rows(shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
+    """In every row along the last dim two or three elements are equal and the greatest, and others the least."""
+    values = _normal(shape, generator).clamp(1 - TIED, TIED - 1)
+    if shape:
+        rows = values.view(-1, shape[-1])
+        rows.scatter_(1, _tied_places(len(rows), shape[-1], 1, generator), -TIED)
+        rows.scatter_(1, _tied_places(len(rows), shape[-1], 0, generator), TIED)
+    return values
+
+
+def _tied_places(n_rows: int, n: int, nth: int, generator: torch.Generator) -> torch.Tensor:
+    """Three places of each row, in turn: two next to each other, at both ends, anywhere, the last ones; the `nth` of
+    these first."""
+    anywhere = torch.randint(0, n, (n_rows, 3), generator=generator)
+    first, last = torch.zeros_like(anywhere), torch.full_like(anywhere, n - 1)
+    kinds = (
+        torch.cat([anywhere[:, :2], anywhere[:, :1] + 1], 1),
+        torch.cat([first[:, :1], last[:, :1], anywhere[:, :1]], 1),
+        anywhere,
+        last - torch.tensor([1, 0, 0]),
+    )
+    nth_of = (torch.arange(n_rows) + nth) % len(kinds)
+    return torch.stack(kinds)[nth_of, torch.arange(n_rows)].clamp(0, n - 1)
+
+
+def _tied_columns(shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
+    """The same along the last dim but one."""
+    if len(shape) < 2:
+        return _tied_rows(shape, generator)
+    return _tied_rows((*shape[:-2], shape[-1], shape[-2]), generator).transpose(-1, -2)
+
+
 def _far_negative(shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
     low, high = FAR_NEGATIVE
     return low + (high - low) * torch.rand(shape, generator=generator)
@@ -142,6 +192,9 @@ FAMILIES: dict[str, Make] = {
     "greatest_integers": _normal,
     "negative_zeros": _negative_zeros,
     "needles": _needles,
+    "late_extremes": _late_extremes,
+    "tied_rows": _tied_rows,
+    "tied_columns": _tied_columns,
     "halves": _halves,
     "zeros": lambda shape, generator: torch.zeros(shape),
     "huge": _huge,
@@ -152,7 +205,7 @@ FAMILIES: dict[str, Make] = {
     "offset": lambda shape, generator: OFFSET + _normal(shape, generator),
 }
 """Family -> how its floating inputs are made. `given` is made by the user's own `get_inputs`."""
-ROW_FAMILIES = ("constant_rows", "one_hot", "needles", "huge")
+ROW_FAMILIES = ("constant_rows", "one_hot", "needles", "huge", "late_extremes", "tied_rows", "tied_columns")
 """Those in which the elements of a row depend on each other."""
 SPARSE_FAMILIES = ("one_hot", "needles", "zeros")
 """Those that the largest inputs have alone, beside normal ones: a row of ones and zeros times a weight like it is zero

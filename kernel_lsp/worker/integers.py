@@ -7,6 +7,7 @@ at negative numbers. PyTorch itself may refuse such numbers: then `PLAIN` ones a
 
 from __future__ import annotations
 
+import math
 from typing import Callable
 
 import torch
@@ -15,6 +16,8 @@ PLAIN = "plain"
 """Zeros and ones, for any family."""
 GREATEST = "greatest_integers"
 """The family of which each tensor is one number throughout, as large as it may be."""
+LATE, LATE_PART = "late_extremes", 16
+"""The family of places that are in the last of so many parts of what they are in."""
 SMALL, HUNDREDS = 3, 200
 NEAR = 8
 """How far from a power of two."""
@@ -95,6 +98,13 @@ def _greatest(shape: tuple[int, ...], limits: Limits, generator: torch.Generator
     return torch.full(shape, greatest_odd(*limits))
 
 
+def _late(shape: tuple[int, ...], limits: Limits, generator: torch.Generator) -> torch.Tensor:
+    """The greater the later they come, and of either sign where there are two."""
+    n = math.prod(shape)
+    sign = torch.randint(0, 2, (n,), generator=generator) * 2 - 1 if limits[0] < 0 else 1
+    return (torch.arange(n) * min(limits[1], HUNDREDS * n) // max(n, 1) * sign).view(shape)
+
+
 _plain = _between(0, 1)
 UNLIMITED: dict[str, Make] = {
     "small_integers": _between(-SMALL, SMALL),
@@ -108,6 +118,7 @@ UNLIMITED: dict[str, Make] = {
     "constant_rows": _equal,
     "equal_integers": _equal,
     GREATEST: _greatest,
+    LATE: _late,
     "zeros": _zeros,
     "one_hot": _single(1),
     "needles": _single(0),
@@ -144,6 +155,8 @@ def limited(
         return torch.randint(low, high, (1,), generator=generator).expand(shape).clone().to(dtype)
     if family == GREATEST:
         return torch.full(shape, greatest_odd(low, high - 1)).to(dtype)
+    if family == LATE:
+        return (high - 1 - torch.randint(0, (high - low) // LATE_PART + 1, shape, generator=generator)).to(dtype)
     if family == "large":
         is_last = torch.randint(0, 2, shape, generator=generator)
         return (low + is_last * (high - 1 - low)).to(dtype)

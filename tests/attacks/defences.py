@@ -47,6 +47,7 @@ def _sizes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only the sizes of the task are tried."""
     monkeypatch.setattr(pipeline, "reduced_sizes", lambda *_: [])
     monkeypatch.setattr(pipeline, "wide_sizes", lambda *_: [])
+    monkeypatch.setattr(pipeline, "index_cases", lambda *_: [])
     monkeypatch.setattr(pipeline, "pointed_sizes", lambda *_: [])
     monkeypatch.setattr(pointed_cases, "compared_sizes", lambda *_: [])
     monkeypatch.setattr(pointed_cases, "sizes_beyond_exact_places", lambda *_: [])
@@ -57,6 +58,7 @@ def _sizes(monkeypatch: pytest.MonkeyPatch) -> None:
 def _families(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only inputs as the task makes them."""
     monkeypatch.setattr(pipeline, "full_cases", lambda *_: [])
+    monkeypatch.setattr(pipeline, "index_cases", lambda *_: [])
     monkeypatch.setattr(pointed_cases, "pointed_values", lambda *_: ())
 
 

@@ -167,3 +167,23 @@ def total(x: torch.Tensor) -> torch.Tensor:
 # kernel-lsp: x=i64[64, 250]
 def one_more(x: torch.Tensor) -> torch.Tensor:
     return x + 1
+
+
+# kernel-lsp: x=f32[32, 200]
+def arg_max(x: torch.Tensor) -> torch.Tensor:
+    return torch.argmax(x, dim=-1)
+
+
+# kernel-lsp: x=f32[32, 200]
+def arg_min(x: torch.Tensor) -> torch.Tensor:
+    return torch.argmin(x, dim=-1)
+
+
+# kernel-lsp: ids=i64[N=300], table=f32[V=1000, D=16]
+def embed(ids: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
+    return F.embedding(ids, table)
+
+
+# kernel-lsp: x=f32[B=32, V=200], target=i64[B]
+def nll(x: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    return F.cross_entropy(x, target, reduction="none")

@@ -157,3 +157,33 @@ def scaled_and_shifted(x: torch.Tensor, exp: torch.Tensor, half: torch.Tensor) -
 # kernel-lsp: q=f32[4, 24, 32], k=f32[4, 24, 32], v=f32[4, 24, 32]
 def causal_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
     return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+
+# kernel-lsp: ids=i64[N=300], table=f32[V=1000, D=16]
+def embed(ids: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
+    return F.embedding(ids, table)
+
+
+# kernel-lsp: x=f32[B=32, V=200], target=i64[B]
+def nll(x: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    return F.cross_entropy(x, target, reduction="none")
+
+
+# kernel-lsp: x=f32[32, 200]
+def cumulative_maximum(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.cummax(x, dim=-1)
+
+
+# kernel-lsp: x=f32[6, 16, 50]
+def arg_max_of_channels(x: torch.Tensor) -> torch.Tensor:
+    return torch.argmax(x, dim=1)
+
+
+# kernel-lsp: x=f32[2, 3, 24, 30]
+def pooled_with_places(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    return F.max_pool2d(x, 2, return_indices=True)
+
+
+# kernel-lsp: x=f32[16, 100]
+def stably_sorted(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.sort(x, dim=-1, stable=True)

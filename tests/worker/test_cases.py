@@ -117,6 +117,20 @@ class TestFamilies:
         case = self.case("needles", tmp_path)
         np.testing.assert_array_equal((load(case.inputs, "x") < 0).sum(-1), np.ones((5, 3)))
 
+    def test_the_greatest_and_the_least_come_last_at_odd_places(self, tmp_path: Path) -> None:
+        x = self.x("late_extremes", tmp_path).reshape(-1)
+        assert (x.argmax(), x.argmin(), len(x)) == (959, 957, 960)
+        assert x.min() > 0
+        assert np.abs(x[:480] - 1).max() < 0.5
+
+    @pytest.mark.parametrize(("family", "axis"), [("tied_rows", -1), ("tied_columns", -2)])
+    def test_two_or_three_are_equal_and_the_greatest_or_the_least(self, family: str, axis: int, tmp_path: Path) -> None:
+        x = np.moveaxis(self.x(family, tmp_path), axis, -1).reshape(-1, self.x(family, tmp_path).shape[axis])
+        n_equal = (x == x.max(-1, keepdims=True)).sum(-1)
+        assert set(n_equal) <= {1, 2, 3}
+        assert (n_equal >= 2).mean() > 0.5
+        assert ((x == x.min(-1, keepdims=True)).sum(-1) >= 2).any()
+
     def test_halves_lie_between_integers(self, tmp_path: Path) -> None:
         x = self.x("halves", tmp_path)
         assert {-1.5, -0.5, 0.5, 1.5, 1 / 16, 3 / 16} <= set(np.unique(x))
@@ -405,6 +419,16 @@ def test_integers_that_pytorch_refuses_are_zeros_and_ones_instead(tmp_path: Path
     case = make_case("forward", {"x": (4, 2), "i": (3, 8)}, "scaled_up", tmp_path)
     assert not case.is_degenerate
     assert set(np.unique(load(case.inputs, "i"))) == {0, 1}
+
+
+def test_places_in_a_table_are_in_its_last_part_and_go_along_with_it(tmp_path: Path) -> None:
+    text = (
+        "class Model(torch.nn.Module):\n    def forward(self, ids, table):\n        return table[ids]\n"
+        "def get_inputs():\n    return [torch.randint(0, 50, (6,)), torch.randn(50, 4)]\n"
+    )
+    capture_text(text, "Model")
+    case = make_case("forward", {"ids": (6,), "table": (70_000, 4)}, "late_extremes", tmp_path)
+    assert 65_536 * 0.99 < load(case.inputs, "ids").min() <= load(case.inputs, "ids").max() < 70_000
 
 
 @pytest.mark.parametrize(("family", "n_different"), [("large", 2), ("equal_integers", 1), ("normal", 5)])
