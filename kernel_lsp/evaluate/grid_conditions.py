@@ -15,7 +15,9 @@ import operator
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import lru_cache
 
 from kernel_lsp.core.plan import BoundLaunch, ScalarArgument, TensorArgument
 from kernel_lsp.toolchain.ptx_text import Statement
@@ -36,7 +38,12 @@ COMPARISONS: Mapping[str, Callable[[int, int], bool]] = {
 }
 """PTX's names, the second of each pair for unsigned numbers."""
 EXTREMES = ("min", "max")
+EQUALITIES = ("eq", "ne")
+N_OPCODES, N_OPERANDS = 1 << 10, 1 << 14
+"""Remembered: the same few are read for every size that is tried."""
 FLOATING = ("float", "double")
+UNROLLED = 16
+"""Loops that a compiler unrolls compare with what is below this."""
 NO_ADDRESSES: Mapping[str, int] = {}
 NO_POSITIONS: Mapping[str, int] = {}
 FIRST_THREAD: Mapping[str, int] = {f"%{name}.{axis}": 0 for name in ("tid", "ctaid") for axis in "xyz"}
@@ -70,7 +77,9 @@ class GridConditions:
         self._steps, self._conditions = _followed(own, positions)
         self._picks = list(_picks(own))
         self._makers = {step.result: step for step in self._steps}
-        self.numbers = frozenset(self._numbers())
+        self.numbers = frozenset(self._numbers_behind(self._conditions))
+        self.chosen = frozenset(self._chosen())
+        """Values that are compared, and have a number above `UNROLLED` in them, or none."""
 
     def outcomes(self, launch: BoundLaunch, addresses: Mapping[str, int] = NO_ADDRESSES) -> Outcome:
         """How each condition comes out, by the value that is compared: of two thresholds for one value every interval
@@ -83,6 +92,17 @@ class GridConditions:
             except _Unknown:
                 continue
         return tuple((value, tuple(found)) for value, found in sorted(sides.items()))
+
+    def distances(self, launch: BoundLaunch) -> dict[int, int]:
+        """How far apart the sides of each chosen comparison for being equal are, by its place among the conditions."""
+        values = self._values(launch, NO_ADDRESSES)
+        found: dict[int, int] = {}
+        for place, condition in enumerate(self._conditions):
+            if condition.opcode.split(".")[1] in EQUALITIES and condition.operands[0] in self.chosen:
+                with suppress(_Unknown):
+                    left, right = (_read(operand, values, condition.opcode) for operand in condition.operands[:2])
+                    found[place] = left - right
+        return found
 
     def singles_out_a_block(self, launch: BoundLaunch) -> bool:
         """Whether a block between the first and the last is compared with by its number: what it does, no other may
@@ -103,9 +123,16 @@ class GridConditions:
                 continue
         return values
 
-    def _numbers(self) -> Iterable[int]:
-        """Of the conditions and of all that they follow from."""
-        pending, seen = list(self._conditions), set[str]()
+    def _chosen(self) -> Iterable[str]:
+        for condition in self._conditions:
+            numbers = [*self._numbers_behind([condition])]
+            is_equality = condition.opcode.split(".")[1] in EQUALITIES
+            if any(number > UNROLLED for number in numbers) or (is_equality and not numbers):
+                yield condition.operands[0]
+
+    def _numbers_behind(self, conditions: Iterable[_Step]) -> Iterable[int]:
+        """Of conditions and of all that they follow from."""
+        pending, seen = list(conditions), set[str]()
         while pending:
             step = pending.pop()
             for operand in step.operands:
@@ -177,10 +204,12 @@ def _is_fixed(operand: str) -> bool:
     return _is_number(operand) or operand.startswith("%ntid")
 
 
+@lru_cache(maxsize=N_OPERANDS)
 def _is_number(operand: str) -> bool:
     return _NUMBER.match(operand) is not None
 
 
+@lru_cache(maxsize=N_OPERANDS)
 def _number(operand: str) -> int:
     return int(operand.rstrip("U"), 0)
 
@@ -220,7 +249,7 @@ def _read(operand: str, values: Mapping[str, int], opcode: str) -> int:
         raise _Unknown
     n_bits = _bits_of(opcode)
     bits = (_number(operand) if _is_number(operand) else values[operand]) & _mask(n_bits)
-    is_signed = _TYPE.findall(opcode)[-1][0] == "s"
+    is_signed = _is_signed(opcode)
     return bits - (1 << n_bits) if is_signed and bits >> (n_bits - 1) else bits
 
 
@@ -247,12 +276,19 @@ def _argument(operand: str, passed: Sequence[int | None]) -> int:
     return number
 
 
+@lru_cache(maxsize=N_OPCODES)
 def _bits_of(opcode: str) -> int:
     """Of the last type that the opcode names: what its operands are. Raises _Unknown for none."""
     types = _TYPE.findall(opcode)
     if not types:
         raise _Unknown
     return int(types[-1][1])
+
+
+@lru_cache(maxsize=N_OPCODES)
+def _is_signed(opcode: str) -> bool:
+    """Whether the last type that it names is."""
+    return bool(_TYPE.findall(opcode)[-1][0] == "s")
 
 
 def _mask(n_bits: int) -> int:

@@ -27,6 +27,7 @@ from kernel_lsp.evaluate.cases import (
     is_usable,
 )
 from kernel_lsp.evaluate.grid_conditions import GridConditions
+from kernel_lsp.evaluate.paired_sizes import paired_sizes
 from kernel_lsp.evaluate.prepare import Prepared
 from kernel_lsp.plan.binding import UnwrittenError
 from kernel_lsp.toolchain.masking import mask_literals
@@ -41,6 +42,7 @@ SMALL = 2
 LEAST_LITERAL = 4_100
 """Sizes up to here are among those that every candidate is run at."""
 LARGEST_LITERAL = 1 << 21
+LARGEST_PRODUCT = 1 << 23
 MAX_BOUND_ELEMENTS = 1 << 31
 """Of all inputs and outputs where a plan is only bound: operators leave larger tensors to PyTorch."""
 MAX_COMPARED = 4
@@ -107,7 +109,14 @@ def compared_sizes(prepared: Prepared, kind: OperationKind, built: Built, known:
         found += [sizes] if new and sizes not in known else []
         if len(found) == MAX_COMPARED:
             break
-    return found
+    pairs = paired_sizes(
+        prepared,
+        sorted(n for n in decisions.numbers if n <= LARGEST_PRODUCT),
+        decisions.launches,
+        lambda sizes: _is_possible(prepared, kind, sizes),
+        [*known, *found],
+    )
+    return [*found, *pairs]
 
 
 def singles_out_a_block(prepared: Prepared, kind: OperationKind, built: Built) -> bool:
@@ -147,6 +156,10 @@ class _Decisions:
     def single_out_a_block(self, sizes: Sizes) -> bool:
         """Whether one in the middle of a grid is compared with."""
         return any(self._conditions[step.kernel].singles_out_a_block(step) for _, step in self._launches(sizes))
+
+    def launches(self, sizes: Sizes) -> list[tuple[int, BoundLaunch, GridConditions]]:
+        """With their places and conditions."""
+        return [(place, step, self._conditions[step.kernel]) for place, step in self._launches(sizes)]
 
     def _launches(self, sizes: Sizes) -> list[tuple[int, BoundLaunch]]:
         """With their places. None where the plan cannot be bound or launches what was not built."""
