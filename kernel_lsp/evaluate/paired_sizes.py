@@ -53,9 +53,9 @@ def paired_sizes(
     computed = itertools.chain(
         _of_numbers(prepared, chosen), _of_equal_sides(prepared, chosen, launches_at, is_possible)
     )
-    search.look_at(itertools.islice(computed, MAX_TRIED))
-    if search.has_sides_never_equal():
-        search.look_at(_one_by_one(prepared))
+    search.look_at(itertools.islice(computed, MAX_TRIED), MAX_FOUND)
+    if len(search.found) < MAX_FOUND and search.has_sides_never_equal():
+        search.look_at(_one_by_one(prepared), len(search.found) + 1)
     return search.found
 
 
@@ -69,10 +69,10 @@ class _Search:
         self._seen = {outcome for sizes in known for outcome in _outcomes(launches_at(sizes))}
         self.found: list[Sizes] = []
 
-    def look_at(self, tried: Iterable[Sizes]) -> None:
-        """Keep those of these sizes."""
+    def look_at(self, tried: Iterable[Sizes], n_wanted: int) -> None:
+        """Keep those of these sizes, until there are so many in all."""
         for sizes in tried:
-            if len(self.found) == MAX_FOUND:
+            if len(self.found) == n_wanted:
                 return
             if sizes in self._known or sizes in self.found or not self._is_possible(sizes):
                 continue
