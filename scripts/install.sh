@@ -52,22 +52,26 @@ has_cuda_compiler() {
 
 "$venv/bin/python" -m pip --version >/dev/null 2>&1 || create_venv
 
-# By exact version and before anything else: whatever else is installed must not choose another torch.
+# By exact version and before anything else: whatever else is installed must not choose another torch. pip compiles on one
+# core, so that is done on all of them beside the next step.
 echo "Installing torch $torch_version"
-install "torch==$torch_version"
+install --no-compile "torch==$torch_version"
+packages=$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+"$venv/bin/python" -m compileall -qq -j 0 "$packages" & # silent: some of torch's files are for a newer Python
+compiling=$!
 constraints=$venv/torch-constraint.txt
 "$venv/bin/python" -m pip freeze --disable-pip-version-check | grep '^torch==' >"$constraints"
 
-echo "Installing kernel_lsp and its tools"
-install --constraint "$constraints" --editable '.[dev,llm]'
-
-if found=$(has_cuda_compiler); then
-    echo "CUDA compiler: $found"
-else
-    echo "CUDA compiler: none found, installing NVIDIA's NVRTC from PyPI"
-    install --constraint "$constraints" --editable '.[dev,llm,cuda]'
-    found=$(has_cuda_compiler) || fail "NVRTC was installed but cannot be found" "$venv/bin/kernel-lsp doctor"
-    echo "CUDA compiler: $found"
+# Finding a compiler takes the standard library alone: what has to be installed is known beforehand.
+extras=dev,llm
+if ! has_cuda_compiler >/dev/null; then
+    echo "CUDA compiler: none found, NVIDIA's NVRTC is installed from PyPI"
+    extras=$extras,cuda
 fi
+echo "Installing kernel_lsp and its tools"
+install --constraint "$constraints" --editable ".[$extras]"
+found=$(has_cuda_compiler) || fail "NVRTC was installed but cannot be found" "$venv/bin/kernel-lsp doctor"
+wait "$compiling" || true
+echo "CUDA compiler: $found"
 
 echo "Installed in $(($(date +%s) - started)) s"
