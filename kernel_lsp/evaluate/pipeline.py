@@ -55,9 +55,16 @@ from kernel_lsp.evaluate.cases import (
     wide_cases,
 )
 from kernel_lsp.evaluate.cpu import CpuDevice, Profile, Skipped, new_executor
-from kernel_lsp.evaluate.executor_checks import FULL_LIMITS, NOT_SCREENED, RANKING_LIMITS, ExecutorChecks
+from kernel_lsp.evaluate.executor_checks import (
+    FULL_LIMITS,
+    NOT_SCREENED,
+    RANKING_LIMITS,
+    ExecutorChecks,
+    screened_cases,
+)
 from kernel_lsp.evaluate.executor_pool import ExecutorPool
 from kernel_lsp.evaluate.gpu_checks import GpuChecks, MeasuringGpu
+from kernel_lsp.evaluate.guarded_arrays import guarded, said_of_guarded
 from kernel_lsp.evaluate.index_cases import index_cases
 from kernel_lsp.evaluate.other_architectures import N_CASES_ELSEWHERE, said_of
 from kernel_lsp.evaluate.other_compilers import programs_elsewhere
@@ -259,6 +266,7 @@ class Evaluator:
             failure = failure or await self._on_executor(built, prepared, plans, depth, progress)
             if failure is None and depth == "full":
                 failure = await self._elsewhere(candidate, prepared, plans, built)
+                failure = failure or await self._with_guards(candidate, prepared, plans, built)
         if failure is None and self._gpu_checks is not None:
             failure = await self._gpu_checks.check(built, list(plans.values()), progress, rechecks=depth == "full")
         return failure or Correct(cases=tuple(progress.cases))
@@ -276,6 +284,17 @@ class Evaluator:
             if isinstance(found, Mismatch | Crashed | Rejected):
                 return said_of(found, other.where)
         return None
+
+    async def _with_guards(
+        self, candidate: Candidate, prepared: Prepared, plans: Mapping[OperationKind, Plan], built: Built
+    ) -> CheckOutcome | None:
+        """Small cases with guards around local arrays; None when nothing failed, and where there are none."""
+        request = self._request(candidate, [bound for plan in plans.values() for _, bound in plan])
+        apart = await guarded(self._compiler, request, built)
+        if apart is None:
+            return None
+        few = {direction: [plan[0], *screened_cases(plan)] for direction, plan in plans.items()}
+        return said_of_guarded(await self._on_executor(apart, prepared, few, "screen", Progress(candidate.id)))
 
     async def _on_executor(
         self,

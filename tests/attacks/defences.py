@@ -123,6 +123,15 @@ def _coverage(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cpu, "MIN_COVERAGE", 0.0)
 
 
+def _guards(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Local arrays lie next to each other."""
+
+    async def none(*_: Any) -> None:
+        return None
+
+    monkeypatch.setattr(pipeline, "guarded", none)
+
+
 SWITCHES: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
     "audit": _audit,
     "state": _state,
@@ -137,6 +146,7 @@ SWITCHES: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
     "nonfinite": _nonfinite,
     "budget": _budget,
     "coverage": _coverage,
+    "guards": _guards,
 }
 
 
