@@ -16,5 +16,5 @@ __global__ void k(const float* x, const long long* target, float* out, int rows,
     for (int i = 0; i < n; ++i) { best = fmaxf(best, from[i]); any |= isnan(from[i]); }
     float sum = 0.0f, part = 0.0f;
     for (int i = 0; i < n; ++i) { part += expf(from[i] - best); if (i % 256 == 255) sum += part, part = 0.0f; }
-    out[row] = any ? NAN : logf(sum + part) + best - from[t];
+    out[row] = any ? NAN : logf(sum + part) + (best - from[t]);
 }
