@@ -180,7 +180,7 @@ def _elementwise(sides: Sides, allowance: Allowance, part: slice) -> Total:
     if sides.native is not None:
         native = sides.native[part]
         finite = np.isfinite(reference) & np.isfinite(native)
-        wrong_kind = ~finite & ~_same_kind(values, reference, native)
+        wrong_kind = ~finite & ~_same_kind(values, reference, native, allowance)
         reference, values = np.where(finite, reference, 0.0), np.where(finite, values, 0.0)
     with np.errstate(invalid="ignore", over="ignore"):
         error = np.abs(values - reference)
@@ -232,12 +232,13 @@ def _sum_of_squares(error: np.ndarray) -> float:
         return float(np.square(error, out=error).sum())
 
 
-def _same_kind(found: np.ndarray, reference: np.ndarray, native: np.ndarray) -> np.ndarray:
-    """Where the reference or PyTorch is not finite: is ours the same infinity or NaN as one of them, or, where only
-    the declared dtype overflowed, close to the finite reference?"""
+def _same_kind(found: np.ndarray, reference: np.ndarray, native: np.ndarray, allowance: Allowance) -> np.ndarray:
+    """Where the reference or PyTorch is not finite: is ours the same infinity or NaN as one of them, or close to the
+    other, where that is finite? Where only the declared dtype overflowed that is the reference."""
     nan = np.isnan(found) & (np.isnan(reference) | np.isnan(native))
     infinity = np.isinf(found) & ((found == reference) | (found == native))
     overflowed = np.isfinite(reference) & ~np.isfinite(native)
     with np.errstate(invalid="ignore", over="ignore"):
         close = overflowed & (np.abs(found - reference) <= OVERFLOW_TOLERANCE * np.abs(reference))
-    return nan | infinity | close
+        own = np.abs(found - native) <= np.abs(native) * allowance.relative + allowance.fixed
+    return nan | infinity | close | (np.isnan(reference) & own)

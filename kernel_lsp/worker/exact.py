@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -37,8 +38,20 @@ def run_exact(
     wide = [value.double() if value.is_floating_point() else value for value in values]
     device = wide[0].device if wide else torch.device("cpu")
     interpreter = ExactInterpreter(program.functional.graph_module, device, attention)
-    results = list(interpreter.run(*wide, enable_io_processing=False))
+    with _float64_unless_said():
+        results = list(interpreter.run(*wide, enable_io_processing=False))
     return results[len(results) - len(user_outputs(program.functional)) :]
+
+
+@contextlib.contextmanager
+def _float64_unless_said() -> Iterator[None]:
+    """A tensor that the code makes without naming a dtype is float64, too."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
 
 
 def _widened(value: Any, device: torch.device) -> Any:

@@ -187,3 +187,28 @@ def pooled_with_places(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 # kernel-lsp: x=f32[16, 100]
 def stably_sorted(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.sort(x, dim=-1, stable=True)
+
+
+# kernel-lsp: x=f32[R=40, T=90, C=50]
+def running_product(x: torch.Tensor) -> torch.Tensor:
+    return torch.cumprod(x, 1)
+
+
+# kernel-lsp: src=f32[N=500, D=32], idx=i64[N] in [0, 50)
+def rows_added(src: torch.Tensor, idx: torch.Tensor) -> torch.Tensor:
+    return torch.zeros(50, src.shape[1], device=src.device).index_add(0, idx, src)
+
+
+# kernel-lsp: x=f32[N=2, C=8, L=200], w=f32[16, 8, 5], b=f32[16]
+def strided_conv1d(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return F.conv1d(x, w, b, stride=2, padding=2)
+
+
+# kernel-lsp: q=bf16[B=1, 8, T=64, 64], k=bf16[B, 2, T, 64], v=bf16[B, 2, T, 64]
+def grouped_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+
+
+# kernel-lsp: x=f32[64, 256]
+def count_positive(x: torch.Tensor) -> torch.Tensor:
+    return (x > 0).sum(dim=-1)
