@@ -101,7 +101,8 @@ OFFSET_FAMILY = "small_integers"
 class Case:
     """One check. `sizes` binds the task's symbols; `is_captured` says that they are the captured ones. `offset_bytes`
     is how far the inputs begin behind a page's start: what an operator is given may be a part of another tensor.
-    `values` are put into the inputs."""
+    `values` are put into the inputs. That one which `may_not_end` does not end in time says nothing: it is larger than
+    anybody asked for."""
 
     operation: OperationKind
     sizes: tuple[tuple[str, int], ...]
@@ -111,6 +112,7 @@ class Case:
     is_captured: bool = False
     offset_bytes: int = 0
     values: tuple[float, ...] = ()
+    may_not_end: bool = False
 
     @property
     def kind(self) -> str:

@@ -11,7 +11,7 @@ from kernel_lsp.core.measurement import Comparison
 from kernel_lsp.core.plan import BoundLaunch, BoundOperation
 from kernel_lsp.core.task import Task
 from kernel_lsp.core.verdict import Built, CheckOutcome, Crashed, Mismatch, TimedOut, Unsupported
-from kernel_lsp.evaluate.cases import GREATEST_INTEGERS, Case, OperationKind, captured_sizes, graph_of
+from kernel_lsp.evaluate.cases import Case, OperationKind, captured_sizes, graph_of
 from kernel_lsp.evaluate.circumstances import Circumstances
 from kernel_lsp.evaluate.cpu import WATCHED_ORDER, CaseOutcome, CaseRun, CpuDevice, Limits, Profile, Skipped
 from kernel_lsp.evaluate.launch_limits import few_at_once, refused_launch, refused_when_larger
@@ -263,8 +263,8 @@ class ExecutorChecks:
         sample: BlockSample | None,
         limits: Limits,
     ) -> CaseOutcome:
-        """One case within the limits; a long sum within its own, where it may also find no end."""
-        if case.family != GREATEST_INTEGERS:
+        """One case within the limits; one that may find no end within its own."""
+        if not case.may_not_end:
             return await self._device.run_case(executor, built, bound, case, sample, limits)
         outcome = await self._device.run_case(executor, built, bound, case, sample, LONG_SUM_LIMITS)
         return Skipped(outcome.message) if isinstance(outcome, TimedOut) and executor.is_alive else outcome

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 from kernel_lsp.core.task import Graph, GraphNode, Task, TensorType
 from kernel_lsp.core.verdict import Built
@@ -33,6 +33,8 @@ PICKS = {
     **dict.fromkeys(("topk", "kthvalue"), 2),
 }
 """Base name -> the position of the dim among the arguments. They give places along it."""
+LINEAR = ("argmax", "argmin", "max", "min", "cummax", "cummin")
+"""Those that take no more than one look at each element, where a row is very long."""
 INDEXING = {"embedding": None, "gather": 1, "index_select": 1, "scatter": 1, "scatter_add": 1, "index_add": 1}
 """The same for what is given places; None for the first dim."""
 AT_LISTED = ("index", "index_put")
@@ -77,7 +79,7 @@ def index_cases(
 def cases_beyond_exact_indices(prepared: Prepared, kind: OperationKind, built: Built, seed: int) -> Iterator[Case]:
     """Places that no number of f32 is, for a kernel that makes integers of such numbers."""
     task = prepared.task
-    every = dict.fromkeys((*(dims for dims, _ in _picked(task.forward)), *_indexed(task.forward)))
+    every = dict.fromkeys((*(dims for dims, _ in _picked(task.forward, LINEAR)), *_indexed(task.forward)))
     if not every or not any(_TO_INTEGER.match(statement.opcode) for statement in read_ptx(built.ptx, "").statements):
         return
     sizes_of = _Sizes(task, kind, lambda sizes: prepared.holds(kind, sizes))
@@ -121,20 +123,21 @@ def _n_places(dims: Dims, sizes: Sizes) -> int:
 
 
 def _case(kind: OperationKind, sizes: Sizes, family: str, seed: int) -> Case:
-    return Case(kind, tuple(sorted(sizes.items())), family, seed, "forward")
+    is_far = family == LATE_EXTREMES
+    return Case(kind, tuple(sorted(sizes.items())), family, seed, "forward", may_not_end=is_far)
 
 
 # --- below: dims that places are along
 
 
-def _picked(graph: Graph) -> Iterator[tuple[Dims, str]]:
+def _picked(graph: Graph, among: Collection[str] = PICKS) -> Iterator[tuple[Dims, str]]:
     """Dims along which the graph tells places, and the family of ties along them."""
     types = _types(graph)
     for node in graph.nodes:
         base, shape = _base(node), _shape(node, types)
         if base in POOLS and shape:
             yield shape[-POOLS[base] :], TIED_ROWS
-        if base not in PICKS or not shape or (len(node.types) < 2 and base not in ("argmax", "argmin")):
+        if base not in among or not shape or (len(node.types) < 2 and base not in ("argmax", "argmin")):
             continue
         dim = _dim(node, PICKS[base])
         if dim is None and base in ("argmax", "argmin"):

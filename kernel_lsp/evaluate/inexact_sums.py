@@ -7,9 +7,18 @@ import re
 from collections.abc import Iterable, Iterator
 
 from kernel_lsp.core.dtype import DType
-from kernel_lsp.core.task import GraphNode, Symbol, Task, TaskTensor
+from kernel_lsp.core.task import Graph, GraphNode, Symbol, Task, TaskTensor
 from kernel_lsp.core.verdict import Built
-from kernel_lsp.evaluate.cases import ALIGNMENTS, OperationKind, Sizes, clamped, graph_of, is_usable
+from kernel_lsp.evaluate.cases import (
+    ALIGNMENTS,
+    GREATEST_INTEGERS,
+    LATE_EXTREMES,
+    OperationKind,
+    Sizes,
+    clamped,
+    graph_of,
+    is_usable,
+)
 from kernel_lsp.evaluate.prepare import Prepared
 from kernel_lsp.evaluate.wide_sizes import MAX_WIDE_ELEMENTS, n_largest
 from kernel_lsp.toolchain.ptx_text import Statement, read_ptx
@@ -17,6 +26,7 @@ from kernel_lsp.toolchain.ptx_text import Statement, read_ptx
 SUMS = tuple(f"aten.{name}." for name in ["sum", "cumsum", "mm", "bmm", "matmul", "addmm", "dot", "mv"])
 COUNTS = tuple(f"aten.{name}." for name in ["index_add", "scatter_add", "index_put", "bincount", "histc"])
 """Add ones, or other data, wherever the integers of the inputs point to."""
+CASTS = ("aten._to_copy.", "aten.to.")
 EXACT_BITS = {"f32": 24, "f64": 53}
 """Integers of so many bits are numbers of the type (IEEE 754)."""
 MAX_ELEMENTS = 1 << 25
@@ -29,12 +39,20 @@ def sizes_beyond_exact_sums(prepared: Prepared, kind: OperationKind, built: Buil
     makes integers of; none for a kernel that makes no integers of floats, or a task that does not add integers up."""
     task, graph = prepared.task, graph_of(prepared.task, kind)
     added = [node for node in graph.nodes if _adds_integers(node)]
-    if not added or any(type_.dtype.is_floating for type_ in graph.input_types):
+    if _takes_floats(graph):
+        added = [node for node in added if _adds_truth_values(node, graph)]
+    if not added:
         return []
-    greatest = 1 if any(node.op.startswith(COUNTS) for node in added) else _greatest(task)
+    is_count = _takes_floats(graph) or any(node.op.startswith(COUNTS) for node in added)
+    greatest = 1 if is_count else _greatest(task)
     kept = sorted(_kept_bits(read_ptx(built.ptx, "").statements))
     found = (_sizes(prepared, kind, added, (1 << n_bits) // greatest + 2) for n_bits in kept)
     return [sizes for some in found for sizes in some]
+
+
+def families_of_sums(graph: Graph) -> tuple[str, ...]:
+    """Families in which what is counted, or added up, is as much as it may be: all numbers are above zero, or below."""
+    return (LATE_EXTREMES, "negative") if _takes_floats(graph) else (GREATEST_INTEGERS,)
 
 
 # --- below: what is added, and how it is made an integer again
@@ -44,6 +62,18 @@ def _adds_integers(node: GraphNode) -> bool:
     made = node.types[0] if node.types else None
     is_integer = made is not None and not made.dtype.is_floating and made.dtype is not DType.BOOL
     return is_integer and node.op.startswith((*SUMS, *COUNTS))
+
+
+def _takes_floats(graph: Graph) -> bool:
+    return any(type_.dtype.is_floating for type_ in graph.input_types)
+
+
+def _adds_truth_values(node: GraphNode, graph: Graph) -> bool:
+    """Whether it counts: of what is made of floats nothing else has a known limit."""
+    makers = {maker.name: maker for maker in graph.nodes}
+    read = [makers[name] for name in node.reads[:1] if name in makers]
+    read += [makers[name] for one in read if one.op.startswith(CASTS) for name in one.reads[:1] if name in makers]
+    return any(type_ is not None and type_.dtype is DType.BOOL for one in read for type_ in one.types[:1])
 
 
 def _greatest(task: Task) -> int:

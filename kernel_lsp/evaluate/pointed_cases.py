@@ -5,22 +5,23 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from kernel_lsp.core.plan import BoundOperation
 from kernel_lsp.core.verdict import Built
 from kernel_lsp.evaluate.cases import (
-    GREATEST_INTEGERS,
     N_BEFORE_WIDE,
     Case,
     OperationKind,
     Sizes,
     captured_sizes,
+    graph_of,
     pointed_values_case,
     wide_cases,
 )
 from kernel_lsp.evaluate.index_cases import cases_beyond_exact_indices
 from kernel_lsp.evaluate.inexact_places import sizes_beyond_exact_places
-from kernel_lsp.evaluate.inexact_sums import sizes_beyond_exact_sums
+from kernel_lsp.evaluate.inexact_sums import families_of_sums, sizes_beyond_exact_sums
 from kernel_lsp.evaluate.long_sums import has_one_long_sum
 from kernel_lsp.evaluate.pointed_sizes import compared_sizes
 from kernel_lsp.evaluate.pointed_values import pointed_values, sizes_with_room
@@ -56,7 +57,9 @@ def _long_sums(
     """Sums and rows so long that how they are added up, and what places are kept in, shows."""
     yield from cases_beyond_exact_indices(prepared, direction, built, seed)
     for nth, sizes in enumerate(sizes_beyond_exact_sums(prepared, direction, built)):
-        yield Case(direction, tuple(sorted(sizes.items())), GREATEST_INTEGERS, seed + 82 + nth, "forward")
+        for family in families_of_sums(graph_of(prepared.task, direction)):
+            case = Case(direction, tuple(sorted(sizes.items())), family, seed + 82 + nth, "forward")
+            yield replace(case, may_not_end=True)
     if direction == "forward" and has_one_long_sum(prepared.task.forward, captured):
         yield Case(direction, tuple(sorted(captured.items())), EQUAL_TERMS, seed + 90, "forward", is_captured=True)
 

@@ -8,7 +8,7 @@ from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.task import Graph, GraphNode, GraphOutput, Symbol, Task, TaskTensor, TensorType
 from kernel_lsp.core.verdict import Built
 from kernel_lsp.evaluate.cases import Sizes
-from kernel_lsp.evaluate.inexact_sums import _kept_bits, sizes_beyond_exact_sums
+from kernel_lsp.evaluate.inexact_sums import _kept_bits, families_of_sums, sizes_beyond_exact_sums
 from kernel_lsp.evaluate.prepare import Prepared, prepare
 from kernel_lsp.toolchain.ptx_text import read_ptx
 
@@ -76,6 +76,19 @@ def test_of_an_aligned_number_of_terms_the_sum_is_too_long_as_well() -> None:
 def test_truth_values_are_counted_past_what_f32_holds() -> None:
     (found,) = sizes(task(DType.BOOL, None), IN_F32)
     assert found == {"N": 1, "D": 2**24 + 3}
+
+
+@pytest.mark.parametrize(("op", "n_sizes"), [("aten.gt.Scalar", 1), ("aten.relu.default", 0)])
+def test_floats_are_counted_past_what_f32_holds(op: str, n_sizes: int) -> None:
+    of = task(DType.F32, None)
+    dtype = DType.BOOL if op.startswith("aten.gt") else DType.F32
+    made = GraphNode(
+        name="made", op=op, arguments=({"node": "x"}, 0), types=(TensorType(dtype=dtype, shape=("N", "D")),)
+    )
+    total = of.forward.nodes[0].model_copy(update={"arguments": ({"node": "made"},)})
+    counted = of.model_copy(update={"forward": of.forward.model_copy(update={"nodes": (made, total)})})
+    assert sizes(counted, IN_F32) == [{"N": 1, "D": 2**24 + 3}] * n_sizes
+    assert families_of_sums(counted.forward) == ("late_extremes", "negative")
 
 
 @pytest.mark.parametrize(
