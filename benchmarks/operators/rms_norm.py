@@ -1,4 +1,4 @@
-# Written by kernel-lsp (operator 1): kernel 409ee72d632bf3c1, operator 1ff84ae3f06561d1.
+# Written by kernel-lsp (operator 1): kernel 409ee72d632bf3c1, operator ebf91d32be7431d5.
 """`rms_norm` as a CUDA operator.
 
 Made by kernel-lsp from tests/export/rms_norm.cu. The kernels and their launch plan are in rms_norm.cu beside
@@ -433,7 +433,7 @@ def _gradients(
 
 # --- Bound launches: kept by the kind of inputs, and tensors as kernels need them --------------------------
 
-VECTOR_BYTES = 16  # the widest load of a kernel: torch's own allocations are aligned to 512
+VECTOR_BYTES = 32  # of the widest load on sm_100, and of wmma's: torch's own allocations are aligned to 512
 MAX_BOUND = 1024  # kinds of inputs whose launches a thread keeps
 
 

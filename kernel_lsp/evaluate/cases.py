@@ -90,7 +90,7 @@ POINTED_VALUES = "pointed_values"
 GREATEST_INTEGERS = "greatest_integers"
 """Of sums that are longer than any number of floats holds."""
 
-OPERATOR_ALIGNMENT_BYTES = 16
+OPERATOR_ALIGNMENT_BYTES = 32
 """Of what a kernel is given: an operator copies an input that begins elsewhere, and leaves empty ones to PyTorch."""
 PAGE_BYTES = 4096
 OFFSET_FAMILY = "small_integers"

@@ -16,7 +16,7 @@ from .operator_support import _say_once
 
 # --- Bound launches: kept by the kind of inputs, and tensors as kernels need them --------------------------
 
-VECTOR_BYTES = 16  # the widest load of a kernel: torch's own allocations are aligned to 512
+VECTOR_BYTES = 32  # of the widest load on sm_100, and of wmma's: torch's own allocations are aligned to 512
 MAX_BOUND = 1024  # kinds of inputs whose launches a thread keeps
 
 

@@ -10,7 +10,7 @@ def test_one_family_of_every_check_begins_off_a_page() -> None:
     cases = full_cases("forward", [{"N": 7}, {"N": 1031}], {"N": 4096}, seed=0)
     moved = [case for case in cases if case.offset_bytes]
     assert [(case.family, case.offset_bytes) for case in moved] == [(OFFSET_FAMILY, OPERATOR_ALIGNMENT_BYTES)]
-    assert moved[0].kind == "small_integers, 16 bytes off a page"
+    assert moved[0].kind == "small_integers, 32 bytes off a page"
 
 
 def test_inputs_are_anywhere_in_a_page_each_elsewhere_in_every_case() -> None:

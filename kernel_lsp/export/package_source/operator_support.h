@@ -27,7 +27,7 @@ using at::Tensor;
 using plan::Integer;
 using plan::Unfit;
 
-constexpr uintptr_t VECTOR_BYTES = 16;  // the widest load of a kernel
+constexpr uintptr_t VECTOR_BYTES = 32;  // of the widest load on sm_100, and of wmma's
 
 inline bool is_tensor(const Tensor& tensor, at::ScalarType dtype, int64_t rank) {
     return tensor.scalar_type() == dtype && tensor.dim() == rank && tensor.numel() > 0;
