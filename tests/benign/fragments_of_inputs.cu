@@ -1,7 +1,7 @@
 // Fragments loaded straight from the inputs, which wmma wants at multiples of 32 bytes.
 // kernel-lsp: 1
-// task: tasks.py::matmul_f16
-// op: matmul_f16(x: f16[M, K], y: f16[K, N]) -> (c: f16[M, N])
+// task: tasks.py::matmul_of_16s
+// op: matmul_of_16s(x: f16[M, K], y: f16[K, N]) -> (c: f16[M, N])
 // where: M % 16 == 0 and N % 16 == 0 and K % 16 == 0
 // launch: mm<<<dim3(N // 16, ceil_div(M // 16, 4)), dim3(32, 4)>>>(x, y, c, M, N, K)
 // where: M <= 4000000

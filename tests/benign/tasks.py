@@ -212,3 +212,8 @@ def grouped_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torc
 # kernel-lsp: x=f32[64, 256]
 def count_positive(x: torch.Tensor) -> torch.Tensor:
     return (x > 0).sum(dim=-1)
+
+
+# kernel-lsp: x=f16[80, 96], y=f16[96, 64]
+def matmul_of_16s(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return x @ y
