@@ -7,24 +7,25 @@ rounded in single precision, and `__umulhi(i, 0xffffffff / columns + 1)` is a di
 
 from __future__ import annotations
 
-import math
+import itertools
 import re
 from collections.abc import Iterable, Iterator, Mapping
 
-from kernel_lsp.core.task import Task
+from kernel_lsp.core.plan import BoundLaunch
 from kernel_lsp.core.verdict import Built
-from kernel_lsp.evaluate.cases import OperationKind, Sizes, captured_sizes, graph_of, is_usable, shape_of
+from kernel_lsp.evaluate.cases import OperationKind, Sizes, clamped, is_usable
+from kernel_lsp.evaluate.far_sizes import MAX_ELEMENTS, with_elements
 from kernel_lsp.evaluate.prepare import Prepared
 from kernel_lsp.toolchain.ptx_text import Statement, mentioned, read_ptx
 
 BEYOND = (1 << 24) + (1 << 20)
 """Elements: from 2^24 on not every integer is a number of f32, and rounding takes some into the next row."""
-MAX_ELEMENTS = 1 << 26
-"""Of all inputs and outputs of a case with so many."""
+WORDS, ROWS = 1 << 16, 70_001
+_TO_WORD = re.compile(r"^cvt\.[su]16\.[su](?:32|64)\b")
 _TO_FLOAT = re.compile(r"^cvt\.rn\.f32\.[su](?:32|64)\b")
 _TO_INTEGER = re.compile(r"^cvt\.r[nzmp]i(?:\.sat)?(?:\.ftz)?\.[su](?:32|64)\.f32\b")
 _NUMBER = re.compile(r"-?(?:0[xX])?[0-9a-fA-F]+U?$")
-_THREAD = ("%tid.", "%ctaid.")
+_THREAD, _BLOCK = ("%tid.", "%ctaid."), "%ctaid."
 _BOUNDED = ("rem.", "div.s", "div.u")
 _DATA = ("ld.global", "ld.shared", "ld.local", "atom", "shfl", "call")
 
@@ -33,32 +34,62 @@ def sizes_beyond_exact_places(prepared: Prepared, kind: OperationKind, built: Bu
     """Sizes inside the contract with so many elements, for a kernel with such places; else none."""
     if not _has_inexact_places(read_ptx(built.ptx, "").statements):
         return []
-    task, captured = prepared.task, captured_sizes(prepared.task)
-    n_captured = max((_n_elements(task, kind, captured)), 1)
-    for symbol in task.symbols:
-        sizes = {**captured, symbol.name: -(-symbol.captured * BEYOND // n_captured)}
-        if is_usable(task, kind, sizes, MAX_ELEMENTS) and prepared.holds(kind, sizes):
-            return [sizes]
-    return []
+    return list(itertools.islice(with_elements(prepared, kind, BEYOND), 1))
 
 
-# --- below: elements, and data flow
+def has_narrow_places(built: Built) -> bool:
+    """Whether a kernel keeps something that follows from a block's number in 16 bits."""
+    by_function = _makers(read_ptx(built.ptx, "").statements)
+    return any(_is_narrow(one, makers) for makers in by_function.values() for one in makers.values())
 
 
-def _n_elements(task: Task, kind: OperationKind, sizes: Sizes) -> int:
-    """Of the largest output."""
-    outputs = (output.type for output in graph_of(task, kind).outputs)
-    return max((math.prod(shape_of(type_, sizes)) for type_ in outputs if type_ is not None), default=0)
+def sizes_beyond_narrow_places(prepared: Prepared, kind: OperationKind, built: Built) -> list[Sizes]:
+    """Sizes inside the contract with more blocks than 16 bits count, else more threads, for a kernel that keeps them in
+    so many; the first of those that cost little."""
+    if not has_narrow_places(built):
+        return []
+    symbols, found = prepared.task.symbols, list[tuple[bool, Sizes]]()
+    few = ({s.name: clamped(s, ROWS if s == symbol else 2, 1) for s in symbols} for symbol in symbols)
+    for sizes in itertools.chain(few, with_elements(prepared, kind, BEYOND)):
+        if is_usable(prepared.task, kind, sizes, MAX_ELEMENTS) and prepared.can_bind(kind, sizes):
+            launches = [step for step in prepared.bind(kind, sizes).steps if isinstance(step, BoundLaunch)]
+            found.append((any(launch.n_blocks > WORDS for launch in launches), sizes))
+            if found[-1][0]:
+                break
+    return [sizes for _, sizes in (*found[:1], *(one for one in found[1:] if one[0]))]
 
 
-def _has_inexact_places(statements: Iterable[Statement]) -> bool:
+# --- below: data flow
+
+
+def _makers(statements: Iterable[Statement]) -> dict[str, dict[str, Statement]]:
+    """The statement that sets each register, by function."""
     by_function: dict[str, dict[str, Statement]] = {}
     for statement in statements:
         for register in statement.results:
             by_function.setdefault(statement.function, {}).setdefault(register, statement)
+    return by_function
+
+
+def _is_narrow(statement: Statement, makers: Mapping[str, Statement]) -> bool:
+    is_cut = _TO_WORD.match(statement.opcode) or (
+        statement.opcode.startswith("and.b") and any(_is_word(one.strip()) for one in statement.sources.split(","))
+    )
+    if not is_cut or not _is_place(statement, makers):
+        return False
+    every = (statement, *_behind(statement, makers))
+    return any(name.startswith(_BLOCK) for one in every for name in mentioned(one.sources))
+
+
+def _is_word(source: str) -> bool:
+    """Whether it is a mask of 15 or 16 bits."""
+    return bool(_NUMBER.match(source)) and int(source.rstrip("U"), 0) in (WORDS - 1, WORDS // 2 - 1)
+
+
+def _has_inexact_places(statements: Iterable[Statement]) -> bool:
     return any(
         _is_through_float(one, makers) or _is_high_product(one, makers)
-        for makers in by_function.values()
+        for makers in _makers(statements).values()
         for one in makers.values()
     )
 

@@ -20,10 +20,10 @@ from kernel_lsp.evaluate.cases import (
     wide_cases,
 )
 from kernel_lsp.evaluate.index_cases import cases_beyond_exact_indices
-from kernel_lsp.evaluate.inexact_places import sizes_beyond_exact_places
+from kernel_lsp.evaluate.inexact_places import sizes_beyond_exact_places, sizes_beyond_narrow_places
 from kernel_lsp.evaluate.inexact_sums import families_of_sums, sizes_beyond_exact_sums
 from kernel_lsp.evaluate.long_sums import has_one_long_sum
-from kernel_lsp.evaluate.pointed_sizes import compared_sizes
+from kernel_lsp.evaluate.pointed_sizes import compared_sizes, larger_sizes
 from kernel_lsp.evaluate.pointed_values import pointed_values, sizes_with_room
 from kernel_lsp.evaluate.prepare import Prepared
 from kernel_lsp.toolchain.ptx_text import read_ptx
@@ -44,7 +44,13 @@ def with_pointed_cases(
     if values:
         sizes = sizes_with_room(plan, len(values))
         cases.append(pointed_values_case(direction, sizes, captured, values, seed))
-    last = wide_cases(direction, sizes_beyond_exact_places(prepared, direction, built), captured, seed)
+        cases += [replace(case, values=values, seed=case.seed + 10) for case in cases[:-1]]
+    large = [
+        *sizes_beyond_exact_places(prepared, direction, built),
+        *sizes_beyond_narrow_places(prepared, direction, built),
+        *larger_sizes(prepared, direction, built, [*known, *found]),
+    ]
+    last = wide_cases(direction, [s for nth, s in enumerate(large) if s not in large[:nth]], captured, seed)
     last += _long_sums(prepared, direction, built, captured, seed)
     more, most = ([(case, prepared.bind(direction, dict(case.sizes))) for case in some] for some in (cases, last))
     every = [*plan[:N_BEFORE_WIDE], *more, *plan[N_BEFORE_WIDE:], *most]

@@ -26,6 +26,7 @@ from kernel_lsp.evaluate.cases import (
     clamped,
     is_usable,
 )
+from kernel_lsp.evaluate.far_sizes import beyond, far_sizes
 from kernel_lsp.evaluate.grid_conditions import GridConditions
 from kernel_lsp.evaluate.paired_sizes import paired_sizes
 from kernel_lsp.evaluate.prepare import Prepared
@@ -86,10 +87,13 @@ def sizes_beyond_literals(prepared: Prepared, kind: OperationKind, known: Sequen
     for literal in _spread(sorted(large_literals(prepared.text))):
         for symbol in task.symbols if len(found) < MAX_SIZES else ():
             largest = max((sizes[symbol.name] for sizes in (*known, *found)), default=0)
-            beyond = (
-                {**base, symbol.name: clamped(symbol, literal + 1, align)} for base in bases for align in (1, 4, 32)
+            larger = (
+                {**base, symbol.name: clamped(symbol, size, align)}
+                for size in (beyond(literal), literal + 1)
+                for base in bases
+                for align in (1, 4, 32)
             )
-            usable = (s for s in beyond if s[symbol.name] > literal and _is_possible(prepared, kind, s))
+            usable = (s for s in larger if s[symbol.name] > literal and _is_possible(prepared, kind, s))
             sizes = next(usable, None) if largest <= literal else None
             if sizes is not None:
                 found.append(sizes)
@@ -119,6 +123,13 @@ def compared_sizes(prepared: Prepared, kind: OperationKind, built: Built, known:
     return [*found, *pairs]
 
 
+def larger_sizes(prepared: Prepared, kind: OperationKind, built: Built, known: Sequence[Sizes]) -> list[Sizes]:
+    """Sizes beyond any that is run of every candidate: for large numbers in its text, and where a comparison of
+    arguments comes out anew."""
+    large = frozenset(n for n in _literals(prepared.text) if n > LARGEST_LITERAL)
+    return far_sizes(prepared, kind, large, _Decisions(prepared, kind, built).at, known)
+
+
 def singles_out_a_block(prepared: Prepared, kind: OperationKind, built: Built) -> bool:
     """Whether some launch at the captured sizes compares a block's number with that of one in the middle."""
     return _Decisions(prepared, kind, built).single_out_a_block(captured_sizes(prepared.task))
@@ -126,12 +137,19 @@ def singles_out_a_block(prepared: Prepared, kind: OperationKind, built: Built) -
 
 def large_literals(text: str) -> set[int]:
     """Integers in the code, `1 << 20` among them, that a size or a number of elements may be compared with."""
+    return {number for number in _literals(text) if LEAST_LITERAL <= number <= LARGEST_LITERAL}
+
+
+# --- below: numbers in a text
+
+
+def _literals(text: str) -> set[int]:
     code = mask_literals(text)
     numbers = {1 << int(match["exponent"]) for match in _POWER.finditer(code)}
     for match in _INTEGER.finditer(code):
         digits = (match["hex"] or match["decimal"]).replace("'", "")
         numbers.add(int(digits, 16 if match["hex"] else 10))
-    return {number for number in numbers if LEAST_LITERAL <= number <= LARGEST_LITERAL}
+    return numbers
 
 
 # --- below: what a plan decides by

@@ -51,6 +51,8 @@ def _sizes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pipeline, "pointed_sizes", lambda *_: [])
     monkeypatch.setattr(pointed_cases, "compared_sizes", lambda *_: [])
     monkeypatch.setattr(pointed_cases, "sizes_beyond_exact_places", lambda *_: [])
+    monkeypatch.setattr(pointed_cases, "sizes_beyond_narrow_places", lambda *_: [])
+    monkeypatch.setattr(pointed_cases, "larger_sizes", lambda *_: [])
     monkeypatch.setattr(pointed_cases, "_long_sums", lambda *_: [])
     monkeypatch.setattr(pipeline, "fresh_case", _captured_case)
 
