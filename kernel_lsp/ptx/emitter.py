@@ -7,6 +7,7 @@ which decides, traces and records.
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -58,6 +59,11 @@ FRAME_SLOT_BYTES = 8
 LOCAL_ALIGN = 16
 INTEGER_BITS = {"i1": 1, "i8": 8, "i16": 16, "i32": 32, "i64": 64, "i128": 128}
 FLOATING = {"float": "i32", "double": "i64"}
+UNSET_FLOAT = "0x7FFC5A3960000000"
+"""A NaN of f64, and of f32."""
+UNSET_PREDICATE = "%unset"
+UNSET_FACTOR = 0x9E3779B97F4A7C15F39CC0605CEDC835
+"""Odd, with bits all over, for registers of up to 128 bits."""
 WAY_FACTOR = 0x9E3779B97F4A7C15
 """Odd, with bits all over: 2^64 divided by the golden ratio."""
 
@@ -482,10 +488,15 @@ class Emitter(IrText):
             "  %fuel.start = load i64, ptr %fuel.slot",
             "  store i64 %fuel.start, ptr %fuel",
         ]
+        if any(self.storage[name] == "i1" for name in self.used_registers):
+            lines += [
+                f"  %unset.mixed = mul i64 %thread.i, {WAY_FACTOR}",
+                "  %unset.top = lshr i64 %unset.mixed, 63",
+                f"  {UNSET_PREDICATE} = trunc i64 %unset.top to i1",
+            ]
         for name in self.used_registers:
-            held = self.storage[name]
-            zero = "0.0" if held in FLOATING else "0"
-            lines += [f"  {_slot_name(name)} = alloca {held}", f"  store {held} {zero}, ptr {_slot_name(name)}"]
+            held, unset = self.storage[name], _unset(self.storage[name], f"{self.kernel.name}.{name}")
+            lines += [f"  {_slot_name(name)} = alloca {held}", f"  store {held} {unset}, ptr {_slot_name(name)}"]
         start = ["start:", *self.cleared_copies(), "  br label %b0"]
         if not self.resume_labels:
             return [*lines, "  br label %start", *start]
@@ -524,6 +535,16 @@ def entry_offset(window: int) -> int:
 
 
 # --- below
+
+
+def _unset(held: str, name: str) -> str:
+    """What a register holds before its first instruction: other bits in each, of a float always those of a NaN; a
+    predicate holds one truth in some threads and the other in others."""
+    if held == "i1":
+        return UNSET_PREDICATE if name.rpartition(".")[2] != CARRY else "0"
+    if held in FLOATING:
+        return UNSET_FLOAT
+    return str(zlib.crc32(name.encode()) * UNSET_FACTOR % (1 << int(held.removeprefix("i"))))
 
 
 def _slot_name(name: str) -> str:
