@@ -13,7 +13,6 @@ from pathlib import Path
 from kernel_lsp.core.counters import LaunchCounters
 from kernel_lsp.core.finding import Finding, Severity
 from kernel_lsp.core.plan import (
-    BoundFill,
     BoundLaunch,
     BoundLibraryStep,
     BoundOperation,
@@ -137,29 +136,34 @@ class CpuDevice:
             return report
         return _crash(report) or Profile(report.counters)
 
-    async def written_shares(
-        self, executor: PtxExecutor, built: Built, bound: BoundOperation, n_blocks: int, limits: Limits, seed: int
-    ) -> Mapping[str, float] | None:
-        """What a few blocks of a single launch write of each output, in shares of what as many of all blocks have to,
-        with zeros as inputs; None where they do not end or do what no kernel may."""
+    async def written_bytes(
+        self,
+        executor: PtxExecutor,
+        built: Built,
+        bound: BoundOperation,
+        launches: Sequence[BoundLaunch],
+        sample: BlockSample | None,
+        limits: Limits,
+    ) -> Mapping[str, int] | None:
+        """How many bytes of each output some of the operation's launches write, or a few blocks of each, with zeros in
+        all tensors; None where they do not end or do what no kernel may."""
         run = self._new_run(bound, None)
         try:
             run.write_zeros()
             options = RunOptions(
-                sample=BlockSample(n_blocks=n_blocks, seed=seed),
+                sample=sample,
                 n_traced_blocks=0,
                 max_instructions=limits.max_instructions,
+                max_thread_instructions=limits.max_thread_instructions,
                 deadline_s=limits.deadline_s,
                 may_write_variables=False,
+                keeps_written=True,
             )
-            steps = [step for step in bound.steps if isinstance(step, BoundLaunch | BoundFill)]
             buffers = run.buffers(initialised={tensor.name for tensor in bound.tensors})
-            report = await executor.run(buffers, steps, built.symbols, options)
+            report = await executor.run(buffers, launches, built.symbols, options)
             if not isinstance(report, ExecutionReport) or _crash(report):
                 return None
-            share_run = sum(c.n_blocks_run for c in report.counters) / max(sum(c.n_blocks for c in report.counters), 1)
-            outputs = [tensor for tensor in bound.tensors if tensor.role == "output"]
-            return {each.name: run.n_written_bytes(each) / max(each.n_bytes, 1) / share_run for each in outputs}
+            return {each.name: run.n_written_bytes(each) for each in bound.tensors if each.role == "output"}
         finally:
             run.remove()
 

@@ -35,7 +35,6 @@ from kernel_lsp.core.verdict import (
 )
 from kernel_lsp.errors import PlanError, ScratchFullError
 from kernel_lsp.evaluate.building import COMPILED_AS, Module, module_of, request_of
-from kernel_lsp.evaluate.capped_grids import left_undone
 from kernel_lsp.evaluate.case_store import CaseStore, NoCase
 from kernel_lsp.evaluate.cases import (
     N_BEFORE_WIDE,
@@ -58,7 +57,6 @@ from kernel_lsp.evaluate.cpu import CpuDevice, Profile, Skipped, new_executor
 from kernel_lsp.evaluate.executor_checks import (
     FULL_LIMITS,
     NOT_SCREENED,
-    RANKING_LIMITS,
     ExecutorChecks,
     screened_cases,
 )
@@ -66,6 +64,7 @@ from kernel_lsp.evaluate.executor_pool import ExecutorPool
 from kernel_lsp.evaluate.gpu_checks import GpuChecks, MeasuringGpu
 from kernel_lsp.evaluate.guarded_arrays import guarded, said_of_guarded
 from kernel_lsp.evaluate.index_cases import index_cases
+from kernel_lsp.evaluate.left_undone import left_undone
 from kernel_lsp.evaluate.other_architectures import N_CASES_ELSEWHERE, said_of
 from kernel_lsp.evaluate.other_compilers import programs_elsewhere
 from kernel_lsp.evaluate.pointed_cases import with_pointed_cases
@@ -322,7 +321,7 @@ class Evaluator:
             for plan in plans.values():
                 failure = await look(executor, built, prepared, plan, progress)
                 if failure is None and depth == "full":
-                    failure = await left_undone(self._device, executor, built, prepared, plan, RANKING_LIMITS)
+                    failure = await left_undone(self._device, executor, built, prepared, plan, loaded.kernels)
                 if failure is not None:
                     return failure
         return None

@@ -81,10 +81,12 @@ class BufferFile:
 
 @dataclass(frozen=True)
 class BlockSample:
-    """Run `n_blocks` of each launch: the first, the last, and others by `seed`."""
+    """Run `n_blocks` of each launch: the first, the last, and others by `seed`; or those `blocks`, by their numbers,
+    where any are named."""
 
     n_blocks: int
     seed: int = 0
+    blocks: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -276,7 +278,7 @@ def _run_request(
             for buffer in buffers
         ],
         "steps": [_step_json(step, symbols) for step in steps],
-        "sample_blocks": {"n": sample.n_blocks, "seed": sample.seed} if sample else None,
+        "sample_blocks": {"n": sample.n_blocks, "seed": sample.seed, "blocks": sample.blocks} if sample else None,
         "thread_order": options.thread_order,
         "seed": options.seed,
         "n_traced_blocks": options.n_traced_blocks,

@@ -14,7 +14,10 @@ Orders = tuple["ctypes.Array[ctypes.c_int64]", "ctypes.Array[ctypes.c_int64]"]
 
 
 def choose_groups(n_groups: int, group_size: int, request: RunRequest) -> Sequence[int]:
-    """All groups of blocks, or the first, the last, and random ones between them: as many as hold the sample."""
+    """All groups of blocks, those that hold the blocks that are named, or the first, the last, and random ones between
+    them: as many as hold the sample."""
+    if request.blocks:
+        return sorted({block // group_size for block in request.blocks if block // group_size < n_groups})
     wanted = -(-request.sample[0] // group_size) if request.sample else n_groups
     if request.sample is None or wanted >= n_groups:
         return range(n_groups)

@@ -142,6 +142,7 @@ def _run_request(request: dict[str, Any]) -> RunRequest:
         buffers=tuple(BufferRequest(**buffer) for buffer in request["buffers"]),
         steps=tuple(request["steps"]),
         sample=(sample["n"], sample["seed"]) if sample else None,
+        blocks=tuple(sample.get("blocks", ())) if sample else (),
         thread_order=request.get("thread_order", "forward"),
         seed=request.get("seed", 0),
         n_traced_blocks=request.get("n_traced_blocks", 2),

@@ -17,14 +17,16 @@ huge number, and one far below zero. No way to combine numbers hides all of them
 
 @dataclass(frozen=True)
 class RunRequest:
-    """One run. `sample` is (number of blocks per launch, seed), or None for all blocks. `resident_blocks` says of some
-    kernels how many blocks run at once: another starts when one ends. `n_multiprocessors` and `n_warp_slots` are what
-    `%nsmid` and `%nwarpid` say; with `keeps_lanes_apart` lanes that have gone different ways are not together again at
-    an `activemask`; with `keeps_written` what a kernel wrote is noted as it is in a sampled run."""
+    """One run. `sample` is (number of blocks per launch, seed), or None for all blocks; where `blocks` are named they
+    are the sample. `resident_blocks` says of some kernels how many blocks run at once: another starts when one ends.
+    `n_multiprocessors` and `n_warp_slots` are what `%nsmid` and `%nwarpid` say; with `keeps_lanes_apart` lanes that
+    have gone different ways are not together again at an `activemask`; with `keeps_written` what a kernel wrote is
+    noted as it is in a sampled run."""
 
     buffers: tuple[BufferRequest, ...]
     steps: tuple[dict[str, Any], ...]
     sample: tuple[int, int] | None = None
+    blocks: tuple[int, ...] = ()
     thread_order: ThreadOrder = "forward"
     seed: int = 0
     n_traced_blocks: int = 2

@@ -113,6 +113,16 @@ async def test_samples_with_other_seeds_are_other_blocks(executor, scale, tmp_pa
     assert len(seen) == 3
 
 
+async def test_blocks_that_are_named_run_and_no_others(executor, scale, tmp_path):
+    await executor.load(scale.ptx, "scale.cu")
+    files = buffers(tmp_path, np.ones(N, "f4"), np.full(N, np.nan, "f4"))
+    sample = BlockSample(3, blocks=(70, 2, 3, 1000))
+    report = await executor.run(files, [launch()], scale.symbols, RunOptions(sample=sample))
+    assert isinstance(report, ExecutionReport)
+    written = np.flatnonzero(~np.isnan(np.fromfile(tmp_path / "out", "f4")))
+    assert ({int(i) // 128 for i in written}, report.n_blocks_run) == ({2, 3, 70}, (3,))
+
+
 async def test_after_a_sample_a_block_that_needs_the_rest_is_left_out(executor, compile_cuda, tmp_path):
     text = (
         SCALE
