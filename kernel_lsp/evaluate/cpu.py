@@ -104,9 +104,10 @@ class CpuDevice:
     be lies in neither.
     """
 
-    def __init__(self, store: CaseStore, worker: Worker, directory: Path) -> None:
+    def __init__(self, store: CaseStore, worker: Worker, directory: Path, name: str = "") -> None:
+        """`name` tells its folders from those of others that share executors, and so the directory."""
         self._store, self._worker = store, worker
-        self._given, self._runs = directory / GIVEN, directory / RUNS
+        self._given, self._runs = directory / GIVEN / name, directory / RUNS / name
         self._n_runs = 0
 
     async def profile(

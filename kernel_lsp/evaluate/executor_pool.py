@@ -15,10 +15,9 @@ Build = Callable[[], Awaitable[Module | None]]
 
 
 @dataclass(frozen=True)
-class _LoadedAhead:
-    """What an executor has loaded and not run yet."""
+class _Loaded:
+    """What an executor has loaded."""
 
-    executor: PtxExecutor
     module: Module
     outcome: Loaded
 
@@ -31,18 +30,19 @@ class ExecutorPool:
         self._make = make
         self._idle: list[PtxExecutor] = []
         self._starting: asyncio.Task[PtxExecutor] | None = None
+        self._has_begun = False
         self._slots = asyncio.Semaphore(n_slots)
-        self._ahead: _LoadedAhead | None = None
+        self._loaded: dict[PtxExecutor, _Loaded] = {}
 
     def start(self) -> None:
         """Begin to start the first, unless that has begun."""
-        if self._starting is None:
-            self._starting = asyncio.create_task(self._new())
+        if not self._has_begun:
+            self._has_begun, self._starting = True, asyncio.create_task(self._new())
 
     def start_with(self, *builds: Build) -> None:
         """Begin to start the first, and have it load what a build gives, as soon as it does; then what the next one
         gives, should that differ. What cannot be built or loaded is found out again by who needs it."""
-        self._starting = asyncio.create_task(self._new_with(builds))
+        self._has_begun, self._starting = True, asyncio.create_task(self._new_with(builds))
 
     async def close(self) -> None:
         """End those that nobody uses; what is in use ends with its use."""
@@ -63,16 +63,19 @@ class ExecutorPool:
             try:
                 yield executor
             except BaseException:
+                self._loaded.pop(executor, None)
                 await executor.close()
                 raise
             self._idle.append(executor)
 
     async def load(self, executor: PtxExecutor, module: Module) -> LoadOutcome:
-        """What `executor.load` says: known at once of a module that it loaded ahead."""
-        ahead, self._ahead = self._ahead, None
-        if ahead is not None and ahead.executor is executor and ahead.module == module and executor.is_alive:
-            return ahead.outcome
-        return await executor.load(module.ptx, module.file_name)
+        """What `executor.load` says: known at once of a module that it has loaded last."""
+        known = self._loaded.pop(executor, None)
+        is_known = known is not None and known.module == module and executor.is_alive
+        outcome = known.outcome if known and is_known else await executor.load(module.ptx, module.file_name)
+        if isinstance(outcome, Loaded):
+            self._loaded[executor] = _Loaded(module, outcome)
+        return outcome
 
     async def _first_or_new(self) -> PtxExecutor:
         starting, self._starting = self._starting, None
@@ -91,16 +94,9 @@ class ExecutorPool:
         try:
             for build in builds:
                 with suppress(KernelLspError, OSError):  # raised again where the module is needed
-                    await self._load_ahead(executor, await build())
+                    if (module := await build()) is not None:
+                        await self.load(executor, module)
         except BaseException:
             await executor.close()
             raise
         return executor
-
-    async def _load_ahead(self, executor: PtxExecutor, module: Module | None) -> None:
-        if module is None or (self._ahead is not None and self._ahead.module == module):
-            return
-        self._ahead = None
-        outcome = await executor.load(module.ptx, module.file_name)
-        if isinstance(outcome, Loaded):
-            self._ahead = _LoadedAhead(executor, module, outcome)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -17,10 +18,25 @@ from kernel_lsp.core.task import Task
 from kernel_lsp.core.verdict import BuildFailed, Crashed, Mismatch, TimedOut, Verdict
 from kernel_lsp.errors import KernelLspError, PlanError, TargetError
 from kernel_lsp.evaluate.cases import OTHER_NUMBERS_FAMILIES, captured_sizes
-from kernel_lsp.evaluate.number_changes import Change, beyond_one, changed_numbers, far, nearby, turned
+from kernel_lsp.evaluate.compare import is_within_budget
+from kernel_lsp.evaluate.number_changes import (
+    FRACTIONS,
+    NEGATIVE,
+    VAST,
+    ZERO,
+    Change,
+    Value,
+    changed,
+    changed_numbers,
+    far,
+    more,
+)
 from kernel_lsp.evaluate.pipeline import Evaluator
 from kernel_lsp.evaluate.prepare import Prepared, prepare
 from kernel_lsp.evaluate.session import Session
+
+LARGE = "large"
+ORDINARY_FAMILIES = ("normal", LARGE)
 
 _Numbers = tuple[tuple[str, Number], ...]
 """Names and values."""
@@ -28,18 +44,19 @@ _Numbers = tuple[tuple[str, Number], ...]
 
 @dataclass(frozen=True, eq=False)
 class _Other:
-    """The target with other numbers; `words` say which."""
+    """The target with other numbers; `words` say which. `families` are of its inputs."""
 
     task: Task
     words: str
+    families: tuple[str, ...]
 
 
 class OtherNumbers:
     """An evaluator whose full verdicts are of other numbers, too, than those that the target's pragma gives.
 
-    Those that the plan takes are changed, all at once, in ways that `number_changes` has. Where the target cannot be
-    captured with them or computes something else, or the plan's contract excludes them, the verdict is of the
-    pragma's alone. Another truth value may take another way through the code, as who takes it must."""
+    Those that the plan takes are changed, all at once and each to a value of its own, as `number_changes` says. Where
+    the target cannot be captured with them or computes something else, or the plan's contract excludes them, fewer
+    change. Another truth value may take another way through the code, as who takes it must."""
 
     def __init__(self, evaluator: Evaluator, session: Session, source: TargetSource, task: Task) -> None:
         self._evaluator, self._session, self._source, self._task = evaluator, session, source, task
@@ -63,7 +80,7 @@ class OtherNumbers:
             return verdict
         for other in await self._others(candidate):
             found = (await (await self._evaluator_of(other)).evaluate(candidate, "screen")).outcome
-            if isinstance(found, Mismatch | Crashed | TimedOut):
+            if isinstance(found, Mismatch | Crashed | TimedOut) and not _is_nobodys_number(found):
                 outcome = found.model_copy(update={"message": f"with {other.words}: {found.message}"})
                 return verdict.model_copy(update={"outcome": outcome, "times": {}})
         return verdict
@@ -82,37 +99,46 @@ class OtherNumbers:
         task.add_done_callback(self._ahead.discard)
 
     async def _others(self, candidate: Candidate) -> list[_Other]:
-        """Of the target with other numbers of those that the plan takes, each captured once: at most three. Numbers
-        nearby are for where larger ones are refused; whole ones go far away only where the next one changes nothing of
-        the computation: a count of repetitions would be a thousand times the work."""
+        """Of the target with other numbers of those that the plan takes, each captured once: at most four. Whole ones
+        go far away only where the next one changes nothing of the computation: a count of repetitions would be a
+        thousand times the work."""
         prepared = prepare(candidate.text, self._task)
         if isinstance(prepared, BuildFailed):
             return []
         async with self._capturing:
-            further = await self._other(beyond_one, prepared)
-            found = [
-                further or await self._other(nearby, prepared),
-                await self._other(far, prepared) if further is not None else None,
-                await self._other(turned, prepared),
-            ]
-        return list(dict.fromkeys(other for other in found if other is not None))
+            fractions = await self._first(FRACTIONS, prepared)
+            is_same = fractions is not None and fractions[0].integers is more
+            vast = [change for change in VAST if is_same or change.integers is not far]
+            rest = [await self._first(changes, prepared) for changes in (NEGATIVE, vast, ZERO)]
+        return list(dict.fromkeys(found[1] for found in (fractions, *rest) if found is not None))
+
+    async def _first(self, changes: Sequence[Change], prepared: Prepared) -> tuple[Change, _Other] | None:
+        for change in changes:
+            if (other := await self._other(change, prepared)) is not None:
+                return change, other
+        return None
 
     async def _other(self, change: Change, prepared: Prepared) -> _Other | None:
         """None where nothing changes, or where that is outside of the contract, cannot be captured or is another
         computation."""
-        changed = change(self._source, _taken_numbers(prepared.plan))
-        pairs = changed_numbers(self._source, changed)
-        numbers = tuple((after.name, after.value) for _, after in pairs)
+
+        def is_taken(name: str, value: Value) -> bool:
+            return self._takes(prepared, {name: value})
+
+        after = changed(self._source, _taken_numbers(prepared.plan), change, is_taken)
+        pairs = changed_numbers(self._source, after)
+        numbers = tuple((number.name, number.value) for _, number in pairs)
         if not pairs or not self._takes(prepared, dict(numbers)):
             return None
         if numbers not in self._known:
-            self._known[numbers] = await self._captured(changed, pairs)
+            families = (*OTHER_NUMBERS_FAMILIES, *((LARGE,) if change.meets_large else ()))
+            self._known[numbers] = await self._captured(after, pairs, families)
         return self._known[numbers]
 
     async def _evaluator_of(self, other: _Other) -> Evaluator:
         async with self._capturing:
             if other.words not in self._evaluators:
-                made = await self._session.untimed_evaluator(other.task, OTHER_NUMBERS_FAMILIES)
+                made = await self._session.untimed_evaluator(other.task, other.families, self._evaluator)
                 self._evaluators[other.words] = made
         return self._evaluators[other.words]
 
@@ -122,22 +148,33 @@ class OtherNumbers:
         except PlanError:
             return False  # e.g. a division by a number that is zero now, in a condition
 
-    async def _captured(self, changed: TargetSource, pairs: Sequence[tuple[ScalarInput, ScalarInput]]) -> _Other | None:
+    async def _captured(
+        self, after: TargetSource, pairs: Sequence[tuple[ScalarInput, ScalarInput]], families: tuple[str, ...]
+    ) -> _Other | None:
         with_backward, number = self._task.backward is not None, next(self._captures)
         try:
-            task = await self._session.worker.capture(changed, with_backward=with_backward, configuration=number)
+            task = await self._session.worker.capture(after, with_backward=with_backward, configuration=number)
         except TargetError:
             return None
         may_branch = any(isinstance(after.value, bool) for _, after in pairs)
         if _types(task) != _types(self._task) or not (may_branch or _steps(task) == _steps(self._task)):
             return None
         words = ", ".join(f"{a.name}={_shown(a.value)} instead of {_shown(b.value)}" for b, a in pairs)
-        return _Other(task, words)
+        return _Other(task, words, families)
 
 
 def _taken_numbers(plan: LaunchPlan) -> frozenset[str]:
     """The names of the numbers that the plan takes."""
     return frozenset(p.name for each in plan.operations for p in each.parameters if isinstance(p, ScalarParameter))
+
+
+def _is_nobodys_number(outcome: Mismatch | Crashed | TimedOut) -> bool:
+    """Whether PyTorch gives something else than a number for ordinary inputs, e.g. the root of a negative one: then it
+    does not say what these numbers should do."""
+    if not isinstance(outcome, Mismatch) or outcome.failed.family not in ORDINARY_FAMILIES:
+        return False
+    wrong = [error.expected for error in outcome.failed.errors if not is_within_budget(error)]
+    return any(expected is not None and not math.isfinite(expected) for expected in wrong)
 
 
 def _types(task: Task) -> object:

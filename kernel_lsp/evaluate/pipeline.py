@@ -125,24 +125,27 @@ class Evaluator:
         sandbox: SandboxLevel | None = None,
         executors: ExecutorPool | None = None,
         screen_families: Sequence[str] = SCREEN_FAMILIES,
+        name: str = "",
     ) -> None:
         """`measured_on` is where candidates are run and timed beside the executor; None for the executor alone.
         `sandbox` is how executors are confined; None takes the strongest level that this machine has. `executors` are
-        of the same folder, where some have begun already. `screen_families` are the forward's in a screen."""
+        of the same folder, where some have begun already. `screen_families` are the forward's in a screen. `name` is
+        needed by all but one of several that share executors."""
         self._task, self._compiler, self._gpu, self._seed = task, compiler, gpu, seed
         self._gpu_device = None if measured_on is None else measured_on.device
         self._baseline_wait_s = 0.0 if measured_on is None else measured_on.full_wait_s
-        self._store = CaseStore(task, worker, directory, self._gpu_device)
-        self._device = CpuDevice(self._store, worker, directory)
+        self._store = CaseStore(task, worker, directory / name, self._gpu_device)
+        self._device = CpuDevice(self._store, worker, directory, name)
         self._executor_checks = ExecutorChecks(task, self._device, gpu)
         self._gpu_checks = None if measured_on is None else GpuChecks(self._store, measured_on, seed)
         self._screen_families = screen_families
         self._fresh_seed = secrets.randbits(FRESH_SEED_BITS)
-        self._executors = executors or ExecutorPool(lambda: new_executor(directory, sandbox), N_SLOTS)
+        self.directory = directory
+        self.executors = executors or ExecutorPool(lambda: new_executor(directory, sandbox), N_SLOTS)
         self._under_way: set[asyncio.Task[Verdict]] = set()
 
     async def __aenter__(self) -> Evaluator:
-        self._executors.start()
+        self.executors.start()
         return self
 
     @property
@@ -164,7 +167,7 @@ class Evaluator:
             evaluation.cancel()
         await asyncio.gather(*self._under_way, return_exceptions=True)
         await self._store.close()
-        await self._executors.close()
+        await self.executors.close()
 
     async def evaluate(
         self, candidate: Candidate, depth: Depth, when_worker_is_free: Callable[[], None] = lambda: None
@@ -226,8 +229,8 @@ class Evaluator:
         self, built: Built, plans: Sequence[tuple[Case, BoundOperation]]
     ) -> tuple[Profile, ...] | CheckOutcome:
         profiles = []
-        async with self._executors.executor() as executor:
-            loaded = await self._executors.load(executor, Module(built.ptx, COMPILED_AS))
+        async with self.executors.executor() as executor:
+            loaded = await self.executors.load(executor, Module(built.ptx, COMPILED_AS))
             if not isinstance(loaded, Loaded):
                 return loaded
             for case, bound in plans:
@@ -304,8 +307,8 @@ class Evaluator:
         progress: Progress,
     ) -> CheckOutcome | None:
         """All that the executor is asked; None when nothing failed."""
-        async with self._executors.executor() as executor:
-            loaded = await self._executors.load(executor, module_of(built, prepared.plan))
+        async with self.executors.executor() as executor:
+            loaded = await self.executors.load(executor, module_of(built, prepared.plan))
             if isinstance(loaded, Rejected):
                 return _with_names(loaded, built)
             if not isinstance(loaded, Loaded):

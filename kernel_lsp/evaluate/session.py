@@ -160,12 +160,18 @@ class Session:
             return await self._enter(task, self._evaluator_folder(), measured_on)
         return await self._enter(task, ahead.directory, measured_on, executors=ahead.executors)
 
-    async def untimed_evaluator(self, task: Task, screen_families: Sequence[str]) -> Evaluator:
-        """An evaluator that says whether candidates are right, and not how fast; it ends with the session.
-        `screen_families` are as `Evaluator`'s."""
+    async def untimed_evaluator(self, task: Task, screen_families: Sequence[str], beside: Evaluator) -> Evaluator:
+        """An evaluator that says whether candidates are right, and not how fast; it ends with the session. It shares
+        the executors of `beside`, which have the candidates loaded. `screen_families` are as `Evaluator`'s."""
         device = await self.gpu_device()
-        measured_on = None if device is None else MeasuringGpu(device, Untimed())
-        return await self._enter(task, self._evaluator_folder(), measured_on, screen_families=screen_families)
+        return await self._enter(
+            task,
+            beside.directory,
+            None if device is None else MeasuringGpu(device, Untimed()),
+            executors=beside.executors,
+            screen_families=screen_families,
+            name=f"beside-{next(self._n_evaluators)}",
+        )
 
     async def gpu_device(self) -> GpuDevice | None:
         """The session's GPU, once it is open. None when the settings leave it to us and torch cannot use it.
@@ -201,6 +207,7 @@ class Session:
         *,
         executors: ExecutorPool | None = None,
         screen_families: Sequence[str] = SCREEN_FAMILIES,
+        name: str = "",
     ) -> Evaluator:
         evaluator = Evaluator(
             task,
@@ -213,6 +220,7 @@ class Session:
             sandbox=self.sandbox,
             executors=executors,
             screen_families=screen_families,
+            name=name,
         )
         return await self._stack.enter_async_context(evaluator)
 

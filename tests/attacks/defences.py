@@ -13,6 +13,7 @@ import pytest
 from kernel_lsp.core.verdict import TensorError
 from kernel_lsp.evaluate import arrays, cases, compare, cpu, judgement, pipeline, pointed_cases, run_files
 from kernel_lsp.evaluate.cases import Case
+from kernel_lsp.evaluate.other_numbers import OtherNumbers
 from kernel_lsp.ptx.executor import RunOptions
 
 LENIENT = 1e-2
@@ -134,6 +135,15 @@ def _guards(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pipeline, "guarded", none)
 
 
+def _numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The numbers that a plan takes are those of its task."""
+
+    async def none(*_: Any) -> list[Any]:
+        return []
+
+    monkeypatch.setattr(OtherNumbers, "_others", none)
+
+
 SWITCHES: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
     "audit": _audit,
     "state": _state,
@@ -149,6 +159,7 @@ SWITCHES: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
     "budget": _budget,
     "coverage": _coverage,
     "guards": _guards,
+    "numbers": _numbers,
 }
 
 

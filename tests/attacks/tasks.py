@@ -192,3 +192,40 @@ def nll(x: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
 # kernel-lsp: x=f32[64, 256]
 def count_positive(x: torch.Tensor) -> torch.Tensor:
     return (x > 0).sum(dim=-1)
+
+
+# kernel-lsp: x=f32[64, 250], y=f32[64, 250], alpha=1.0, beta=1.0
+def blended(x: torch.Tensor, y: torch.Tensor, alpha: float, beta: float) -> torch.Tensor:
+    return alpha * x + beta * y
+
+
+# kernel-lsp: x=f32[64, 250], low=-1.0, high=1.0
+def limited(x: torch.Tensor, low: float, high: float) -> torch.Tensor:
+    return torch.clamp(x, low, high)
+
+
+# kernel-lsp: x=f32[48, 256], scale=0.125
+def sharpened(x: torch.Tensor, scale: float) -> torch.Tensor:
+    return torch.softmax(x * scale, dim=-1)
+
+
+# kernel-lsp: x=f32[64, 250], negate=True, halve=True
+def switched(x: torch.Tensor, negate: bool, halve: bool) -> torch.Tensor:
+    return (-x if negate else x) * (0.5 if halve else 1.0)
+
+
+# kernel-lsp: x=f32[64, 250], below=8, above=8
+def banded(x: torch.Tensor, below: int, above: int) -> torch.Tensor:
+    rows = torch.arange(x.shape[0], device=x.device)[:, None]
+    columns = torch.arange(x.shape[1], device=x.device)
+    return x.masked_fill((rows - columns > below) | (columns - rows > above), 0.0)
+
+
+class LayerScale(nn.Module):
+    def __init__(self, dim: int = 512) -> None:
+        super().__init__()
+        self.gamma = nn.Parameter(1e-6 * torch.ones(dim))
+
+    # kernel-lsp: x=f32[N=64, 512], y=f32[N, 512]
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return x + self.gamma * y

@@ -217,3 +217,44 @@ def count_positive(x: torch.Tensor) -> torch.Tensor:
 # kernel-lsp: x=f16[80, 96], y=f16[96, 64]
 def matmul_of_16s(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return x @ y
+
+
+# kernel-lsp: x=f32[48, 256], eps=1e-6
+def rms_by_guard(x: torch.Tensor, eps: float) -> torch.Tensor:
+    return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + eps)
+
+
+# kernel-lsp: p=f32[4096], g=f32[4096], m=f32[4096], v=f32[4096], lr=0.001, b1=0.9, b2=0.999, eps=1e-8
+def adam(
+    p: torch.Tensor, g: torch.Tensor, m: torch.Tensor, v: torch.Tensor, lr: float, b1: float, b2: float, eps: float
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    mean = b1 * m + (1 - b1) * g
+    square = b2 * v + (1 - b2) * g * g
+    return p - lr * mean / (square.sqrt() + eps), mean, square
+
+
+# kernel-lsp: x=f32[32, 64], allowed=bool[32, 64], temperature=0.7
+def tempered(x: torch.Tensor, allowed: torch.Tensor, temperature: float) -> torch.Tensor:
+    return torch.softmax(x.masked_fill(~allowed, float("-inf")) / temperature, dim=-1)
+
+
+# kernel-lsp: x=f32[64, 250], low=-1.0, high=1.0
+def limited_in_order(x: torch.Tensor, low: float, high: float) -> torch.Tensor:
+    return F.hardtanh(x, low, high)
+
+
+# kernel-lsp: logits=f32[T=64, E=16]
+def experts_chosen(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    probabilities = torch.softmax(logits, -1)
+    w, i = torch.topk(probabilities, 2, -1)
+    return w / w.sum(-1, keepdim=True), i
+
+
+# kernel-lsp: x=f32[N=100000]
+def relu_and_scale(x: torch.Tensor) -> torch.Tensor:
+    return torch.relu(x) * 1.7
+
+
+# kernel-lsp: logits=f32[N=256, V=512], labels=i64[N] in [0, 512)
+def mean_cross_entropy(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    return F.cross_entropy(logits, labels)

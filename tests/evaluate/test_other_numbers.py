@@ -14,7 +14,7 @@ from kernel_lsp.core.target import TargetSource
 from kernel_lsp.core.task import Task
 from kernel_lsp.core.verdict import Mismatch
 from kernel_lsp.evaluate.check import find_task
-from kernel_lsp.evaluate.number_changes import Change, beyond_one, far, nearby, turned
+from kernel_lsp.evaluate.number_changes import FRACTIONS, NEGATIVE, VAST, ZERO, Change, far
 from kernel_lsp.evaluate.other_numbers import OtherNumbers
 from kernel_lsp.evaluate.prepare import Prepared
 from kernel_lsp.evaluate.session import Session
@@ -34,6 +34,21 @@ def g(x: torch.Tensor, p: float, shift: int, flag: bool) -> torch.Tensor:
     if not 0.0 <= p < 1.0:
         raise ValueError("p is a probability")
     return torch.roll(x * (1.0 - p), shift, 1) if flag else x * (1.0 - p)
+
+
+# kernel-lsp: x=f32[8, 40], scale=1.0
+def h(x: torch.Tensor, scale: float) -> torch.Tensor:
+    return x + torch.sqrt(torch.ones_like(x) * scale)
+"""
+ROOT = """// kernel-lsp: 1
+// task: task.py::h
+// op: h(x: f32[B, D], scale: float) -> (out: f32[B, D])
+// launch: k<<<ceil_div(B * D, 128), 128>>>(x, out, scale, B * D)
+
+__global__ void k(const float* x, float* out, float scale, int n) {
+    const int i = blockIdx.x * 128 + threadIdx.x;
+    if (i < n) out[i] = x[i] + {root};
+}
 """
 KERNEL = """// kernel-lsp: 1
 // task: task.py::f
@@ -63,6 +78,10 @@ __global__ void k(const float* x, float* out, float p, int shift, bool flag, int
 def with_flag(p: str = "p", shift: str = "shift % D", flag: str = "flag") -> Candidate:
     text = WITH_FLAG.replace("{p}", p).replace("{shift}", shift).replace("{flag}", flag)
     return Candidate(text=text, origin=Origin(proposer="user"))
+
+
+def with_root(root: str) -> Candidate:
+    return Candidate(text=ROOT.replace("{root}", root), origin=Origin(proposer="user"))
 
 
 def kernel(scale: str = "alpha", offset: str = "beta", contract: str = "where: B > 0") -> Candidate:
@@ -98,14 +117,14 @@ async def test_a_number_that_is_not_read_is_found_and_one_that_is_passes(
         screened = await evaluator.evaluate(kernels[1], "screen")
     assert [outcome.kind for outcome in found] == ["correct", "mismatch", "mismatch"]
     assert isinstance(found[1], Mismatch)
-    assert "alpha=1.5 instead of 0.5, beta=1 instead of 0" in found[1].message
+    assert "alpha=0.15 instead of 0.5, beta=0.671 instead of 0" in found[1].message
     assert contract.is_correct
     assert screened.is_correct
-    assert (n_excluded, len(captures)) == (0, 2)
+    assert (n_excluded, len(captures)) == (3, 3 + 4)
 
 
 async def test_whole_numbers_and_truth_values_are_changed_and_what_pytorch_refuses_is_no_case(tmp_path: Path) -> None:
-    """p may not be larger than one: it is 0.375, then zero with the rest."""
+    """p may not be below zero: it stays nearby then, while the rest changes."""
     (tmp_path / "task.py").write_text(TASK)
     source = find_task(tmp_path / "k.cu", "task.py::g", None, tmp_path)
     async with Session(Settings(device="cpu")) as session:
@@ -115,14 +134,12 @@ async def test_whole_numbers_and_truth_values_are_changed_and_what_pytorch_refus
         found = [(await evaluator.evaluate(each, "full")).outcome for each in kernels]
     assert found[0].kind == "correct"
     assert isinstance(found[1], Mismatch)
-    assert "with p=0 instead of 0.5, shift=-4 instead of 3, flag=False instead of True" in found[1].message
+    assert "with p=0.485 instead of 0.5, shift=-4 instead of 3, flag=False instead of True" in found[1].message
 
 
-@pytest.mark.parametrize(
-    ("next_one_is_taken", "asked"), [(True, [beyond_one, far, turned]), (False, [beyond_one, nearby, turned])]
-)
+@pytest.mark.parametrize("next_one_is_taken", [True, False])
 async def test_whole_numbers_go_far_away_only_where_the_next_one_is_the_same_computation(
-    next_one_is_taken: bool, asked: list[Change], monkeypatch: pytest.MonkeyPatch
+    next_one_is_taken: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A count of repetitions would be a thousand times the work."""
     nothing: Any = SimpleNamespace(n_slots=1)
@@ -135,5 +152,20 @@ async def test_whole_numbers_go_far_away_only_where_the_next_one_is_the_same_com
     monkeypatch.setattr(evaluator, "_other", other)
     text = prepared("launch: k<<<1, 32>>>(x, out, D)").text
     found = await evaluator._others(Candidate(text=text, origin=Origin(proposer="user")))
-    assert seen == asked
-    assert len(found) == (3 if next_one_is_taken else 0)
+    near = [change for change in VAST if change.integers is not far]
+    assert seen == (
+        [FRACTIONS[0], NEGATIVE[0], VAST[0], ZERO[0]] if next_one_is_taken else [*FRACTIONS, *NEGATIVE, *near, *ZERO]
+    )
+    assert len(found) == (4 if next_one_is_taken else 0)
+
+
+async def test_where_pytorch_has_no_number_nothing_is_asked(tmp_path: Path) -> None:
+    """The root of a negative number: a kernel may do there what it likes."""
+    (tmp_path / "task.py").write_text(TASK)
+    source = find_task(tmp_path / "k.cu", "task.py::h", None, tmp_path)
+    async with Session(Settings(device="cpu")) as session:
+        task = await session.capture(source, with_backward=False)
+        evaluator = OtherNumbers(await session.evaluator(task), session, source, task)
+        kernels = [with_root("sqrtf(fmaxf(scale, 0.0f))"), with_root("1.0f")]
+        found = [(await evaluator.evaluate(each, "full")).outcome for each in kernels]
+    assert [outcome.kind for outcome in found] == ["correct", "mismatch"]
