@@ -102,7 +102,7 @@ class Case:
     """One check. `sizes` binds the task's symbols; `is_captured` says that they are the captured ones. `offset_bytes`
     is how far the inputs begin behind a page's start: what an operator is given may be a part of another tensor.
     `values` are put into the inputs. That one which `may_not_end` does not end in time says nothing: it is larger than
-    anybody asked for."""
+    anybody asked for. One `of_several_blocks` is there to be watched for races."""
 
     operation: OperationKind
     sizes: tuple[tuple[str, int], ...]
@@ -113,6 +113,7 @@ class Case:
     offset_bytes: int = 0
     values: tuple[float, ...] = ()
     may_not_end: bool = False
+    of_several_blocks: bool = False
 
     @property
     def kind(self) -> str:

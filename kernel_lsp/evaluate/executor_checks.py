@@ -311,15 +311,18 @@ class ExecutorChecks:
 
 def screened_cases(plan: Plan) -> Sequence[tuple[Case, BoundOperation]]:
     """What a screen runs, cases that are watched for races: the smallest, then long rows, which take several blocks of
-    nearly any kernel. After them would come other orders of threads that a GPU does not promise."""
-    ordinary = [(case, bound) for case, bound in plan if case.family == "normal"] or list(plan[:1])
+    most kernels, and such as take several of this one where these do not. After them would come other orders of threads
+    that a GPU does not promise."""
+    several = [(case, bound) for case, bound in plan if case.of_several_blocks]
+    normal = [(case, bound) for case, bound in plan if case.family == "normal" and not case.of_several_blocks]
+    ordinary = normal or list(plan[:1])
     orders = (WATCHED_ORDER, "random", "forward")
 
     def cost(entry: tuple[Case, BoundOperation]) -> tuple[int, int]:
         case, bound = entry
         return orders.index(case.thread_order), _n_elements(bound)
 
-    return sorted(ordinary, key=cost)[:N_SCREEN_CASES]
+    return [*sorted(ordinary, key=cost)[:N_SCREEN_CASES], *several]
 
 
 # --- below: small decisions

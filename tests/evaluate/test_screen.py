@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,9 +19,12 @@ from tests.corpora import Kernel, evaluate_all, is_caught, is_passed, read_kerne
 from tests.evaluate.test_pointed_sizes import TASK
 
 TESTS = Path(__file__).parent.parent
-RACES = ("race_no_fence_after_the_flag", "race_no_fence_before_the_flag", "race_the_highest_block_gathers")
+RACES = (
+    *("race_no_fence_after_the_flag", "race_no_fence_before_the_flag", "race_the_highest_block_gathers"),
+    "race_large_blocks_without_fence",
+)
 """Of several blocks for each row, or of more than a small case has."""
-ORDERED = ("last_block_finishes", "second_pass_over_parts")
+ORDERED = ("last_block_finishes", "last_of_large_blocks_finishes", "second_pass_over_parts")
 
 
 def named(folder: str, names: tuple[str, ...]) -> list[Kernel]:
@@ -39,6 +43,12 @@ def plan() -> Plan:
 
 def test_cases_that_are_watched_for_races_are_screened_the_smallest_first() -> None:
     assert [case.seed for case, _ in screened_cases(plan())] == [4, 8]
+
+
+def test_what_has_several_blocks_is_screened_beside_them() -> None:
+    case, bound = plan()[3]
+    several = (replace(case, of_several_blocks=True, seed=90), bound)
+    assert [case.seed for case, _ in screened_cases([several, *plan()])] == [4, 8, 90]
 
 
 def test_references_that_the_screen_waits_for_are_made_first() -> None:
