@@ -10,7 +10,6 @@ from tree_sitter import Node
 from kernel_lsp.rules.cuda import fields
 from kernel_lsp.rules.cuda.declare import WARNING, declare, hit
 from kernel_lsp.rules.cuda.model import Function
-from kernel_lsp.rules.cuda.nodes import within
 from kernel_lsp.rules.cuda.outline import MAX_DEPTH
 from kernel_lsp.rules.cuda.pointers import reach_of_variable
 from kernel_lsp.rules.cuda.threads import WARP, may_depend_on_thread
@@ -119,7 +118,7 @@ def _first_way_out(function: Function) -> int:
     """Where the first branch ends by which most threads return; behind the body without one."""
     cache = function.caches.setdefault("way out", {})
     if not cache:
-        exits = [branch for branch in function.branches if within(function.returns, branch)]
+        exits = [branch for branch in function.branches if function.returns.within(branch)]
         ends = (branch.end_byte for branch in exits if _is_way_out(function, branch))
         cache[0] = min(ends, default=function.body.end_byte + 1)
     return cache[0]

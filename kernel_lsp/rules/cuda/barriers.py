@@ -9,7 +9,7 @@ from tree_sitter import Node
 
 from kernel_lsp.rules.cuda import fields
 from kernel_lsp.rules.cuda.branches import conditions_around
-from kernel_lsp.rules.cuda.declare import ERROR, THREAD_WORDS, WARNING, declare, hit, is_barrier
+from kernel_lsp.rules.cuda.declare import ERROR, THREAD_WORDS, WARNING, barriers_in, declare, hit
 from kernel_lsp.rules.cuda.model import Function
 from kernel_lsp.rules.cuda.threads import depends_on_thread
 from kernel_lsp.rules.rule import Hit
@@ -57,12 +57,11 @@ _BRANCH = r"[ifwsd?](?:(?<=\?)|(?<=\bi)f\b|(?<=\bf)or\b|(?<=\bw)hile\b|(?<=\bs)w
 )
 def divergent_barrier(function: Function) -> Iterator[Hit]:
     file = function.file
-    for call in function.calls:
-        if is_barrier(function, call):
-            condition = _divergent_condition(function, call)
-            if condition is not None:
-                text = _shortened(function.source(condition))
-                yield hit(file, call, f"not all threads of the block come here: `{text}` differs between them")
+    for call in barriers_in(function):
+        condition = _divergent_condition(function, call)
+        if condition is not None:
+            text = _shortened(function.source(condition))
+            yield hit(file, call, f"not all threads of the block come here: `{text}` differs between them")
 
 
 @declare(
@@ -102,8 +101,8 @@ def barrier_after_return(kernel: Function) -> Iterator[Hit]:
     early = [node for node in kernel.returns if _divergent_condition(kernel, node) is not None]
     if not early:
         return
-    for call in kernel.calls:
-        if is_barrier(kernel, call) and call.start_byte > early[0].end_byte:
+    for call in barriers_in(kernel):
+        if call.start_byte > early[0].end_byte:
             yield hit(file, call, "threads that took the `return` above never reach this barrier")
             break
 

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from tree_sitter import Node
 
 from kernel_lsp.rules.cuda import fields
-from kernel_lsp.rules.cuda.declare import BLOCK_WORDS, THREAD_WORDS, WARNING, declare, hit, is_barrier
+from kernel_lsp.rules.cuda.declare import BLOCK_WORDS, THREAD_WORDS, WARNING, barriers_in, declare, hit
 from kernel_lsp.rules.cuda.model import Function
+from kernel_lsp.rules.cuda.outline import names_in_text
 from kernel_lsp.rules.cuda.threads import (
     BLOCK_SOURCES,
     THREAD_SOURCES,
     block_names,
+    given_values,
     thread_names,
     values_of,
 )
@@ -23,6 +25,7 @@ from kernel_lsp.rules.rule import Hit
 _NUMBERS = re.compile(r"\b(threadIdx|blockIdx)\s*\.\s*([xyz])\b")
 _SOURCES = THREAD_SOURCES | BLOCK_SOURCES
 _GROUP_NUMBERS = _SOURCES - {"threadIdx", "blockIdx"}
+NO_NAMES: frozenset[str] = frozenset()
 _CLAMPS = ("min", "max", "assert", "__builtin_assume", "umin")
 
 
@@ -59,7 +62,7 @@ def missing_bound_check(kernel: Function) -> Iterator[Hit]:
     unchecked = _unchecked_dims(kernel)
     if not unchecked:
         return
-    access = next((node for node in kernel.subscripts if _is_global_access(kernel, node, unchecked)), None)
+    access = next((node for node in _indexed_by_number(kernel) if _is_global_access(kernel, node, unchecked)), None)
     if access is not None:
         yield hit(file, access, "nothing checks this index against the size", *_bound_fix(kernel, access))
 
@@ -86,8 +89,21 @@ def _unchecked_dims(kernel: Function) -> frozenset[str]:
 
 
 def _clamps(kernel: Function) -> list[Node]:
-    is_clamped = any(kernel.is_mentioned(name) for name in _CLAMPS)
-    return [call for call in kernel.calls if kernel.callee(call) in _CLAMPS] if is_clamped else []
+    return kernel.calls_named(_CLAMPS)
+
+
+def _indexed_by_number(kernel: Function) -> Iterator[Node]:
+    """The subscripts of parameters in whose text names depend on the block, and others on the thread."""
+    threads, blocks, subscripts = thread_names(kernel), block_names(kernel), kernel.subscripts
+    arrays = tuple([parameter.name for parameter in kernel.parameters if parameter.is_pointer])
+    others: set[str] = set()
+    for index, text in enumerate(kernel.file.texts(subscripts)):
+        if text not in others:
+            names = names_in_text(text) if text.startswith(arrays) else NO_NAMES
+            if names.isdisjoint(threads) or names.isdisjoint(blocks):
+                others.add(text)
+            else:
+                yield subscripts[index]
 
 
 def _is_global_access(kernel: Function, subscript: Node, dims: frozenset[str]) -> bool:
@@ -118,29 +134,42 @@ def _has_number_along(kernel: Function, index: Node, dims: frozenset[str]) -> bo
 
 def _names_behind(kernel: Function, node: Node) -> set[str]:
     """The names that the value is made of, by any way."""
-    seen: set[str] = set()
-    waiting = [node]
+    return _names_of_values(kernel, kernel.names_in(node))
+
+
+def _names_of_values(kernel: Function, names: Iterable[str]) -> set[str]:
+    """These names and those that their values are made of."""
+    given, seen = given_values(kernel), set(names)
+    waiting = [*seen]
     while waiting:
-        for name in kernel.names_in(waiting.pop()) - seen:
-            seen.add(name)
-            waiting += [value for variable in kernel.named(name) for value in values_of(variable)]
+        values = given.get(waiting.pop())
+        if values is not None:
+            new = values.all_names - seen
+            seen |= new
+            waiting += new
     return seen
 
 
 def _numbers_in(kernel: Function, nodes: list[Node]) -> Iterator[tuple[str, str]]:
     """The block's and the thread's numbers on which the values depend, by any way, as ``("blockIdx", "x")``; those of
     groups of threads as ``("thread_rank", "")``."""
-    seen: set[str] = set()
-    waiting = list(nodes)
-    while waiting:
-        node = waiting.pop()
+    named: set[str] = set()
+    for node in nodes:
         names = kernel.names_in(node)
-        if not names.isdisjoint(_SOURCES):
-            yield from _NUMBERS.findall(kernel.source(node))
-            yield from ((name, "") for name in names & _GROUP_NUMBERS)
-        for name in names - seen:
-            seen.add(name)
-            waiting += [value for variable in kernel.named(name) for value in values_of(variable)]
+        named |= names
+        yield from _numbers_of(kernel, node, names)
+    given = given_values(kernel)
+    for values in filter(None, map(given.get, _names_of_values(kernel, named))):
+        if not values.all_names.isdisjoint(_SOURCES):
+            for node in values.nodes:
+                yield from _numbers_of(kernel, node, kernel.names_in(node))
+
+
+def _numbers_of(kernel: Function, node: Node, names: frozenset[str]) -> Iterator[tuple[str, str]]:
+    """Those that a value mentions itself."""
+    if not names.isdisjoint(_SOURCES):
+        yield from _NUMBERS.findall(kernel.source(node))
+        yield from ((name, "") for name in names & _GROUP_NUMBERS)
 
 
 def _bound_fix(kernel: Function, access: Node) -> tuple[QuickFix, ...]:
@@ -149,7 +178,7 @@ def _bound_fix(kernel: Function, access: Node) -> tuple[QuickFix, ...]:
     indices = access.child_by_field_id(fields.INDICES)
     names = [] if indices is None else [node for node in indices.named_children if node.type == "identifier"]
     variable = kernel.variable(names[0]) if len(names) == 1 else None
-    if len(sizes) != 1 or variable is None or any(is_barrier(kernel, call) for call in kernel.calls):
+    if len(sizes) != 1 or variable is None or barriers_in(kernel):
         return ()
     declaration = variable.declaration
     line_start = kernel.file.parsed.data.rfind(b"\n", 0, declaration.start_byte) + 1

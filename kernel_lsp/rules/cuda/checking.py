@@ -27,6 +27,7 @@ from kernel_lsp.rules.cuda import (
     warps,
 )
 from kernel_lsp.rules.cuda.facts import FileFacts, FunctionFacts, function_facts, has_launch_bounds, read_plan
+from kernel_lsp.rules.cuda.found import Lost
 from kernel_lsp.rules.cuda.model import Function, read_function
 from kernel_lsp.rules.cuda.outline import CudaFile, Definition, Outline, read_outline
 from kernel_lsp.rules.cuda.parsing import ParsedCuda, parse
@@ -134,8 +135,8 @@ class _Reading:
         self.outline = outline
         self.is_full = False
         self.alike: dict[tuple, Placed] = {}
-        text = outline.parsed.text
-        present = frozenset(word for word in _ALL_NEEDED_WORDS if word in text)
+        known = outline.parsed.words
+        present = frozenset(word for word in _ALL_NEEDED_WORDS if word.encode() in known)
         self.words = {kind: [word for word in words if word in present] for kind, words in _NEEDED_WORDS.items()}
         self.selected: dict[tuple, tuple[Check, ...]] = {}
         self.visible = (outline.fits_its_launches, _interned(outline.context))
@@ -211,11 +212,21 @@ class _Reading:
 
     def read(self, file: CudaFile, definition: Definition) -> Facts:
         """The facts with all that the rules find, as long as that is shown."""
+        try:
+            return self.read_once(file, definition)
+        except Lost:
+            definition.forget()
+            return self.read_once(file, definition)
+
+    def read_once(self, file: CudaFile, definition: Definition) -> Facts:
+        """The same, if what was carried over from the tree before an edit holds."""
         function = read_function(definition, file)
         if function is None:
             return ()
         found = [] if self.is_full else self.findings(function)
-        return (function_facts(function, tuple(in_order(found) if len(found) > 1 else found)),)
+        facts = function_facts(function, tuple(in_order(found) if len(found) > 1 else found))
+        definition.rest()
+        return (facts,)
 
     def findings(self, function: Function) -> list[RuleFinding]:
         """What the rules find in one function."""

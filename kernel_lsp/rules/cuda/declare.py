@@ -24,9 +24,13 @@ LOOP_WORDS = "for while"
 """What rules need: a `do` has a `while`, too."""
 
 
-def is_launch(call: Node) -> bool:
-    """Whether the call is a ``kernel<<<grid, block>>>(...)``."""
-    return any(child.type == "kernel_call_syntax" for child in call.named_children)
+def launches_in(function: Function) -> list[Node]:
+    """The calls that are a ``kernel<<<grid, block>>>(...)``."""
+    return [
+        call
+        for call in function.calls_with(b"<<<")
+        if any(child.type == "kernel_call_syntax" for child in call.named_children)
+    ]
 
 
 def hit(file: CudaFile, node: Node, message: str, *fixes: QuickFix) -> Hit:
@@ -36,6 +40,14 @@ def hit(file: CudaFile, node: Node, message: str, *fixes: QuickFix) -> Hit:
 def rewrite(file: CudaFile, node: Node, new_text: str) -> QuickFix:
     """A safe fix that puts `new_text` in place of `node`."""
     return QuickFix(f"Replace with `{new_text}`", (file.parsed.replace(node, new_text),), True)
+
+
+def barriers_in(function: Function) -> list[Node]:
+    """The calls that all threads of the block must reach together."""
+    known = function.caches.setdefault("barriers", {})
+    if not known:
+        known[0] = [call for call in function.calls_with(b"sync") if is_barrier(function, call)]
+    return known[0]
 
 
 def is_barrier(function: Function, call: Node) -> bool:

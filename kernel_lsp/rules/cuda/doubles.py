@@ -26,6 +26,7 @@ _DOUBLE_FUNCTIONS = words(
     """
 )
 _RENAMED = {"max": "fmaxf", "min": "fminf", "abs": "fabsf"}
+_CHOOSING = frozenset(f"{prefix}{name}" for prefix in ("", "std::") for name in (*_DOUBLE_FUNCTIONS, *_RENAMED))
 
 
 @declare(
@@ -90,10 +91,8 @@ def double_literal(function: Function) -> Iterator[Hit]:
 def double_function(function: Function) -> Iterator[Hit]:
     if not _may_have_doubles(function):
         return
-    for call in function.calls:
+    for call in function.calls_named(_CHOOSING):
         name = function.callee(call).removeprefix("std::")
-        if name not in _DOUBLE_FUNCTIONS and name not in _RENAMED:
-            continue
         literals = [a for a in function.arguments(call) if _is_double(function, a)]
         given = _given_type(function, call) if literals else UNKNOWN
         if given == FLOAT:

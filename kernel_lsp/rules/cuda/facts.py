@@ -15,7 +15,7 @@ from kernel_lsp.plan import checking as plan_checking
 from kernel_lsp.plan.codes import PlanCode
 from kernel_lsp.plan.parser import parse as parse_plan
 from kernel_lsp.rules.cuda import fields
-from kernel_lsp.rules.cuda.declare import is_launch
+from kernel_lsp.rules.cuda.declare import launches_in
 from kernel_lsp.rules.cuda.model import Function
 from kernel_lsp.rules.cuda.outline import CudaFile, Outline
 from kernel_lsp.rules.cuda.type_text import type_bytes
@@ -122,7 +122,7 @@ def function_facts(function: Function, findings: tuple[RuleFinding, ...]) -> Fun
         return FunctionFacts(function.name, name_range, function.is_kernel, 0, False, False, 0, NOWHERE, (), findings)
     arrays = [v for v in function.all_variables() if v.is_shared] if "__shared__" in text else []
     static = [v for v in arrays if "extern" not in v.words]
-    launches = [c for c in function.calls if is_launch(c)] if "<<<" in text else []
+    launches = launches_in(function) if "<<<" in text else []
     return FunctionFacts(
         name=function.name,
         name_range=name_range,

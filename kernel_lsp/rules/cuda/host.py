@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from tree_sitter import Node
 
 from kernel_lsp.rules.cuda import fields
-from kernel_lsp.rules.cuda.declare import INFORMATION, LOOP_WORDS, declare, hit, is_launch
+from kernel_lsp.rules.cuda.declare import INFORMATION, LOOP_WORDS, declare, hit, launches_in
 from kernel_lsp.rules.cuda.model import Function
 from kernel_lsp.rules.rule import Hit
 
@@ -49,10 +49,9 @@ _LAUNCH_CHECKS = ("GetLastError", "PeekAtLastError", "CHECK", "check", "Check", 
 )
 def unchecked_call(function: Function) -> Iterator[Hit]:
     file = function.file
-    for call in function.calls:
+    for call in function.calls_named(_CHECKED_CALLS):
         parent = function.parent(call)
-        is_dropped = parent is not None and parent.type == "expression_statement"
-        if is_dropped and function.callee(call) in _CHECKED_CALLS:
+        if parent is not None and parent.type == "expression_statement":
             yield hit(file, call, f"the result of `{function.callee(call)}` is dropped: check it")
 
 
@@ -85,7 +84,7 @@ def unchecked_call(function: Function) -> Iterator[Hit]:
 )
 def unchecked_launch(function: Function) -> Iterator[Hit]:
     file = function.file
-    launches = [call for call in function.calls if is_launch(call)]
+    launches = launches_in(function)
     if not launches:
         return
     behind = function.file.parsed.data[launches[-1].end_byte : function.node.end_byte].decode(errors="replace")
@@ -129,8 +128,8 @@ def unchecked_launch(function: Function) -> Iterator[Hit]:
 )
 def sync_in_loop(function: Function) -> Iterator[Hit]:
     file = function.file
-    for call in function.calls:
-        loop = function.loop_around(call) if function.callee(call) in _WAITS else None
+    for call in function.calls_named(_WAITS):
+        loop = function.loop_around(call)
         if loop is not None and not _is_for_another(function, call, loop):
             yield hit(file, call, "the host waits in each round: wait once behind the loop")
 
@@ -169,8 +168,8 @@ def sync_in_loop(function: Function) -> Iterator[Hit]:
 )
 def allocation_in_loop(function: Function) -> Iterator[Hit]:
     file = function.file
-    for call in function.calls:
-        if function.callee(call) in _ALLOCATIONS and _is_in_counting_loop(function, call):
+    for call in function.calls_named(_ALLOCATIONS):
+        if _is_in_counting_loop(function, call):
             yield hit(file, call, f"`{function.callee(call)}` in each round may wait for the device: allocate once")
 
 

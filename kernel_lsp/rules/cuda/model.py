@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 from tree_sitter import Node
 
 from kernel_lsp.rules.cuda import fields
 from kernel_lsp.rules.cuda.by_text import next_mention, numbers_in, quotients_in
-from kernel_lsp.rules.cuda.nodes import LOOPS, BinariesWith, Nesting, NodesOf, in_order, start_of
-from kernel_lsp.rules.cuda.outline import CudaFile, Definition
+from kernel_lsp.rules.cuda.found import Found
+from kernel_lsp.rules.cuda.nodes import LOOPS, BinariesWith, Nesting, NodesOf
+from kernel_lsp.rules.cuda.outline import CudaFile, Definition, names_in_text
 from kernel_lsp.rules.cuda.type_text import IDENTIFIER
 from kernel_lsp.rules.cuda.variables import Variable, visible_at
 from kernel_lsp.rules.once import once
@@ -97,18 +98,21 @@ class Function:
         data = self.file.parsed.data[self.node.start_byte : self.body.start_byte]
         return data.decode("utf-8", errors="replace")
 
-    @once
-    def calls_by_name(self) -> dict[str, list[Node]]:
-        """The calls by what they name. Most rules look for a few names that most functions do not have."""
-        found: dict[str, list[Node]] = {}
-        for call in self.calls:
-            found.setdefault(self.callee(call), []).append(call)
-        return found
+    def calls_named(self, names: Collection[str]) -> list[Node]:
+        """The calls of any of the names. Most rules look for a few that most calls do not have."""
+        calls = self.beginning(self.calls, tuple([name.encode() for name in names]))
+        return [call for call in calls if self.callee(call) in names]
 
-    def calls_named(self, names: Container[str]) -> list[Node]:
-        """The calls of any of the names."""
-        found = [calls for name, calls in self.calls_by_name.items() if name in names]
-        return found[0] if len(found) == 1 else sorted((call for calls in found for call in calls), key=start_of)
+    def beginning(self, nodes: Found, words: tuple[bytes, ...]) -> Iterator[Node]:
+        """Those of the nodes of which the text begins with one of the words."""
+        begins = self.file.parsed.data.startswith
+        return (nodes[index] for index, start in enumerate(nodes.starts) if begins(words, start))
+
+    def calls_with(self, word: bytes) -> list[Node]:
+        """The calls in whose text the word stands."""
+        find, calls = self.file.parsed.data.find, self.calls
+        spans = enumerate(zip(calls.starts, calls.ends, strict=True))
+        return [calls[index] for index, (start, end) in spans if find(word, start, end) >= 0]
 
     @once
     def quotients(self) -> list[Node]:
@@ -158,7 +162,7 @@ class Function:
 
     @once
     def _nesting(self) -> Nesting:
-        return Nesting(in_order([*self.branches, *self.conditionals, *self.loops]))
+        return Nesting(self.branches, self.conditionals, self.loops)
 
     def loop_around(self, node: Node) -> Node | None:
         return next(self._loop_nesting.around(node), None)
@@ -171,18 +175,17 @@ class Function:
         """What is the same for expressions that say the same: their text, and which variables it is about if the
         function has several of a name."""
         text = self.source(node)
-        return self.meaning_of(text, node) if self.repeated else text
+        return self.meaning_of(text, node.start_byte) if self.repeated else text
 
-    def meaning_of(self, text: str, node: Node) -> Meaning:
-        """`meaning` of a node with this text."""
+    def meaning_of(self, text: str, place: int) -> Meaning:
+        """`meaning` of a node with this text that begins there."""
         if not self.repeated:
             return text
         unclear = self.unclear.get(text)
         if unclear is None:
-            unclear = self.unclear[text] = tuple(self.names_in(node) & self.repeated)
+            unclear = self.unclear[text] = tuple(names_in_text(text) & self.repeated)
         if not unclear:
             return text
-        place = node.start_byte
         return (text, *(id(visible_at(place, self.variables[name])) for name in unclear))
 
     @once

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -11,16 +11,20 @@ from tree_sitter import Node
 
 from kernel_lsp.rules.cuda import fields
 from kernel_lsp.rules.cuda.constants import applied, integer_literal
+from kernel_lsp.rules.cuda.found import Found
 from kernel_lsp.rules.cuda.inside import Inside
 from kernel_lsp.rules.cuda.parsing import ParsedCuda, Part, Shape
 from kernel_lsp.rules.cuda.repeated import RepeatedArgument, repeated_arguments
 from kernel_lsp.rules.cuda.type_text import IDENTIFIER, type_bytes
+from kernel_lsp.rules.cuda.windows import Window, carried_places
 from kernel_lsp.rules.once import once
 from kernel_lsp.rules.words import words
 
 if TYPE_CHECKING:
     from kernel_lsp.rules.cuda.model import Function
 
+MIN_LONG_BYTES = 8192
+"""Of a function. The nodes of a shorter one are found in less than 2 ms."""
 MAX_CONSTANT = 1 << 63
 MAX_DEPTH = 60
 """Of an expression that is evaluated: beyond it nothing is known."""
@@ -72,11 +76,33 @@ class Definition:
         return body if body is not None and body.type == "compound_statement" else None
 
     @once
+    def extent(self) -> tuple[int, int]:
+        """The bytes of its body."""
+        return (0, 0) if self.body is None else (self.body.start_byte, self.body.end_byte)
+
+    @property
+    def is_long(self) -> bool:
+        """Whether it takes less time to carry over what is known of its nodes than to look for them again."""
+        node = self.node
+        return (
+            node.end_byte - node.start_byte >= MIN_LONG_BYTES and self.declarator is not None and self.extent != (0, 0)
+        )
+
+    @once
     def inside(self) -> Inside:
         """For a function that has a declarator and a body."""
         assert self.declarator is not None
         assert self.body is not None
         return Inside(self.declarator, self.body)
+
+    def rest(self) -> None:
+        """Keep no nodes of a long function until it is asked for again."""
+        if self.is_long:
+            self.__dict__["inside"] = self.inside.without_nodes()
+
+    def forget(self) -> None:
+        """What is known of the nodes inside, and what is carried over from the tree before an edit."""
+        self.__dict__.pop("inside", None)
 
 
 @dataclass(eq=False)
@@ -137,20 +163,23 @@ class CudaFile:
             return self.parsed.source
         return lambda node: text[node.start_byte : node.end_byte]
 
+    def texts(self, nodes: Found) -> list[str]:
+        """The text of each."""
+        text, spans = self.parsed.ascii_text, zip(nodes.starts, nodes.ends, strict=True)
+        if text is None:
+            return [self.parsed.between(start, end) for start, end in spans]
+        return [text[start:end] for start, end in spans]
+
     def names_in(self, node: Node | None) -> frozenset[str]:
         """Every identifier in the node's text, field names too."""
-        if node is None:
-            return frozenset()
-        text = self.source(node)
-        names = _names.get(text)
-        return _names_of(text) if names is None else names
+        return frozenset() if node is None else names_in_text(self.source(node))
 
     @once
     def doubles_at(self) -> list[int]:
         """Places in literals that may be doubles, in comments too; a literal may have two of them."""
         shape = self.parsed.shape
         if shape.doubles_at is None:
-            shape.doubles_at = _places_of_doubles(self.parsed.data)
+            shape.doubles_at = _places_of_doubles(self.parsed.data, 0, len(self.parsed.data))
         return shape.doubles_at
 
     def constant(self, node: Node | None, function: Function | None = None, depth: int = 0) -> int | None:
@@ -193,7 +222,7 @@ def read_outline(parsed: ParsedCuda) -> Outline:
     outline = Outline(parsed)
     for part in parsed.parts:
         file = CudaFile(part, outline)
-        for item in _items_of(part.shape):
+        for item in _items_of(part):
             if isinstance(item, Definition):
                 outline.definitions.append((file, item))
             elif item.type == "declaration":
@@ -209,6 +238,12 @@ MAX_KEPT_NAMES, MAX_NAMED_CHARACTERS = 16384, 400
 """Texts of which the names are kept, and how long each is at most."""
 _names: dict[str, frozenset[str]] = {}
 """Those in texts of expressions, which repeat, and stay as they were when others are edited."""
+
+
+def names_in_text(text: str) -> frozenset[str]:
+    """Every identifier in the text of an expression, field names too."""
+    names = _names.get(text)
+    return _names_of(text) if names is None else names
 
 
 def _names_of(text: str) -> frozenset[str]:
@@ -227,12 +262,48 @@ Item = Definition | Node
 """A function definition, or the node of a declaration, of a `#define` or of an enumerator."""
 
 
-def _items_of(shape: Shape) -> list[Item]:
+def _items_of(part: Part) -> list[Item]:
     """The items of a tree, in the order of the text."""
+    shape = part.shape
     known = shape.items
     if known is None:
         known = shape.items = list(_items(shape.tree.root_node))
+        if shape.before is not None:
+            _carry(part, *shape.before)
+            shape.before = None
     return known
+
+
+def _carry(part: Part, before: Shape, window: Window) -> None:
+    """What is known of the tree before an edit that is the same of this one."""
+    if before.doubles_at is not None:
+        lines = window.with_lines(part.data)
+        found = _places_of_doubles(part.data, lines.start, lines.new_end)
+        part.shape.doubles_at = carried_places(before.doubles_at, lines, found)
+    for definition, old in _long_ones(before.items or (), part.shape.items or (), window):
+        definition.inside.carry(old.inside, window)
+
+
+def _long_ones(
+    before: Iterable[Item], items: Iterable[Item], window: Window
+) -> Iterator[tuple[Definition, Definition]]:
+    """Long functions whose bodies hold an edit or are away from it, with what they were."""
+    old = {item.extent: item for item in before if isinstance(item, Definition) and item.is_long}
+    for item in items:
+        if isinstance(item, Definition) and item.is_long:
+            known = old.get(_extent_before(item.extent, window))
+            if known is not None:
+                yield item, known
+
+
+def _extent_before(extent: tuple[int, int], window: Window) -> tuple[int, int]:
+    """Where a body stood that holds an edit or is away from it; nowhere for one of which it cuts an end."""
+    start, end = extent
+    if window.new_end <= start:
+        return start - window.n_more, end - window.n_more
+    if end <= window.start:
+        return extent
+    return (start, end - window.n_more) if start < window.start and window.new_end < end else (-1, -1)
 
 
 def _items(root: Node) -> Iterator[Item]:
@@ -259,10 +330,10 @@ def _places(data: bytes, word: bytes) -> list[int]:
     return found
 
 
-def _places_of_doubles(data: bytes) -> list[int]:
-    """These ask which characters are digits, not which digits they are."""
-    found = [match.start() for match in _POINT.finditer(data)]
-    exponents = [match.start() for match in _EXPONENT.finditer(data)]
+def _places_of_doubles(data: bytes, start: int, end: int) -> list[int]:
+    """Those in the lines between two bytes. These ask which characters are digits, not which digits they are."""
+    found = [match.start() for match in _POINT.finditer(data, start, end)]
+    exponents = [match.start() for match in _EXPONENT.finditer(data, start, end)]
     return sorted(found + exponents) if exponents else found
 
 

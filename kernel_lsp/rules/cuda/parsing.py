@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from functools import lru_cache
+from itertools import accumulate
 from typing import Any
 
 import tree_sitter_cuda
 from tree_sitter import Language, Node, Parser, Tree
 
 from kernel_lsp.rules.cuda.splitting import split_behind_functions
+from kernel_lsp.rules.cuda.windows import Window, Words
 from kernel_lsp.rules.finding import TextEdit, TextRange
 from kernel_lsp.rules.once import once
 from kernel_lsp.rules.pausing import uncollected
@@ -26,7 +28,7 @@ _TABLE_BLOCK_BYTES = 2048
 _IN_TABLES = re.compile(rb"[\s\d.,'+\-xXuUlLa-fA-F]{2048}")
 """A table covers a whole block of these, which most files have none of: to look at each costs next to nothing."""
 _BLANKS = bytes(byte if byte in b"\r\n" else ord(" ") for byte in range(256))
-_LINE_END = re.compile(rb"\r\n|\n|\r")
+_LINE_ENDS = b"\r\n"
 _ONE_DIGIT = bytes.maketrans(b"23456789", b"11111111")
 """Zero stays: at the start of a number it says how the number is written."""
 _END_OF_TYPE = re.compile(rb"_t\b")
@@ -46,6 +48,8 @@ class Shape:
         """What the outline of a file is made of, once it was read."""
         self.doubles_at: list[int] | None = None
         """Where literals may be doubles, once that was looked for."""
+        self.before: tuple[Shape, Window] | None = None
+        """The one before an edit, and where it changed, until the outline is read."""
 
 
 class Part:
@@ -61,7 +65,10 @@ class Part:
     @once
     def starts(self) -> tuple[int, ...]:
         """The offsets of the lines."""
-        return (0, *[match.end() for match in _LINE_END.finditer(self.data)])
+        ends = list(accumulate(map(len, self.data.splitlines(keepends=True))))
+        if ends and self.data[-1] not in _LINE_ENDS:
+            ends.pop()
+        return (0, *ends)
 
     def source(self, node: Node) -> str:
         if self.ascii_text is not None:
@@ -123,8 +130,11 @@ class ParsedCuda:
     """A file in parts, which are one after the other all of `data`. Most have one; a long file of functions that are
     alike has one for each of them."""
 
-    def __init__(self, text: str, data: bytes, parts: tuple[Part, ...], shapes: dict[bytes, Shape]) -> None:
+    def __init__(
+        self, text: str, data: bytes, parts: tuple[Part, ...], shapes: dict[bytes, Shape], words: Words | None = None
+    ) -> None:
         self.text, self.data, self.parts, self.shapes = text, data, parts, shapes
+        self.words = Words(data) if words is None else words
 
     @once
     def tree(self) -> Tree:
@@ -144,8 +154,7 @@ def parse(text: str, previous: ParsedCuda | None = None) -> ParsedCuda:
         return previous
     data = _readable(text.encode("utf-8", errors="replace"))
     if previous is not None and not previous.shapes:
-        tree = _parser().parse(data, _edited(previous, data))
-        return ParsedCuda(text, data, (Part(data, Shape(tree)),), {})
+        return _parsed_again(text, data, previous)
     shapes = {} if previous is None else previous.shapes
     parts = _alike_parts(data, shapes) if len(data) >= MIN_SPLIT_BYTES else None
     if parts is not None:
@@ -213,15 +222,38 @@ def _parser() -> Parser:
     return Parser(language())
 
 
-def _edited(previous: ParsedCuda, data: bytes) -> Tree:
-    """A copy of the old tree that knows which bytes the new text replaces."""
-    old = previous.data
+def _parsed_again(text: str, data: bytes, previous: ParsedCuda) -> ParsedCuda:
+    """The tree of an edited text, with what was known of the old one."""
+    edit = _edit(previous.data, data)
+    before = _edited(previous, data, edit)
+    shape = Shape(_parser().parse(data, before))
+    if previous.parts[0].shape.items is not None:
+        shape.before = previous.parts[0].shape, _changed(edit, before, shape.tree)
+    return ParsedCuda(text, data, (Part(data, shape),), {}, previous.words.carried(data, edit))
+
+
+def _edit(old: bytes, data: bytes) -> Window:
+    """Where the texts differ."""
     start = _common_prefix(old, data)
     tail = _common_prefix(old[start:][::-1], data[start:][::-1])
-    old_end, new_end = len(old) - tail, len(data) - tail
+    return Window(start, len(old) - tail, len(data) - tail)
+
+
+def _edited(previous: ParsedCuda, data: bytes, edit: Window) -> Tree:
+    """A copy of the old tree that knows which bytes the new text replaces."""
+    old = previous.data
     tree = previous.tree.copy()
-    tree.edit(start, old_end, new_end, _point(old, start), _point(old, old_end), _point(data, new_end))
+    points = _point(old, edit.start), _point(old, edit.old_end), _point(data, edit.new_end)
+    tree.edit(edit.start, edit.old_end, edit.new_end, *points)
     return tree
+
+
+def _changed(edit: Window, before: Tree, tree: Tree) -> Window:
+    """Where the texts or their trees differ: outside of it each character is in the same nodes."""
+    ranges = before.changed_ranges(tree)
+    start = min([edit.start, *(each.start_byte for each in ranges)])
+    end = max([edit.new_end, *(each.end_byte for each in ranges)])
+    return Window(start, end - edit.n_more, end)
 
 
 def _common_prefix(first: bytes, second: bytes) -> int:

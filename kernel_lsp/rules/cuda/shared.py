@@ -9,7 +9,7 @@ from tree_sitter import Node
 from kernel_lsp.rules.cuda import fields
 from kernel_lsp.rules.cuda.declare import ERROR, LOOP_WORDS, THREAD_WORDS, WARNING, declare, hit, is_barrier
 from kernel_lsp.rules.cuda.model import Function
-from kernel_lsp.rules.cuda.nodes import LOOPS, within
+from kernel_lsp.rules.cuda.nodes import LOOPS
 from kernel_lsp.rules.cuda.pointers import index_of
 from kernel_lsp.rules.cuda.threads import depends_on_thread, growth, may_depend_on_thread
 from kernel_lsp.rules.cuda.variables import Variable
@@ -62,7 +62,7 @@ _HARMLESS_CALLS = words(
 def missing_barrier(function: Function) -> Iterator[Hit]:
     if _launches_one_warp(function):
         return
-    for write in function.assignments:
+    for write in function.beginning(function.assignments, function.shared_names):
         array = _shared_target(function, write)
         read = _broadcast_read(function, write) if array is None else _read_without_barrier(function, write, array)
         if read is not None:
@@ -155,7 +155,7 @@ def _read_without_barrier(function: Function, write: Node, array: Variable) -> N
     if statement is None or statement.type != "expression_statement":
         return None
     written = function.source(write.child_by_field_id(fields.LEFT) or write)
-    exchanged = {function.source(each) for each in within(function.subscripts, statement)}
+    exchanged = {function.source(each) for each in function.subscripts.within(statement)}
     following: Node | None = statement
     for _ in range(MAX_STATEMENTS):
         following = following.next_named_sibling if following is not None else None
@@ -164,9 +164,9 @@ def _read_without_barrier(function: Function, write: Node, array: Variable) -> N
         counted = _counted(function, following, array, written)
         if counted is not None or following.type not in _PLAIN_STATEMENTS:
             return counted
-        if any(not _is_harmless(function, call) for call in within(function.calls, following)):
+        if any(not _is_harmless(function, call) for call in function.calls.within(following)):
             return None
-        for read in within(function.subscripts, following):
+        for read in function.subscripts.within(following):
             is_other = _shared_array(function, read) is array and function.source(read) not in exchanged
             if is_other and _is_outermost(function, read) and not _is_written(function, read):
                 return None if _may_be_own_element(function, read, array) else read
@@ -175,7 +175,7 @@ def _read_without_barrier(function: Function, write: Node, array: Variable) -> N
 
 def _counted(function: Function, statement: Node, array: Variable, written: str) -> Node | None:
     """``atomicAdd(&counts[bin], 1)`` in a statement without a barrier: the element of whichever thread it is."""
-    calls = list(within(function.calls, statement))
+    calls = list(function.calls.within(statement))
     if any(is_barrier(function, call) for call in calls) or statement.type in LOOPS:
         return None
     for call in calls:
@@ -217,18 +217,18 @@ def _unprotected_write(function: Function, loop: Node) -> Node | None:
     body = loop.child_by_field_id(fields.BODY)
     if body is None or body.type != "compound_statement":
         return None
-    barriers = [c for c in within(function.calls, body) if not _is_harmless(function, c)]
+    barriers = [c for c in function.calls.within(body) if not _is_harmless(function, c)]
     if len(barriers) != 1 or not is_barrier(function, barriers[0]) or function.loop_around(barriers[0]) != loop:
         return None
     changing = function.written_in(loop)
-    for write in within(function.assignments, body):
+    for write in function.assignments.within(body):
         array = _shared_target(function, write)
         left = write.child_by_field_id(fields.LEFT)
         if array is None or left is None or write.start_byte > barriers[0].start_byte:
             continue
         if not function.names_in(left).isdisjoint(changing):
             continue
-        reads = [s for s in within(function.subscripts, body) if s.start_byte > barriers[0].end_byte]
+        reads = [s for s in function.subscripts.within(body) if s.start_byte > barriers[0].end_byte]
         written = function.source(left)
         if any(_shared_array(function, r) is array and function.source(r) != written for r in reads):
             return write
@@ -238,9 +238,9 @@ def _unprotected_write(function: Function, loop: Node) -> Node | None:
 def _unordered_step(function: Function, loop: Node) -> Node | None:
     """``data[t] += data[t + s]`` in a loop that nothing orders: a round reads what others wrote in the one before."""
     body = loop.child_by_field_id(fields.BODY)
-    if body is None or any(not _is_harmless(function, call) for call in within(function.calls, body)):
+    if body is None or any(not _is_harmless(function, call) for call in function.calls.within(body)):
         return None
-    for write in within(function.assignments, body):
+    for write in function.assignments.within(body):
         array, left = _shared_target(function, write), write.child_by_field_id(fields.LEFT)
         if (
             array is None
@@ -249,7 +249,7 @@ def _unordered_step(function: Function, loop: Node) -> Node | None:
             or growth(function, index_of(left)) != 1
         ):
             continue
-        if any(_is_of_a_neighbour(function, read, left, array) for read in within(function.subscripts, write)):
+        if any(_is_of_a_neighbour(function, read, left, array) for read in function.subscripts.within(write)):
             return write
     return None
 
@@ -273,7 +273,7 @@ def _broadcast_read(function: Function, write: Node) -> Node | None:
     following: Node | None = branch
     for _ in range(MAX_STATEMENTS):
         following = following.next_named_sibling if following is not None else None
-        if following is None or any(not _is_harmless(function, c) for c in within(function.calls, following)):
+        if following is None or any(not _is_harmless(function, c) for c in function.calls.within(following)):
             return None
         read = _mention(function, following, left) if array.is_array else _use(function, following, array)
         if read is not None:
@@ -297,13 +297,13 @@ def _is_for_one(function: Function, branch: Node) -> bool:
     if not is_plain or condition is None or not depends_on_thread(function, condition):
         return False
     text = function.source(condition)
-    return "==" in text and "||" not in text and not within(function.subscripts, condition)
+    return "==" in text and "||" not in text and not function.subscripts.within(condition)
 
 
 def _mention(function: Function, statement: Node, element: Node) -> Node | None:
     """The same element in a statement."""
     text = function.source(element)
-    return next((s for s in within(function.subscripts, statement) if function.source(s) == text), None)
+    return next((s for s in function.subscripts.within(statement) if function.source(s) == text), None)
 
 
 def _use(function: Function, statement: Node, variable: Variable) -> Node | None:

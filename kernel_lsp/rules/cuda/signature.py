@@ -108,9 +108,8 @@ def unused_parameter(kernel: Function) -> Iterator[Hit]:
 )
 def printf_in_kernel(function: Function) -> Iterator[Hit]:
     file = function.file
-    for call in function.calls:
-        if function.callee(call) in ("printf", "std::printf"):
-            yield hit(file, call, "printing from a kernel is for debugging: it costs registers and time")
+    for call in function.calls_named(("printf", "std::printf")):
+        yield hit(file, call, "printing from a kernel is for debugging: it costs registers and time")
 
 
 @declare(
@@ -143,7 +142,7 @@ def printf_in_kernel(function: Function) -> Iterator[Hit]:
 def device_heap(function: Function) -> Iterator[Hit]:
     file = function.file
     news = [node for node in function.allocations if node.type == "new_expression" and not _is_placement(node)]
-    mallocs = [call for call in function.calls if function.callee(call) in ("malloc", "std::malloc")]
+    mallocs = function.calls_named(("malloc", "std::malloc"))
     for node in sorted((*news, *mallocs), key=attrgetter("start_byte")):
         yield hit(file, node, "each thread takes memory from one small heap: use shared memory or scratch")
 

@@ -12,8 +12,9 @@ from kernel_lsp.rules.cuda import fields
 from kernel_lsp.rules.cuda.branches import conditions_around
 from kernel_lsp.rules.cuda.declare import ERROR, WARNING, declare, hit
 from kernel_lsp.rules.cuda.model import Function, Meaning
+from kernel_lsp.rules.cuda.outline import names_in_text
 from kernel_lsp.rules.cuda.pointers import Reach, pointed, reach_of
-from kernel_lsp.rules.cuda.threads import Stride, may_depend_on_thread
+from kernel_lsp.rules.cuda.threads import Stride, may_depend_on_thread, possible_names
 from kernel_lsp.rules.cuda.type_text import type_bytes
 from kernel_lsp.rules.rule import Hit
 
@@ -56,23 +57,30 @@ _PICKS_THREADS = re.compile(r"[%&]|==")
     """,
 )
 def strided_access(function: Function) -> Iterator[Hit]:
-    file, source = function.file, function.source
+    file, subscripts = function.file, function.subscripts
     arrays = tuple({variable.name for variable in function.all_variables() if variable.is_pointer})
-    reported: set[str] = set()
+    possible, settled = possible_names(function), set[str]()
     far: dict[Meaning, bool] = {}
-    for subscript in function.subscripts:
-        text = source(subscript)
-        if text in reported or not text.startswith(arrays):
+    for index, text in enumerate(file.texts(subscripts)):
+        if text in settled:
             continue
-        meaning = function.meaning_of(text, subscript)
+        if not text.startswith(arrays) or names_in_text(text).isdisjoint(possible):
+            settled.add(text)
+            continue
+        meaning = function.meaning_of(text, subscripts.starts[index])
         is_far = far.get(meaning)
         if is_far is None:
-            is_far = far[meaning] = _is_far(function, subscript)
-        if not is_far or _is_in_tail(function, subscript):
+            is_far = far[meaning] = _is_far(function, subscripts[index])
+        if not is_far:
+            if meaning is text:
+                settled.add(text)
+            continue
+        subscript = subscripts[index]
+        if _is_in_tail(function, subscript):
             continue
         reach = reach_of(function, subscript)
         if reach is not None and not _is_wrapped(function, subscript) and not _uses_all_between(function, reach):
-            reported.add(text)
+            settled.add(text)
             distance = "a variable stride" if isinstance(reach.step, Stride) else f"{abs(reach.step)} elements"
             yield hit(file, subscript, f"neighbouring threads are {distance} apart: up to 32 sectors per warp")
 

@@ -9,7 +9,6 @@ from tree_sitter import Node
 
 from kernel_lsp.rules.cuda import fields
 from kernel_lsp.rules.cuda.model import Function
-from kernel_lsp.rules.cuda.nodes import within
 from kernel_lsp.rules.cuda.outline import MAX_DEPTH
 from kernel_lsp.rules.cuda.variables import Variable
 from kernel_lsp.rules.words import words
@@ -54,7 +53,7 @@ def depends_on_thread(function: Function, node: Node | None) -> bool:
 
 def may_depend_on_thread(function: Function, node: Node | None) -> bool:
     """Whether the value could differ between threads: everything that is reached from the thread index by any way."""
-    return not function.names_in(node).isdisjoint(_possible_names(function))
+    return not function.names_in(node).isdisjoint(possible_names(function))
 
 
 def growth(function: Function, node: Node | None, depth: int = 0) -> Growth:
@@ -97,13 +96,13 @@ def _find_dependent(function: Function, sources: frozenset[str]) -> frozenset[st
     if not _mentions_any(function, sources):
         return sources
     reached = set(sources)
-    waiting = _values(function)
+    waiting = given_values(function)
     for _ in range(2):  # a loop may carry a value to a line above
         waiting = {name: values for name, values in waiting.items() if not _reach_for_sure(name, values, reached)}
     return frozenset(reached)
 
 
-def _reach_for_sure(name: str, values: _Values, reached: set[str]) -> bool:
+def _reach_for_sure(name: str, values: Values, reached: set[str]) -> bool:
     """Whether the name is reached, now: all of its variables have a value that differs with those that are."""
     if not values.mention(reached):
         return False
@@ -126,7 +125,8 @@ def _is_made_of(function: Function, values: list[Node], names: set[str]) -> bool
     return any(_mentions(function, value, names) for value in values)
 
 
-def _possible_names(function: Function) -> frozenset[str]:
+def possible_names(function: Function) -> frozenset[str]:
+    """The thread's own index, and the variables whose value could differ between the threads of a block."""
     if "possible" not in function.caches:
         function.caches["possible"] = {0: _find_possible(function)}
     return function.caches["possible"][0]
@@ -136,7 +136,7 @@ def _find_possible(function: Function) -> frozenset[str]:
     if not _mentions_any(function, THREAD_SOURCES):
         return THREAD_SOURCES
     reached = set(THREAD_SOURCES)
-    waiting = _values(function)
+    waiting = given_values(function)
     for _ in range(3):
         n_before = len(reached)
         waiting = {name: values for name, values in waiting.items() if not _reach_perhaps(name, values, reached)}
@@ -145,14 +145,14 @@ def _find_possible(function: Function) -> frozenset[str]:
     return frozenset(reached)
 
 
-def _reach_perhaps(name: str, values: _Values, reached: set[str]) -> bool:
+def _reach_perhaps(name: str, values: Values, reached: set[str]) -> bool:
     if values.mention(reached):
         reached.add(name)
         return True
     return False
 
 
-class _Values:
+class Values:
     """What the variables of one name start with and are set to: the nodes for each variable."""
 
     __slots__ = ("function", "names", "of_each", "unread")
@@ -162,6 +162,11 @@ class _Values:
         self.unread = iter([node for nodes in of_each for node in nodes])
         self.names: set[str] = set()
         """Those in the nodes that were read."""
+
+    @property
+    def nodes(self) -> list[Node]:
+        """All of them."""
+        return [node for nodes in self.of_each for node in nodes]
 
     @property
     def alone(self) -> Node | None:
@@ -179,19 +184,26 @@ class _Values:
                 return True
         return False
 
+    @property
+    def all_names(self) -> set[str]:
+        """Those in all of the nodes."""
+        for node in self.unread:
+            self.names |= self.function.names_in(node)
+        return self.names
 
-def _values(function: Function) -> dict[str, _Values]:
+
+def given_values(function: Function) -> dict[str, Values]:
     """By name; names that are never given a value are left out."""
     if "values" not in function.caches:
         function.caches["values"] = dict(_given_values(function))
     return function.caches["values"]
 
 
-def _given_values(function: Function) -> Iterator[tuple[str, _Values]]:
+def _given_values(function: Function) -> Iterator[tuple[str, Values]]:
     for name, variables in function.variables.items():
         of_each = [values_of(variable) for variable in variables]
         if any(of_each):
-            yield name, _Values(function, of_each)
+            yield name, Values(function, of_each)
 
 
 def values_of(variable: Variable) -> list[Node]:
@@ -213,7 +225,7 @@ def has_hiding_call(function: Function, node: Node) -> bool:
     known = function.caches.setdefault("hiding", {})
     hides = known.get(node.id)
     if hides is None:
-        calls = within(function.calls, node) if "(" in function.source(node) else ()
+        calls = function.calls.within(node) if "(" in function.source(node) else ()
         hides = known[node.id] = any(_hides(function, call) for call in calls)
     return hides
 

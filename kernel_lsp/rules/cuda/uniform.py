@@ -7,7 +7,6 @@ import re
 from tree_sitter import Node
 
 from kernel_lsp.rules.cuda.model import Function
-from kernel_lsp.rules.cuda.nodes import within
 from kernel_lsp.rules.cuda.threads import has_hiding_call, may_depend_on_thread, values_of
 
 _DEREFERENCE = re.compile(r"(?:^|[-+*/%=(,&|!<>?:\[])\s*\*\s*[\w(]")
@@ -39,7 +38,7 @@ def is_read_from_memory(function: Function, node: Node) -> bool:
     seen: set[str] = set()
     while waiting:
         node = waiting.pop()
-        is_read = within(function.subscripts, node) or _DEREFERENCE.search(function.source(node)) is not None
+        is_read = function.subscripts.within(node) or _DEREFERENCE.search(function.source(node)) is not None
         if is_read or has_hiding_call(function, node):
             return True
         for name in function.names_in(node) - seen:
