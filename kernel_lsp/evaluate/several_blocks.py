@@ -14,7 +14,6 @@ from kernel_lsp.core.plan import BoundLaunch, BoundOperation
 from kernel_lsp.core.task import Symbol
 from kernel_lsp.errors import PlanError
 from kernel_lsp.evaluate.cases import Case, OperationKind, Sizes, clamped, graph_of, is_usable
-from kernel_lsp.evaluate.cpu import WATCHED_ORDER
 from kernel_lsp.evaluate.prepare import Prepared
 from kernel_lsp.evaluate.run_files import MAX_WATCHED_BYTES
 from kernel_lsp.evaluate.wide_sizes import n_largest
@@ -82,7 +81,7 @@ def several_blocks_sizes(
 def several_blocks_cases(operation: OperationKind, several: Iterable[Sizes], seed: int) -> list[Case]:
     """One case for each of them, watched for races."""
     return [
-        Case(operation, tuple(sorted(sizes.items())), "normal", seed + 10 + nth, WATCHED_ORDER, of_several_blocks=True)
+        Case(operation, tuple(sorted(sizes.items())), "normal", seed + 10 + nth, "reverse", of_several_blocks=True)
         for nth, sizes in enumerate(several)
     ]
 
