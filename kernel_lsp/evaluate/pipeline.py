@@ -71,6 +71,7 @@ from kernel_lsp.evaluate.pointed_cases import with_pointed_cases
 from kernel_lsp.evaluate.pointed_sizes import pointed_sizes, singles_out_a_block
 from kernel_lsp.evaluate.prepare import Prepared, kernel_names, plan_failure, prepare
 from kernel_lsp.evaluate.progress import Plan, Progress
+from kernel_lsp.evaluate.several_blocks import several_blocks_cases, several_blocks_sizes
 from kernel_lsp.evaluate.wide_sizes import vast_sizes, wide_sizes
 from kernel_lsp.gpu.specs import GpuSpec
 from kernel_lsp.process.confinement import SandboxLevel
