@@ -19,7 +19,7 @@ OTHER_ARCHITECTURES = ("sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120")
 """From Ampere to Blackwell, the data centre's and the desk's."""
 N_CASES_ELSEWHERE = 6
 """Of each other program: the user's own sizes, a few small ones and long rows."""
-_QUESTION = re.compile(r"\b__CUDA_\w+|\bNV_(?:IF|DISPATCH)_\w+|##|%:%:")
+_QUESTION = re.compile(r"\b__CUDA_\w+|\bNV_(?:IF|DISPATCH)_\w+|\b__nvvm_reflect\w*|##|%:%:")
 """What may ask for the architecture outside of conditions of the preprocessor, and what may hide such a name."""
 
 Failure = Mismatch | Crashed | Rejected

@@ -22,8 +22,8 @@ CUDA_FUNCTIONS = frozenset(
     (
         *_FOR_DOUBLES,
         *(f"{name}f" for name in _FOR_DOUBLES),
-        *("abs", "clock", "free", "isfinite", "isinf", "isnan", "labs", "llabs", "llmax", "llmin", "malloc", "max"),
-        *("memcpy", "memset", "min", "printf", "signbit", "ullmax", "ullmin", "umax", "umin"),
+        *("abs", "all", "any", "clock", "free", "isfinite", "isinf", "isnan", "labs", "llabs", "llmax", "llmin"),
+        *("malloc", "max", "memcpy", "memset", "min", "printf", "signbit", "ullmax", "ullmin", "umax", "umin"),
     )
 )
 """What a kernel may be called and CUDA's own headers have, too (crt/math_functions.h of CUDA 12.8)."""

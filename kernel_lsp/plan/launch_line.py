@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
+from collections.abc import Sequence
 
 from kernel_lsp.core.expression import Constant, Expression, ExpressionError, Name, free_names
 from kernel_lsp.core.expression_parser import parse as parse_expression_text
@@ -17,7 +18,9 @@ ATTRIBUTES = {"cooperative": 1, "cluster": 16, "max_shared": 227 * 1024}
 shared memory that one block can use there (CUDA C++ Programming Guide, table of technical specifications)."""
 Size = tuple[Expression, Expression, Expression]
 _KERNEL = re.compile(r"(?:::\s*)?[A-Za-z_]\w*(?:\s*::\s*[A-Za-z_]\w*)*", re.ASCII)
-_CPP_TYPE = re.compile(r"(?:::\s*)?[A-Za-z_]\w*(?:(?:\s*::\s*|\s+)[A-Za-z_]\w*)*(?:\s*<[\w\s:<>*]*>)?[\s*&]*", re.ASCII)
+_CPP_TYPE = re.compile(
+    r"(?:::\s*)?[A-Za-z_]\w*(?:(?:\s*::\s*|\s+)[A-Za-z_]\w*)*(?:\s*<[\w\s:<>*&,]*>)?[\s*&]*", re.ASCII
+)
 _DIM3 = re.compile(r"dim3\s*(?=\()")
 _ATTRIBUTE = re.compile(r"\s*(\w+)\s*=\s*(\d{1,9})(?!\w)", re.ASCII)
 
@@ -59,8 +62,29 @@ def _parse_kernel(target: Piece, numbers: set[str]) -> tuple[str, tuple[Expressi
     if not (rest.text.startswith("<") and rest.text.endswith(">") and len(rest.text) > 1):
         message = f"expected '<template arguments>' between '{name}' and '<<<'"
         raise Fault(PlanCode.SYNTAX, message, rest.span)
-    pieces = rest.part(1, len(rest.text) - 1).split()
+    pieces = _with_types_whole(rest.part(1, len(rest.text) - 1).split(), numbers)
     return name, tuple(_parse_template_argument(piece, numbers) for piece in pieces)
+
+
+def _with_types_whole(pieces: Sequence[Piece], numbers: set[str]) -> list[Piece]:
+    """The arguments, of which a type may have commas of its own: ``Chain<Relu, Scale>``."""
+    whole: list[Piece] = []
+    for piece in pieces:
+        opened = whole[-1] if whole else piece
+        is_open = opened.text.count("<") > opened.text.count(">") and not _is_over(opened, numbers)
+        if whole and is_open:
+            whole[-1] = Piece(opened.source, opened.start, piece.end)
+        else:
+            whole.append(piece)
+    return whole
+
+
+def _is_over(piece: Piece, numbers: set[str]) -> bool:
+    """Whether it is an expression over dims and scalars: ``N < 4`` opens nothing."""
+    try:
+        return free_names(parse_expression_text(piece.text)) <= numbers
+    except ExpressionError:
+        return False
 
 
 def _parse_template_argument(piece: Piece, numbers: set[str]) -> Expression | str:

@@ -11,33 +11,53 @@ import torch
 from .attention import ATTENTION
 from .program import DROPPED_OPS, Program, user_outputs
 
+OPEN = ("aten.topk.", "aten.sort.", "aten.argsort.", "aten.kthvalue.", "aten.median.", "aten.mode.")
+"""Do not say which of equal elements comes first."""
+Reordered = Callable[[torch.Tensor, torch.dtype, bool], torch.Tensor]
+"""Of a value, the dtype that the code gives it, and whether it is an input."""
+
 
 class ExactInterpreter(torch.fx.Interpreter):
     """Runs the user's graph in float64: a cast to a lower dtype inside the code must not round the reference. Tensors
-    that the graph makes are made where its inputs are. `attention` takes the place of PyTorch's own."""
+    that the graph makes are made where its inputs are. `attention` takes the place of PyTorch's own; `reordered` is
+    what the operations of `OPEN` see of their first argument."""
 
     def __init__(
-        self, module: torch.fx.GraphModule, device: torch.device, attention: Callable[..., torch.Tensor] | None
+        self,
+        module: torch.fx.GraphModule,
+        device: torch.device,
+        attention: Callable[..., torch.Tensor] | None,
+        reordered: Reordered | None,
     ) -> None:
         super().__init__(module)
-        self._device, self._attention = device, attention
+        self._device, self._attention, self._reordered = device, attention, reordered
+
+    def run_node(self, n: torch.fx.Node) -> Any:
+        self._node = n
+        return super().run_node(n)
 
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
         if str(target) in DROPPED_OPS:
             return None
         if self._attention is not None and str(target).startswith(ATTENTION):
             return self._attention(*_widened(args, self._device), **_widened(kwargs, self._device))
+        if self._reordered is not None and str(target).startswith(OPEN) and args[0].is_floating_point():
+            source: Any = self._node.args[0]
+            args = (self._reordered(args[0], source.meta["val"].dtype, source.op == "placeholder"), *args[1:])
         return super().call_function(target, _widened(args, self._device), _widened(kwargs, self._device))
 
 
 def run_exact(
-    program: Program, values: Sequence[torch.Tensor], attention: Callable[..., torch.Tensor] | None = None
+    program: Program,
+    values: Sequence[torch.Tensor],
+    attention: Callable[..., torch.Tensor] | None = None,
+    reordered: Reordered | None = None,
 ) -> list[torch.Tensor]:
     """The user's outputs in float64 (integers and booleans stay), from the placeholders' values; with this attention in
-    place of PyTorch's."""
+    place of PyTorch's, and with the inputs of what leaves an order open made others."""
     wide = [value.double() if value.is_floating_point() else value for value in values]
     device = wide[0].device if wide else torch.device("cpu")
-    interpreter = ExactInterpreter(program.functional.graph_module, device, attention)
+    interpreter = ExactInterpreter(program.functional.graph_module, device, attention, reordered)
     with _float64_unless_said():
         results = list(interpreter.run(*wide, enable_io_processing=False))
     return results[len(results) - len(user_outputs(program.functional)) :]

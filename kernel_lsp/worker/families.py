@@ -31,6 +31,9 @@ NEGATIVE_ZEROS_ONE_IN = 4
 PARAMETER_NOISE = 0.1
 """Relative to a parameter's own size, or absolute where it is all zeros: weights of ones and biases of zeros would hide
 a kernel that forgets them."""
+MINUTE_PARAMETER = 1e-2
+"""Elements that are all equal and no larger are what a training starts from, as the 1e-6 of a layer scale, and not what
+it ends with: the noise is absolute there, too."""
 
 LATE_SPREAD, GREATEST_LATE, LEAST_LATE = 0.875, 2.0, 0.0625
 """All of the others are within this of 1. Exact in every dtype."""
@@ -226,7 +229,9 @@ def near_own_values(own: torch.Tensor, generator: torch.Generator) -> torch.Tens
     if not own.is_floating_point() or not own.numel():
         return own.detach().clone()
     values = own.detach().float()
-    size = float(values.square().mean().sqrt()) or 1.0
+    size = float(values.square().mean().sqrt())
+    if own.numel() > 1 and size <= MINUTE_PARAMETER and bool((own == own.reshape(-1)[0]).all()):
+        size = 1.0
     return (values + PARAMETER_NOISE * size * torch.randn(values.shape, generator=generator)).to(own.dtype)
 
 

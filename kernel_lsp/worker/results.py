@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import torch
 
@@ -196,7 +197,10 @@ class _Run:
             return []
         values, generator = _placeholder_values(self.captured, case), own_generator(self.seed, "orders")
         with torch.no_grad():
-            orders = [run_exact(self.captured.program, in_some_order(values, generator)) for _ in range(N_ORDERS)]
+            orders = [
+                run_exact(self.captured.program, values, reordered=partial(in_some_order, generator=generator))
+                for _ in range(N_ORDERS)
+            ]
         return undecided(expected, orders)
 
     def _perturbed(self, case: Case) -> list[torch.Tensor]:

@@ -21,6 +21,8 @@ STEPS = tuple(f"aten.{name}." for name in "round floor ceil trunc frac sign div 
 """Jump, some of them or in some of their modes, at the middle between integers or at integers themselves."""
 SUBNORMAL = "subnormal"
 DIVISIONS = ("aten.div.", "aten.reciprocal.")
+LOGARITHMS = ("aten.log_softmax.", "aten._log_softmax.", "aten.cross_entropy_loss.")
+EXPONENTIALS = (*LOGARITHMS, "aten.softmax.", "aten._softmax.", "aten.scaled_dot_product_attention.")
 CASTS = ("aten._to_copy.default", "aten.to.dtype")
 FLOATING = tuple(name for dtype, name in PLAN_NAMES.items() if dtype.is_floating_point)
 INTEGERS = tuple(name for dtype, name in PLAN_NAMES.items() if not dtype.is_floating_point and dtype != torch.bool)
@@ -39,9 +41,11 @@ def why_it_tells_nothing(
     if family in SPECIAL_VALUES:
         return ""
     if family in (MINUS_INF_ROWS, LOWEST_ROWS):
-        return _why_rows_tell_nothing(family, expected, native)
+        return _why_rows_tell_nothing(captured, family, expected, native)
     if family == "normal" and all(map(_are_nan_alike, expected, native)):
         return ""
+    if family == "huge" and any(node["op"].startswith(EXPONENTIALS) for node in captured.forward_text.nodes):
+        return "exp2(x * log2(e) - maximum * log2(e)), as many kernels compute exp, is no number there"
     reason = _mostly_not_finite(expected, native)
     if family in EXTREME_FAMILIES and not reason and any(map(_is_far, expected, native)):
         return "PyTorch itself loses most digits for these inputs"
@@ -65,12 +69,16 @@ def is_judged_at_ties(captured: Captured, family: str) -> bool:
 # --- below: reasons
 
 
-def _why_rows_tell_nothing(family: str, expected: Sequence[torch.Tensor], native: Sequence[torch.Tensor]) -> str:
+def _why_rows_tell_nothing(
+    captured: Captured, family: str, expected: Sequence[torch.Tensor], native: Sequence[torch.Tensor]
+) -> str:
     """A row of nothing but -inf, or of the lowest numbers, is asked for where PyTorch's answer to it is plain: there,
     many kernels do on purpose what PyTorch does not."""
     is_missing = torch.isnan if family == MINUS_INF_ROWS else lambda tensor: ~torch.isfinite(tensor)
     if any(bool(is_missing(tensor).any()) for tensor in (*expected, *native) if tensor.is_floating_point()):
         return "PyTorch gives no number for a row of nothing else"
+    if family == LOWEST_ROWS and any(node["op"].startswith(LOGARITHMS) for node in captured.forward_text.nodes):
+        return "log(sum) + maximum, as many kernels begin, is the maximum there"
     if family == LOWEST_ROWS and any(map(_is_far, expected, native)):
         return "PyTorch itself loses most digits for these inputs"
     return ""

@@ -8,12 +8,14 @@ from collections.abc import Sequence
 import torch
 
 from .captured import Captured
+from .exact import OPEN
 
-OPEN = ("aten.topk.", "aten.sort.", "aten.argsort.", "aten.kthvalue.", "aten.median.", "aten.mode.")
 FOR_NAN, FOR_INFINITY = 1e300, 1e299
 """Stand in for what is equal to nothing or to itself, in PyTorch's order of them."""
 STEP = 1e-9
 """Relative, at most: elements that differ in f32 stay in their order."""
+N_ROUNDINGS = 8
+"""That what was computed may be off by."""
 N_ORDERS = 8
 """Enough that the middle one of three that are equal is not in the middle of all of them."""
 CPU = torch.device("cpu")
@@ -25,9 +27,17 @@ def are_left_open(captured: Captured) -> bool:
     return any(n["op"].startswith(OPEN) and n.get("keywords", {}).get("stable") is not True for n in nodes)
 
 
-def in_some_order(values: Sequence[torch.Tensor], generator: torch.Generator) -> list[torch.Tensor]:
-    """The floating values in float64 with all that is equal made different, in any order."""
-    return [_in_some_order(value, generator) if value.is_floating_point() else value for value in values]
+def in_some_order(value: torch.Tensor, dtype: torch.dtype, is_input: bool, generator: torch.Generator) -> torch.Tensor:
+    """Floating values in float64 with all that is equal in this dtype made different, in any order; and all that is
+    nearly equal, where it was computed, which a kernel rounds otherwise."""
+    rounded = value.to(dtype).double()
+    wide = torch.nan_to_num(rounded, nan=FOR_NAN, posinf=FOR_INFINITY, neginf=-FOR_INFINITY)
+    step = STEP if is_input else N_ROUNDINGS * torch.finfo(dtype).eps
+    steps = step * torch.rand(wide.shape, dtype=torch.float64, generator=generator, device=CPU).to(wide.device)
+    sizes = wide.abs()
+    positive = sizes[sizes > 0]
+    least = float(positive.min()) if positive.numel() else 1.0
+    return wide + steps * sizes.clamp(min=least)
 
 
 def undecided(expected: Sequence[torch.Tensor], orders: Sequence[Sequence[torch.Tensor]]) -> list[torch.Tensor]:
@@ -45,15 +55,3 @@ def left_open(results: Sequence[torch.Tensor], where: Sequence[torch.Tensor]) ->
     return [
         r.double().masked_fill(w.to(r.device), float("nan")) if bool(w.any()) else r for r, w in zip(results, where)
     ]
-
-
-# --- below
-
-
-def _in_some_order(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    wide = torch.nan_to_num(value.double(), nan=FOR_NAN, posinf=FOR_INFINITY, neginf=-FOR_INFINITY)
-    steps = STEP * torch.rand(wide.shape, dtype=torch.float64, generator=generator, device=CPU).to(wide.device)
-    sizes = wide.abs()
-    positive = sizes[sizes > 0]
-    least = float(positive.min()) if positive.numel() else 1.0
-    return wide + steps * sizes.clamp(min=least)

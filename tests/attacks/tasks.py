@@ -2,6 +2,7 @@
 
 import torch
 import torch.nn.functional as F
+from torch import nn
 
 
 # kernel-lsp: x=f32[64, 250], y=f32[64, 250]

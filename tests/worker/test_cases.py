@@ -6,11 +6,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 from kernel_lsp.errors import InternalError
 from kernel_lsp.process.worker_client import CaseFiles, CaseTensor
-from kernel_lsp.worker.cases import FEW_ELEMENTS, FEW_THREADS, threads_for
 from tests.worker.capturing import capture_text, make_case, tensor
 from tests.worker.test_capture_graph import RMS_NORM
 
@@ -451,18 +449,3 @@ def test_rows_of_truth_values_differ_in_whether_any_and_all_are_true(
     capture_text("def f(x):\n    return ~x", "f", inputs=[tensor("x", 32, 8, dtype="bool")])
     x = load(make_case("forward", {"x": (32, 8)}, family, tmp_path).inputs, "x")
     assert (abs(x.all(-1).sum() - n_all) <= 8, abs(x.any(-1).sum() - n_any) <= 8) == (True, True)
-
-
-@pytest.mark.parametrize(
-    ("n_threads", "n_elements", "n_expected"),
-    [(16, FEW_ELEMENTS, FEW_THREADS), (16, FEW_ELEMENTS + 1, 16), (2, FEW_ELEMENTS, 2)],
-)
-def test_few_elements_are_left_to_few_threads(
-    n_threads: int, n_elements: int, n_expected: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    threads = [n_threads]
-    monkeypatch.setattr(torch, "get_num_threads", lambda: threads[-1])
-    monkeypatch.setattr(torch, "set_num_threads", threads.append)
-    with threads_for({"x": (n_elements - 3, 1), "weight": (3,)}):
-        assert torch.get_num_threads() == n_expected
-    assert torch.get_num_threads() == n_threads

@@ -36,7 +36,13 @@ def test_all_cores_count_where_the_system_does_not_tell(load: Path, text: str | 
 
 @pytest.mark.parametrize(
     ("n_elements", "n_running", "n_threads"),
-    [(1 << 10, 1, 4), (1 << 24, 1, 8), (1 << 24, 12, 5), (1 << 10, 15, 2), (1 << 24, 30, 1)],
+    [
+        (cases.FEW_ELEMENTS, 1, cases.FEW_THREADS),
+        (cases.FEW_ELEMENTS + 2, 1, 8),
+        (1 << 24, 12, 5),
+        (1 << 10, 15, 2),
+        (1 << 24, 30, 1),
+    ],
 )
 def test_threads_are_as_many_as_idle_cores_and_few_for_few_elements(
     load: Path, n_elements: int, n_running: int, n_threads: int
