@@ -29,7 +29,6 @@ from kernel_lsp.evaluate.number_changes import (
     changed,
     changed_numbers,
     far,
-    more,
 )
 from kernel_lsp.evaluate.pipeline import Evaluator
 from kernel_lsp.evaluate.prepare import Prepared, prepare
@@ -44,9 +43,10 @@ _Numbers = tuple[tuple[str, Number], ...]
 
 @dataclass(frozen=True, eq=False)
 class _Other:
-    """The target with other numbers; `words` say which. `families` are of its inputs."""
+    """The target with other numbers, those of these names; `words` say which. `families` are of its inputs."""
 
     task: Task
+    names: frozenset[str]
     words: str
     families: tuple[str, ...]
 
@@ -100,22 +100,27 @@ class OtherNumbers:
 
     async def _others(self, candidate: Candidate) -> list[_Other]:
         """Of the target with other numbers of those that the plan takes, each captured once: at most four. Whole ones
-        go far away only where the next one changes nothing of the computation: a count of repetitions would be a
+        go far away only where the next ones change nothing of the computation: a count of repetitions would be a
         thousand times the work."""
         prepared = prepare(candidate.text, self._task)
         if isinstance(prepared, BuildFailed):
             return []
         async with self._capturing:
             fractions = await self._first(FRACTIONS, prepared)
-            is_same = fractions is not None and fractions[0].integers is more
-            vast = [change for change in VAST if is_same or change.integers is not far]
+            may_go_far = fractions is not None and self._whole(prepared.plan) <= fractions.names
+            vast = [change for change in VAST if may_go_far or change.integers is not far]
             rest = [await self._first(changes, prepared) for changes in (NEGATIVE, vast, ZERO)]
-        return list(dict.fromkeys(found[1] for found in (fractions, *rest) if found is not None))
+        return list(dict.fromkeys(other for other in (fractions, *rest) if other is not None))
 
-    async def _first(self, changes: Sequence[Change], prepared: Prepared) -> tuple[Change, _Other] | None:
+    def _whole(self, plan: LaunchPlan) -> frozenset[str]:
+        """The names of the whole numbers that the plan takes."""
+        given = [each for each in self._source.inputs or () if isinstance(each, ScalarInput)]
+        return frozenset(each.name for each in given if type(each.value) is int) & _taken_numbers(plan)
+
+    async def _first(self, changes: Sequence[Change], prepared: Prepared) -> _Other | None:
         for change in changes:
             if (other := await self._other(change, prepared)) is not None:
-                return change, other
+                return other
         return None
 
     async def _other(self, change: Change, prepared: Prepared) -> _Other | None:
@@ -156,11 +161,11 @@ class OtherNumbers:
             task = await self._session.worker.capture(after, with_backward=with_backward, configuration=number)
         except TargetError:
             return None
-        may_branch = any(isinstance(after.value, bool) for _, after in pairs)
+        may_branch = any(isinstance(other.value, bool) for _, other in pairs)
         if _types(task) != _types(self._task) or not (may_branch or _steps(task) == _steps(self._task)):
             return None
         words = ", ".join(f"{a.name}={_shown(a.value)} instead of {_shown(b.value)}" for b, a in pairs)
-        return _Other(task, words, families)
+        return _Other(task, frozenset(other.name for _, other in pairs), words, families)
 
 
 def _taken_numbers(plan: LaunchPlan) -> frozenset[str]:

@@ -15,7 +15,7 @@ from kernel_lsp.core.task import Task
 from kernel_lsp.core.verdict import Mismatch
 from kernel_lsp.evaluate.check import find_task
 from kernel_lsp.evaluate.number_changes import FRACTIONS, NEGATIVE, VAST, ZERO, Change, far
-from kernel_lsp.evaluate.other_numbers import OtherNumbers
+from kernel_lsp.evaluate.other_numbers import OtherNumbers, _Other
 from kernel_lsp.evaluate.prepare import Prepared
 from kernel_lsp.evaluate.session import Session
 from tests.evaluate.test_pointed_sizes import TASK as COPY
@@ -137,26 +137,32 @@ async def test_whole_numbers_and_truth_values_are_changed_and_what_pytorch_refus
     assert "with p=0.485 instead of 0.5, shift=-4 instead of 3, flag=False instead of True" in found[1].message
 
 
-@pytest.mark.parametrize("next_one_is_taken", [True, False])
-async def test_whole_numbers_go_far_away_only_where_the_next_one_is_the_same_computation(
-    next_one_is_taken: bool, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("next_ones", "asked"),
+    [
+        (frozenset({"n", "m"}), [FRACTIONS[0], NEGATIVE[0], VAST[0], ZERO[0]]),
+        (frozenset({"n"}), [FRACTIONS[0], NEGATIVE[0], VAST[1], ZERO[0]]),
+        (None, [*FRACTIONS, *NEGATIVE, *(change for change in VAST if change.integers is not far), *ZERO]),
+    ],
+    ids=["all", "one", "none"],
+)
+async def test_whole_numbers_go_far_away_only_where_the_next_ones_are_the_same_computation(
+    next_ones: frozenset[str] | None, asked: list[Change], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A count of repetitions would be a thousand times the work."""
+    """A count of repetitions would be a thousand times the work. Where nothing is taken every change is asked for."""
     nothing: Any = SimpleNamespace(n_slots=1)
     evaluator, seen = OtherNumbers(nothing, nothing, nothing, COPY), []
 
     async def other(change: Change, _: Prepared) -> object:
         seen.append(change)
-        return change if next_one_is_taken else None
+        return None if next_ones is None else _Other(COPY, next_ones, "", ())
 
     monkeypatch.setattr(evaluator, "_other", other)
+    monkeypatch.setattr(evaluator, "_whole", lambda _: frozenset({"n", "m"}))
     text = prepared("launch: k<<<1, 32>>>(x, out, D)").text
     found = await evaluator._others(Candidate(text=text, origin=Origin(proposer="user")))
-    near = [change for change in VAST if change.integers is not far]
-    assert seen == (
-        [FRACTIONS[0], NEGATIVE[0], VAST[0], ZERO[0]] if next_one_is_taken else [*FRACTIONS, *NEGATIVE, *near, *ZERO]
-    )
-    assert len(found) == (4 if next_one_is_taken else 0)
+    assert seen == asked
+    assert len(found) == (0 if next_ones is None else 4)
 
 
 async def test_where_pytorch_has_no_number_nothing_is_asked(tmp_path: Path) -> None:
