@@ -72,6 +72,7 @@ from kernel_lsp.evaluate.pointed_sizes import pointed_sizes, singles_out_a_block
 from kernel_lsp.evaluate.prepare import Prepared, kernel_names, plan_failure, prepare
 from kernel_lsp.evaluate.progress import Plan, Progress
 from kernel_lsp.evaluate.several_blocks import several_blocks_cases, several_blocks_sizes
+from kernel_lsp.evaluate.vast_values import wrong_at_vast_sizes
 from kernel_lsp.evaluate.wide_sizes import vast_sizes, wide_sizes
 from kernel_lsp.gpu.specs import GpuSpec
 from kernel_lsp.process.confinement import SandboxLevel
@@ -326,6 +327,10 @@ class Evaluator:
                 failure = await look(executor, built, prepared, plan, progress)
                 if failure is None and depth == "full":
                     failure = await left_undone(self._device, executor, built, prepared, plan, loaded.kernels)
+                if failure is None and depth == "full" and progress.built is built and self._gpu_checks is None:
+                    failure = await wrong_at_vast_sizes(
+                        self._device, executor, built, prepared, plan, self._gpu, progress
+                    )
                 if failure is not None:
                     return failure
         return None

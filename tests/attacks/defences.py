@@ -57,6 +57,12 @@ def _sizes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pointed_cases, "larger_sizes", lambda *_: [])
     monkeypatch.setattr(pointed_cases, "_long_sums", lambda *_: [])
     monkeypatch.setattr(pipeline, "fresh_case", _captured_case)
+    monkeypatch.setattr(pipeline, "left_undone", _nothing)
+    monkeypatch.setattr(pipeline, "wrong_at_vast_sizes", _nothing)
+
+
+async def _nothing(*_: object) -> None:
+    """Finds nothing."""
 
 
 def _families(monkeypatch: pytest.MonkeyPatch) -> None:
