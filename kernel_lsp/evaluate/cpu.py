@@ -168,6 +168,24 @@ class CpuDevice:
         finally:
             run.remove()
 
+    async def ends(self, executor: PtxExecutor, built: Built, bound: BoundOperation, limits: Limits) -> bool:
+        """Whether all launches of an operation end within the limits, with zeros in all tensors."""
+        run = self._new_run(bound, None)
+        try:
+            run.write_zeros()
+            options = RunOptions(
+                n_traced_blocks=0,
+                max_instructions=limits.max_instructions,
+                max_thread_instructions=limits.max_thread_instructions,
+                deadline_s=limits.deadline_s,
+                may_write_variables=False,
+            )
+            buffers = run.buffers(initialised={tensor.name for tensor in bound.tensors})
+            launches = [step for step in bound.steps if isinstance(step, BoundLaunch)]
+            return not isinstance(await executor.run(buffers, launches, built.symbols, options), TimedOut)
+        finally:
+            run.remove()
+
     async def run_case(
         self,
         executor: PtxExecutor,
