@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from kernel_lsp.core.plan import BoundTensor
 from kernel_lsp.evaluate.cases import PAGE_BYTES, Case
-from kernel_lsp.ptx.layout import MAX_PLACE, N_MULTIPROCESSORS, N_WARP_SLOTS, SHARED_POISON
+from kernel_lsp.ptx.layout import MAX_PLACE, N_MULTIPROCESSORS, N_WARP_SLOTS, SHARED_POISON, Interruptions
 
 MAX_PAGES = MAX_PLACE // PAGE_BYTES
 ALLOCATION_BYTES = 512
@@ -30,6 +30,7 @@ class Circumstances:
     n_multiprocessors: int = N_MULTIPROCESSORS
     n_warp_slots: int = N_WARP_SLOTS
     keeps_lanes_apart: bool = False
+    interruptions: Interruptions = "none"
     pages: Mapping[str, int] = field(default_factory=dict)
 
     def offset_of(self, case: Case, tensor: BoundTensor) -> int:

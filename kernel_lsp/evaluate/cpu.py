@@ -212,12 +212,18 @@ class CpuDevice:
                 max_thread_instructions=limits.max_thread_instructions,
                 deadline_s=limits.deadline_s,
                 may_write_variables=False,
-                watches_races=sample is None and case.thread_order == WATCHED_ORDER and run.is_small,
+                watches_races=(
+                    sample is None
+                    and case.thread_order == WATCHED_ORDER
+                    and run.is_small
+                    and circumstances.interruptions == "none"
+                ),
                 shared_poison=circumstances.shared_poison,
                 resident_blocks=circumstances.resident_blocks,
                 n_multiprocessors=circumstances.n_multiprocessors,
                 n_warp_slots=circumstances.n_warp_slots,
                 keeps_lanes_apart=circumstances.keeps_lanes_apart,
+                interruptions=circumstances.interruptions,
                 keeps_written=run.is_small,
             )
             places = {tensor.name: circumstances.offset_of(case, tensor) for tensor in bound.tensors}

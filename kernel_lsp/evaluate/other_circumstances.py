@@ -21,6 +21,9 @@ from kernel_lsp.ptx.layout import N_MULTIPROCESSORS, N_WARP_SLOTS, WARP_SIZE
 from kernel_lsp.toolchain.ptx_text import mentioned, read_ptx
 
 PLACE_REGISTERS = frozenset(("%nsmid", "%smid", "%nwarpid"))
+TALKING = frozenset(("volatile", "relaxed", "acquire", "release", "mmio"))
+"""Of loads and stores by which threads may talk to each other."""
+CHANGING = frozenset(("atom", "red", "st"))
 FEWEST, MOST = 1, 400
 """Multiprocessors: of what no GPU has fewer, and of more than any has."""
 MAX_COMPARED = 1024
@@ -50,12 +53,30 @@ def other_circumstances(built: Built, cases: Plan) -> Iterator[Other]:
                 " __syncwarp(), and with them apart"
             )
             yield Other(case, bound, Circumstances(keeps_lanes_apart=True), words)
+        if may_be_torn(built.ptx):
+            words = (
+                "an update that is made of several accesses loses what others do in between, however atomic each of"
+                " them is: with threads interrupted before atomic and volatile accesses"
+            )
+            yield Other(case, bound, Circumstances(interruptions="in_order"), words)
+            yield Other(case, bound, Circumstances(interruptions="in_turns"), words)
     for case, bound in cases[:1]:
         for places in pointed_places(built, case, bound):
             addresses = addresses_in(case, bound, places)
             where = ", ".join(f"'{name}' at {address:#x}" for name, address in addresses.items())
             words = f"the kernel computes with addresses, and a result depends on them: with {where}"
             yield Other(case, bound, Circumstances(pages=places), words)
+
+
+def may_be_torn(ptx: str) -> bool:
+    """Whether some kernel has atomic operations, or volatile accesses, that a value may go through."""
+    by_function: dict[str, set[str]] = {}
+    for one in read_ptx(ptx, "").statements:
+        kind, *modifiers = one.opcode.split(".")
+        is_talk = kind in ("atom", "red") or (kind in ("ld", "st") and not TALKING.isdisjoint(modifiers))
+        if is_talk:
+            by_function.setdefault(one.function, set()).update((kind, *modifiers))
+    return any(not found.isdisjoint(("atom", "ld")) and found & CHANGING for found in by_function.values())
 
 
 # --- below

@@ -25,6 +25,8 @@ from kernel_lsp.ptx.race_memory import LaunchRaces
 from kernel_lsp.ptx.run_request import RunRequest
 from kernel_lsp.ptx.stillness import BlockMemory
 
+INTERRUPTIONS_OF_A_THREAD = 16
+"""On average over the threads of a block: enough for an update that gives up after a few tries."""
 SPINNING_SLICE = 4096
 """Instructions before a thread of a kernel that may wait for others gives way."""
 N_SEEN_SLOTS = 1 << 20
@@ -147,7 +149,10 @@ class Arenas:
             Context.TABLE: table.fast_address,
             Context.SLICE: SPINNING_SLICE if emitted.can_spin else self.request.max_thread_instructions,
             Context.LOCAL_BYTES: emitted.n_local_stride,
-            Context.CAN_SPIN: int(emitted.can_spin),
+            Context.CAN_SPIN: int(emitted.can_spin or self._n_interruptions() > 0),
+            Context.TURNS_ROUND: int(self.request.interruptions == "in_turns"),
+            Context.COMES_BACK: int(emitted.can_spin),
+            Context.N_INTERRUPTIONS: self._n_interruptions(),
             Context.MAY_PARK: 1,
             Context.WARNING_COUNTS: ctypes.addressof(self.tallies.warnings),
             Context.WARNING_PLACES: self.tallies.warning_places,
@@ -165,6 +170,12 @@ class Arenas:
         }
         for place, value in values.items():
             store64(arena.context + place, value)
+
+    def _n_interruptions(self) -> int:
+        """In each block. Those of a cluster take turns by rules of their own."""
+        if self.request.interruptions == "none" or self.setup.is_clustered:
+            return 0
+        return INTERRUPTIONS_OF_A_THREAD * self.setup.n_threads
 
     def _write_launch(self, arena: Arena, rank: int) -> None:
         launch, setup = arena.launch, self.setup

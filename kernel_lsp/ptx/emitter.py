@@ -16,8 +16,10 @@ from kernel_lsp.ptx.ir_text import IrText
 from kernel_lsp.ptx.kernel_traits import (
     MATRIX_OPCODES,
     asks_who_is_active,
+    can_be_torn,
     can_spin,
     ended_by,
+    is_talk,
     may_yield,
     meets_others,
     mentions_clusters,
@@ -28,6 +30,7 @@ from kernel_lsp.ptx.layout import (
     PARAM_WINDOW,
     SHARED_WINDOW,
     WARP_SIZE,
+    Context,
     CopyQueue,
     FaultKind,
     Info,
@@ -153,6 +156,7 @@ class Emitter(IrText):
         self.can_spin = can_spin(self.blocks)
         self.notes_ways = asks_who_is_active(self.blocks)
         self.waits_for_grid = waits_for_grid(self.blocks)
+        self.can_be_torn = can_be_torn(self.blocks)
         self.race_flags = race_flags(self.blocks)
         self.read_as_bits = registers_read_as_bits(self.blocks)
         self.maps_addresses = any(i.opcode == "mapa" for block in self.blocks for i in block.instructions)
@@ -285,6 +289,23 @@ class Emitter(IrText):
             instruction, self.live_after_current() | frozenset(used(instruction)), Status.OUT_OF_FUEL
         )
 
+    def give_way_if_interrupted(self, instruction: Instruction) -> None:
+        """Let others run before an access by which threads talk, in a run that interrupts them and has not done so
+        often enough."""
+        live = self.live_after_current() | frozenset(used(instruction)) if self.can_be_torn else frozenset()
+        is_possible = not self.batch.steps and all(self.storage.get(name) != "i128" for name in live)
+        if not self.can_be_torn or not is_talk(instruction) or not is_possible:
+            return
+        stopped, on = self.label(), self.label()
+        slot = self.field("%context", Context.INTERRUPTIONS)
+        left = self.op(f"load i64, ptr {slot}")
+        self.line(f"br i1 {self.op(f'icmp sgt i64 {left}, 0')}, label %{stopped}, label %{on}, !prof !1")
+        self.begin(stopped)
+        self.line(f"store i64 {self.op(f'sub i64 {left}, 1')}, ptr {slot}")
+        self.yield_to_scheduler(instruction, live, Status.OUT_OF_FUEL)
+        self.line(f"br label %{on}")
+        self.begin(on)
+
     def yield_to_scheduler(self, instruction: Instruction | None, live: frozenset[str], status: Status) -> None:
         """Save what lives on, return `status`, and go on here when resumed."""
         resume = self.label()
@@ -335,7 +356,7 @@ class Emitter(IrText):
     def emit_block(self, block: Block, handlers: dict[str, Handler]) -> None:
         self.begin(f"b{block.index}")
         self.count(block)
-        self.live = dict(enumerate(live_after(block))) if self.waits_for_grid or may_yield(block) else {}
+        self.live = dict(enumerate(live_after(block))) if self.keeps_live(block) else {}
         for position, instruction in enumerate(block.instructions):
             self.position = position
             if instruction.opcode not in MATRIX_OPCODES:
@@ -352,6 +373,10 @@ class Emitter(IrText):
                 raise UnsupportedPtxError(f"this form ({error})", instruction) from None
         self.end_batch(block.live_out | ended_by(block))
         self.end_block(block)
+
+    def keeps_live(self, block: Block) -> bool:
+        """Whether threads may give way within the block."""
+        return self.waits_for_grid or self.can_be_torn or may_yield(block)
 
     def settle(self, instruction: Instruction) -> None:
         """Before an instruction that is no step of the batch: let the warp do the steps, if it matters."""

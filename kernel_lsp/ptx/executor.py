@@ -18,7 +18,14 @@ from kernel_lsp.errors import InternalError
 from kernel_lsp.process.confinement import SandboxLevel, sandbox_level
 from kernel_lsp.process.profiles import executor_confinement
 from kernel_lsp.process.supervisor import Answered, Conversation, Died, Overran
-from kernel_lsp.ptx.layout import N_MULTIPROCESSORS, N_WARP_SLOTS, SHARED_POISON, WRITTEN_BY_KERNEL, WRITTEN_SUFFIX
+from kernel_lsp.ptx.layout import (
+    N_MULTIPROCESSORS,
+    N_WARP_SLOTS,
+    SHARED_POISON,
+    WRITTEN_BY_KERNEL,
+    WRITTEN_SUFFIX,
+    Interruptions,
+)
 
 PROGRAM = "kernel_lsp.ptx.program"
 DEFAULT_DEADLINE_S = 60.0
@@ -121,6 +128,9 @@ class RunOptions:
     barrier or a `.sync` instruction. A GPU promises nothing else."""
     keeps_written: bool = False
     """Whether a complete run has a ``.written`` file for each output, too."""
+    interruptions: Interruptions = "none"
+    """Whether threads and blocks give way to others before atomic, volatile and ordered accesses, and go on in the same
+    order or in turns from either end."""
 
 
 @dataclass(frozen=True)
@@ -293,6 +303,7 @@ def _run_request(
         "n_warp_slots": options.n_warp_slots,
         "keeps_lanes_apart": options.keeps_lanes_apart,
         "keeps_written": options.keeps_written,
+        "interruptions": options.interruptions,
     }
 
 

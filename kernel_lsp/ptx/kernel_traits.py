@@ -42,6 +42,25 @@ def can_spin(blocks: list[Block]) -> bool:
     )
 
 
+def is_talk(instruction: Instruction) -> bool:
+    """Whether threads may talk to each other by the access."""
+    if instruction.has("param", "const", "local"):
+        return False
+    if instruction.opcode in ("ld", "st"):
+        return instruction.has(*STRONG_MODIFIERS)
+    return instruction.opcode in ("atom", "red")
+
+
+def can_be_torn(blocks: list[Block]) -> bool:
+    """Whether an update may be made of several accesses, each of which no other thread sees in parts."""
+    talk = [instruction for block in blocks for instruction in block.instructions if is_talk(instruction)]
+    if any(one.opcode == "atom" and one.has("exch", "cas") for one in talk):
+        return True
+    return (
+        len(talk) > 1 and any(one.opcode in ("atom", "ld") for one in talk) and any(one.opcode != "ld" for one in talk)
+    )
+
+
 def asks_who_is_active(blocks: list[Block]) -> bool:
     """Whether a thread asks which lanes of its warp are with it."""
     return any(instruction.opcode == "activemask" for block in blocks for instruction in block.instructions)

@@ -54,6 +54,7 @@ class LaunchRun:
         self.tallies = Tallies(setup.emitted)
         self.findings = LaunchFindings(log, setup)
         self.n_skipped = 0
+        self.n_rounds = 0
         self.workspace = GridWorkspace(table, races, setup.n_workspace_bytes)
         self.arenas = Arenas(
             setup,
@@ -159,7 +160,9 @@ class LaunchRun:
     def _run_parked(self, parked: list[Group]) -> bool:
         """Give each parked group a turn. Returns whether the budget ran out."""
         run_group = _native(self.compiler.run_cluster if self.setup.is_clustered else self.compiler.run_block)
-        for group in list(parked):
+        self.n_rounds += 1
+        is_turned = self.request.interruptions == "in_turns" and self.n_rounds % 2 == 0
+        for group in parked[::-1] if is_turned else list(parked):
             status = self._turn(group, run_group)
             if status == BlockStatus.OUT_OF_BUDGET:
                 return True

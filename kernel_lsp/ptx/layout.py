@@ -7,6 +7,7 @@ and named. Address 0 and everything near it belongs to entry 0, which has no byt
 from __future__ import annotations
 
 from enum import IntEnum
+from typing import Literal
 
 WINDOW_SHIFT = 40
 """A buffer may hold 2^39 bytes; its window also has room below its first byte, to catch negative indices."""
@@ -191,6 +192,11 @@ class Launch(IntEnum):
     PARAMETERS = 304
 
 
+Interruptions = Literal["none", "in_order", "in_turns"]
+"""Whether threads give way to others before accesses by which they may talk, and in which order they then go on: the
+same one, or the other way round every second time."""
+
+
 class Context(IntEnum):
     """What the scheduler works on."""
 
@@ -263,7 +269,15 @@ class Context(IntEnum):
     """The byte of which local memory is full when a block starts."""
     KEEPS_APART = 928
     """Whether lanes that have gone different ways are not together again at an `activemask`."""
-    N_BYTES = 936
+    INTERRUPTIONS = 936
+    """How often a thread of the block may yet be made to give way before an access by which threads talk."""
+    N_INTERRUPTIONS = 944
+    """The same when a block starts; 0 where none is."""
+    COMES_BACK = 952
+    """Whether a thread that has used up its fuel can go on."""
+    TURNS_ROUND = 960
+    """Whether interrupted threads go on from the other end every second time."""
+    N_BYTES = 968
 
 
 class SiteTrace(IntEnum):

@@ -53,6 +53,8 @@ def load(e: Emitter, i: Instruction) -> None:
     """`ld` and `ldu`."""
     if e.waits_for_grid and i.has("acquire"):
         e.give_way(i)
+    else:
+        e.give_way_if_interrupted(i)
     kind, count = i.types()[-1], _vector_length(i)
     n_bytes = WIDTH_BITS[kind] // 8 * count
     pointer = locate(e, i, i.operands[1], n_bytes, reads=True, writes=False)
@@ -67,6 +69,7 @@ def load(e: Emitter, i: Instruction) -> None:
 
 def store(e: Emitter, i: Instruction) -> None:
     """`st`, one that is asynchronous at once."""
+    e.give_way_if_interrupted(i)
     kind = i.types()[-1]
     sources = i.operands[1].elements if isinstance(i.operands[1], Vector) else (i.operands[1],)
     width = f"i{WIDTH_BITS[kind]}"
@@ -84,6 +87,7 @@ def stored_bytes(i: Instruction) -> int:
 
 def atomic(e: Emitter, i: Instruction) -> None:
     """`atom` and `red`: one thread runs at a time, so a read and a write are atomic."""
+    e.give_way_if_interrupted(i)
     kind, count = i.types()[-1], _vector_length(i)
     operands = list(i.operands)
     target: Operand = operands.pop(0) if i.opcode == "atom" else Symbol("_")

@@ -157,6 +157,7 @@ def _run_request(request: dict[str, Any]) -> RunRequest:
         n_warp_slots=request.get("n_warp_slots", N_WARP_SLOTS),
         keeps_lanes_apart=request.get("keeps_lanes_apart", False),
         keeps_written=request.get("keeps_written", False),
+        interruptions=request.get("interruptions", "none"),
     )
 
 

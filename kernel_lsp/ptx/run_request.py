@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from kernel_lsp.ptx.buffers import BufferRequest
-from kernel_lsp.ptx.layout import N_MULTIPROCESSORS, N_WARP_SLOTS, SHARED_POISON
+from kernel_lsp.ptx.layout import N_MULTIPROCESSORS, N_WARP_SLOTS, SHARED_POISON, Interruptions
 
 ThreadOrder = Literal["forward", "reverse", "random"]
 LOCAL_POISONS = (0xFF, 0x7F, 0xFE)
@@ -21,7 +21,8 @@ class RunRequest:
     are the sample. `resident_blocks` says of some kernels how many blocks run at once: another starts when one ends.
     `n_multiprocessors` and `n_warp_slots` are what `%nsmid` and `%nwarpid` say; with `keeps_lanes_apart` lanes that
     have gone different ways are not together again at an `activemask`; with `keeps_written` what a kernel wrote is
-    noted as it is in a sampled run."""
+    noted as it is in a sampled run; with `interruptions` threads
+    give way before accesses by which they may talk, and go on in the same order or in turns from either end."""
 
     buffers: tuple[BufferRequest, ...]
     steps: tuple[dict[str, Any], ...]
@@ -41,6 +42,7 @@ class RunRequest:
     n_warp_slots: int = N_WARP_SLOTS
     keeps_lanes_apart: bool = False
     keeps_written: bool = False
+    interruptions: Interruptions = "none"
 
     @property
     def local_poison(self) -> int:

@@ -71,6 +71,7 @@ def start_block(context: int, entry: int) -> int:
         fill(load64(context + Context.LOCAL_BASE), load64(context + Context.LOCAL_POISON), n_local)
     fill(context + Context.BARRIER_ARRIVED, 0, 8 * N_BARRIERS)
     store64(context + Context.N_STALLED, 0)
+    store64(context + Context.INTERRUPTIONS, load64(context + Context.N_INTERRUPTIONS))
     if load64(context + Context.RACES) != 0:
         start_races(context)
     choose_table(context, entry)
@@ -144,8 +145,9 @@ def run_block(context: int) -> int:
     can_wait = load64(context + Context.CAN_SPIN)
     while True:
         n_out_of_fuel = 0
+        is_turned = is_turned_round(context)
         for position in range(n_warps):
-            warp = load64(order + 8 * position)
+            warp = load64(order + 8 * (n_warps - 1 - position if is_turned else position))
             n_lanes = n_threads - warp * WARP_SIZE
             if n_lanes > WARP_SIZE:
                 n_lanes = WARP_SIZE
@@ -184,7 +186,14 @@ def waits_for_cluster(context: int) -> int:
 def has_stalled(context: int) -> int:
     n_stalled = load64(context + Context.N_STALLED) + 1
     store64(context + Context.N_STALLED, n_stalled)
-    return load64(context + Context.MAY_PARK) != 0 and n_stalled % N_PASSES_BEFORE_PARKING == 0
+    if load64(context + Context.MAY_PARK) == 0:
+        return 0
+    return load64(context + Context.INTERRUPTIONS) > 0 or n_stalled % N_PASSES_BEFORE_PARKING == 0
+
+
+def is_turned_round(context: int) -> int:
+    """Whether threads take their turns in the opposite order: the first to read is then the last to write."""
+    return load64(context + Context.TURNS_ROUND) != 0 and load64(context + Context.N_STALLED) % 2 == 1
 
 
 def refuel(context: int) -> int:
@@ -198,6 +207,10 @@ def refuel(context: int) -> int:
             # One that gave way because it waits has some left.
             left = load64(thread + Thread.FUEL)
             given = fuel - left if left > 0 else fuel
+            if load64(context + Context.COMES_BACK) == 0:
+                if left < 0:
+                    return 0
+                given = 0  # it was interrupted, and has all that it may have
             store64(thread + Thread.STATUS, Status.RUNNABLE)
             store64(thread + Thread.FUEL, left + given)
             store64(thread + Thread.FUEL_GIVEN, load64(thread + Thread.FUEL_GIVEN) + given)
@@ -238,13 +251,14 @@ def run_warp(context: int, first: int, n_lanes: int) -> int:
     stride = load64(context + Context.THREAD_STRIDE)
     order = load64(context + Context.LANE_ORDER)
     can_wait = load64(context + Context.CAN_SPIN)
+    is_turned = is_turned_round(context)
     races = load64(context + Context.RACES)
     local_host = table + LOCAL_WINDOW * ENTRY_BYTES + Entry.HOST
     while True:
         n_waiting = 0
         n_out_of_fuel = 0
         for position in range(WARP_SIZE):
-            lane = load64(order + 8 * position)
+            lane = load64(order + 8 * (WARP_SIZE - 1 - position if is_turned else position))
             if lane >= n_lanes:
                 continue
             thread = first + lane * stride
@@ -283,6 +297,7 @@ FUNCTIONS: tuple[Callable[..., int], ...] = (
     run_block,
     waits_for_cluster,
     has_stalled,
+    is_turned_round,
     refuel,
     finish_block,
     run_warp,

@@ -11,7 +11,17 @@ import numpy as np
 import pytest
 
 from kernel_lsp.core.verdict import TensorError
-from kernel_lsp.evaluate import arrays, cases, compare, cpu, judgement, pipeline, pointed_cases, run_files
+from kernel_lsp.evaluate import (
+    arrays,
+    cases,
+    compare,
+    cpu,
+    judgement,
+    other_circumstances,
+    pipeline,
+    pointed_cases,
+    run_files,
+)
 from kernel_lsp.evaluate.cases import Case
 from kernel_lsp.evaluate.other_numbers import OtherNumbers
 from kernel_lsp.ptx.executor import RunOptions
@@ -75,6 +85,11 @@ def _families(monkeypatch: pytest.MonkeyPatch) -> None:
 def _races(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody notes who wrote what."""
     monkeypatch.setattr(run_files, "MAX_WATCHED_BYTES", -1)
+
+
+def _interruptions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread runs from one barrier or wait to the next."""
+    monkeypatch.setattr(other_circumstances, "may_be_torn", lambda *_: False)
 
 
 def _zeros(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,6 +174,7 @@ SWITCHES: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
     "families": _families,
     "zeros": _zeros,
     "races": _races,
+    "interruptions": _interruptions,
     "poison": _poison,
     "patterns": _patterns,
     "initialised": _initialised,

@@ -1,0 +1,16 @@
+// Blocks add to a sum by a compare-and-swap that they try until nobody came between.
+// kernel-lsp: 1
+// task: tasks.py::row_sum
+// op: row_sum(x: f32[B, N]) -> (out: f32[B])
+// fill: out = 0
+// launch: k<<<dim3(4, B), 32>>>(x, out, N)
+
+__global__ void k(const float* x, float* out, int n) {
+    float sum = 0.0f;
+    for (int i = blockIdx.x * 32 + threadIdx.x; i < n; i += 128) sum += x[blockIdx.y * (long long)n + i];
+    for (int o = 16; o; o >>= 1) sum += __shfl_xor_sync(~0u, sum, o);
+    if (threadIdx.x > 0) return;
+    int* word = (int*)out + blockIdx.y;
+    int old = *word, seen;
+    while ((seen = atomicCAS(word, old, __float_as_int(__int_as_float(old) + sum))) != old) old = seen;
+}
