@@ -130,7 +130,8 @@ class ExecutorChecks:
             if not n_run and isinstance(outcome, TimedOut) and _is_endless(outcome):
                 return outcome
             if isinstance(outcome, TimedOut | Unsupported):
-                how_far = "screened for races and stray accesses at one size alone" if n_run else NOT_SCREENED
+                at = "one size" if n_run == 1 else f"{n_run} sizes"
+                how_far = f"screened for races and stray accesses at {at} alone" if n_run else NOT_SCREENED
                 progress.notes.append(f"{name}: {how_far}: {outcome.message}")
                 break
             if not isinstance(outcome, CaseRun):

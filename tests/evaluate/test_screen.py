@@ -54,7 +54,9 @@ def test_what_has_several_blocks_is_screened_beside_them() -> None:
 def test_references_that_the_screen_waits_for_are_made_first() -> None:
     """The captured sizes among them, which it counts."""
     begun: list[list[int]] = []
-    store: Any = SimpleNamespace(begin_in_order=lambda *groups: begun.extend([c.seed for c in g] for g in groups))
+    store: Any = SimpleNamespace(
+        begin_in_order=lambda *groups: begun.extend([c.seed for c in g] for g in groups), takes_a_turn=lambda _: False
+    )
     gpu: Any = SimpleNamespace(device=None, timer=None, full_wait_s=0.0)
     GpuChecks(store, gpu, 0).prefetch([plan()])
     assert begun == [[4, 8, 90], [1, 2, 3, 4, 8, 90]]
