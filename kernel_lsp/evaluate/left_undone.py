@@ -36,6 +36,7 @@ FIRST_BIT, LAST_BIT = 15, 31
 are run elsewhere."""
 MAX_INSTRUCTIONS = 8_000_000
 """Of a few blocks: less than a tenth of a second."""
+MAX_CONFIRMING_INSTRUCTIONS = 8 * MAX_INSTRUCTIONS
 N_FIRST_BLOCKS = 1 << 14
 """Of a small size: there may be many more blocks than there is work for."""
 MAX_COMPLETE_INSTRUCTIONS = 50_000_000
@@ -102,7 +103,9 @@ class FarLook:
                 names = [name for name in names if shares[name] >= LEAST_KNOWN_SHARE]
         return names if n_told else []
 
-    async def shares(self, bound: BoundOperation, n_blocks: int) -> Mapping[str, float] | None:
+    async def shares(
+        self, bound: BoundOperation, n_blocks: int, n_allowed: int = MAX_INSTRUCTIONS
+    ) -> Mapping[str, float] | None:
         """What all blocks write of each output, if the others write as much as `n_blocks` of each launch: 1 is all of
         it. None where they do not end."""
         shares = {tensor.name: 0.0 for tensor in bound.tensors if tensor.role == "output"}
@@ -110,7 +113,7 @@ class FarLook:
             return None
         for launch in _launches(bound):
             blocks = spread(launch.n_blocks, n_blocks, self.seed)
-            written = await self._written(bound, [launch], blocks)
+            written = await self._written(bound, [launch], blocks, n_allowed)
             if written is None:
                 return None
             for name, n_bytes in written.items():
@@ -123,7 +126,7 @@ class FarLook:
         """A mismatch when the blocks write too little of an output, and more of them do, too."""
         if all(shares[name] >= LEAST_SHARE for name in names):
             return None
-        confirmed = await self.shares(bound, N_CONFIRMING_BLOCKS) or {}
+        confirmed = await self.shares(bound, N_CONFIRMING_BLOCKS, MAX_CONFIRMING_INSTRUCTIONS) or {}
         for name in names:
             if max(shares[name], confirmed.get(name, 1.0)) < LEAST_SHARE:
                 return _mismatch(
@@ -168,7 +171,7 @@ class FarLook:
         blocks: Sequence[int],
         n_allowed: int = MAX_INSTRUCTIONS,
     ) -> Mapping[str, int] | None:
-        if not self.executor.is_alive:
+        if not self.executor.is_alive or not launches:
             return None
         sample = BlockSample(n_blocks=len(blocks), blocks=tuple(blocks))
         n_threads = max(launch.n_threads_per_block for launch in launches)
@@ -213,7 +216,7 @@ def _launches(bound: BoundOperation) -> list[BoundLaunch]:
 
 
 def _n_blocks(bound: BoundOperation) -> int:
-    return max(launch.n_blocks for launch in _launches(bound))
+    return max((launch.n_blocks for launch in _launches(bound)), default=0)
 
 
 def _n_elements(bound: BoundOperation) -> int:

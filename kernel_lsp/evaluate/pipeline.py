@@ -327,7 +327,7 @@ class Evaluator:
                 failure = await look(executor, built, prepared, plan, progress)
                 if failure is None and depth == "full":
                     failure = await left_undone(self._device, executor, built, prepared, plan, loaded.kernels)
-                if failure is None and depth == "full" and progress.built is built and self._gpu_checks is None:
+                if failure is None and depth == "full" and progress.built is built:
                     failure = await wrong_at_vast_sizes(
                         self._device, executor, built, prepared, plan, self._gpu, progress
                     )
