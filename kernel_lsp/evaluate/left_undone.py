@@ -34,6 +34,8 @@ MAX_COMPLETE_ELEMENTS = 1 << 16
 FIRST_BIT, LAST_BIT = 15, 31
 """Distances, in powers of two, at which a number in too few bits is that of another block. All blocks of nearer ones
 are run elsewhere."""
+MAX_SCRATCH_BYTES = 4 << 30
+"""Beside the tensors of the task, which are no larger."""
 MAX_INSTRUCTIONS = 8_000_000
 """Of a few blocks: less than a tenth of a second."""
 MAX_CONFIRMING_INSTRUCTIONS = 8 * MAX_INSTRUCTIONS
@@ -171,7 +173,8 @@ class FarLook:
         blocks: Sequence[int],
         n_allowed: int = MAX_INSTRUCTIONS,
     ) -> Mapping[str, int] | None:
-        if not self.executor.is_alive or not launches:
+        n_scratch = sum(tensor.n_bytes for tensor in bound.tensors if tensor.role == "scratch")
+        if not self.executor.is_alive or not launches or n_scratch > MAX_SCRATCH_BYTES:
             return None
         sample = BlockSample(n_blocks=len(blocks), blocks=tuple(blocks))
         n_threads = max(launch.n_threads_per_block for launch in launches)

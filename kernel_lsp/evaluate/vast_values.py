@@ -46,7 +46,7 @@ MAX_SYMBOLS = 2
 MAX_ELEMENTS = 6_000_000
 """Of all inputs and outputs, and of any tensor in between."""
 MAX_OPERATIONS, MAX_BYTES = 300_000_000, 300_000_000
-"""Of PyTorch: some tenths of a second on a CPU."""
+"""Of PyTorch: some tenths of a second on a CPU. A kernel's own tensors, its scratch among them, have no more bytes."""
 MAX_INSTRUCTIONS, MAX_SUM_INSTRUCTIONS = 30_000_000, 80_000_000
 """Of a kernel, and of one that adds up all of a single dim: a fifth of a second, and half a second. One that needs more
 than that passes without."""
@@ -129,7 +129,8 @@ def _with_one_vast(prepared: Prepared, kind: OperationKind, symbol: Symbol, n_wa
         }
         is_small = is_usable(prepared.task, kind, sizes, MAX_ELEMENTS, or_as_captured=False)
         if sizes[symbol.name] >= n_wanted and is_small and prepared.can_bind(kind, sizes):
-            return sizes
+            n_bytes = sum(tensor.n_bytes for tensor in prepared.bind(kind, sizes).tensors)
+            return sizes if n_bytes <= MAX_BYTES else None
     return None
 
 

@@ -17,7 +17,8 @@ STEP = 1e-9
 N_ROUNDINGS = 8
 """That what was computed may be off by."""
 N_ORDERS = 8
-"""Enough that the middle one of three that are equal is not in the middle of all of them."""
+"""Each second one the reverse of that before it, in which another of two that are equal comes first. Enough that the
+middle one of three is not in the middle of all of them."""
 CPU = torch.device("cpu")
 
 
@@ -27,13 +28,16 @@ def are_left_open(captured: Captured) -> bool:
     return any(n["op"].startswith(OPEN) and n.get("keywords", {}).get("stable") is not True for n in nodes)
 
 
-def in_some_order(value: torch.Tensor, dtype: torch.dtype, is_input: bool, generator: torch.Generator) -> torch.Tensor:
-    """Floating values in float64 with all that is equal in this dtype made different, in any order; and all that is
-    nearly equal, where it was computed, which a kernel rounds otherwise."""
+def in_some_order(
+    value: torch.Tensor, dtype: torch.dtype, is_input: bool, generator: torch.Generator, is_reversed: bool
+) -> torch.Tensor:
+    """Floating values in float64 with all that is equal in this dtype made different, in any order or in its reverse;
+    and all that is nearly equal, where it was computed, which a kernel rounds otherwise."""
     rounded = value.to(dtype).double()
     wide = torch.nan_to_num(rounded, nan=FOR_NAN, posinf=FOR_INFINITY, neginf=-FOR_INFINITY)
     step = STEP if is_input else N_ROUNDINGS * torch.finfo(dtype).eps
-    steps = step * torch.rand(wide.shape, dtype=torch.float64, generator=generator, device=CPU).to(wide.device)
+    drawn = torch.rand(wide.shape, dtype=torch.float64, generator=generator, device=CPU)
+    steps = step * (1 - drawn if is_reversed else drawn).to(wide.device)
     sizes = wide.abs()
     positive = sizes[sizes > 0]
     least = float(positive.min()) if positive.numel() else 1.0

@@ -254,7 +254,7 @@ INTEGER = [
     ("cvt.sat.u8.s32 %t1, %x0; mov.b32 %y, %t1;", "b32", "b32", lambda a: max(0, min(255, signed(a, 32)))),
     ("cvt.sat.s16.s32 %h1, %x0; cvt.s32.s16 %y, %h1;", "b32", "b32", lambda a: max(-32768, min(32767, signed(a, 32)))),
     ("cvt.sat.s32.u32", "b32", "b32", lambda a: min(a, 2**31 - 1)),
-    ("selp.b32 %y, %x0, %x1, %q1;", "b32 b32", "b32", lambda a, b: b),
+    ("setp.ne.b32 %q1, 0, 0; selp.b32 %y, %x0, %x1, %q1;", "b32 b32", "b32", lambda a, b: b),
     ("slct.b32.s32", "b32 b32 b32", "b32", lambda a, b, c: a if signed(c, 32) >= 0 else b),
 ]
 
