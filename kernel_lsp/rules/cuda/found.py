@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
@@ -27,9 +28,15 @@ start_of, end_of = attrgetter("start_byte"), attrgetter("end_byte")
 class Found(Sequence[Node]):
     """Nodes in the order of the text. Where each begins and ends is known without the nodes."""
 
-    starts: Sequence[int]
-    ends: Sequence[int]
-    """Both in bytes of the part of the file."""
+    @property
+    @abstractmethod
+    def starts(self) -> Sequence[int]:
+        """In bytes of the part of the file."""
+
+    @property
+    @abstractmethod
+    def ends(self) -> Sequence[int]:
+        """In bytes of the part of the file."""
 
     def within(self, outer: Node) -> list[Node]:
         """Those that start within `outer`."""
@@ -47,11 +54,11 @@ class FoundNodes(Found):
         self.nodes = nodes
 
     @once
-    def starts(self) -> list[int]:  # type: ignore[override]
+    def starts(self) -> list[int]:
         return list(map(start_of, self.nodes))
 
     @once
-    def ends(self) -> list[int]:  # type: ignore[override]
+    def ends(self) -> list[int]:
         return list(map(end_of, self.nodes))
 
     def __len__(self) -> int:
@@ -80,12 +87,12 @@ class FoundSpans(Found):
         self.deep_pages: dict[int, bool] = {}
 
     @once
-    def starts(self) -> list[int]:  # type: ignore[override]
+    def starts(self) -> list[int]:
         origin = self.origin
         return [origin + start for start in self.spans.starts]
 
     @once
-    def ends(self) -> list[int]:  # type: ignore[override]
+    def ends(self) -> list[int]:
         origin = self.origin
         return [origin + end for end in self.spans.ends]
 
