@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from kernel_lsp.core.expression import ExpressionError
-from kernel_lsp.core.task import Graph, Task
+from kernel_lsp.core.task import Graph, Symbol, Task
 from kernel_lsp.evaluate.cases import (
     ALIGNMENTS,
     OperationKind,
@@ -34,8 +34,9 @@ what threads hold in registers and in the shared memory that nobody asks for, 30
 grids take, and past 65,536 a 16-bit index wraps. A whole number of thousands has no rest for a last piece. Where there
 are more symbols one of them is often the length of a sequence, with whose square the work grows. Numbers of rows are
 below 65,536, which is a grid's limit along y."""
-WIDE_LAST = (4_099, 2_053, 1_031)
-"""Of the last symbol of three or more, beside twos: it is mostly the length of a row."""
+WIDE_ALONE = (4_099, 2_053, 1_031, 521)
+"""Of each of several symbols, beside twos or ones, and of those together that were captured alike (a query's length and
+a key's): where heads or channels are no symbols none of the others is small enough, and any may be a sequence's."""
 VAST_OF_ONE = ((1_100_003,),)
 VAST_OF_TWO = ((70_001, 3), (65_521, 3))
 VAST_OF_MORE = ((35_003, 2, 3, 1), (35_003, 2, 1, 3), (32_749, 2, 3, 1), (32_749, 2, 1, 3))
@@ -50,11 +51,11 @@ def wide_sizes(task: Task, operation: OperationKind, holds: Callable[[Sizes], bo
     """Sizes inside the contract with long rows, and with many. Empty for a task without symbols, and where all of them
     have too many elements."""
     found: list[Sizes] = []
-    for patterns in _wide_patterns(len(task.symbols)):
+    for patterns in _wide_patterns(task.symbols):
         aligned = (assigned(task.symbols, pattern, alignment) for pattern in patterns for alignment in ALIGNMENTS)
         usable = (s for s in aligned if is_usable(task, operation, s, or_as_captured=False) and holds(s))
         sizes = next((s for s in usable if n_largest(graph_of(task, operation), s) <= MAX_WIDE_ELEMENTS), None)
-        if sizes is not None and sizes not in found:
+        if sizes is not None and not _is_among(sizes, found):
             found.append(sizes)
     return found
 
@@ -86,8 +87,25 @@ def n_largest(graph: Graph, sizes: Sizes) -> int:
 # --- below: patterns
 
 
-def _wide_patterns(n_symbols: int) -> tuple[tuple[tuple[int, ...], ...], ...]:
-    by_symbols = ((), WIDE_OF_ONE, WIDE_OF_TWO, WIDE_OF_MORE)
+def _is_among(sizes: Sizes, found: Sequence[Sizes]) -> bool:
+    """Whether one of those that were found is as long in the longest symbol."""
+    longest = max(sizes, key=lambda name: sizes[name])
+    return any(other[longest] >= sizes[longest] for other in found)
+
+
+def _wide_patterns(symbols: Sequence[Symbol]) -> tuple[tuple[tuple[int, ...], ...], ...]:
+    n_symbols, by_symbols = len(symbols), ((), WIDE_OF_ONE, WIDE_OF_TWO, WIDE_OF_MORE)
     patterns = by_symbols[min(n_symbols, len(by_symbols) - 1)]
-    last = tuple((*[2] * (n_symbols - 1), size) for size in WIDE_LAST)
-    return (*patterns, last) if n_symbols > len(WIDE_OF_TWO[0][0]) else patterns
+    if n_symbols < 2:
+        return patterns
+    alike = [tuple(n for n, other in enumerate(symbols) if other.captured == each.captured) for each in symbols]
+    together = [each for each in dict.fromkeys(alike) if 1 < len(each) < n_symbols]
+    long = [*((position,) for position in range(n_symbols)), *together]
+    return (*patterns, *(_with_long(n_symbols, positions) for positions in long))
+
+
+def _with_long(n_symbols: int, positions: Sequence[int]) -> tuple[tuple[int, ...], ...]:
+    """These symbols long and the others small, as far as the dims that are no symbols allow."""
+    return tuple(
+        tuple(size if n in positions else other for n in range(n_symbols)) for other in (2, 1) for size in WIDE_ALONE
+    )

@@ -230,3 +230,8 @@ class LayerScale(nn.Module):
     # kernel-lsp: x=f32[N=64, 512], y=f32[N, 512]
     def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         return x + self.gamma * y
+
+
+# kernel-lsp: q=f32[B=2, H=2, T=64, 32], k=f32[B, H, T, 32], v=f32[B, H, T, 32]
+def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    return F.scaled_dot_product_attention(q, k, v, is_causal=True)
