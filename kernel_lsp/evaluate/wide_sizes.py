@@ -50,12 +50,18 @@ MAX_WIDE_ELEMENTS = 1 << 26
 def wide_sizes(task: Task, operation: OperationKind, holds: Callable[[Sizes], bool]) -> list[Sizes]:
     """Sizes inside the contract with long rows, and with many. Empty for a task without symbols, and where all of them
     have too many elements."""
-    found: list[Sizes] = []
-    for patterns in _wide_patterns(task.symbols):
+
+    def first_of(patterns: Sequence[tuple[int, ...]]) -> Sizes | None:
         aligned = (assigned(task.symbols, pattern, alignment) for pattern in patterns for alignment in ALIGNMENTS)
         usable = (s for s in aligned if is_usable(task, operation, s, or_as_captured=False) and holds(s))
-        sizes = next((s for s in usable if n_largest(graph_of(task, operation), s) <= MAX_WIDE_ELEMENTS), None)
-        if sizes is not None and not _is_among(sizes, found):
+        return next((s for s in usable if n_largest(graph_of(task, operation), s) <= MAX_WIDE_ELEMENTS), None)
+
+    found: list[Sizes] = []
+    for sizes in map(first_of, ((), WIDE_OF_ONE, WIDE_OF_TWO, WIDE_OF_MORE)[min(len(task.symbols), 3)]):
+        if sizes is not None and sizes not in found:
+            found.append(sizes)
+    for sizes in map(first_of, _each_long(task.symbols)):
+        if sizes is not None and not _has_as_long(found, sizes):
             found.append(sizes)
     return found
 
@@ -87,25 +93,23 @@ def n_largest(graph: Graph, sizes: Sizes) -> int:
 # --- below: patterns
 
 
-def _is_among(sizes: Sizes, found: Sequence[Sizes]) -> bool:
-    """Whether one of those that were found is as long in the longest symbol."""
+def _has_as_long(found: Sequence[Sizes], sizes: Sizes) -> bool:
+    """Whether one of those that were found is as long in the symbol that is longest here."""
     longest = max(sizes, key=lambda name: sizes[name])
     return any(other[longest] >= sizes[longest] for other in found)
 
 
-def _wide_patterns(symbols: Sequence[Symbol]) -> tuple[tuple[tuple[int, ...], ...], ...]:
-    n_symbols, by_symbols = len(symbols), ((), WIDE_OF_ONE, WIDE_OF_TWO, WIDE_OF_MORE)
-    patterns = by_symbols[min(n_symbols, len(by_symbols) - 1)]
-    if n_symbols < 2:
-        return patterns
+def _each_long(symbols: Sequence[Symbol]) -> list[list[tuple[int, ...]]]:
+    """Of several symbols each alone, and those together that were captured alike: patterns to try for each."""
+    if len(symbols) < 2:
+        return []
     alike = [tuple(n for n, other in enumerate(symbols) if other.captured == each.captured) for each in symbols]
-    together = [each for each in dict.fromkeys(alike) if 1 < len(each) < n_symbols]
-    long = [*((position,) for position in range(n_symbols)), *together]
-    return (*patterns, *(_with_long(n_symbols, positions) for positions in long))
+    together = [each for each in dict.fromkeys(alike) if 1 < len(each) < len(symbols)]
+    return [_with_long(len(symbols), long) for long in [*((n,) for n in range(len(symbols))), *together]]
 
 
-def _with_long(n_symbols: int, positions: Sequence[int]) -> tuple[tuple[int, ...], ...]:
+def _with_long(n_symbols: int, positions: Sequence[int]) -> list[tuple[int, ...]]:
     """These symbols long and the others small, as far as the dims that are no symbols allow."""
-    return tuple(
+    return [
         tuple(size if n in positions else other for n in range(n_symbols)) for other in (2, 1) for size in WIDE_ALONE
-    )
+    ]
