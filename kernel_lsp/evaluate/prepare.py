@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass, field
+from typing import TypeAlias, TypeVar
 
 from kernel_lsp.core.expression import Number
 from kernel_lsp.core.finding import Finding, Severity
@@ -22,14 +23,17 @@ from kernel_lsp.core.verdict import BuildFailed
 from kernel_lsp.errors import PlanError
 from kernel_lsp.evaluate.cases import OperationKind, Sizes, graph_of, shapes_for
 from kernel_lsp.evaluate.contract import check_contract, operation_names
-from kernel_lsp.plan.binding import bind, decisions
+from kernel_lsp.plan.binding import bind_in, blocks_by_line, decisions
 from kernel_lsp.plan.checking import check
-from kernel_lsp.plan.contract import contract_holds
+from kernel_lsp.plan.contract import ContractError, Scope, contract_holds, open_scope
 from kernel_lsp.plan.fixed_dims import fixed_dims, with_fixed_dims
 from kernel_lsp.plan.input_names import with_input_names
 from kernel_lsp.plan.parser import parse
 from kernel_lsp.source.cuda import kernel_signatures
 
+Value = TypeVar("Value")
+_Place: TypeAlias = tuple[Hashable, ...]
+"""A direction and sizes."""
 MIN_SCRATCH_BYTES = 1 << 30
 SCRATCH_FACTOR = 16
 """Scratch may have so many times the bytes of all inputs and outputs: a split of a sum into parts needs a few."""
@@ -37,13 +41,18 @@ SCRATCH_FACTOR = 16
 
 @dataclass(frozen=True)
 class Prepared:
-    """A plan that fits its kernels and its task. `findings` are warnings."""
+    """A plan that fits its kernels and its task. `findings` are warnings. What it comes to at some sizes is asked for
+    hundreds of times while cases are chosen, and is kept."""
 
     text: str
     task: Task
     plan: LaunchPlan
     signatures: tuple[KernelSignature, ...]
     findings: tuple[Finding, ...]
+    _scopes: dict[_Place, Scope | PlanError] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _bound: dict[_Place, BoundOperation | PlanError] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     @property
     def directions(self) -> tuple[OperationKind, ...]:
@@ -56,15 +65,15 @@ class Prepared:
 
     def bind(self, direction: OperationKind, sizes: Sizes) -> BoundOperation:
         """Raises PlanError, ContractError outside the contract."""
-        operation = self.operation(direction)
-        bound = bind(operation, self._shapes(direction, sizes), self._scalars(operation), self.signatures)
-        _refuse_vast_scratch(bound, operation)
-        return bound
+        return _kept(self._bound, (direction, *sizes.items()), lambda: self._bind(direction, sizes))
 
     def holds(self, direction: OperationKind, sizes: Sizes) -> bool:
         """Whether the sizes are inside the operation's contract."""
-        operation = self.operation(direction)
-        return contract_holds(operation, self._shapes(direction, sizes), self._scalars(operation))
+        try:
+            self._scope(direction, sizes)
+        except ContractError:
+            return False
+        return True
 
     def can_bind(self, direction: OperationKind, sizes: Sizes) -> bool:
         """Whether the sizes are inside the contract, and make launches that a GPU takes."""
@@ -82,8 +91,12 @@ class Prepared:
 
     def decisions(self, direction: OperationKind, sizes: Sizes) -> tuple[str, ...]:
         """What each step comes to at these sizes. Raises PlanError, ContractError outside the contract."""
-        operation = self.operation(direction)
-        return decisions(operation, self._shapes(direction, sizes), self._scalars(operation))
+        return decisions(self._scope(direction, sizes))
+
+    def blocks_by_line(self, direction: OperationKind, sizes: Sizes) -> dict[int, int]:
+        """How many blocks the launch at each line has at these sizes, where it is made. Raises PlanError,
+        ContractError outside the contract."""
+        return blocks_by_line(self._scope(direction, sizes))
 
     @property
     def fixed_dims(self) -> dict[str, int]:
@@ -95,6 +108,19 @@ class Prepared:
         """The vendor library functions that the plan may call, each once."""
         steps = (step for operation in self.plan.operations for step in operation.steps)
         return tuple(dict.fromkeys(step.function for step in steps if isinstance(step, LibraryStep)))
+
+    def _scope(self, direction: OperationKind, sizes: Sizes) -> Scope:
+        operation = self.operation(direction)
+        return _kept(
+            self._scopes,
+            (direction, *sizes.items()),
+            lambda: open_scope(operation, self._shapes(direction, sizes), self._scalars(operation)),
+        )
+
+    def _bind(self, direction: OperationKind, sizes: Sizes) -> BoundOperation:
+        bound = bind_in(self._scope(direction, sizes), self.signatures)
+        _refuse_vast_scratch(bound, self.operation(direction))
+        return bound
 
     def _shapes(self, direction: OperationKind, sizes: Sizes) -> dict[str, tuple[int, ...]]:
         wanted = {p.name for p in self.operation(direction).parameters if isinstance(p, TensorParameter)}
@@ -119,6 +145,19 @@ def prepare(text: str, task: Task) -> Prepared | BuildFailed:
     if any(finding.severity is Severity.ERROR for finding in findings):
         return BuildFailed(findings=tuple(sorted(findings, key=lambda f: f.severity is not Severity.ERROR)))
     return Prepared(text, task, plan, signatures, tuple(findings))
+
+
+def _kept(known: dict[_Place, Value | PlanError], place: _Place, make: Callable[[], Value]) -> Value:
+    """What was made there, or raised."""
+    if place not in known:
+        try:
+            known[place] = make()
+        except PlanError as error:
+            known[place] = error
+    found = known[place]
+    if isinstance(found, PlanError):
+        raise found
+    return found
 
 
 def _refuse_vast_scratch(bound: BoundOperation, operation: Operation) -> None:

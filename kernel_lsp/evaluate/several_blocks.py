@@ -10,7 +10,6 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from kernel_lsp.core.plan import BoundLaunch, BoundOperation
 from kernel_lsp.core.task import Symbol
 from kernel_lsp.errors import PlanError
 from kernel_lsp.evaluate.cases import Case, OperationKind, Sizes, clamped, graph_of, is_usable
@@ -55,7 +54,7 @@ class _Grids:
                 return {}
             if not self.prepared.holds(self.kind, sizes):
                 return {}
-            return blocks_by_line(self.prepared.bind(self.kind, sizes))
+            return self.prepared.blocks_by_line(self.kind, sizes)
         except PlanError:
             return {}
 
@@ -84,11 +83,6 @@ def several_blocks_cases(operation: OperationKind, several: Iterable[Sizes], see
         Case(operation, tuple(sorted(sizes.items())), "normal", seed + 10 + nth, "reverse", of_several_blocks=True)
         for nth, sizes in enumerate(several)
     ]
-
-
-def blocks_by_line(bound: BoundOperation) -> Mapping[int, int]:
-    """How many blocks each launch has."""
-    return {step.line: step.n_blocks for step in bound.steps if isinstance(step, BoundLaunch) and step.n_blocks}
 
 
 # --- below: one launch and one dim

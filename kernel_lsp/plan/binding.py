@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 
 from kernel_lsp.core.expression import Call, Constant, Expression, ExpressionError, Name, Number, free_names, parts
@@ -57,22 +58,30 @@ def bind(
     Raises ContractError outside the contract, and PlanError where the plan itself is at fault (line in the `.cu`),
     also when the conditions of its launches leave a result unwritten.
     """
-    scope = open_scope(operation, shapes, scalars)
+    return bind_in(open_scope(operation, shapes, scalars), signatures)
+
+
+def bind_in(scope: Scope, signatures: Sequence[KernelSignature]) -> BoundOperation:
+    """The operation for shapes and scalars that are inside its contract. Raises PlanError."""
+    operation = scope.operation
     taken = (_bind_step(step, scope, signatures) for step in operation.steps)
     steps = tuple(step for step in taken if step is not None)
     _check_variants(steps, scope)
     return BoundOperation(name=operation.name, dims=scope.dims, tensors=tuple(scope.tensors.values()), steps=steps)
 
 
-def decisions(
-    operation: Operation, shapes: Mapping[str, tuple[int, ...]], scalars: Mapping[str, Number]
-) -> tuple[str, ...]:
+def decisions(scope: Scope) -> tuple[str, ...]:
     """What each step comes to: the kernel's name with its template arguments and which side of each `min` and `max` its
-    grid takes, the library's function, or nothing where it is left out.
+    grid takes, the library's function, or nothing where it is left out. Raises PlanError for a broken plan."""
+    return tuple(_decision(step, scope) for step in scope.operation.steps)
 
-    Raises ContractError outside the contract, PlanError for a broken plan."""
-    scope = open_scope(operation, shapes, scalars)
-    return tuple(_decision(step, scope) for step in operation.steps)
+
+def blocks_by_line(scope: Scope) -> dict[int, int]:
+    """How many blocks the launch at each line has, where it is made: a small part of what binding it takes. Raises
+    PlanError."""
+    launches = (s for s in scope.operation.steps if isinstance(s, Launch) and scope.holds(s.condition, s.span))
+    grids = {launch.span.line: _evaluate_size(launch.grid, "grid", launch, scope) for launch in launches}
+    return {line: math.prod(grid) for line, grid in grids.items() if 0 not in grid}
 
 
 def shared_bound(launch: Launch, n_static_bytes: int = 0) -> str:

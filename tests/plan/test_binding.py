@@ -14,7 +14,7 @@ from kernel_lsp.core.plan import (
 )
 from kernel_lsp.errors import PlanError
 from kernel_lsp.plan.binding import bind, decisions
-from kernel_lsp.plan.contract import ContractError, contract_holds
+from kernel_lsp.plan.contract import ContractError, contract_holds, open_scope
 from kernel_lsp.plan.parser import parse_or_raise
 from kernel_lsp.source.cuda import kernel_signatures
 
@@ -176,8 +176,8 @@ def test_contract_holds_tells_inside_from_outside() -> None:
 def test_decisions_are_the_variants_and_the_instances_that_some_shapes_take() -> None:
     body = "launch[D <= 8]: k<<<1, 32>>>(x, out, D, eps)\n// launch: t<float, 32, D % 4 == 0><<<1, 32>>>(x, out, eps)\n"
     operation = parse_or_raise(f"// kernel-lsp: 1\n// op: {SIGNATURE}\n// {body}", "f.cu").forward
-    assert decisions(operation, {"x": (4, 8)}, SCALARS) == ("k", "t<float, 32, true>")
-    assert decisions(operation, {"x": (4, 9)}, SCALARS) == ("", "t<float, 32, false>")
+    assert decisions(open_scope(operation, {"x": (4, 8)}, SCALARS)) == ("k", "t<float, 32, true>")
+    assert decisions(open_scope(operation, {"x": (4, 9)}, SCALARS)) == ("", "t<float, 32, false>")
 
 
 def test_an_unknown_name_in_where_is_the_plans_fault() -> None:
