@@ -13,6 +13,7 @@ from functools import lru_cache
 
 from kernel_lsp.core.verdict import Built
 from kernel_lsp.evaluate.other_architectures import other_programs
+from kernel_lsp.evaluate.other_places import programs_of_other_places
 from kernel_lsp.toolchain.compile import BuildRequest, Compiler
 from kernel_lsp.toolchain.conditionals import foreign_conditions
 from kernel_lsp.toolchain.masking import mask_literals
@@ -92,11 +93,13 @@ def asked_names(text: str) -> tuple[str, ...]:
 
 
 async def programs_elsewhere(compiler: Compiler, request: BuildRequest, built: Built) -> AsyncIterator[OtherProgram]:
-    """What the text of a request is on other GPUs and for other compilers, where it is something else. Other compilers
-    answer only the text itself, not the headers. Where it does not compile no kernel runs: an operator leaves such
-    calls to PyTorch."""
+    """What the text of a request is on other GPUs, in other files and for other compilers, where it is something else.
+    Other compilers answer only the text itself, not the headers. Where it does not compile no kernel runs: an operator
+    leaves such calls to PyTorch."""
     async for other in other_programs(compiler, request, built):
         yield OtherProgram(f"compiled for {other.architecture}", other)
+    async for where, moved in programs_of_other_places(compiler, request, built):
+        yield OtherProgram(where, moved)
     asked, seen = asked_names(request.text), {program_hash(built.ptx)}
     by_answers = {tuple(one.answers(asked).items()): one for one in OTHER_COMPILERS[::-1] if asked}
     for one in by_answers.values():

@@ -73,8 +73,7 @@ def _pasted_names(code: str) -> Iterator[Dependence]:
     if paste is None:
         return
     words = set(_WORD.findall(code))
-    hidden = (*HIDDEN_NAMES, *NAMES_OF_COMPILERS, *(PLACE_NAMES if line_directives(code) else ()))
-    for name in hidden:
+    for name in (*HIDDEN_NAMES, *NAMES_OF_COMPILERS, *PLACE_NAMES):
         if name not in words and _is_made_of(name, words):
             message = f"'{name}' can be pasted together from words of this text, and a kernel may not ask for it so"
             yield Dependence("pastes-a-name", message, _line(code, paste.start()))

@@ -1,0 +1,55 @@
+"""Other files and lines than those that a candidate is checked at, for a text that asks where it stands.
+
+An operator compiles its kernels from a string, a package from a file with a name of its own, and a text may be pasted
+behind other code: `__FILE__` and `__LINE__` may name a place in a message, and not decide a result. NVRTC has no
+`__COUNTER__`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator
+
+from kernel_lsp.core.verdict import Built
+from kernel_lsp.toolchain.compile import BuildRequest, Compiler
+from kernel_lsp.toolchain.line_directives import PLACE_NAMES
+from kernel_lsp.toolchain.masking import mask_literals
+from kernel_lsp.toolchain.ptx_identity import program_hash
+
+OTHER_FILES = (
+    *("cuda.cu", "main.cu", "/home/user/kernels/of/an/operator.cu", "k.cu", "default_program"),
+    *(f"{'stuvwxyzabcdefghijklmnopqr'[:n]}.cu" for n in range(2, 22)),
+)
+"""Names of all usual lengths: PyTorch's `load_inline` writes ``cuda.cu``, NVRTC says ``default_program``. With each
+goes another number of lines above the text. A compile takes a tenth of a second."""
+MAX_PROGRAMS = 3
+"""That are run: a text that prints its place is another program at each."""
+_SPLICE = re.compile(r"\\[ \t]*\r?\n")
+_DEPTH = "__INCLUDE_LEVEL__"
+_QUESTION = re.compile(rf"\b(?:{'|'.join((*PLACE_NAMES, _DEPTH))}|source_location)\b")
+
+
+def asks_where_it_stands(text: str) -> bool:
+    """Whether the text names what answers with its file, its line, or whether another file includes it."""
+    return _QUESTION.search(mask_literals(_SPLICE.sub("", text))) is not None
+
+
+async def programs_of_other_places(
+    compiler: Compiler, request: BuildRequest, built: Built
+) -> AsyncIterator[tuple[str, Built]]:
+    """With the place in words, what the text is in other files and at other lines, where it is something else; a few
+    such programs, each once."""
+    seen = {program_hash(built.ptx)}
+    for n_lines, name in enumerate(OTHER_FILES if asks_where_it_stands(request.text) else (), start=1):
+        moved = await compiler.compile(moved_text(request, name, n_lines))
+        if isinstance(moved, Built) and program_hash(moved.ptx) not in seen:
+            seen.add(program_hash(moved.ptx))
+            yield f"compiled from a file '{name}' with {n_lines} more lines before it", moved
+            if len(seen) > MAX_PROGRAMS:
+                return
+
+
+def moved_text(request: BuildRequest, name: str, n_lines: int) -> BuildRequest:
+    """The request for a file of that name, included by another one, with so many lines before its text."""
+    text = re.sub(rf"\b{_DEPTH}\b", "1", request.text.removeprefix("\ufeff"))
+    return request.model_copy(update={"text": "\n" * n_lines + text, "file_name": name})
