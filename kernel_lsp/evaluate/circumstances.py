@@ -12,11 +12,23 @@ from dataclasses import dataclass, field
 
 from kernel_lsp.core.plan import BoundTensor
 from kernel_lsp.evaluate.cases import PAGE_BYTES, Case
-from kernel_lsp.ptx.layout import MAX_PLACE, N_MULTIPROCESSORS, N_WARP_SLOTS, SHARED_POISON, Interruptions
+from kernel_lsp.ptx.layout import (
+    MAX_PLACE,
+    N_MULTIPROCESSORS,
+    N_WARP_SLOTS,
+    SHARED_POISON,
+    SHARED_UNIT_BYTES,
+    Interruptions,
+)
 
 MAX_PAGES = MAX_PLACE // PAGE_BYTES
 ALLOCATION_BYTES = 512
 """PyTorch allocates multiples of it (`kMinBlockSize` of c10's CUDACachingAllocator): the alignment of a new tensor."""
+
+SHARED_ALIGNMENT_BYTES = 1024
+"""The strictest alignment that kernels ask of shared memory (of tiles that are swizzled by 128 bytes)."""
+N_STARTS = 8
+"""Places of shared memory. All are far below what 18 bits of an address hold, as descriptors of matrices have them."""
 
 
 @dataclass(frozen=True)
@@ -26,6 +38,7 @@ class Circumstances:
     in `RunOptions`."""
 
     shared_poison: int = SHARED_POISON
+    shared_unit: int = SHARED_UNIT_BYTES
     resident_blocks: Mapping[str, int] = field(default_factory=dict)
     n_multiprocessors: int = N_MULTIPROCESSORS
     n_warp_slots: int = N_WARP_SLOTS
@@ -40,6 +53,11 @@ class Circumstances:
 
 
 USUAL = Circumstances()
+
+
+def shared_start_of(case: Case) -> int:
+    """The address of shared memory in a case: 1024 on GPUs of today, 0 on older ones, and never a promise."""
+    return SHARED_ALIGNMENT_BYTES * random.Random(f"shared memory of {case.seed} {case.family}").randrange(N_STARTS)
 
 
 # --- below

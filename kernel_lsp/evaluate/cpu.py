@@ -22,7 +22,7 @@ from kernel_lsp.core.verdict import Built, CaseResult, Crashed, Mismatch, TimedO
 from kernel_lsp.errors import TargetError
 from kernel_lsp.evaluate.case_store import CaseStore, NoCase, read_expectations
 from kernel_lsp.evaluate.cases import Case
-from kernel_lsp.evaluate.circumstances import USUAL, Circumstances
+from kernel_lsp.evaluate.circumstances import USUAL, Circumstances, shared_start_of
 from kernel_lsp.evaluate.judgement import judge_outputs
 from kernel_lsp.evaluate.run_files import RunFiles
 from kernel_lsp.process.confinement import SandboxLevel
@@ -219,6 +219,8 @@ class CpuDevice:
                     and circumstances.interruptions == "none"
                 ),
                 shared_poison=circumstances.shared_poison,
+                shared_start=shared_start_of(case),
+                shared_unit=circumstances.shared_unit,
                 resident_blocks=circumstances.resident_blocks,
                 n_multiprocessors=circumstances.n_multiprocessors,
                 n_warp_slots=circumstances.n_warp_slots,

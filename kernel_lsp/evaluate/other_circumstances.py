@@ -1,5 +1,5 @@
 """Small cases in circumstances that a GPU may have too, for kernels that look at them: another number of
-multiprocessors, lanes of a warp that are not together again, tensors at other addresses.
+multiprocessors, lanes of a warp that are not together again, more shared memory, tensors at other addresses.
 
 A kernel may schedule by all of it, but its results must be the same.
 """
@@ -20,6 +20,8 @@ from kernel_lsp.gpu.specs import GPUS
 from kernel_lsp.ptx.layout import N_MULTIPROCESSORS, N_WARP_SLOTS, WARP_SIZE
 from kernel_lsp.toolchain.ptx_text import mentioned, read_ptx
 
+SIZE_REGISTER, OTHER_UNIT_BYTES = "%total_smem_size", 256
+"""Shared memory is given out in such units before sm_80 (PTX ISA 9.0, on this register)."""
 PLACE_REGISTERS = frozenset(("%nsmid", "%smid", "%nwarpid"))
 TALKING = frozenset(("volatile", "relaxed", "acquire", "release", "mmio"))
 """Of loads and stores by which threads may talk to each other."""
@@ -47,6 +49,9 @@ def other_circumstances(built: Built, cases: Plan) -> Iterator[Other]:
     most kernels."""
     for case, bound in cases:
         yield from (Other(case, bound, one, words) for one, words in _machines(built))
+        if SIZE_REGISTER in built.ptx:
+            words = f"where shared memory is given out in units of {OTHER_UNIT_BYTES} bytes ({SIZE_REGISTER})"
+            yield Other(case, bound, Circumstances(shared_unit=OTHER_UNIT_BYTES), words)
         if "activemask" in built.ptx:
             words = (
                 "lanes that have taken different branches need not be together at __activemask() before they meet at a"

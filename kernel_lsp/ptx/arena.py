@@ -24,6 +24,7 @@ from kernel_lsp.ptx.race_layout import RaceBlock
 from kernel_lsp.ptx.race_memory import LaunchRaces
 from kernel_lsp.ptx.run_request import RunRequest
 from kernel_lsp.ptx.stillness import BlockMemory
+from kernel_lsp.ptx.variable_places import round_up
 
 INTERRUPTIONS_OF_A_THREAD = 16
 """On average over the threads of a block: enough for an update that gives up after a few tries."""
@@ -96,7 +97,7 @@ class Arenas:
 
     def show(self, arena: Arena) -> None:
         """Make the block's memory what the table shows."""
-        shared = window_base(SHARED_WINDOW)
+        shared = window_base(SHARED_WINDOW) + self.request.shared_start
         races = load64(arena.context + Context.RACES)
         records = load64(races + RaceBlock.SHARED_RECORDS) if races else 0
         self.table.set(SHARED_WINDOW, shared, arena.shared, arena.shadow, self.setup.n_shared, 0, records)
@@ -194,7 +195,8 @@ class Arenas:
         store64(launch + Launch.SHARED_HOST, arena.shared)
         store64(launch + Launch.SHARED_SHADOW, arena.shadow)
         store64(launch + Launch.SHARED_BYTES, setup.n_shared)
-        store64(launch + Launch.TOTAL_SHARED_BYTES, setup.n_shared_on_gpu)
+        store64(launch + Launch.TOTAL_SHARED_BYTES, round_up(setup.n_shared_on_gpu, self.request.shared_unit))
+        store64(launch + Launch.SHARED_START, self.request.shared_start)
         store64(launch + Launch.DYNAMIC_SHARED_BYTES, setup.step["shared_bytes"])
         for log2 in range(N_ACCESS_SIZES):
             limit = 0 if self.races else max(0, setup.n_shared - (1 << log2) + 1)

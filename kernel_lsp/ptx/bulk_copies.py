@@ -9,7 +9,7 @@ from __future__ import annotations
 from kernel_lsp.ptx.barrier_objects import PENDING_SHIFT, PHASE_SHIFT
 from kernel_lsp.ptx.emitter import Emitter, Handler, Site
 from kernel_lsp.ptx.layout import CopyQueue, FaultKind, Info, Thread
-from kernel_lsp.ptx.memory import copy_async, locate_at, operand_address, space_of, store, stored_bytes
+from kernel_lsp.ptx.memory import copy_async, locate_at, operand_address, shared_offset, space_of, store, stored_bytes
 from kernel_lsp.ptx.syntax import Address, Instruction, Operand, Register, UnsupportedPtxError
 
 OBJECT_BYTES = 8
@@ -65,7 +65,7 @@ def copy(e: Emitter, i: Instruction) -> None:
     elif i.has("ca", "cg"):
         copy_async(e, i)
         n_bytes = getattr(i.operands[2], "bits", 0)
-        offset = e.op(f"and i64 {operand_address(e, i, i.operands[0])}, {0xFFFFFFFF}")
+        offset = shared_offset(e, operand_address(e, i, i.operands[0]))
         e.op(f"call i64 @copy_started(i64 %context.i, i64 {e.copy_queue()}, i64 {offset}, i64 {n_bytes})")
     elif i.has("commit_group"):
         e.copy_queue()

@@ -179,7 +179,7 @@ def show_remote(context: int, table: int) -> int:
     window = FIRST_CLUSTER_WINDOW + load64(launch + Launch.CLUSTER_RANK)
     entry = table + window * ENTRY_BYTES
     state = load64(context + Context.CLUSTER_STATE) | show_records(context, entry)
-    store64(entry + Entry.BASE, (window << WINDOW_SHIFT) + WINDOW_HALF)
+    store64(entry + Entry.BASE, (window << WINDOW_SHIFT) + WINDOW_HALF + load64(launch + Launch.SHARED_START))
     store64(entry + Entry.HOST, load64(launch + Launch.SHARED_HOST))
     store64(entry + Entry.SHADOW, load64(launch + Launch.SHARED_SHADOW))
     store64(entry + Entry.FLAGS, state | EntryFlag.CHECK_INITIALISED)

@@ -28,12 +28,12 @@ from kernel_lsp.ptx.kernel_traits import (
 from kernel_lsp.ptx.layout import (
     ENTRY_BYTES,
     PARAM_WINDOW,
-    SHARED_WINDOW,
     WARP_SIZE,
     Context,
     CopyQueue,
     FaultKind,
     Info,
+    Launch,
     Operation,
     Status,
     Thread,
@@ -178,6 +178,9 @@ class Emitter(IrText):
                 return self.coerce(self.op(f"load {held}, ptr {_slot_name(name)}"), held, wanted)
             case Register(name):
                 return self.coerce(self.special(name), "i64" if name.endswith("64") else "i32", wanted)
+            case Symbol(name, offset) if name in self.shared.offsets:
+                place = self.shared.offsets[name] + offset
+                return self.coerce(self.op(f"add i64 {self.launch_field(Launch.SHARED_START)}, {place}"), "i64", wanted)
             case Symbol():
                 return self.coerce(str(self.address_of(operand)), "i64", wanted)
         raise UnsupportedPtxError(f"an operand of this kind: {operand}")
@@ -216,9 +219,8 @@ class Emitter(IrText):
         return self.op(f"{'sext' if is_signed else 'zext'} {given} {value} to {wanted}")
 
     def address_of(self, symbol: Symbol) -> int:
-        """The address that `mov` gives for a variable: an offset for shared and local, else a generic address."""
+        """The address that `mov` gives for a variable: an offset for a local one, else a generic address."""
         for offsets, base in (
-            (self.shared.offsets, 0),
             (self.local.offsets, 0),
             (self.parameters.offsets, window_base(PARAM_WINDOW)),
             (self.symbols, 0),
@@ -575,6 +577,3 @@ def _unset(held: str, name: str) -> str:
 def _slot_name(name: str) -> str:
     """The LLVM name of a register's `alloca`."""
     return f'%"r.{name}"'
-
-
-SHARED_BASE = window_base(SHARED_WINDOW)

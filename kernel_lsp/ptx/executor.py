@@ -22,6 +22,8 @@ from kernel_lsp.ptx.layout import (
     N_MULTIPROCESSORS,
     N_WARP_SLOTS,
     SHARED_POISON,
+    SHARED_START,
+    SHARED_UNIT_BYTES,
     WRITTEN_BY_KERNEL,
     WRITTEN_SUFFIX,
     Interruptions,
@@ -117,6 +119,10 @@ class RunOptions:
     eight times the memory of outputs and scratch."""
     shared_poison: int = SHARED_POISON
     """The byte of which shared memory is full before its first store."""
+    shared_start: int = SHARED_START
+    """The address of a block's first byte of shared memory: a multiple of 1024, as alignments rely on."""
+    shared_unit: int = SHARED_UNIT_BYTES
+    """In multiples of how many bytes shared memory is given out, as `%total_smem_size` tells it."""
     resident_blocks: Mapping[str, int] = field(default_factory=dict)
     """By kernel, how many blocks run at once, where another starts only when one has ended. No limit for others."""
     n_multiprocessors: int = N_MULTIPROCESSORS
@@ -298,6 +304,8 @@ def _run_request(
         "may_write_variables": options.may_write_variables,
         "watches_races": options.watches_races,
         "shared_poison": options.shared_poison,
+        "shared_start": options.shared_start,
+        "shared_unit": options.shared_unit,
         "resident_blocks": dict(options.resident_blocks),
         "n_multiprocessors": options.n_multiprocessors,
         "n_warp_slots": options.n_warp_slots,

@@ -81,6 +81,8 @@ class MemoryMap:
     n_cluster_blocks: int = 0
     n_workspace_bytes: int = 0
     shared: SharedLayout | None = None
+    shared_start: int = 0
+    """The address of the first byte of shared memory."""
 
 
 class FindingLog:
@@ -243,7 +245,7 @@ def _describe_gap(fault: Fault, memory: MemoryMap) -> str:
     assert memory.shared is not None
     offset = fault.address
     if fault.site.space != "shared":
-        offset -= window_base(fault.address >> WINDOW_SHIFT)
+        offset -= window_base(fault.address >> WINDOW_SHIFT) + memory.shared_start
     ends = {memory.shared.offsets[name] + n_bytes: name for name, n_bytes in memory.shared.sizes.items()}
     end = max((end for end in ends if end < offset + fault.site.n_bytes), default=0)
     return f"{_verb(fault.site)}, {_past_end(offset - end)} the end of the shared variable {_plain(ends.get(end, ''))}"
@@ -360,10 +362,10 @@ def _find_target(fault: Fault, memory: MemoryMap) -> _Target | None:
         name, n_bytes = memory.variables[window]
         return _Target(f"the variable {name}", window_base(window), n_bytes)
     if window == SHARED_WINDOW:
-        return _Target("shared memory", window_base(window), memory.n_shared_bytes)
+        return _Target("shared memory", window_base(window) + memory.shared_start, memory.n_shared_bytes)
     if memory.n_cluster_blocks and window >= FIRST_CLUSTER_WINDOW:
         name = f"the shared memory of block {_rank(fault)} of the cluster"
-        return _Target(name, window_base(window), memory.n_shared_bytes)
+        return _Target(name, window_base(window) + memory.shared_start, memory.n_shared_bytes)
     if window == GRID_WORKSPACE_WINDOW:
         return _Target("what the driver keeps for the grid's barrier", window_base(window), memory.n_workspace_bytes)
     if window == LOCAL_WINDOW:

@@ -72,6 +72,13 @@ SHARED_POISON = 0xFF
 type, so that reading it shows."""
 
 
+SHARED_START = 1024
+"""The address of a block's first byte of shared memory on a GPU from sm_80 on, which has so many bytes of its own below
+(programming guide, compute capability 8.x and 9.0). A run may ask for another multiple of it."""
+SHARED_UNIT_BYTES = 128
+"""In multiples of which shared memory is given out, and `%total_smem_size` tells it, from sm_80 on (PTX ISA 9.0)."""
+
+
 N_MULTIPROCESSORS, N_WARP_SLOTS = 132, 64
 """Of an H200, and of each of its multiprocessors, unless a run asks for others."""
 
@@ -189,7 +196,9 @@ class Launch(IntEnum):
     N_MULTIPROCESSORS = 288
     N_WARP_SLOTS = 296
     """Of a multiprocessor."""
-    PARAMETERS = 304
+    SHARED_START = 304
+    """The address of the first byte of shared memory."""
+    PARAMETERS = 312
 
 
 Interruptions = Literal["none", "in_order", "in_turns"]

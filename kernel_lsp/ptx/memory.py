@@ -190,6 +190,12 @@ def locate_at(
     return _generic_pointer(e, address, info, n_bytes, reads=reads, writes=writes)
 
 
+def shared_offset(e: Emitter, address: str) -> str:
+    """How far behind the first byte of shared memory an address of it is. One before it is far behind."""
+    offset = e.op(f"sub i64 {address}, {e.launch_field(Launch.SHARED_START)}")
+    return e.op(f"and i64 {offset}, {0xFFFFFFFF}")
+
+
 def space_of(i: Instruction) -> str:
     """The state space that an access names, or ``generic``; ``cluster`` is the shared memory of its blocks."""
     for modifier in i.modifiers:
@@ -270,7 +276,7 @@ def _generic_pointer(e: Emitter, address: str, info: int, n_bytes: int, *, reads
 def _shared_pointer(e: Emitter, address: str, info: int, n_bytes: int, *, reads: bool, writes: bool) -> str:
     """Shared memory by its own address. The launch record has the bounds: some of it may be dynamic, and where races
     are looked for they send every access to the closer look."""
-    address = e.op(f"and i64 {address}, {0xFFFFFFFF}")
+    address = shared_offset(e, address)
     limit = e.launch_field(Launch.SHARED_LIMITS + 8 * (n_bytes.bit_length() - 1))
     shadow_base = e.launch_field(Launch.SHARED_SHADOW)
     shadow = e.op(f"inttoptr i64 {e.op(f'add i64 {shadow_base}, {address}')} to ptr")

@@ -18,7 +18,7 @@ from kernel_lsp.ptx.clusters import is_mapped_access, mapped_registers
 from kernel_lsp.ptx.endless import EndlessLoop, endless_loops
 from kernel_lsp.ptx.findings import FindingLog, Place
 from kernel_lsp.ptx.jit import CompiledKernel, Compiler, LoadedModule
-from kernel_lsp.ptx.layout import N_MULTIPROCESSORS, N_WARP_SLOTS, SHARED_POISON
+from kernel_lsp.ptx.layout import N_MULTIPROCESSORS, N_WARP_SLOTS, SHARED_POISON, SHARED_START, SHARED_UNIT_BYTES
 from kernel_lsp.ptx.machine import run_steps
 from kernel_lsp.ptx.run_request import InvalidRequestError, RunRequest
 from kernel_lsp.ptx.syntax import Instruction, Module, UnsupportedPtxError
@@ -152,6 +152,8 @@ def _run_request(request: dict[str, Any]) -> RunRequest:
         may_write_variables=request.get("may_write_variables", True),
         watches_races=request.get("watches_races", False),
         shared_poison=request.get("shared_poison", SHARED_POISON),
+        shared_start=request.get("shared_start", SHARED_START),
+        shared_unit=request.get("shared_unit", SHARED_UNIT_BYTES),
         resident_blocks=request.get("resident_blocks", {}),
         n_multiprocessors=request.get("n_multiprocessors", N_MULTIPROCESSORS),
         n_warp_slots=request.get("n_warp_slots", N_WARP_SLOTS),

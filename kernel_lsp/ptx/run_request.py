@@ -7,7 +7,14 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from kernel_lsp.ptx.buffers import BufferRequest
-from kernel_lsp.ptx.layout import N_MULTIPROCESSORS, N_WARP_SLOTS, SHARED_POISON, Interruptions
+from kernel_lsp.ptx.layout import (
+    N_MULTIPROCESSORS,
+    N_WARP_SLOTS,
+    SHARED_POISON,
+    SHARED_START,
+    SHARED_UNIT_BYTES,
+    Interruptions,
+)
 
 ThreadOrder = Literal["forward", "reverse", "random"]
 LOCAL_POISONS = (0xFF, 0x7F, 0xFE)
@@ -19,6 +26,7 @@ huge number, and one far below zero. No way to combine numbers hides all of them
 class RunRequest:
     """One run. `sample` is (number of blocks per launch, seed), or None for all blocks; where `blocks` are named they
     are the sample. `resident_blocks` says of some kernels how many blocks run at once: another starts when one ends.
+    `shared_start` is the address of shared memory, which is given out in units of `shared_unit` bytes.
     `n_multiprocessors` and `n_warp_slots` are what `%nsmid` and `%nwarpid` say; with `keeps_lanes_apart` lanes that
     have gone different ways are not together again at an `activemask`; with `keeps_written` what a kernel wrote is
     noted as it is in a sampled run; with `interruptions` threads
@@ -37,6 +45,8 @@ class RunRequest:
     may_write_variables: bool = True
     watches_races: bool = False
     shared_poison: int = SHARED_POISON
+    shared_start: int = SHARED_START
+    shared_unit: int = SHARED_UNIT_BYTES
     resident_blocks: Mapping[str, int] = field(default_factory=dict)
     n_multiprocessors: int = N_MULTIPROCESSORS
     n_warp_slots: int = N_WARP_SLOTS

@@ -6,7 +6,7 @@ from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.plan import BoundLaunch, BoundOperation, BoundTensor, TensorArgument
 from kernel_lsp.core.verdict import Built
 from kernel_lsp.evaluate.cases import PAGE_BYTES, Case
-from kernel_lsp.evaluate.circumstances import ALLOCATION_BYTES, USUAL, Circumstances
+from kernel_lsp.evaluate.circumstances import ALLOCATION_BYTES, USUAL, Circumstances, shared_start_of
 from kernel_lsp.evaluate.other_circumstances import other_circumstances
 from kernel_lsp.evaluate.pointed_places import addresses_in
 from kernel_lsp.ptx.layout import MAX_PLACE
@@ -45,6 +45,15 @@ def test_an_ordinary_kernel_is_run_in_no_others() -> None:
 def test_one_that_asks_for_multiprocessors_is_run_with_few_with_many_and_with_what_it_compares() -> None:
     counts = {one.n_multiprocessors for one in others("mov.u32 %r1, %nsmid", "setp.gt.u32 %p1, %r1, 211")}
     assert {1, 400, 108, 148, 170, 210, 211, 212} <= counts
+
+
+def test_one_that_asks_for_its_shared_memory_is_run_with_larger_units_of_it() -> None:
+    assert [one.shared_unit for one in others("mov.u32 %r1, %total_smem_size")] == [256]
+
+
+def test_shared_memory_lies_elsewhere_in_other_cases_where_alignments_stay() -> None:
+    starts = {shared_start_of(Case("forward", (), "normal", seed, "forward")) for seed in range(100)}
+    assert starts == {1024 * n for n in range(8)}
 
 
 def test_one_that_asks_for_active_lanes_is_run_with_lanes_apart() -> None:

@@ -202,6 +202,25 @@ def test_shared_memory_has_as_many_bytes_as_on_a_gpu(cuda):
     assert ran.arrays["out"][32] == 227 * 1024
 
 
+@pytest.mark.parametrize(("asked", "n_bytes"), [({}, 128), ({"shared_unit": 256}, 256)])
+def test_shared_memory_is_given_out_in_units(cuda, asked, n_bytes):
+    code = 'unsigned n; asm volatile("mov.u32 %0, %%total_smem_size;" : "=r"(n)); out[threadIdx.x] = n;'
+    assert set(launch(cuda(kernel(code)), shared_bytes=100, **asked).arrays["out"]) == {n_bytes}
+
+
+DYNAMIC = "extern __shared__ float s[]; "
+
+
+@pytest.mark.parametrize("start", [0, 1024, 7 * 1024])
+def test_shared_memory_begins_where_the_run_says_and_faults_are_named_from_there(cuda, start):
+    asked = {"block": 32, "shared_bytes": 128, **({} if start == 1024 else {"shared_start": start})}
+    ran = launch(cuda(kernel(DYNAMIC + "out[threadIdx.x] = (unsigned)__cvta_generic_to_shared(s);")), **asked)
+    assert set(ran.arrays["out"][:32]) == {start}
+    past, before = "s[threadIdx.x + 1] = 1;", "float* p = x[0] == 0 ? out : s; p[(int)threadIdx.x - 1] = 1;"
+    check_finding(cuda(kernel(DYNAMIC + past)), "out-of-bounds-write", "right after the end of shared memory", **asked)
+    check_finding(cuda(kernel(DYNAMIC + before)), "out-of-bounds-write", "4 bytes before the start of", **asked)
+
+
 def test_too_little_dynamic_shared_memory(cuda):
     executor = cuda(kernel("extern __shared__ float s[]; s[threadIdx.x] = x[0]; out[threadIdx.x] = s[threadIdx.x];"))
     check_clean(executor, shared_bytes=256)
