@@ -60,11 +60,17 @@ class CaseStore:
         disk space, is tried again for the next."""
         return await asyncio.shield(self.begin(case))
 
-    def begin(self, case: Case) -> asyncio.Task[CaseFiles | NoCase]:
+    async def make_without_turn(self, case: Case) -> None:
+        """Have the case made on processors, if it is not made: for who waits for it while a candidate that waits for
+        them has the GPU."""
+        await asyncio.shield(self.begin(case, may_take_turn=False))
+
+    def begin(self, case: Case, *, may_take_turn: bool = True) -> asyncio.Task[CaseFiles | NoCase]:
         """Have the case made, if it is not."""
         making = self._made.get(case)
         if making is None or (making.done() and (making.cancelled() or making.exception() is not None)):
-            making = asyncio.create_task(self._make(case, self._directory / f"case-{next(self._serial)}"))
+            gpu = self._gpu if may_take_turn and self.takes_a_turn(case) else None
+            making = asyncio.create_task(self._make(case, self._directory / f"case-{next(self._serial)}", gpu))
             self._made[case] = making
         return making
 
@@ -97,21 +103,21 @@ class CaseStore:
             making.cancel()
         await asyncio.gather(*under_way, return_exceptions=True)
 
-    async def _make(self, case: Case, directory: Path) -> CaseFiles | NoCase:
+    async def _make(self, case: Case, directory: Path, gpu: SharedGpu | None) -> CaseFiles | NoCase:
         """Without a `get_inputs` of the user's, what is "given" is a normal distribution."""
-        made = await self._ask(case, directory)
+        made = await self._ask(case, directory, gpu)
         if case.family == "given" and isinstance(made, NoCase):
-            return await self._ask(replace(case, family="normal"), directory / "normal")
+            return await self._ask(replace(case, family="normal"), directory / "normal", gpu)
         return made
 
-    async def _ask(self, case: Case, directory: Path) -> CaseFiles | NoCase:
+    async def _ask(self, case: Case, directory: Path, gpu: SharedGpu | None) -> CaseFiles | NoCase:
         directory.mkdir(parents=True)
         try:
-            if self._gpu is None or not self.takes_a_turn(case):
+            if gpu is None:
                 files = await self._make_case(case, directory, None)
             else:
-                async with self._gpu.turn():
-                    files = await self._make_case(case, directory, self._gpu.index)
+                async with gpu.turn():
+                    files = await self._make_case(case, directory, gpu.index)
         except TargetError as error:
             if not self._worker.is_alive:
                 raise

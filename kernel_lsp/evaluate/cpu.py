@@ -186,6 +186,10 @@ class CpuDevice:
         finally:
             run.remove()
 
+    async def make_aside(self, case: Case) -> None:
+        """Have a case made that no turn on a GPU waits for."""
+        await self._store.make_without_turn(case)
+
     async def run_case(
         self,
         executor: PtxExecutor,

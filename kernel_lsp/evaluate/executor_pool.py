@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -22,36 +23,42 @@ class _Loaded:
     outcome: Loaded
 
 
-class ExecutorPool:
-    """At most `n_slots` at once. One starts with the pool, to be there when the first candidate has been compiled."""
+N_LOOKS = max(1, (os.cpu_count() or 1) // 4)
+"""Executors that one candidate has at once. Budgets of checks are of time, which they would take from each other on few
+cores; and cases are made meanwhile."""
 
-    def __init__(self, make: Callable[[], PtxExecutor], n_slots: int) -> None:
+
+class ExecutorPool:
+    """At most `n_slots` at once. A candidate's start with the pool, to be there when the first has been compiled."""
+
+    def __init__(self, make: Callable[[], PtxExecutor], n_slots: int, n_first: int = N_LOOKS) -> None:
         """`make` gives executors that were not started."""
         self._make = make
         self._idle: list[PtxExecutor] = []
-        self._starting: asyncio.Task[PtxExecutor] | None = None
+        self._n_first = min(n_first, n_slots)
+        self._starting: list[asyncio.Task[PtxExecutor]] = []
         self._has_begun = False
         self._slots = asyncio.Semaphore(n_slots)
         self._loaded: dict[PtxExecutor, _Loaded] = {}
 
     def start(self) -> None:
-        """Begin to start the first, unless that has begun."""
+        """Begin to start the first ones, unless that has begun."""
         if not self._has_begun:
-            self._has_begun, self._starting = True, asyncio.create_task(self._new())
+            self.start_with()
 
     def start_with(self, *builds: Build) -> None:
-        """Begin to start the first, and have it load what a build gives, as soon as it does; then what the next one
-        gives, should that differ. What cannot be built or loaded is found out again by who needs it."""
-        self._has_begun, self._starting = True, asyncio.create_task(self._new_with(builds))
+        """Begin to start the first ones, and have them load what a build gives, as soon as it does; then what the next
+        one gives, should that differ. What cannot be built or loaded is found out again by who needs it."""
+        self._has_begun = True
+        self._starting = [asyncio.create_task(self._new_with(builds)) for _ in range(self._n_first)]
 
     async def close(self) -> None:
         """End those that nobody uses; what is in use ends with its use."""
-        starting, self._starting = self._starting, None
-        if starting is not None:
-            starting.cancel()
-            await asyncio.wait([starting])
-            if not starting.cancelled() and starting.exception() is None:
-                self._idle.append(starting.result())
+        starting, self._starting = self._starting, []
+        for task in starting:
+            task.cancel()
+        await asyncio.gather(*starting, return_exceptions=True)
+        self._idle += [task.result() for task in starting if not task.cancelled() and task.exception() is None]
         while self._idle:
             await self._idle.pop().close()
 
@@ -78,8 +85,7 @@ class ExecutorPool:
         return outcome
 
     async def _first_or_new(self) -> PtxExecutor:
-        starting, self._starting = self._starting, None
-        return await (starting or self._new())
+        return await (self._starting.pop(0) if self._starting else self._new())
 
     async def _new(self) -> PtxExecutor:
         executor = self._make()

@@ -33,6 +33,8 @@ costs so much; 6 s were too few for two right kernels in 151 on a host that was 
 CASE_DEADLINE_S_PER_GIB = 4.0
 """More for cases that take long to copy alone."""
 RECHECK_DEADLINE_S = 30.0
+MAX_WAIT_BESIDE_S = 10.0
+"""For executors, of which others may have all, and wait for the GPU."""
 MAX_WAITING_BYTES = 2 << 30
 """Of copies of outputs that wait to be compared while the device goes on: one case alone may have more."""
 
@@ -77,6 +79,8 @@ class Attempt:
         await self._slot.ask("unload", {"candidate": self._job.candidate_id}, deadline_s=LOAD_DEADLINE_S)
         if failure is not None:
             return failure
+        if self._job.is_in_vain:
+            return GpuReport((), {}, ())
         return GpuReport(tuple(self._found.results), self._found.comparisons, tuple(self._notes()))
 
     async def _offer(self) -> None:
@@ -91,14 +95,22 @@ class Attempt:
             "gpu load": self._load,
             "gpu cases": self._run_cases,
             "gpu again": self._recheck,
+            "gpu waits for executors": self._others,
             "gpu time": lambda: self._time(offering),
         }
         for name, step in steps.items():
+            if self._job.is_in_vain:
+                return None
             with self._stages.stage(name):
                 failure = await step()
             if failure is not None:
                 return failure
         return None
+
+    async def _others(self) -> None:
+        """Executors take processors, which what is launched from here is slower without."""
+        if self._job.beside is not None:
+            await asyncio.wait([self._job.beside], timeout=MAX_WAIT_BESIDE_S)
 
     async def _ask(
         self, command: str, arguments: Mapping[str, Any], deadline_s: float

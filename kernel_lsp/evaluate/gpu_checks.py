@@ -14,7 +14,8 @@ from kernel_lsp.evaluate.case_store import CaseStore, NoCase
 from kernel_lsp.evaluate.cases import Case
 from kernel_lsp.evaluate.cuda import GpuDevice
 from kernel_lsp.evaluate.executor_checks import screened_cases
-from kernel_lsp.evaluate.gpu_job import GpuCase, GpuJob, GpuReport, Timer
+from kernel_lsp.evaluate.gpu_job import GpuCase, GpuFailure, GpuJob, GpuReport, Timer
+from kernel_lsp.evaluate.looks import Look
 from kernel_lsp.evaluate.progress import Plan, Progress
 from kernel_lsp.evaluate.timing import Asker
 from kernel_lsp.evaluate.timing_outcome import NotTimed, TimedOperation, TimingOutcome
@@ -64,17 +65,37 @@ class GpuChecks:
         self._store.begin_in_order([*screened, *first], [case for _, case in sorted(cases, key=lambda entry: entry[0])])
 
     async def check(
-        self, built: Built, plans: Sequence[Plan], progress: Progress, *, rechecks: bool
+        self, built: Built, plans: Sequence[Plan], progress: Progress, *, beside: Look | None
     ) -> CheckOutcome | None:
-        """Run, judge and time; None when everything is right. `rechecks` asks for all cases again, from a fresh
-        module."""
+        """Run, judge and time; None when everything is right. A full verdict looks at `beside` meanwhile, and all
+        cases run again from a fresh module."""
+        if beside is None:
+            return _taken(await self._run(built, plans, progress, None), progress)
+        piece = progress.piece()
+        looking = asyncio.create_task(_staged(beside, piece))
+        try:
+            found = await self._run(built, plans, progress, looking)
+            failure = await looking
+        finally:
+            looking.cancel()
+            await asyncio.gather(looking, return_exceptions=True)
+        progress.take(piece)
+        return failure or _taken(found, progress)
+
+    async def _run(
+        self,
+        built: Built,
+        plans: Sequence[Plan],
+        progress: Progress,
+        beside: asyncio.Task[CheckOutcome | None] | None,
+    ) -> GpuReport | GpuFailure:
         with progress.stage("references"):
             chosen = [case for plan in plans for case in await self._first(plan, progress)]
         timed = [case for case in chosen if case.case.is_captured and case.case.family == "given"]
         with progress.stage("baselines"):
             for case in timed:
                 operation = TimedOperation(progress.candidate_id, case.bound, case.case.operation, case.files)
-                await self._timer.wait_for_baselines(operation, at_least_s=self._full_wait_s if rechecks else 0.0)
+                await self._timer.wait_for_baselines(operation, at_least_s=0.0 if beside is None else self._full_wait_s)
         async with self._rest(plans, progress) as coming:
             job = GpuJob(
                 candidate_id=progress.candidate_id,
@@ -83,21 +104,12 @@ class GpuChecks:
                 timed=timed,
                 timer=self._timer,
                 may_vary=_may_vary(built, [bound for plan in plans for _, bound in plan]),
-                rechecks=rechecks,
+                rechecks=beside is not None,
                 seed=self._seed,
                 coming=coming,
+                beside=beside,
             )
-            found = await self._device.evaluate(job, progress)
-        if not isinstance(found, GpuReport):
-            return found
-        if not found.cases:
-            return Unsupported(message="PyTorch itself gives no finite reference for any case")
-        progress.cases += found.cases
-        progress.notes += found.notes
-        progress.times.update(found.comparisons)
-        ours = [comparison.ours for comparison in found.comparisons.values()]
-        progress.measurements += [measurement for measurement in ours if isinstance(measurement, Measurement)]
-        return None
+            return await self._device.evaluate(job, progress)
 
     async def _first(self, plan: Plan, progress: Progress) -> list[GpuCase]:
         """The captured sizes, and whatever is made on the GPU itself, which the candidate has then."""
@@ -136,6 +148,25 @@ class GpuChecks:
 
     def _gpu_case(self, case: Case, bound: BoundOperation, files: CaseFiles) -> GpuCase:
         return GpuCase(case, bound, files, self._store.expectations(case, files))
+
+
+async def _staged(look: Look, piece: Progress) -> CheckOutcome | None:
+    with piece.stage("executor, beside the GPU"):
+        return await look(piece)
+
+
+def _taken(found: GpuReport | GpuFailure, progress: Progress) -> CheckOutcome | None:
+    """What a GPU found is noted; None when everything is right."""
+    if not isinstance(found, GpuReport):
+        return found
+    if not found.cases:
+        return Unsupported(message="PyTorch itself gives no finite reference for any case")
+    progress.cases += found.cases
+    progress.notes += found.notes
+    progress.times.update(found.comparisons)
+    ours = [comparison.ours for comparison in found.comparisons.values()]
+    progress.measurements += [measurement for measurement in ours if isinstance(measurement, Measurement)]
+    return None
 
 
 async def _after(tasks: Sequence[asyncio.Task[GpuCase | None]], call: Callable[[], None]) -> None:

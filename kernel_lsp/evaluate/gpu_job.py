@@ -10,7 +10,7 @@ from typing import Protocol
 
 from kernel_lsp.core.measurement import Comparison
 from kernel_lsp.core.plan import BoundOperation
-from kernel_lsp.core.verdict import Built, CaseResult, Crashed, Mismatch, TimedOut, Unsupported
+from kernel_lsp.core.verdict import Built, CaseResult, CheckOutcome, Crashed, Mismatch, TimedOut, Unsupported
 from kernel_lsp.evaluate.cases import Case
 from kernel_lsp.evaluate.compare import Expectation
 from kernel_lsp.evaluate.timing import Asker
@@ -47,7 +47,8 @@ class Timer(Protocol):
 class GpuJob:
     """Everything the device has to know of a candidate. `cases` are ready, `coming` are being made, None where PyTorch
     cannot run one; `timed` are the cases to time; `may_vary` says that it adds with atomics, or uses a library, so that
-    two runs may differ in their last bits; `rechecks` asks for all cases again from a fresh module."""
+    two runs may differ in their last bits; `rechecks` asks for all cases again from a fresh module. `beside` is what
+    executors look at meanwhile: a failure of theirs ends the job, and timing waits for them."""
 
     candidate_id: str
     built: Built
@@ -58,6 +59,13 @@ class GpuJob:
     rechecks: bool
     seed: int
     coming: Sequence[asyncio.Task[GpuCase | None]] = ()
+    beside: asyncio.Task[CheckOutcome | None] | None = None
+
+    @property
+    def is_in_vain(self) -> bool:
+        """Whether it has failed beside the GPU."""
+        beside = self.beside
+        return beside is not None and beside.done() and (beside.cancelled() or _failed(beside))
 
 
 @dataclass(frozen=True)
@@ -67,6 +75,10 @@ class GpuReport:
     cases: tuple[CaseResult, ...]
     comparisons: Mapping[str, Comparison]
     notes: tuple[str, ...]
+
+
+def _failed(task: asyncio.Task[CheckOutcome | None]) -> bool:
+    return task.exception() is not None or task.result() is not None
 
 
 GpuFailure = Crashed | Mismatch | TimedOut | Unsupported

@@ -9,15 +9,12 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
-import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from kernel_lsp.core.candidate import Candidate
-from kernel_lsp.core.finding import Severity
 from kernel_lsp.core.measurement import Estimate, Measurement
 from kernel_lsp.core.plan import BoundOperation
 from kernel_lsp.core.task import Task
@@ -26,72 +23,43 @@ from kernel_lsp.core.verdict import (
     Built,
     CheckOutcome,
     Correct,
-    Crashed,
-    Mismatch,
-    Rejected,
     TimedOut,
     Unsupported,
     Verdict,
 )
 from kernel_lsp.errors import PlanError, ScratchFullError
-from kernel_lsp.evaluate.building import COMPILED_AS, Module, module_of, request_of
+from kernel_lsp.evaluate.building import COMPILED_AS, Module, request_of
 from kernel_lsp.evaluate.case_store import CaseStore, NoCase
 from kernel_lsp.evaluate.cases import (
-    N_BEFORE_WIDE,
     SCREEN_FAMILIES,
     Case,
     OperationKind,
-    captured_sizes,
-    configured_sizes,
-    equal_integer_cases,
-    fresh_case,
-    full_cases,
-    hidden_cases,
-    hidden_sizes,
-    reduced_sizes,
-    screen_cases,
-    vast_cases,
-    wide_cases,
 )
-from kernel_lsp.evaluate.cpu import WATCHED_ORDER, CpuDevice, Profile, Skipped, new_executor
+from kernel_lsp.evaluate.cpu import CpuDevice, Profile, Skipped, new_executor
 from kernel_lsp.evaluate.executor_checks import (
     FULL_LIMITS,
-    NOT_SCREENED,
     ExecutorChecks,
-    screened_cases,
 )
 from kernel_lsp.evaluate.executor_pool import ExecutorPool
 from kernel_lsp.evaluate.gpu_checks import GpuChecks, MeasuringGpu
-from kernel_lsp.evaluate.guarded_arrays import guarded, said_of_guarded
-from kernel_lsp.evaluate.index_cases import index_cases
-from kernel_lsp.evaluate.left_undone import left_undone
-from kernel_lsp.evaluate.other_architectures import N_CASES_ELSEWHERE, said_of
-from kernel_lsp.evaluate.other_compilers import programs_elsewhere
+from kernel_lsp.evaluate.looks import Lookout, Looks, audited
+from kernel_lsp.evaluate.planned_cases import CaseChoice, Depth
 from kernel_lsp.evaluate.pointed_cases import with_pointed_cases
-from kernel_lsp.evaluate.pointed_sizes import pointed_sizes, singles_out_a_block
+from kernel_lsp.evaluate.pointed_sizes import singles_out_a_block
 from kernel_lsp.evaluate.prepare import Prepared, kernel_names, plan_failure, prepare
-from kernel_lsp.evaluate.progress import Plan, Progress
-from kernel_lsp.evaluate.several_blocks import several_blocks_cases, several_blocks_sizes
-from kernel_lsp.evaluate.vast_values import wrong_at_vast_sizes
-from kernel_lsp.evaluate.wide_sizes import vast_sizes, wide_sizes
+from kernel_lsp.evaluate.progress import Progress
 from kernel_lsp.gpu.specs import GpuSpec
 from kernel_lsp.process.confinement import SandboxLevel
 from kernel_lsp.process.worker_client import CaseFiles, Worker
 from kernel_lsp.ptx.executor import Loaded
 from kernel_lsp.toolchain.compile import BuildRequest, Compiler
-from kernel_lsp.toolchain.integrity import audit
 from kernel_lsp.toolchain.own_architecture import is_plain
 from kernel_lsp.toolchain.ptx_identity import program_hash
-
-Depth = Literal["screen", "full"]
 
 MIN_SLOTS, MAX_SLOTS = 2, 8
 N_SLOTS = max(MIN_SLOTS, min(MAX_SLOTS, (os.cpu_count() or 1) // 2))
 """Candidates under way at once: a compiler and an executor are one core each, and the GPU takes one at a time."""
 DEVICE_NAME = "PTX executor (CPU)"
-FRESH_SEED_BITS = 31
-N_BEFORE_FRESH = 2
-"""The captured sizes and the first small ones come before it, and what the time allows after it."""
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -135,15 +103,15 @@ class Evaluator:
         needed by all but one of several that share executors."""
         self._task, self._compiler, self._gpu, self._seed = task, compiler, gpu, seed
         self._gpu_device = None if measured_on is None else measured_on.device
+        self._choice = CaseChoice(task, seed, measured_on is not None, tuple(screen_families))
         self._baseline_wait_s = 0.0 if measured_on is None else measured_on.full_wait_s
         self._store = CaseStore(task, worker, directory / name, self._gpu_device)
         self._device = CpuDevice(self._store, worker, directory, name)
-        self._executor_checks = ExecutorChecks(task, self._device, gpu)
         self._gpu_checks = None if measured_on is None else GpuChecks(self._store, measured_on, seed)
-        self._screen_families = screen_families
-        self._fresh_seed = secrets.randbits(FRESH_SEED_BITS)
         self.directory = directory
         self.executors = executors or ExecutorPool(lambda: new_executor(directory, sandbox), N_SLOTS)
+        checks = ExecutorChecks(task, self._device, gpu)
+        self._lookout = Lookout(self.executors, self._device, checks, compiler, gpu, measured_on is not None)
         self._under_way: set[asyncio.Task[Verdict]] = set()
 
     async def __aenter__(self) -> Evaluator:
@@ -214,13 +182,13 @@ class Evaluator:
         if isinstance(prepared, BuildFailed):
             return prepared
         try:
-            plans = [self._plan_cases(prepared, direction, "screen") for direction in prepared.directions]
+            plans = [self._choice.plan(prepared, direction, "screen") for direction in prepared.directions]
         except PlanError as error:
             return plan_failure(error)
         built = await self._build(candidate, [bound for plan in plans for _, bound in plan], file_name)
         if not isinstance(built, Built):
             return built
-        refused = _audit(candidate.text, built, Progress(candidate.id))
+        refused = audited(candidate.text, built, Progress(candidate.id))
         return refused or [ReadyRun(built, case, bound) for plan in plans for case, bound in plan]
 
     async def inputs_of(self, run: ReadyRun) -> CaseFiles | NoCase:
@@ -247,7 +215,7 @@ class Evaluator:
     async def _evaluate(
         self, candidate: Candidate, prepared: Prepared, depth: Depth, progress: Progress
     ) -> CheckOutcome:
-        plans = {direction: self._plan_cases(prepared, direction, depth) for direction in prepared.directions}
+        plans = {direction: self._choice.plan(prepared, direction, depth) for direction in prepared.directions}
         if self._gpu_checks is not None:
             self._gpu_checks.prefetch(list(plans.values()))
         with progress.stage("build"):
@@ -258,124 +226,26 @@ class Evaluator:
         progress.findings += built.warnings
         if not is_plain(built.architecture):
             progress.notes.append(f"compiled for {built.architecture}: it uses what that architecture alone has")
-        failure: CheckOutcome | None = _audit(candidate.text, built, progress)
-        if failure is None and depth == "full":
+        if refused := audited(candidate.text, built, progress):
+            return refused
+        if depth == "full":
             plans = {kind: with_pointed_cases(prepared, kind, built, plan, self._seed) for kind, plan in plans.items()}
             progress.singles_out_a_block = any(singles_out_a_block(prepared, kind, built) for kind in plans)
             if self._gpu_checks is not None:
                 self._gpu_checks.prefetch(list(plans.values()))
-        if failure is None and self._gpu_checks is None:
+        if self._gpu_checks is None:
             progress.when_worker_is_free()  # the executor takes seconds, and asks for one case at a time
-        with progress.stage("executor"):
-            failure = failure or await self._on_executor(built, prepared, plans, depth, progress)
-            if failure is None and depth == "full":
-                failure = await self._elsewhere(candidate, prepared, plans, built)
-                failure = failure or await self._with_guards(candidate, prepared, plans, built)
-        if failure is None and self._gpu_checks is not None:
-            failure = await self._gpu_checks.check(built, list(plans.values()), progress, rechecks=depth == "full")
-        return failure or Correct(cases=tuple(progress.cases))
-
-    async def _elsewhere(
-        self, candidate: Candidate, prepared: Prepared, plans: Mapping[OperationKind, Plan], built: Built
-    ) -> CheckOutcome | None:
-        """A few cases of what the text is on other GPUs and for other compilers; None when nothing failed."""
-        few = {direction: plan[:N_CASES_ELSEWHERE] for direction, plan in plans.items()}
-        request = self._request(candidate, [bound for plan in few.values() for _, bound in plan])
-        async for other in programs_elsewhere(self._compiler, request, built):
-            aside = Progress(candidate.id)
-            failure = _audit(candidate.text, other.built, aside)
-            found = failure or await self._on_executor(other.built, prepared, few, "full", aside)
-            if isinstance(found, Mismatch | Crashed | Rejected):
-                return said_of(found, other.where)
-        return None
-
-    async def _with_guards(
-        self, candidate: Candidate, prepared: Prepared, plans: Mapping[OperationKind, Plan], built: Built
-    ) -> CheckOutcome | None:
-        """Small cases with guards around local arrays; None when nothing failed, and where there are none."""
         request = self._request(candidate, [bound for plan in plans.values() for _, bound in plan])
-        apart = await guarded(self._compiler, request, built)
-        if apart is None:
-            return None
-        few = {direction: [plan[0], *screened_cases(plan)] for direction, plan in plans.items()}
-        return said_of_guarded(await self._on_executor(apart, prepared, few, "screen", Progress(candidate.id)))
-
-    async def _on_executor(
-        self,
-        built: Built,
-        prepared: Prepared,
-        plans: Mapping[OperationKind, Plan],
-        depth: Depth,
-        progress: Progress,
-    ) -> CheckOutcome | None:
-        """All that the executor is asked; None when nothing failed."""
-        async with self.executors.executor() as executor:
-            loaded = await self.executors.load(executor, module_of(built, prepared.plan))
-            if isinstance(loaded, Rejected):
-                return _with_names(loaded, built)
-            if not isinstance(loaded, Loaded):
-                if self._gpu_checks is None or not isinstance(loaded, Unsupported | TimedOut):
-                    return loaded
-                progress.notes.append(f"{NOT_SCREENED}: {loaded.message}")
-                return None
-            progress.has_atomics = any(kernel.uses_global_atomics for kernel in loaded.kernels)
-            progress.may_wait = any(kernel.may_wait for kernel in loaded.kernels)
-            checks = self._executor_checks
-            alone = checks.rank if depth == "screen" else checks.check
-            look = alone if self._gpu_checks is None else checks.screen
-            for plan in plans.values():
-                failure = await look(executor, built, prepared, plan, progress)
-                if failure is None and depth == "full":
-                    failure = await left_undone(self._device, executor, built, prepared, plan, loaded.kernels)
-                if failure is None and depth == "full" and progress.built is built:
-                    failure = await wrong_at_vast_sizes(
-                        self._device, executor, built, prepared, plan, self._gpu, progress
-                    )
-                if failure is not None:
-                    return failure
-        return None
-
-    def _plan_cases(
-        self, prepared: Prepared, direction: OperationKind, depth: Depth
-    ) -> list[tuple[Case, BoundOperation]]:
-        """The cases of one direction with the launches each makes; the captured sizes come first, to be profiled.
-
-        Raises PlanError when the plan does not bind, ContractError when it excludes the captured sizes."""
-        captured = captured_sizes(self._task)
-        reduced = reduced_sizes(self._task, direction, lambda sizes: prepared.holds(direction, sizes))
-        given = Case(direction, tuple(sorted(captured.items())), "given", self._seed, "forward", is_captured=True)
-        if depth == "screen":
-            families = self._screen_families if direction == "forward" else SCREEN_FAMILIES
-            chosen = screen_cases(direction, reduced, captured, self._seed, families)
-        else:
-            configured = [sizes for sizes in configured_sizes(self._task) if prepared.holds(direction, sizes)]
-            chosen = full_cases(direction, reduced, captured, self._seed, configured)
-            fresh = fresh_case(
-                self._task, direction, lambda sizes: prepared.holds(direction, sizes), reduced, self._fresh_seed
+        looks = Looks(self._lookout, request, prepared, built, plans)
+        with progress.stage("executor"):
+            failure = await looks.first(depth, progress)
+            if failure is None and depth == "full" and self._gpu_checks is None:
+                failure = await looks.others(progress)
+        if failure is None and self._gpu_checks is not None:
+            failure = await self._gpu_checks.check(
+                built, list(plans.values()), progress, beside=looks.others if depth == "full" else None
             )
-            chosen.insert(N_BEFORE_FRESH, fresh)
-            wide = wide_sizes(self._task, direction, lambda sizes: prepared.holds(direction, sizes))
-            known = [sizes for sizes in (captured, *reduced, *wide) if prepared.holds(direction, sizes)]
-            chosen += equal_integer_cases(self._task, direction, wide, captured, self._seed)
-            places = index_cases(
-                self._task, direction, lambda sizes: prepared.holds(direction, sizes), wide, self._seed
-            )
-            wide += pointed_sizes(prepared, direction, known)
-            watched = [dict(c.sizes) for c in chosen if (c.family, c.thread_order) == ("normal", WATCHED_ORDER)]
-            alone = several_blocks_sizes(prepared, direction, watched, [*known, *wide])
-            chosen[N_BEFORE_WIDE:N_BEFORE_WIDE] = [
-                *several_blocks_cases(direction, alone, self._seed),
-                *wide_cases(direction, wide, captured, self._seed),
-                *places,
-            ]
-            if self._gpu_device is not None:
-                vast = vast_sizes(self._task, direction, lambda sizes: prepared.can_bind(direction, sizes))
-                chosen += vast_cases(direction, vast, captured, self._seed)
-                hidden = hidden_sizes(self._task, direction, lambda sizes: prepared.holds(direction, sizes), self._seed)
-                chosen += hidden_cases(direction, hidden, captured, self._seed)
-        cases = [given, *(case for case in chosen if case != given)]
-        bound = {sizes: prepared.bind(direction, dict(sizes)) for sizes in dict.fromkeys(case.sizes for case in cases)}
-        return [(case, bound[case.sizes]) for case in cases]
+        return failure or Correct(cases=tuple(progress.cases))
 
     async def _build(
         self, candidate: Candidate, operations: Sequence[BoundOperation], file_name: str = COMPILED_AS
@@ -418,29 +288,10 @@ class Evaluator:
 # --- below: small decisions
 
 
-def _audit(text: str, built: Built, progress: Progress) -> Rejected | None:
-    findings = audit(text, built)
-    errors = [finding for finding in findings if finding.severity is Severity.ERROR]
-    if errors:
-        return Rejected(message=errors[0].message, findings=findings)
-    progress.findings += findings
-    return None
-
-
 def _held_by_the_task(prepared: Prepared) -> Sequence[str]:
     """What a plan leaves open and no case can change."""
     held = ", ".join(f"{name} = {size}" for name, size in prepared.fixed_dims.items())
     return [f"{held} in every case, since the target holds it: the operator takes no other size"] if held else []
-
-
-def _with_names(refused: Rejected, built: Built) -> Rejected:
-    """Findings call kernels by the names that the plan gives them, not by symbols."""
-    names = {symbol: name for name, symbol in built.symbols.items()}
-    findings = [
-        finding.model_copy(update={"kernel": names.get(finding.kernel or "", finding.kernel)})
-        for finding in refused.findings
-    ]
-    return refused.model_copy(update={"findings": tuple(findings)})
 
 
 def _total_estimate(estimates: Sequence[Estimate]) -> Estimate | None:

@@ -58,6 +58,20 @@ class Progress(StageTimes):
     may_wait: bool = False
     """Some kernel has a loop that may wait for another thread."""
 
+    def piece(self) -> Progress:
+        """For one look, beside others that are made at the same time; `take` adds what it found."""
+        return Progress(self.candidate_id, built=self.built, singles_out_a_block=self.singles_out_a_block)
+
+    def take(self, piece: Progress) -> None:
+        """What a piece found, behind what is known."""
+        self.add_findings(piece.findings)
+        self.notes += [note for note in piece.notes if note not in self.notes]
+        self.cases += piece.cases
+        self.times.update(piece.times)
+        for name, elapsed_s in piece.stages_s.items():
+            self.add_stage(name, elapsed_s)
+        self.estimates += piece.estimates
+
     def add_findings(self, findings: Iterable[Finding]) -> None:
         """Each once."""
         self.findings += [finding for finding in findings if finding not in self.findings]

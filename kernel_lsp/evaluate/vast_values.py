@@ -78,6 +78,7 @@ async def wrong_at_vast_sizes(
             continue
         (case,) = vast_cases(kind, [sizes], captured_sizes(task), seed)
         case = replace(case, family=LATE_EXTREMES)
+        await device.make_aside(case)
         outcome = await device.run_case(executor, built, bound, case, None, limits)
         if isinstance(outcome, Crashed) or (isinstance(outcome, Mismatch) and is_gross(outcome)):
             return outcome

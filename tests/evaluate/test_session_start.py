@@ -53,7 +53,7 @@ async def loads(pool: ExecutorPool, *modules: Module) -> list[str]:
 
 
 def pool_with(*modules: Module | None) -> ExecutorPool:
-    pool = ExecutorPool(Executor, 2)
+    pool = ExecutorPool(Executor, 2, 1)
     pool.start_with(*(lambda given=module: asyncio.sleep(0, given) for module in modules))
     pool.start()  # as an evaluator does, which must not start another
     return pool
@@ -75,13 +75,33 @@ async def test_a_pool_that_several_evaluators_enter_starts_one_executor() -> Non
         made.append(Executor())
         return made[-1]
 
-    pool = ExecutorPool(make, 2)
+    pool = ExecutorPool(make, 2, 1)
     for _ in range(2):
         pool.start()
         async with pool.executor():
             pass
     await pool.close()
     assert len(made) == 1
+
+
+async def test_what_one_candidate_needs_at_once_starts_together() -> None:
+    made: list[Executor] = []
+
+    def make() -> Executor:
+        made.append(Executor())
+        return made[-1]
+
+    async def build() -> Module:
+        return MODULE
+
+    pool = ExecutorPool(make, 8, 3)
+    pool.start_with(build)
+    async with pool.executor(), pool.executor() as second:
+        assert len(made) == 3
+        assert isinstance(await pool.load(second, MODULE), Loaded)
+    await pool.close()
+    assert [executor.loaded for executor in made] == [["f.cu: the text"]] * 3
+    assert not any(executor.is_running for executor in made)
 
 
 async def test_another_module_is_loaded_in_its_place_and_then_so_is_the_first() -> None:
@@ -103,7 +123,7 @@ async def test_a_build_that_fails_ahead_leaves_a_warm_executor() -> None:
     async def fails() -> Module:
         raise EnvironmentProblem("no compiler")
 
-    pool = ExecutorPool(Executor, 2)
+    pool = ExecutorPool(Executor, 2, 1)
     pool.start_with(fails)
     assert await loads(pool, MODULE) == ["f.cu: the text"]
 
@@ -124,7 +144,7 @@ async def test_a_pool_that_nobody_used_ends_its_first() -> None:
         made.append(Executor())
         return made[-1]
 
-    pool = ExecutorPool(make, 2)
+    pool = ExecutorPool(make, 2, 1)
     pool.start_with(asyncio.get_running_loop().create_future)  # it never comes to its value
     await asyncio.sleep(0.01)
     await pool.close()

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from kernel_lsp.core.verdict import CaseResult, Crashed, Mismatch
+from kernel_lsp.core.verdict import CaseResult, CheckOutcome, Crashed, Mismatch
 from kernel_lsp.errors import TargetError
 from kernel_lsp.evaluate import gpu_attempt
 from kernel_lsp.evaluate.cuda import GpuDevice
@@ -91,6 +91,57 @@ async def test_timing_begins_when_pytorch_is_ready_for_all_that_is_timed(tmp_pat
     async with gpu(tmp_path) as device:
         assert isinstance(await device.evaluate(job, NoStages()), GpuReport)
     assert entries == ["offered", "offered", "timed", "timed"]
+
+
+async def looked_at(after: asyncio.Event | None, failure: CheckOutcome | None) -> CheckOutcome | None:
+    if after is not None:
+        await after.wait()
+    return failure
+
+
+@pytest.mark.parametrize(("failure", "entries"), [(None, ["timed"]), (Crashed(message="a race"), [])])
+async def test_timing_waits_for_what_executors_look_at_beside(
+    tmp_path: Path, failure: CheckOutcome | None, entries: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What they find wrong is never timed."""
+    clock, everything_ran, again = Log(), asyncio.Event(), gpu_attempt.Attempt._run_again
+
+    async def runs_again(self: gpu_attempt.Attempt) -> Crashed | gpu_attempt.Lost | None:
+        asyncio.get_running_loop().call_later(0.1, everything_ran.set)
+        return await again(self)
+
+    monkeypatch.setattr(gpu_attempt.Attempt, "_run_again", runs_again)
+    cases = [case(tmp_path, "affine", SMALL)]
+    beside = asyncio.create_task(looked_at(everything_ran, failure))
+    job = GpuJob("affine", built("affine"), cases, cases, clock, may_vary=False, rechecks=True, seed=0, beside=beside)
+    async with gpu(tmp_path) as device:
+        await device.evaluate(job, NoStages())
+    assert beside.done()
+    assert clock.entries == entries
+
+
+async def test_what_failed_beside_before_its_turn_does_not_run(tmp_path: Path) -> None:
+    beside = asyncio.create_task(looked_at(None, Crashed(message="a race")))
+    await beside
+    cases = [case(tmp_path, "wrong_value", SMALL)]
+    clock = Log()
+    job = GpuJob("bad", built("wrong_value"), cases, cases, clock, may_vary=False, rechecks=True, seed=0, beside=beside)
+    async with gpu(tmp_path) as device:
+        assert isinstance(await device.evaluate(job, NoStages()), GpuReport)
+    assert clock.entries == []
+
+
+async def test_executors_that_are_never_done_do_not_keep_the_gpu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gpu_attempt, "MAX_WAIT_BESIDE_S", 0.1)
+    clock, cases = Log(), [case(tmp_path, "affine", SMALL)]
+    beside = asyncio.create_task(looked_at(asyncio.Event(), None))
+    job = GpuJob("affine", built("affine"), cases, cases, clock, may_vary=False, rechecks=True, seed=0, beside=beside)
+    async with gpu(tmp_path) as device:
+        assert isinstance(await device.evaluate(job, NoStages()), GpuReport)
+    assert clock.entries == ["timed"]
+    beside.cancel()
 
 
 async def test_what_is_wrong_is_never_timed_however_late_that_is_known(tmp_path: Path, log: Log) -> None:

@@ -1,0 +1,95 @@
+"""The cases that a candidate is checked with, and the launches that it makes in each."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from kernel_lsp.core.task import Task
+from kernel_lsp.evaluate.cases import (
+    N_BEFORE_WIDE,
+    SCREEN_FAMILIES,
+    Case,
+    OperationKind,
+    Sizes,
+    captured_sizes,
+    configured_sizes,
+    equal_integer_cases,
+    fresh_case,
+    full_cases,
+    hidden_cases,
+    hidden_sizes,
+    reduced_sizes,
+    screen_cases,
+    vast_cases,
+    wide_cases,
+)
+from kernel_lsp.evaluate.cpu import WATCHED_ORDER
+from kernel_lsp.evaluate.index_cases import index_cases
+from kernel_lsp.evaluate.pointed_sizes import pointed_sizes
+from kernel_lsp.evaluate.prepare import Prepared
+from kernel_lsp.evaluate.progress import Plan
+from kernel_lsp.evaluate.several_blocks import several_blocks_cases, several_blocks_sizes
+from kernel_lsp.evaluate.wide_sizes import vast_sizes, wide_sizes
+
+Depth = Literal["screen", "full"]
+
+FRESH_SEED_BITS = 31
+N_BEFORE_FRESH = 2
+"""The captured sizes and the first small ones come before it, and what the time allows after it."""
+
+
+@dataclass(frozen=True)
+class CaseChoice:
+    """How the cases of one task's candidates are chosen. `screen_families` are the forward's in a screen; a GPU runs
+    more. No candidate can know the fresh seed."""
+
+    task: Task
+    seed: int
+    has_gpu: bool
+    screen_families: Sequence[str] = SCREEN_FAMILIES
+    fresh_seed: int = field(default_factory=lambda: secrets.randbits(FRESH_SEED_BITS))
+
+    def plan(self, prepared: Prepared, direction: OperationKind, depth: Depth) -> Plan:
+        """The cases of one direction with the launches each makes; the captured sizes come first, to be profiled.
+
+        Raises PlanError when the plan does not bind, ContractError when it excludes the captured sizes."""
+        captured = captured_sizes(self.task)
+        reduced = reduced_sizes(self.task, direction, lambda sizes: prepared.holds(direction, sizes))
+        given = Case(direction, tuple(sorted(captured.items())), "given", self.seed, "forward", is_captured=True)
+        if depth == "screen":
+            families = self.screen_families if direction == "forward" else SCREEN_FAMILIES
+            chosen = screen_cases(direction, reduced, captured, self.seed, families)
+        else:
+            chosen = self._full(prepared, direction, reduced)
+        cases = [given, *(case for case in chosen if case != given)]
+        bound = {sizes: prepared.bind(direction, dict(sizes)) for sizes in dict.fromkeys(case.sizes for case in cases)}
+        return [(case, bound[case.sizes]) for case in cases]
+
+    def _full(self, prepared: Prepared, direction: OperationKind, reduced: Sequence[Sizes]) -> list[Case]:
+        task, seed, captured = self.task, self.seed, captured_sizes(self.task)
+
+        def holds(sizes: Sizes) -> bool:
+            return prepared.holds(direction, sizes)
+
+        chosen = full_cases(direction, reduced, captured, seed, [s for s in configured_sizes(task) if holds(s)])
+        chosen.insert(N_BEFORE_FRESH, fresh_case(task, direction, holds, reduced, self.fresh_seed))
+        wide = wide_sizes(task, direction, holds)
+        known = [sizes for sizes in (captured, *reduced, *wide) if holds(sizes)]
+        chosen += equal_integer_cases(task, direction, wide, captured, seed)
+        places = index_cases(task, direction, holds, wide, seed)
+        wide += pointed_sizes(prepared, direction, known)
+        watched = [dict(c.sizes) for c in chosen if (c.family, c.thread_order) == ("normal", WATCHED_ORDER)]
+        alone = several_blocks_sizes(prepared, direction, watched, [*known, *wide])
+        chosen[N_BEFORE_WIDE:N_BEFORE_WIDE] = [
+            *several_blocks_cases(direction, alone, seed),
+            *wide_cases(direction, wide, captured, seed),
+            *places,
+        ]
+        if self.has_gpu:
+            vast = vast_sizes(task, direction, lambda sizes: prepared.can_bind(direction, sizes))
+            chosen += vast_cases(direction, vast, captured, seed)
+            chosen += hidden_cases(direction, hidden_sizes(task, direction, holds, seed), captured, seed)
+        return chosen
