@@ -78,9 +78,12 @@ FORWARD_FAMILIES = (
 """Inputs that PyTorch's own gradients, with incoming ones of the same kind, need not survive."""
 LONG_FAMILIES = (
     *("special_nan", "special_others", "special_inf", "special_minus_inf", "minus_inf_rows", "lowest_rows"),
-    *("constant_rows", "one_hot", "needles", "zeros"),
+    *("constant_rows", "one_hot", "needles", "zeros", "uniform"),
 )
-"""Given at rows longer than a block: a kernel that takes the beginning of a row for all of it is wrong there."""
+"""Given at rows longer than a block: a kernel that takes the beginning of a row for all of it is wrong there. The masks
+of `uniform` have few true values in a row, which a short one has anyhow."""
+TIES = "halves"
+"""What kinds of rounding differ at."""
 
 SCREEN_FAMILIES = ("normal",)
 OTHER_NUMBERS_FAMILIES = ("normal", "special_mixed")
@@ -254,11 +257,10 @@ def equal_integer_cases(
     task: Task, operation: OperationKind, wide: Iterable[Sizes], captured: Sizes, seed: int
 ) -> list[Case]:
     """Many integers that are all equal, for a task that takes integers: what counts them, or adds up what they point
-    to, has all of it in one place."""
-    types = graph_of(task, operation).input_types
-    if all(type_.dtype.is_floating or type_.dtype is DType.BOOL for type_ in types):
-        return []
-    return [_case(operation, sizes, captured, "equal_integers", seed + 80, "forward") for sizes in [*wide][:1]]
+    to, has all of it in one place. Of truth values all are true."""
+    dtypes = [type_.dtype for type_ in graph_of(task, operation).input_types if not type_.dtype.is_floating]
+    family = GREATEST_INTEGERS if all(dtype is DType.BOOL for dtype in dtypes) else "equal_integers"
+    return [_case(operation, sizes, captured, family, seed + 80, "forward") for sizes in [*wide][:1] if dtypes]
 
 
 def pointed_values_case(

@@ -4,8 +4,9 @@ for what only the executor sees, accesses out of bounds and races, before the ca
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from kernel_lsp.core.measurement import Comparison
 from kernel_lsp.core.plan import BoundLaunch, BoundOperation
@@ -19,6 +20,7 @@ from kernel_lsp.evaluate.other_circumstances import other_circumstances
 from kernel_lsp.evaluate.prepare import Prepared
 from kernel_lsp.evaluate.progress import Plan, Progress
 from kernel_lsp.evaluate.shared_poison import N_CASES, OTHER_POISONS, because_of_shared, reads_unwritten
+from kernel_lsp.evaluate.wide_sizes import n_largest
 from kernel_lsp.gpu.estimate import estimate_eager, estimate_operation
 from kernel_lsp.gpu.specs import GpuSpec
 from kernel_lsp.ptx.executor import NO_END, BlockSample, PtxExecutor
@@ -66,6 +68,8 @@ REST_BUDGET_S = 15.0
 MIN_CASES = 4
 """Run whatever the budget says: the captured sizes, two small ones, exact integers."""
 MIN_SAMPLED_BLOCKS = 12
+FAR_TOO_MANY_INSTRUCTIONS = 2_000_000_000
+"""Of a complete case, where blocks may have more to do than at the captured sizes, and may have not."""
 
 
 @dataclass(frozen=True)
@@ -240,7 +244,8 @@ class ExecutorChecks:
                 progress.notes.append(f"{left[0][1].name}: {len(left)} more input families were not run (time)")
                 break
             case, bound = left.pop(0)
-            sample = None if progress.has_atomics else _sample(bound, profile, limits, case.seed)
+            growth = partial(_growth, self._task, plan[0][1], case, bound)
+            sample = None if progress.has_atomics else _sample(bound, profile, limits, case.seed, growth)
             outcome = await self._run_case(executor, built, bound, case, sample, limits)
             if isinstance(outcome, Skipped):
                 continue
@@ -337,13 +342,29 @@ def _n_elements(bound: BoundOperation) -> int:
     return sum(tensor.n_elements for tensor in bound.tensors)
 
 
-def _sample(bound: BoundOperation, profile: Profile | Skipped, limits: Limits, seed: int) -> BlockSample | None:
+def _growth(task: Task, captured: BoundOperation, case: Case, bound: BoundOperation) -> float:
+    """How many times the work of a block at the captured sizes one may have here, at least as many times: it goes along
+    with its share of the largest tensor, e.g. of all pairs of a sequence's elements."""
+    graph = graph_of(task, case.operation)
+    shares = [
+        n_largest(graph, sizes) / max(sum(step.n_blocks for step in at.steps if isinstance(step, BoundLaunch)), 1)
+        for sizes, at in ((captured_sizes(task), captured), (dict(case.sizes), bound))
+    ]
+    return max(1.0, shares[1] / max(shares[0], 1.0))
+
+
+def _sample(
+    bound: BoundOperation, profile: Profile | Skipped, limits: Limits, seed: int, growth: Callable[[], float]
+) -> BlockSample | None:
     """None to run every block. Only an operation of one launch can be sampled: later launches need all blocks of
-    earlier ones."""
+    earlier ones. The work of a block is that of the profile, and counts as grown where all would be far too much."""
     launches = [step for step in bound.steps if isinstance(step, BoundLaunch)]
     if isinstance(profile, Skipped) or len(bound.steps) != 1 or len(launches) != 1:
         return None
-    n_affordable = int(limits.complete_instructions / max(profile.instructions_per_block, 1.0))
+    n_instructions = max(profile.instructions_per_block, 1.0)
+    if launches[0].n_blocks * n_instructions * growth() > FAR_TOO_MANY_INSTRUCTIONS:
+        n_instructions *= growth()
+    n_affordable = int(limits.complete_instructions / n_instructions)
     if launches[0].n_blocks <= max(n_affordable, MIN_SAMPLED_BLOCKS):
         return None
     return BlockSample(n_blocks=max(n_affordable, MIN_SAMPLED_BLOCKS), seed=seed)

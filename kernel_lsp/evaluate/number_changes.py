@@ -34,7 +34,10 @@ LARGE = 15_000.0
 SMALLEST_ORDINARY = 1e-2
 """Smaller numbers may be guards against division by zero: zero in their place leaves nothing to compute, and what they
 are added to must stay what it is."""
+GUARD_PART = 1e-3
+"""Of a guard, times a share: one that is kept from becoming as small as its caller wants is found then."""
 STEP_NEARBY = 0.1
+POWERS_NEARBY = 8
 N_TRIES = 16
 
 
@@ -42,19 +45,22 @@ N_TRIES = 16
 class Change:
     """What becomes of numbers. `shares` is for floats between zero and one, which may be probabilities. Of truth values
     every so-and-so-many-th becomes the other one; none where `every` is zero. `is_in_order` says that the floats' new
-    values are in the order of the captured ones: a lower limit stays below the upper. `meets_large` asks for large
-    inputs, too: a maximum that is subtracted before a number of the other sign is multiplied overflows then."""
+    values are in the order of the captured ones: a lower limit stays below the upper. `families` are of inputs that
+    show it, beside ordinary ones, and `guard_families` where one of the numbers is a guard."""
 
     floats: FloatRule
     shares: FloatRule
     integers: IntegerRule
     every: int = 0
     is_in_order: bool = False
-    meets_large: bool = False
+    families: tuple[str, ...] = ()
+    guard_families: tuple[str, ...] = ()
 
 
 def fraction(value: float, share: float) -> float:
-    """Between zero and one, of the same sign."""
+    """Between zero and one, of the same sign; guards far smaller."""
+    if is_guard(value):
+        return value * share * GUARD_PART
     return value * share if 0.0 < abs(value) <= 1.0 else math.copysign(share, value)
 
 
@@ -65,17 +71,24 @@ def negated(value: float, share: float) -> float:
 
 def large(value: float, share: float) -> float:
     """Far beyond one, of the same sign; guards a little beyond."""
-    return math.copysign((1.0 if _is_guard(value) else LARGE) * (1.0 + share), value)
+    return math.copysign((1.0 if is_guard(value) else LARGE) * (1.0 + share), value)
 
 
 def zero(value: float, share: float) -> float:
     """Guards stay what they are."""
-    return nearby(value, share) if _is_guard(value) else 0.0
+    return nearby(value, share) if is_guard(value) else 0.0
 
 
 def nearby(value: float, share: float) -> float:
     """A little less, of the same sign: for what is refused further away."""
     return value * (1.0 - STEP_NEARBY * share) if value else STEP_NEARBY * share
+
+
+def dyadic(value: float, share: float) -> float:
+    """A power of two nearby, of the same sign. Zero stays zero."""
+    if not value:
+        return value
+    return math.copysign(2.0 ** (round(math.log2(abs(value))) - round(POWERS_NEARBY * share)), value)
 
 
 def more(value: int, distance: int) -> int:
@@ -101,18 +114,24 @@ def same(value: int, _: int) -> int:
     return value
 
 
+OVERFLOWING = ("large",)
+"""A maximum that is subtracted before a number of the other sign is multiplied overflows for large inputs."""
+GUARDED = ("tiny",)
+"""Beside such small inputs a guard matters, however small it is."""
+AT_TIES = ("halves",)
+
 FRACTIONS = (
-    Change(fraction, fraction, more),
-    Change(fraction, fraction, same),
+    Change(fraction, fraction, more, guard_families=GUARDED),
+    Change(fraction, fraction, same, guard_families=GUARDED),
     Change(nearby, nearby, more),
     Change(nearby, nearby, same),
 )
 NEGATIVE = (
-    Change(negated, negated, opposite, every=1, meets_large=True),
-    Change(negated, negated, opposite, every=1, meets_large=True, is_in_order=True),
-    Change(negated, nearby, opposite, every=1, meets_large=True),
+    Change(negated, negated, opposite, every=1, families=OVERFLOWING),
+    Change(negated, negated, opposite, every=1, families=OVERFLOWING, is_in_order=True),
+    Change(negated, nearby, opposite, every=1, families=OVERFLOWING),
     Change(nearby, nearby, opposite, every=1),
-    Change(negated, negated, same, every=1, meets_large=True),
+    Change(negated, negated, same, every=1, families=OVERFLOWING),
     Change(nearby, nearby, same, every=1),
 )
 VAST = (
@@ -127,7 +146,10 @@ ZERO = (
     Change(zero, nearby, few, every=2),
     Change(zero, nearby, same, every=2),
 )
-"""Of each the first that is possible is tried: those behind it leave more as it is."""
+DYADIC = (Change(dyadic, dyadic, same, families=AT_TIES),)
+"""For what rounds: a step that is a power of two has halves that are numbers.
+
+Of each the first that is possible is tried: those behind it leave more as it is."""
 
 
 def changed(source: TargetSource, names: Collection[str], change: Change, is_taken: IsTaken) -> TargetSource:
@@ -151,6 +173,11 @@ def changed_numbers(before: TargetSource, after: TargetSource) -> list[tuple[Sca
     return [(b, a) for b, a in both if isinstance(b, ScalarInput) and isinstance(a, ScalarInput) and b != a]
 
 
+def is_guard(value: float) -> bool:
+    """Whether the number may guard a division."""
+    return 0.0 < abs(value) < SMALLEST_ORDINARY
+
+
 # --- below
 
 
@@ -172,10 +199,6 @@ def _values(scalars: Sequence[ScalarInput], change: Change, is_taken: IsTaken) -
         is_other = change.every > 0 and position % change.every == 0 and is_taken(name, not truth)
         found[name] = truth is not is_other
     return found
-
-
-def _is_guard(value: float) -> bool:
-    return 0.0 < abs(value) < SMALLEST_ORDINARY
 
 
 def _own(make: Callable[[int], Value], first: int, others: Collection[Value]) -> Value:

@@ -20,6 +20,7 @@ from kernel_lsp.errors import KernelLspError, PlanError, TargetError
 from kernel_lsp.evaluate.cases import OTHER_NUMBERS_FAMILIES, captured_sizes
 from kernel_lsp.evaluate.compare import is_within_budget
 from kernel_lsp.evaluate.number_changes import (
+    DYADIC,
     FRACTIONS,
     NEGATIVE,
     VAST,
@@ -29,9 +30,11 @@ from kernel_lsp.evaluate.number_changes import (
     changed,
     changed_numbers,
     far,
+    is_guard,
 )
 from kernel_lsp.evaluate.pipeline import Evaluator
 from kernel_lsp.evaluate.prepare import Prepared, prepare
+from kernel_lsp.evaluate.rounding_edges import rounds
 from kernel_lsp.evaluate.session import Session
 
 LARGE = "large"
@@ -99,7 +102,7 @@ class OtherNumbers:
         task.add_done_callback(self._ahead.discard)
 
     async def _others(self, candidate: Candidate) -> list[_Other]:
-        """Of the target with other numbers of those that the plan takes, each captured once: at most four. Whole ones
+        """Of the target with other numbers of those that the plan takes, each captured once: at most five. Whole ones
         go far away only where the next ones change nothing of the computation: a count of repetitions would be a
         thousand times the work."""
         prepared = prepare(candidate.text, self._task)
@@ -109,7 +112,8 @@ class OtherNumbers:
             fractions = await self._first(FRACTIONS, prepared)
             may_go_far = fractions is not None and self._whole(prepared.plan) <= fractions.names
             vast = [change for change in VAST if may_go_far or change.integers is not far]
-            rest = [await self._first(changes, prepared) for changes in (NEGATIVE, vast, ZERO)]
+            others = (NEGATIVE, vast, ZERO, *((DYADIC,) if rounds(self._task.forward) else ()))
+            rest = [await self._first(changes, prepared) for changes in others]
         return list(dict.fromkeys(other for other in (fractions, *rest) if other is not None))
 
     def _whole(self, plan: LaunchPlan) -> frozenset[str]:
@@ -136,8 +140,7 @@ class OtherNumbers:
         if not pairs or not self._takes(prepared, dict(numbers)):
             return None
         if numbers not in self._known:
-            families = (*OTHER_NUMBERS_FAMILIES, *((LARGE,) if change.meets_large else ()))
-            self._known[numbers] = await self._captured(after, pairs, families)
+            self._known[numbers] = await self._captured(after, pairs, _families(change, pairs))
         return self._known[numbers]
 
     async def _evaluator_of(self, other: _Other) -> Evaluator:
@@ -180,6 +183,11 @@ def _is_nobodys_number(outcome: Mismatch | Crashed | TimedOut) -> bool:
         return False
     wrong = [error.expected for error in outcome.failed.errors if not is_within_budget(error)]
     return any(expected is not None and not math.isfinite(expected) for expected in wrong)
+
+
+def _families(change: Change, pairs: Sequence[tuple[ScalarInput, ScalarInput]]) -> tuple[str, ...]:
+    has_guard = any(isinstance(before.value, float) and is_guard(before.value) for before, _ in pairs)
+    return (*OTHER_NUMBERS_FAMILIES, *change.families, *(change.guard_families if has_guard else ()))
 
 
 def _types(task: Task) -> object:

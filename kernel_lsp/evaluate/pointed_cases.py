@@ -26,6 +26,7 @@ from kernel_lsp.evaluate.long_sums import has_one_long_sum
 from kernel_lsp.evaluate.pointed_sizes import compared_sizes, larger_sizes
 from kernel_lsp.evaluate.pointed_values import pointed_values, sizes_with_room
 from kernel_lsp.evaluate.prepare import Prepared
+from kernel_lsp.evaluate.rounding_edges import rounding_cases
 from kernel_lsp.toolchain.ptx_text import read_ptx
 
 EQUAL_TERMS = "constant_rows"
@@ -45,6 +46,7 @@ def with_pointed_cases(
         sizes = sizes_with_room(plan, len(values))
         cases.append(pointed_values_case(direction, sizes, captured, values, seed))
         cases += [replace(case, values=values, seed=case.seed + 10) for case in cases[:-1]]
+    cases += rounding_cases(prepared.task, direction, known, seed)
     large = [
         *sizes_beyond_exact_places(prepared, direction, built),
         *sizes_beyond_narrow_places(prepared, direction, built),

@@ -24,12 +24,14 @@ from kernel_lsp.evaluate.cases import (
     Sizes,
     captured_sizes,
     clamped,
+    graph_of,
     is_usable,
 )
 from kernel_lsp.evaluate.far_sizes import beyond, far_sizes
 from kernel_lsp.evaluate.grid_conditions import GridConditions
 from kernel_lsp.evaluate.paired_sizes import paired_sizes
 from kernel_lsp.evaluate.prepare import Prepared
+from kernel_lsp.evaluate.wide_sizes import MAX_WIDE_ELEMENTS, n_largest
 from kernel_lsp.plan.binding import UnwrittenError
 from kernel_lsp.toolchain.masking import mask_literals
 from kernel_lsp.toolchain.ptx_text import N_REMEMBERED, read_ptx
@@ -40,8 +42,9 @@ MAX_LITERALS = 24
 """Of one text, from the least to the largest: a table may hold thousands."""
 SMALL = 2
 """The other dims of a large size."""
-LEAST_LITERAL = 4_100
-"""Sizes up to here are among those that every candidate is run at."""
+LEAST_LITERAL = 1_000
+"""Up to here sizes of each dim are among those that every candidate is run at; those that are beyond a literal are not
+run again."""
 LARGEST_LITERAL = 1 << 21
 LARGEST_PRODUCT = 1 << 23
 MAX_BOUND_ELEMENTS = 1 << 31
@@ -79,21 +82,24 @@ def deciding_sizes(prepared: Prepared, kind: OperationKind, known: Sequence[Size
 
 
 def sizes_beyond_literals(prepared: Prepared, kind: OperationKind, known: Sequence[Sizes]) -> list[Sizes]:
-    """Sizes inside the contract that pass a large number in the code, which no known size does."""
+    """Sizes inside the contract that pass a large number in the code, which no known size does: by each symbol alone,
+    or by those together that were captured alike."""
     task = prepared.task
-    small = {symbol.name: clamped(symbol, SMALL, 1) for symbol in task.symbols}
-    bases = (small, captured_sizes(task), *known)
+    small, least = ({symbol.name: clamped(symbol, size, 1) for symbol in task.symbols} for size in (SMALL, 1))
+    bases = (small, least, captured_sizes(task), *known)
     found: list[Sizes] = []
     for literal in _spread(sorted(large_literals(prepared.text))):
         for symbol in task.symbols if len(found) < MAX_SIZES else ():
             largest = max((sizes[symbol.name] for sizes in (*known, *found)), default=0)
+            alike = tuple(other for other in task.symbols if other.captured == symbol.captured)
             larger = (
-                {**base, symbol.name: clamped(symbol, size, align)}
+                {**base, **{each.name: clamped(each, size, align) for each in together}}
                 for size in (beyond(literal), literal + 1)
+                for together in dict.fromkeys(((symbol,), alike))
                 for base in bases
                 for align in (1, 4, 32)
             )
-            usable = (s for s in larger if s[symbol.name] > literal and _is_possible(prepared, kind, s))
+            usable = (s for s in larger if s[symbol.name] > literal and _is_computable(prepared, kind, s))
             sizes = next(usable, None) if largest <= literal else None
             if sizes is not None:
                 found.append(sizes)
@@ -221,6 +227,13 @@ def _spread(numbers: Sequence[int]) -> list[int]:
 
 def _is_possible(prepared: Prepared, kind: OperationKind, sizes: Sizes) -> bool:
     return is_usable(prepared.task, kind, sizes, MAX_HIDDEN_ELEMENTS) and prepared.holds(kind, sizes)
+
+
+def _is_computable(prepared: Prepared, kind: OperationKind, sizes: Sizes) -> bool:
+    """Possible, and nothing in between, e.g. all pairs of a long sequence's elements, is larger than PyTorch takes."""
+    if not _is_possible(prepared, kind, sizes):
+        return False
+    return n_largest(graph_of(prepared.task, kind), sizes) <= MAX_WIDE_ELEMENTS
 
 
 def _refuse_unwritten(prepared: Prepared, kind: OperationKind, sizes: Sizes) -> None:

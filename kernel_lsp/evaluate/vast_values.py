@@ -136,7 +136,7 @@ def _with_one_vast(prepared: Prepared, kind: OperationKind, symbol: Symbol, n_wa
 
 
 def _n_allowed(sizes: Sizes) -> int:
-    return MAX_SUM_INSTRUCTIONS if max(sizes.values()) >= LONG_SUM else MAX_INSTRUCTIONS
+    return MAX_SUM_INSTRUCTIONS if len(sizes) == 1 else MAX_INSTRUCTIONS
 
 
 def _is_cheap(task: Task, kind: OperationKind, sizes: Sizes, gpu: GpuSpec) -> bool:

@@ -192,7 +192,7 @@ FAMILIES: dict[str, Make] = {
     "minus_inf_rows": _normal,
     "lowest_rows": _normal,
     "equal_integers": _normal,
-    "greatest_integers": _normal,
+    "greatest_integers": _uniform,
     "negative_zeros": _negative_zeros,
     "needles": _needles,
     "late_extremes": _late_extremes,

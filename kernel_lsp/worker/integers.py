@@ -21,6 +21,8 @@ LATE, LATE_PART = "late_extremes", 16
 SMALL, HUNDREDS = 3, 200
 NEAR = 8
 """How far from a power of two."""
+FEW_PART = 16
+"""Of a row with few true values, of which other rows have one or none."""
 FLOAT_BITS, WORD_BITS = 24, 31
 """Integers that float holds exactly have so many bits, and those of 32 bits so many beside their sign."""
 
@@ -87,6 +89,19 @@ def _equal_rows(shape: tuple[int, ...], limits: Limits, generator: torch.Generat
     return torch.randint(0, 2, rows, generator=generator).expand(shape).clone()
 
 
+def _few(shape: tuple[int, ...], limits: Limits, generator: torch.Generator) -> torch.Tensor:
+    """Of the rows along the last dim, in turn, one with a single one, one with few, and one without: a mean of what a
+    mask leaves divides by their number."""
+    if not shape:
+        return torch.ones(shape, dtype=torch.int64)
+    rows = (*shape[:-1], 1)
+    places = torch.randint(0, shape[-1], rows, generator=generator)
+    single = torch.zeros(shape, dtype=torch.int64).scatter_(-1, places, 1)
+    few = single | (torch.randint(0, FEW_PART, shape, generator=generator) == 0)
+    nth = (torch.arange(math.prod(rows)) % 3).view(rows)
+    return torch.where(nth == 0, single, torch.where(nth == 1, few, 0))
+
+
 def greatest_odd(low: int, high: int) -> int:
     """Of the integers from [low, high] the odd one of the largest magnitude, where one is odd. An odd number of them
     adds up to an odd number, which has no rounding that is right by luck."""
@@ -131,8 +146,10 @@ TRUTH_VALUES: dict[str, Make] = {
     "zeros": _zeros,
     "one_hot": _single(1),
     "needles": _single(0),
+    "uniform": _few,
 }
-"""Family -> truth values: of random ones, any is always true and all never is."""
+"""Family -> truth values: of random ones, any is always true and all never is. Of `one_hot` the numbers beside them are
+nearly all zero, so that what a mask leaves of them says little; those of `uniform` are not."""
 
 
 def unlimited(family: str, shape: tuple[int, ...], dtype: torch.dtype, generator: torch.Generator) -> torch.Tensor:
@@ -149,8 +166,11 @@ def unlimited(family: str, shape: tuple[int, ...], dtype: torch.dtype, generator
 def limited(
     family: str, shape: tuple[int, ...], dtype: torch.dtype, limits: Limits, generator: torch.Generator
 ) -> torch.Tensor:
-    """Integers, or booleans, from [low, high): all the same in some families, the least and the greatest in others."""
+    """Integers, or booleans, from [low, high): all the same in some families, the least and the greatest in others. Of
+    two numbers the greater one stands for true."""
     low, high = (0, 2) if dtype == torch.bool else (limits[0], max(limits[0] + 1, limits[1]))
+    if high - low == 2 and family in TRUTH_VALUES:
+        return (low + TRUTH_VALUES[family](shape, (0, 1), generator)).to(dtype)
     if family in ("constant_rows", "equal_integers"):
         return torch.randint(low, high, (1,), generator=generator).expand(shape).clone().to(dtype)
     if family == GREATEST:

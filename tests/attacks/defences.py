@@ -17,8 +17,9 @@ from kernel_lsp.evaluate import (
     compare,
     cpu,
     judgement,
+    looks,
     other_circumstances,
-    pipeline,
+    planned_cases,
     pointed_cases,
     run_files,
 )
@@ -41,7 +42,7 @@ def switch_off(names: Sequence[str], monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _audit(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody reads the PTX."""
-    monkeypatch.setattr(pipeline, "audit", lambda *_: ())
+    monkeypatch.setattr(looks, "audit", lambda *_: ())
 
 
 def _state(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -56,19 +57,19 @@ def _orders(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _sizes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only the sizes of the task are tried."""
-    monkeypatch.setattr(pipeline, "reduced_sizes", lambda *_: [])
-    monkeypatch.setattr(pipeline, "wide_sizes", lambda *_: [])
-    monkeypatch.setattr(pipeline, "several_blocks_sizes", lambda *_: [])
-    monkeypatch.setattr(pipeline, "index_cases", lambda *_: [])
-    monkeypatch.setattr(pipeline, "pointed_sizes", lambda *_: [])
+    monkeypatch.setattr(planned_cases, "reduced_sizes", lambda *_: [])
+    monkeypatch.setattr(planned_cases, "wide_sizes", lambda *_: [])
+    monkeypatch.setattr(planned_cases, "several_blocks_sizes", lambda *_: [])
+    monkeypatch.setattr(planned_cases, "index_cases", lambda *_: [])
+    monkeypatch.setattr(planned_cases, "pointed_sizes", lambda *_: [])
     monkeypatch.setattr(pointed_cases, "compared_sizes", lambda *_: [])
     monkeypatch.setattr(pointed_cases, "sizes_beyond_exact_places", lambda *_: [])
     monkeypatch.setattr(pointed_cases, "sizes_beyond_narrow_places", lambda *_: [])
     monkeypatch.setattr(pointed_cases, "larger_sizes", lambda *_: [])
     monkeypatch.setattr(pointed_cases, "_long_sums", lambda *_: [])
-    monkeypatch.setattr(pipeline, "fresh_case", _captured_case)
-    monkeypatch.setattr(pipeline, "left_undone", _nothing)
-    monkeypatch.setattr(pipeline, "wrong_at_vast_sizes", _nothing)
+    monkeypatch.setattr(planned_cases, "fresh_case", _captured_case)
+    monkeypatch.setattr(looks, "left_undone", _nothing)
+    monkeypatch.setattr(looks, "wrong_at_vast_sizes", _nothing)
 
 
 async def _nothing(*_: object) -> None:
@@ -77,9 +78,10 @@ async def _nothing(*_: object) -> None:
 
 def _families(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only inputs as the task makes them."""
-    monkeypatch.setattr(pipeline, "full_cases", lambda *_: [])
-    monkeypatch.setattr(pipeline, "index_cases", lambda *_: [])
+    monkeypatch.setattr(planned_cases, "full_cases", lambda *_: [])
+    monkeypatch.setattr(planned_cases, "index_cases", lambda *_: [])
     monkeypatch.setattr(pointed_cases, "pointed_values", lambda *_: ())
+    monkeypatch.setattr(pointed_cases, "rounding_cases", lambda *_: [])
 
 
 def _races(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,7 +156,7 @@ def _guards(monkeypatch: pytest.MonkeyPatch) -> None:
     async def none(*_: Any) -> None:
         return None
 
-    monkeypatch.setattr(pipeline, "guarded", none)
+    monkeypatch.setattr(looks, "guarded", none)
 
 
 def _numbers(monkeypatch: pytest.MonkeyPatch) -> None:

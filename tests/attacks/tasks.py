@@ -235,3 +235,38 @@ class LayerScale(nn.Module):
 # kernel-lsp: q=f32[B=2, H=2, T=64, 32], k=f32[B, H, T, 32], v=f32[B, H, T, 32]
 def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
     return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+
+# kernel-lsp: x=f32[N=4096]
+def to_integers(x: torch.Tensor) -> torch.Tensor:
+    return x.clamp(-1e9, 1e9).to(torch.int32)
+
+
+# kernel-lsp: x=f32[N=4096]
+def rounded(x: torch.Tensor) -> torch.Tensor:
+    return torch.round(x.clamp(-1e9, 1e9)).to(torch.int32)
+
+
+# kernel-lsp: x=f32[N=4096], step=0.05
+def quantized(x: torch.Tensor, step: float) -> torch.Tensor:
+    return torch.clamp(torch.round(x / step), -128, 127).to(torch.int8)
+
+
+# kernel-lsp: x=f32[N=64, D=256], mask=bool[N, D]
+def masked_mean(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    return (x * mask).sum(dim=-1) / mask.sum(dim=-1).clamp(min=1)
+
+
+# kernel-lsp: mask=bool[N=64, D=512]
+def count_true(mask: torch.Tensor) -> torch.Tensor:
+    return mask.sum(dim=-1)
+
+
+# kernel-lsp: x=f32[N=64, D=256], eps=1e-6
+def rms_scaled(x: torch.Tensor, eps: float) -> torch.Tensor:
+    return x * torch.rsqrt(x.pow(2).mean(dim=-1, keepdim=True) + eps)
+
+
+# kernel-lsp: x=f32[N=8192], y=f32[N]
+def mean_square(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return F.mse_loss(x, y)

@@ -258,3 +258,20 @@ def relu_and_scale(x: torch.Tensor) -> torch.Tensor:
 # kernel-lsp: logits=f32[N=256, V=512], labels=i64[N] in [0, 512)
 def mean_cross_entropy(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     return F.cross_entropy(logits, labels)
+
+
+# kernel-lsp: x=f32[4000], step=0.05
+def in_steps(x: torch.Tensor, step: float) -> torch.Tensor:
+    return torch.clamp(torch.round(x / step), -128, 127).to(torch.int8)
+
+
+# kernel-lsp: x=f32[4000]
+def to_whole_numbers(x: torch.Tensor) -> torch.Tensor:
+    return torch.round(x.clamp(-1e9, 1e9)).to(torch.int32)
+
+
+# kernel-lsp: x=f32[48, 200], mask=bool[48, 200], eps=1e-6
+def normalized_where(x: torch.Tensor, mask: torch.Tensor, eps: float) -> torch.Tensor:
+    n = mask.sum(dim=-1, keepdim=True).clamp(min=1)
+    variance = (x.pow(2) * mask).sum(dim=-1, keepdim=True) / n
+    return x * torch.rsqrt(variance + eps)

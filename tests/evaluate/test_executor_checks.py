@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,8 +12,16 @@ from kernel_lsp.core.verdict import CaseResult
 from kernel_lsp.evaluate import executor_checks
 from kernel_lsp.evaluate.cases import Case
 from kernel_lsp.evaluate.cpu import CaseRun, Skipped
-from kernel_lsp.evaluate.executor_checks import FULL_BUDGET_S, MIN_CASES, REST_BUDGET_S, ExecutorChecks
+from kernel_lsp.evaluate.executor_checks import (
+    FULL_BUDGET_S,
+    FULL_LIMITS,
+    MIN_CASES,
+    REST_BUDGET_S,
+    ExecutorChecks,
+    _sample,
+)
 from kernel_lsp.evaluate.progress import Plan, Progress
+from tests.evaluate.test_pointed_sizes import prepared
 
 
 class SlowDevice:
@@ -53,6 +62,17 @@ async def _ran(large_s: float, monkeypatch: pytest.MonkeyPatch) -> tuple[SlowDev
     found = await ExecutorChecks(none, device, none).check(none, none, none, _plan(), progress)  # type: ignore[arg-type]  # stand-ins
     assert found is None
     return device, progress
+
+
+@pytest.mark.parametrize(
+    ("growth", "n_wanted"), [(1.0, None), (8.0, None), (64.0, 1600)], ids=["alike", "larger", "far larger"]
+)
+def test_blocks_are_sampled_where_each_has_far_more_to_do(growth: float, n_wanted: int | None) -> None:
+    bound = prepared("launch: k<<<B, 32>>>(x, out, D)").bind("forward", {"B": 50_000, "D": 4})
+    profile: Any = SimpleNamespace(instructions_per_block=1000.0)
+    limits = replace(FULL_LIMITS, complete_instructions=102_400_000)
+    found = _sample(bound, profile, limits, 7, lambda: growth)
+    assert (None if found is None else found.n_blocks) == n_wanted
 
 
 async def test_every_case_of_a_fast_kernel_is_run_in_order(monkeypatch: pytest.MonkeyPatch) -> None:

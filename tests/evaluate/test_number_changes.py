@@ -9,6 +9,7 @@ import pytest
 
 from kernel_lsp.core.target import ScalarInput, TargetSource
 from kernel_lsp.evaluate.number_changes import (
+    DYADIC,
     FRACTIONS,
     NEGATIVE,
     VAST,
@@ -19,7 +20,7 @@ from kernel_lsp.evaluate.number_changes import (
     changed_numbers,
 )
 
-ALL = (*FRACTIONS, *NEGATIVE, *VAST, *ZERO)
+ALL = (*DYADIC, *FRACTIONS, *NEGATIVE, *VAST, *ZERO)
 
 
 def source_of(*given: ScalarInput) -> TargetSource:
@@ -72,7 +73,7 @@ def test_large_numbers_are_far_beyond_one_and_keep_their_sign() -> None:
     assert second < -10_000
 
 
-@pytest.mark.parametrize("change", ALL[: -len(ZERO)])
+@pytest.mark.parametrize("change", [*FRACTIONS, *NEGATIVE, *VAST])
 @pytest.mark.parametrize("values", [(1.0, 1.0), (-1.0, 1.0), (0.0, 0.0, 0.0), (0.5, 1.0, 0.5, -0.5)])
 def test_floats_that_are_equal_or_opposite_become_neither(change: Change, values: tuple[float, ...]) -> None:
     found = [abs(value) for value in other(change, *values)]
@@ -110,6 +111,23 @@ def test_a_guard_against_division_by_zero_stays_small_and_is_not_zero(change: Ch
     [found] = other(change, 1e-6)
     assert 0.0 < abs(found) < 2.0
     assert found > -1e-6
+
+
+def test_a_guard_becomes_far_smaller_and_small_inputs_show_it() -> None:
+    [found] = other(FRACTIONS[0], 1e-5)
+    assert isinstance(found, float)
+    assert 1e-9 < found < 1e-8
+    assert FRACTIONS[0].guard_families == ("tiny",)
+
+
+def test_a_step_becomes_a_power_of_two_nearby() -> None:
+    for value in (0.05, 3.0, -0.7, 255.0):
+        [found] = other(DYADIC[0], value)
+        mantissa, _ = math.frexp(abs(found))
+        assert mantissa == 0.5
+        assert value / 128 < found < value or value < found < value / 128
+    assert other(DYADIC[0], 0.0, 3, True) == [0.0, 3, True]
+    assert DYADIC[0].families == ("halves",)
 
 
 def test_an_ordinary_number_becomes_zero() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kernel_lsp.core.dtype import DType
-from kernel_lsp.core.task import Graph, GraphOutput, Symbol, Task, TaskTensor, TensorType
+from kernel_lsp.core.task import Graph, GraphNode, GraphOutput, Symbol, Task, TaskTensor, TensorType
 from kernel_lsp.core.verdict import Built
 from kernel_lsp.evaluate import pointed_sizes
 from kernel_lsp.evaluate.cases import Sizes
@@ -29,13 +29,27 @@ TASK = Task(
     configurations=(),
     torch_version="2",
 )
+CUBE = TensorType(dtype=DType.F32, shape=("B", "D", "E"))
+SQUARE = TASK.model_copy(
+    update={
+        "symbols": (*TASK.symbols, Symbol(name="E", captured=1000, minimum=1)),
+        "arguments": (TaskTensor(name="x", type=CUBE, role="input"),),
+        "forward": Graph(
+            inputs=("x",),
+            input_types=(CUBE,),
+            nodes=(GraphNode(name="n", op="aten.clone.default", arguments=({"node": "x"},), types=(CUBE,)),),
+            outputs=(GraphOutput(name="out", node="n", type=CUBE),),
+        ),
+    }
+)
 KNOWN: list[Sizes] = [{"B": 6, "D": 1000}, {"B": 7, "D": 5}]
 
 
-def prepared(*directives: str, code: str = "") -> Prepared:
-    lines = ["kernel-lsp: 1", "op: copy(x: f32[B, D]) -> (out: f32[B, D])", *directives]
+def prepared(*directives: str, code: str = "", task: Task = TASK) -> Prepared:
+    dims = ", ".join(task.tensors[0].type.shape)
+    lines = ["kernel-lsp: 1", f"op: copy(x: f32[{dims}]) -> (out: f32[{dims}])", *directives]
     kernel = f"template <bool LONG = false> __global__ void k(const float* x, float* out, int D) {{ {code} }}"
-    found = prepare("".join(f"// {line}\n" for line in lines) + "\n" + kernel, TASK)
+    found = prepare("".join(f"// {line}\n" for line in lines) + "\n" + kernel, task)
     assert isinstance(found, Prepared), found
     return found
 
@@ -79,6 +93,22 @@ def test_variants_outside_the_contract_are_not_asked_for() -> None:
 def test_large_numbers_in_the_code_are_passed_by_every_size() -> None:
     found = beyond("if (D > 1'000'000) return;")
     assert [max(sizes.values()) for sizes in found] == [1_031_252, 1_031_252]
+
+
+def test_dims_that_were_captured_alike_go_together_where_neither_goes_alone() -> None:
+    known = [{**sizes, "E": sizes["D"]} for sizes in KNOWN]
+    ready = prepared("where: D == E", "launch: k<<<1, 32>>>(x, out, D)", code="D > 1200", task=SQUARE)
+    assert {"B": 2, "D": 1239, "E": 1239} in sizes_beyond_literals(ready, "forward", known)
+
+
+def test_what_lies_in_between_is_not_larger_than_pytorch_takes() -> None:
+    """All pairs of 12,000 elements are."""
+    type_ = TensorType(dtype=DType.F32, shape=("D", "D"))
+    pairs = (GraphNode(name="n", op="aten.mm.default", arguments=(), types=(type_,)),)
+    task = TASK.model_copy(update={"forward": TASK.forward.model_copy(update={"nodes": pairs})})
+    ready = prepared("launch: k<<<1, 32>>>(x, out, D)", code="D > 12000", task=task)
+    (found,) = sizes_beyond_literals(ready, "forward", KNOWN)
+    assert found["B"] > 12_000
 
 
 def test_a_contract_may_end_right_behind_a_number() -> None:

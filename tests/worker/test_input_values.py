@@ -71,6 +71,21 @@ def test_code_without_ties_of_its_own_has_none(nodes: tuple[dict[str, Any], ...]
     assert ties_of(*nodes) == set()
 
 
+@pytest.mark.parametrize("dtype", [torch.bool, torch.int64])
+def test_rows_of_a_mask_have_one_few_and_no_true_value_in_turn(dtype: torch.dtype) -> None:
+    mask = unlimited("uniform", (6, 1000), dtype, ANY) if dtype == torch.bool else None
+    mask = limited("uniform", (6, 1000), dtype, (0, 2), ANY) if mask is None else mask
+    counts = mask.sum(-1).tolist()
+    assert (counts[0], counts[3]) == (1, 1)
+    assert (counts[2], counts[5]) == (0, 0)
+    assert all(20 < count < 120 for count in (counts[1], counts[4]))
+
+
+def test_two_numbers_other_than_zero_and_one_are_a_mask_as_well() -> None:
+    assert set(limited("zeros", (5, 3), torch.int64, (4, 6), ANY).view(-1).tolist()) == {4}
+    assert limited("uniform", (), torch.int64, (4, 6), ANY).item() == 5
+
+
 @pytest.mark.parametrize(("limits", "expected"), [((0, 1 << 32), (1 << 32) - 1), ((-10, 8), -9), ((6, 7), 6)])
 def test_the_greatest_integers_are_odd_and_inside_their_range(limits: tuple[int, int], expected: int) -> None:
     assert set(limited(GREATEST, (5, 3), torch.int64, limits, ANY).view(-1).tolist()) == {expected}
