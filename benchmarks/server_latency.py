@@ -22,7 +22,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from kernel_lsp.process.tree import descendants
+from kernel_lsp.process.tree import descendants, is_running
 from tests.server.client import VSCODE, Client, initialized
 from tests.server.samples import KERNEL, SCALE, SCALE_LINE
 
@@ -117,7 +117,7 @@ async def busy_figures(root: Path, seconds: float, of_requests: float = 0.99, of
         below = descendants(editor.pid)
         await editor.leave()
         exit_ms = (time.perf_counter() - before) * 1000
-        left = [pid for pid in below if Path(f"/proc/{pid}").exists()]
+        left = [pid for pid in below if is_running(pid)]
         return [*figures, Figure("exit", exit_ms, "ms", f"{len(below)} processes before, {len(left)} left")]
 
 
