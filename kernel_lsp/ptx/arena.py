@@ -15,6 +15,7 @@ from kernel_lsp.ptx.layout import (
     N_ACCESS_SIZES,
     PARAM_WINDOW,
     SHARED_WINDOW,
+    Arrivals,
     Context,
     Launch,
     window_base,
@@ -120,16 +121,18 @@ class Arenas:
             emitted.n_local_stride * setup.n_threads,
             setup.n_shared,
             setup.n_shared,
+            int(Arrivals.N_BYTES),
         )
         starts, total = [], 0
         for size in sizes:
             starts.append(total)
             total += -(-size // 64) * 64 + 64
         region = self._region(total)
-        context, launch, threads, local, shared, shadow = (region.address + start for start in starts)
+        context, launch, threads, local, shared, shadow, arrivals = (region.address + start for start in starts)
         arena = Arena(region, context, launch, threads, shared, shadow)
         self._write_context(arena, rank)
         store64(context + Context.LOCAL_BASE, local)
+        store64(context + Context.ARRIVALS, arrivals)
         self._write_launch(arena, rank)
         return arena
 

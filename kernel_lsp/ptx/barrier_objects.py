@@ -39,6 +39,14 @@ def barrier_arrive(context: int, thread: int, info: int, place: int, count: int,
     if is_barrier(word) == 0:
         return fault(context, thread, info, 0, FaultKind.BARRIER_MISSING)
     store64(thread + Thread.RESULT, word)
+    return change_object(context, thread, info, place, count, n_leaving, n_bytes)
+
+
+def change_object(context: int, thread: int, info: int, place: int, count: int, n_leaving: int, n_bytes: int) -> int:
+    """As `barrier_arrive`, for what no thread asks the object now: bytes that have arrived."""
+    word = load64(place)
+    if is_barrier(word) == 0:
+        return fault(context, thread, info, 0, FaultKind.BARRIER_MISSING)
     expected = (word & MAX_COUNT) - n_leaving
     pending = ((word >> PENDING_SHIFT) & MAX_COUNT) - count
     left = ((word >> BYTES_SHIFT) & BYTES_MASK) - MAX_COUNT + n_bytes
@@ -76,6 +84,7 @@ def make_object(expected: int, pending: int, n_bytes: int, phase: int) -> int:
 FUNCTIONS: tuple[Callable[..., int], ...] = (
     barrier_init,
     barrier_arrive,
+    change_object,
     barrier_test,
     is_barrier,
     make_object,

@@ -1,7 +1,8 @@
 """`mbarrier` objects, and copies of many bytes that report to them.
 
-A copy is done at once, by the thread that asks for it. What `cp.async` brings is marked until that thread has waited
-for it (`kernel_lsp.ptx.copies_in_flight`); the bytes of a bulk copy have arrived at its object when it is done.
+What `cp.async` brings is there at once, and marked until the thread that asked has waited for it
+(`kernel_lsp.ptx.copies_in_flight`). The bytes of a bulk copy come later where an object tells of them
+(`kernel_lsp.ptx.bulk_arrivals`), and are read once more where a group is waited for (`kernel_lsp.ptx.bulk_stores`).
 """
 
 from __future__ import annotations
@@ -138,18 +139,18 @@ def _arrive(e: Emitter, i: Instruction) -> None:
 
 
 def _wait(e: Emitter, i: Instruction) -> None:
-    """``mbarrier.try_wait{.parity} p, [p], state``: looks, gives way once where the phase is not over, looks again."""
+    """``mbarrier.try_wait{.parity} p, [p], state``: says whether the phase is over, and gives way where it is not.
+    What happens meanwhile it does not see: the time for which a GPU waits has a limit that is the GPU's own."""
     target, address, phase = i.operands[:3]
     again, done = e.label(), e.label()
     _test(e, i, address, phase)
-    is_over = e.op(f"icmp ne i64 {e.thread_field(Thread.RESULT)}, 0")
-    e.line(f"br i1 {is_over}, label %{done}, label %{again}")
+    answer = e.thread_field(Thread.RESULT)
+    e.write(target, answer, "i64")
+    e.line(f"br i1 {e.op(f'icmp ne i64 {answer}, 0')}, label %{done}, label %{again}")
     e.begin(again)
     e.give_way(i)
-    _test(e, i, address, phase)
     e.line(f"br label %{done}")
     e.begin(done)
-    e.write(target, e.thread_field(Thread.RESULT), "i64")
 
 
 def _test(e: Emitter, i: Instruction, address: Operand, phase: Operand) -> None:
@@ -178,6 +179,7 @@ def _copy_bulk(e: Emitter, i: Instruction) -> None:
     if unknown := [modifier for modifier in i.modifiers if modifier not in _BULK_WORDS]:
         raise UnsupportedPtxError(f"'{unknown[0]}' of a bulk copy", i)
     if i.has("commit_group", "wait_group"):
+        _end_group(e, i)
         return
     places = [modifier for modifier in i.modifiers if modifier in ("global", "shared__cta", "shared__cluster")]
     if len(places) != 2 or places.count("global") != 1:
@@ -185,21 +187,38 @@ def _copy_bulk(e: Emitter, i: Instruction) -> None:
     to, source = ("global" if place == "global" else "shared" for place in places)
     if "shared__cluster" in places and e.maps_addresses:
         raise UnsupportedPtxError("a bulk copy in a kernel that maps addresses to other blocks", i)
-    _copy_pieces(e, i, to, source)
+    from_host, to_host = _copy_pieces(e, i, to, source)
+    size = _wide(e, i.operands[2])
     if i.has("mbarrier__complete_tx__bytes"):
-        arrived = e.op(f"sub i64 0, {_wide(e, i.operands[2])}")
-        _call(e, i, "barrier_arrive", _object(e, i, i.operands[3]), "0", "0", arrived)
+        _call(e, i, "bulk_started", _object(e, i, i.operands[3]), from_host, to_host, size)
+    else:
+        site = e.site(Site(i, source, PIECE_BYTES, True, False))
+        values = ("%context.i", "%thread.i", str(site), e.store_queue(), from_host, to_host, size)
+        e.op(f"call i64 @bulk_store_started({', '.join(f'i64 {value}' for value in values)})")
 
 
-def _copy_pieces(e: Emitter, i: Instruction, to: str, source: str) -> None:
-    """16 bytes after 16 bytes, each with its checks."""
+def _end_group(e: Emitter, i: Instruction) -> None:
+    """Of copies from shared memory: threads without any wait for nothing."""
+    if not e.has_bulk_stores:
+        return
+    if i.has("commit_group"):
+        e.op(f"call i64 @bulk_stores_committed(i64 {e.store_queue()})")
+    else:
+        n_pending = getattr(i.operands[0], "bits", 0)
+        e.op(f"call i64 @bulk_stores_waited(i64 {e.store_queue()}, i64 {n_pending})")
+
+
+def _copy_pieces(e: Emitter, i: Instruction, to: str, source: str) -> tuple[str, str]:
+    """16 bytes after 16 bytes, each with its checks. Returns the host addresses of source and target."""
     target_operand, source_operand, size_operand = i.operands[:3]
     size = _wide(e, size_operand)
     is_whole = e.op(f"icmp eq i64 {e.op(f'and i64 {size}, {PIECE_BYTES - 1}')}, 0")
     e.fault_unless(is_whole, Site(i, to, PIECE_BYTES, True, True), size, FaultKind.BULK_SIZE)
     done = Register(f"%bulk.{len(e.sites)}")
-    e.storage[done.name] = "i64"
-    e.write(done, "0", "i64")
+    hosts = Register(f"{done.name}.from"), Register(f"{done.name}.to")
+    for register in (done, *hosts):
+        e.storage[register.name] = "i64"
+        e.write(register, "0", "i64")
     head, body, end = e.label(), e.label(), e.label()
     e.line(f"br label %{head}")
     e.begin(head)
@@ -209,10 +228,13 @@ def _copy_pieces(e: Emitter, i: Instruction, to: str, source: str) -> None:
     offset = e.read(done, "i64")
     here = e.op(f"add i64 {operand_address(e, i, source_operand)}, {offset}")
     there = e.op(f"add i64 {operand_address(e, i, target_operand)}, {offset}")
-    pointer = locate_at(e, i, here, PIECE_BYTES, reads=True, writes=False, space=source)
-    value = e.op(f"load i128, ptr {pointer}, align 1")
-    pointer = locate_at(e, i, there, PIECE_BYTES, reads=False, writes=True, space=to)
-    e.line(f"store i128 {value}, ptr {pointer}, align 1")
+    from_pointer = locate_at(e, i, here, PIECE_BYTES, reads=True, writes=False, space=source)
+    value = e.op(f"load i128, ptr {from_pointer}, align 1")
+    to_pointer = locate_at(e, i, there, PIECE_BYTES, reads=False, writes=True, space=to)
+    e.line(f"store i128 {value}, ptr {to_pointer}, align 1")
+    for register, pointer in zip(hosts, (from_pointer, to_pointer), strict=True):
+        e.write(register, e.op(f"sub i64 {e.op(f'ptrtoint ptr {pointer} to i64')}, {offset}"), "i64")
     e.write(done, e.op(f"add i64 {offset}, {PIECE_BYTES}"), "i64")
     e.line(f"br label %{head}")
     e.begin(end)
+    return e.read(hosts[0], "i64"), e.read(hosts[1], "i64")

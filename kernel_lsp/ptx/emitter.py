@@ -19,6 +19,7 @@ from kernel_lsp.ptx.kernel_traits import (
     can_be_torn,
     can_spin,
     ended_by,
+    has_bulk_stores,
     is_talk,
     may_yield,
     meets_others,
@@ -36,6 +37,7 @@ from kernel_lsp.ptx.layout import (
     Launch,
     Operation,
     Status,
+    StoreQueue,
     Thread,
     window_base,
 )
@@ -153,6 +155,7 @@ class Emitter(IrText):
         self.n_batches = 0
         self.n_matrix_bytes = 0
         self.has_copies = False
+        self.has_bulk_stores = has_bulk_stores(self.blocks)
         self.can_spin = can_spin(self.blocks)
         self.notes_ways = asks_who_is_active(self.blocks)
         self.waits_for_grid = waits_for_grid(self.blocks)
@@ -251,6 +254,10 @@ class Emitter(IrText):
         """The address of the thread's `CopyQueue`."""
         self.has_copies = True
         return self.op("ptrtoint ptr %copies to i64")
+
+    def store_queue(self) -> str:
+        """The address of the thread's `StoreQueue`."""
+        return self.op("ptrtoint ptr %stores to i64")
 
     # faults and yields
 
@@ -427,6 +434,9 @@ class Emitter(IrText):
         if any(target <= block.index for target in block.targets):
             self.check_fuel(block)
         if not block.targets:
+            if self.has_bulk_stores:
+                n_left = self.op(f"load i64, ptr {self.field('%stores', StoreQueue.N_COPIES)}")
+                self.slow_check("check_stores_ended", 0, self.store_queue(), self.op(f"icmp eq i64 {n_left}, 0"))
             self.save_fuel()
             self.line(f"ret i64 {int(Status.EXITED)}")
         elif block.selector is not None:
@@ -478,8 +488,9 @@ class Emitter(IrText):
         arguments_at = round_up(frame, 16)
         matrix_at = round_up(arguments_at + self.arguments.n_bytes, 16)
         copies_at = round_up(matrix_at + self.n_matrix_bytes, 8)
-        n_copy_bytes = int(CopyQueue.N_BYTES) if self.has_copies else 0
-        text = "\n".join([*self.head(arguments_at, matrix_at, copies_at), *self.lines, *self.tail()])
+        stores_at = copies_at + (int(CopyQueue.N_BYTES) if self.has_copies else 0)
+        n_store_bytes = int(StoreQueue.N_BYTES) if self.has_bulk_stores else 0
+        text = "\n".join([*self.head(arguments_at, matrix_at, copies_at, stores_at), *self.lines, *self.tail()])
         return EmittedKernel(
             name=self.kernel.name,
             text=text,
@@ -491,13 +502,13 @@ class Emitter(IrText):
             n_parameter_bytes=self.parameters.n_bytes,
             local=self.local,
             n_local_stride=round_up(self.local.n_bytes, LOCAL_ALIGN),
-            n_frame_bytes=round_up(copies_at + n_copy_bytes, 64),
+            n_frame_bytes=round_up(stores_at + n_store_bytes, 64),
             can_spin=self.can_spin,
             uses_clusters=self.maps_addresses or mentions_clusters(self.blocks),
             warp_functions=self.warp_functions,
         )
 
-    def head(self, arguments_at: int, matrix_at: int, copies_at: int) -> list[str]:
+    def head(self, arguments_at: int, matrix_at: int, copies_at: int, stores_at: int) -> list[str]:
         arguments = (
             "ptr noalias %thread, ptr noalias %counts, ptr noalias readonly %table, ptr noalias readonly %launch"
         )
@@ -509,6 +520,7 @@ class Emitter(IrText):
             f"  %arguments = getelementptr i8, ptr %thread, i64 {arguments_at}",
             f"  %matrix = getelementptr i8, ptr %thread, i64 {matrix_at}",
             f"  %copies = getelementptr i8, ptr %thread, i64 {copies_at}",
+            f"  %stores = getelementptr i8, ptr %thread, i64 {stores_at}",
             f"  %resume.slot = getelementptr i8, ptr %thread, i64 {int(Thread.RESUME)}",
             f"  %fuel.slot = getelementptr i8, ptr %thread, i64 {int(Thread.FUEL)}",
             "  %fuel = alloca i64",
@@ -533,11 +545,11 @@ class Emitter(IrText):
 
     def cleared_copies(self) -> list[str]:
         """A thread starts without copies."""
-        if not self.has_copies:
-            return []
-        heads = (CopyQueue.N_GROUPS, CopyQueue.HEAD, CopyQueue.TAIL)
-        places = [f"  %copies.{int(at)} = getelementptr i8, ptr %copies, i64 {int(at)}" for at in heads]
-        return [*places, *(f"  store i64 0, ptr %copies.{int(at)}" for at in heads)]
+        copies = (CopyQueue.N_GROUPS, CopyQueue.HEAD, CopyQueue.TAIL) if self.has_copies else ()
+        stores = (StoreQueue.N_GROUPS, StoreQueue.N_COPIES) if self.has_bulk_stores else ()
+        heads = [*(("copies", int(at)) for at in copies), *(("stores", int(at)) for at in stores)]
+        places = [f"  %{queue}.{at} = getelementptr i8, ptr %{queue}, i64 {at}" for queue, at in heads]
+        return [*places, *(f"  store i64 0, ptr %{queue}.{at}" for queue, at in heads)]
 
     def tail(self) -> list[str]:
         return [

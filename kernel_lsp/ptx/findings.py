@@ -180,6 +180,9 @@ def describe(fault: Fault, memory: MemoryMap) -> tuple[str, str]:
     if fault.kind == FaultKind.COPY_IN_FLIGHT:
         place = f"at byte {fault.address} of shared memory"
         return "copy-in-flight", f"{_verb(fault.site)} {place}, which an asynchronous copy may not have brought yet"
+    if fault.kind == FaultKind.COPY_LEFT:
+        message = f"a thread ends while its copy of {fault.address} bytes may still read them from shared memory"
+        return "copy-in-flight", f"{message}: cp.async.bulk.wait_group(.read) is missing, or its group is not committed"
     if fault.kind in _BARRIER_MESSAGES:
         return "barrier-object", _BARRIER_MESSAGES[fault.kind].format(fault.address)
     if fault.kind in (FaultKind.MATRIX_ADDRESS, FaultKind.MATRIX_STRIDE):

@@ -18,7 +18,9 @@ from kernel_lsp.ptx import (
     access_traces,
     barrier_objects,
     block_barriers,
+    bulk_arrivals,
     bulk_copies,
+    bulk_stores,
     cluster_scheduler,
     clusters,
     conversion,
@@ -66,6 +68,8 @@ NATIVE_FUNCTIONS = (
     *warp_matrices.FUNCTIONS,
     *barrier_objects.FUNCTIONS,
     *copies_in_flight.FUNCTIONS,
+    *bulk_arrivals.FUNCTIONS,
+    *bulk_stores.FUNCTIONS,
 )
 """What every run needs to be fast."""
 RARE_FUNCTIONS = (
@@ -82,7 +86,12 @@ LIBM_FUNCTIONS = (
 )
 """What LLVM may call for operations that the CPU lacks."""
 SLOW_CHECKS = ("check", "check_shared", "check_shared_written", "check_cluster_step")
-CALLED_BY_KERNELS = {**barrier_objects.CALLED_BY_KERNELS, **copies_in_flight.CALLED_BY_KERNELS}
+CALLED_BY_KERNELS = {
+    **barrier_objects.CALLED_BY_KERNELS,
+    **copies_in_flight.CALLED_BY_KERNELS,
+    **bulk_arrivals.CALLED_BY_KERNELS,
+    **bulk_stores.CALLED_BY_KERNELS,
+}
 SCHEDULER_PASSES = ("sroa", "instruction_combine", "simplify_cfg")
 KERNEL_PASSES = (
     "always_inliner",

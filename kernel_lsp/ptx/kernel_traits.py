@@ -61,6 +61,11 @@ def can_be_torn(blocks: list[Block]) -> bool:
     )
 
 
+def has_bulk_stores(blocks: list[Block]) -> bool:
+    """Whether a thread may ask for copies from shared memory, and must wait before it ends."""
+    return any(one.opcode == "cp" and one.has("bulk_group") for block in blocks for one in block.instructions)
+
+
 def asks_who_is_active(blocks: list[Block]) -> bool:
     """Whether a thread asks which lanes of its warp are with it."""
     return any(instruction.opcode == "activemask" for block in blocks for instruction in block.instructions)

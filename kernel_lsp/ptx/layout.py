@@ -155,6 +155,43 @@ class CopyQueue(IntEnum):
     N_BYTES = 24 + 8 * 64
 
 
+class StoreQueue(IntEnum):
+    """A thread's bulk copies from shared memory that it has not waited for (`kernel_lsp.ptx.bulk_stores`)."""
+
+    N_GROUPS = 0
+    """Committed so far."""
+    N_COPIES = 8
+    COPIES = 16
+    SOURCE = 0
+    """Of each copy, as are those below: a host address."""
+    TARGET = 8
+    SIZE = 16
+    GROUP = 24
+    INFO = 32
+    COPY_BYTES = 40
+    MAX_COPIES = 32
+    N_BYTES = 16 + 40 * 32
+
+
+class Arrivals(IntEnum):
+    """A block's bulk copies to shared memory that have not arrived (`kernel_lsp.ptx.bulk_arrivals`)."""
+
+    N_COPIES = 0
+    N_LOOKS = 8
+    """How often threads have looked in vain since a copy arrived."""
+    COPIES = 16
+    PLACE = 0
+    """Of each copy, as are those below: the host address of its barrier object."""
+    SOURCE = 8
+    TARGET = 16
+    SIZE = 24
+    INFO = 32
+    THREAD = 40
+    COPY_BYTES = 48
+    MAX_COPIES = 64
+    N_BYTES = 16 + 48 * 64
+
+
 class Launch(IntEnum):
     """What is constant while one block runs; read-only for kernels."""
 
@@ -286,7 +323,9 @@ class Context(IntEnum):
     """Whether a thread that has used up its fuel can go on."""
     TURNS_ROUND = 960
     """Whether interrupted threads go on from the other end every second time."""
-    N_BYTES = 968
+    ARRIVALS = 968
+    """The block's bulk copies that have not arrived."""
+    N_BYTES = 976
 
 
 class SiteTrace(IntEnum):
@@ -360,6 +399,8 @@ class FaultKind(IntEnum):
     """A barrier of the block to which only a part of a warp has come, while the rest of it waits at another place."""
     SHARED_GAP = 28
     """An access of shared memory between two of its variables: past the end of the first, or before the second."""
+    COPY_LEFT = 29
+    """A thread that ends while a bulk copy of its own may still read shared memory."""
     BULK_SIZE = 24
     """A bulk copy of a size that is no multiple of 16 bytes."""
 

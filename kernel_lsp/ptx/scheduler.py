@@ -12,12 +12,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from kernel_lsp.ptx.block_barriers import release_barriers
+from kernel_lsp.ptx.bulk_arrivals import look_for_copies
 from kernel_lsp.ptx.layout import (
     BETWEEN_VARIABLES,
     ENTRY_BYTES,
     LOCAL_WINDOW,
     N_BARRIERS,
     WARP_SIZE,
+    Arrivals,
     BlockStatus,
     Context,
     Entry,
@@ -72,6 +74,7 @@ def start_block(context: int, entry: int) -> int:
     fill(context + Context.BARRIER_ARRIVED, 0, 8 * N_BARRIERS)
     store64(context + Context.N_STALLED, 0)
     store64(context + Context.INTERRUPTIONS, load64(context + Context.N_INTERRUPTIONS))
+    store64(load64(context + Context.ARRIVALS) + Arrivals.N_COPIES, 0)
     if load64(context + Context.RACES) != 0:
         start_races(context)
     choose_table(context, entry)
@@ -168,8 +171,11 @@ def run_block(context: int) -> int:
         else:
             if refuel(context) == 0:
                 return BlockStatus.OUT_OF_BUDGET
-            if n_released == 0 and has_stalled(context):
-                return BlockStatus.PARKED
+            if n_released == 0:
+                if look_for_copies(context) != 0:
+                    return BlockStatus.FAULT
+                if has_stalled(context):
+                    return BlockStatus.PARKED
     return BlockStatus.DONE
 
 

@@ -48,7 +48,9 @@ EXPLANATIONS = {
     "copy-in-flight": """
         Shared memory is read that an asynchronous copy (`cp.async`, `__pipeline_memcpy_async`, `cuda::memcpy_async`)
         may not have filled yet. The thread that asked for the copy must commit it and wait for its group first, and
-        `__syncthreads()` must follow before other threads read.""",
+        `__syncthreads()` must follow before other threads read. For a bulk copy (`cp.async.bulk`) threads look at its
+        `mbarrier` in a loop, since `try_wait` may say no at any time. Or a thread ends while its bulk copy may still
+        read shared memory: it must commit its copies and wait for them by `cp.async.bulk.wait_group.read 0`.""",
     "barrier-object": """
         An `mbarrier` (`cuda::barrier`, `cuda::pipeline`) is used in a way that has no meaning: before one thread has
         initialised it and a `__syncthreads()` has told the others, for more arrivals than it was initialised with, or

@@ -59,7 +59,7 @@ KERNEL = """
 .reg .b32 %t, %n, %i, %bar, %s, %mine, %parity, %v, %c;
 .reg .b64 %x, %y, %o, %state;
 .shared .align 16 .b8 s_{name}[512];
-.shared .align 8 .b64 bar_{name};
+.shared .align 8 .b64 bar_{name}[2];
 mov.u32 %t, %tid.x;
 mov.u32 %bar, bar_{name};
 mov.u32 %s, s_{name};
@@ -77,6 +77,10 @@ SET_UP = "@!%p0 mbarrier.init.shared::cta.b64 [%bar], 1;\n@!%p0 fence.mbarrier_i
 COPY = "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%s], [%x], %c, [%bar];"
 EXPECT = "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%bar], 512;"
 WAIT = "{name}_wait:\nmbarrier.try_wait.parity.shared::cta.b64 %p1, [%bar], %parity;\n@!%p1 bra {name}_wait;\n"
+EXPECT_HALF = EXPECT.replace("512", "256")
+STORE = "st.shared.b32 [%mine], %t;\nfence.proxy.async.shared::cta;\nbar.sync 0;\n"
+TO_TENSOR = "cp.async.bulk.global.shared::cta.bulk_group [%y], [%s], 512;\n"
+COMMIT = "cp.async.bulk.commit_group;\n"
 BODIES = {
     # A loop over stages, each a phase: one thread asks for the bytes, all wait for them.
     "stages": SET_UP
@@ -86,9 +90,7 @@ BODIES = {
     + "add.u64 %x, %x, 512;\nadd.u64 %y, %y, 512;\nxor.b32 %parity, %parity, 1;\n"
     + "add.u32 %i, %i, 1;\nsetp.lt.u32 %p2, %i, %n;\n@%p2 bra again;",
     # From shared memory to a tensor.
-    "stores": "st.shared.b32 [%mine], %t;\nfence.proxy.async.shared::cta;\nbar.sync 0;\n@%p0 bra stored;\n"
-    + "cp.async.bulk.global.shared::cta.bulk_group [%y], [%s], 512;\ncp.async.bulk.commit_group;\n"
-    + "cp.async.bulk.wait_group 0;\nstored:",
+    "stores": f"{STORE}@%p0 bra stored;\n{TO_TENSOR}{COMMIT}cp.async.bulk.wait_group 0;\nstored:",
     # Arrivals with counts and with their states; the second phase has one arrival less.
     "states": "@!%p0 mbarrier.init.shared::cta.b64 [%bar], 256;\nbar.sync 0;\n@%p0 bra one;\n"
     + "mbarrier.arrive_drop.shared::cta.b64 %state, [%bar];\nmbarrier.arrive.shared::cta.b64 _, [%bar];\n"
@@ -102,6 +104,29 @@ BODIES = {
     "no_wait": SET_UP
     + f"mov.u32 %c, 512;\n@%p0 bra asked_once;\n{EXPECT}\n{COPY}\nasked_once:\n"
     + "ld.shared.b32 %v, [%mine];\nst.global.b32 [%y], %v;",
+    # One look, whose answer nobody asks for.
+    "one_look": SET_UP
+    + f"mov.u32 %c, 512;\nmov.u32 %parity, 0;\n@%p0 bra asked_to_look;\n{EXPECT}\n{COPY}\nasked_to_look:\n"
+    + "mbarrier.try_wait.parity.shared::cta.b64 %p1, [%bar], %parity;\n"
+    + "ld.shared.b32 %v, [%mine];\nst.global.b32 [%y], %v;",
+    "one_look_at_threads": "@!%p0 mbarrier.init.shared::cta.b64 [%bar], 128;\nst.shared.b32 [%mine], %t;\n"
+    + "bar.sync 0;\nmul.lo.u32 %v, %t, 3;\nst.shared.b32 [%mine], %v;\n"
+    + "mbarrier.arrive.shared::cta.b64 %state, [%bar];\nmbarrier.test_wait.shared::cta.b64 %p1, [%bar], %state;\n"
+    + "xor.b32 %c, %t, 127;\nmad.lo.u32 %mine, %c, 4, %s;\nld.shared.b32 %v, [%mine];\nst.global.b32 [%y], %v;",
+    # Two stages, of which the second is read when the first has come.
+    "other_stage": SET_UP
+    + "mov.u32 %c, 256;\nmov.u32 %parity, 0;\nadd.u32 %i, %bar, 8;\nadd.u32 %n, %s, 256;\n"
+    + f"@!%p0 mbarrier.init.shared::cta.b64 [%i], 1;\nbar.sync 0;\n@%p0 bra two_asked;\n{EXPECT_HALF}\n{COPY}\n"
+    + f"{EXPECT_HALF.replace('%bar', '%i')}\n{COPY.replace('%bar', '%i').replace('%s', '%n')}\ntwo_asked:\n"
+    + WAIT.format(name="other_stage")
+    + "ld.shared.b32 %v, [%mine];\nst.global.b32 [%y], %v;",
+    "left": f"{STORE}@%p0 bra left_end;\n{TO_TENSOR}{COMMIT}left_end:",
+    "not_committed": f"{STORE}@%p0 bra free_end;\n{TO_TENSOR}cp.async.bulk.wait_group.read 0;\nfree_end:",
+    "one_left": f"{STORE}@%p0 bra one_end;\n{(TO_TENSOR + COMMIT) * 2}cp.async.bulk.wait_group.read 1;\none_end:",
+    "reused": f"{STORE}@!%p0 {TO_TENSOR}@!%p0 {COMMIT}bar.sync 0;\nst.shared.b32 [%mine], %n;\nbar.sync 0;\n"
+    + "@!%p0 cp.async.bulk.wait_group.read 0;",
+    "reused_later": f"{STORE}@!%p0 {TO_TENSOR}@!%p0 {COMMIT}@!%p0 cp.async.bulk.wait_group.read 0;\nbar.sync 0;\n"
+    + "st.shared.b32 [%mine], %n;",
     "missing": EXPECT,
     "nobody": "mbarrier.init.shared::cta.b64 [%bar], 0;",
     "crowd": SET_UP + "mbarrier.arrive.shared::cta.b64 _, [%bar], 2;",
@@ -168,6 +193,38 @@ def test_shared_memory_is_copied_to_a_tensor(by_hand):
     assert (ran.arrays["y"][:128] == np.arange(128)).all()
 
 
+def test_a_copy_to_a_tensor_reads_until_it_is_waited_for(by_hand):
+    assert (run(by_hand, "reused", "i4").arrays["y"][:128] == 4).all()
+    assert (run(by_hand, "reused_later", "i4").arrays["y"][:128] == np.arange(128)).all()
+
+
+@pytest.mark.parametrize("kernel", ["left", "not_committed", "one_left"])
+def test_a_thread_may_not_end_while_shared_memory_is_read(by_hand, kernel):
+    finding = run(by_hand, kernel, "i4").finding()
+    assert (finding["code"], finding["severity"]) == ("copy-in-flight", "error")
+    assert "ends while its copy of 512 bytes" in finding["message"]
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("kernel", ["one_look", "other_stage"])
+def test_an_answer_that_nobody_looks_at_is_no_wait_for_a_copy(by_hand, kernel, order):
+    ran = by_hand.run(
+        kernel,
+        block=128,
+        inputs={"x": X},
+        outputs={"y": np.zeros(512, "f4")},
+        arguments=("x", "y", 4),
+        thread_order=order,
+    )
+    assert [finding["code"] for finding in ran.findings] == ["copy-in-flight"]
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_an_answer_that_nobody_looks_at_is_no_wait_for_threads(by_hand, order):
+    found = run(by_hand, "one_look_at_threads", thread_order=order).findings
+    assert [finding["code"] for finding in found] == ["race"]
+
+
 @pytest.mark.parametrize("order", ORDERS)
 def test_a_thread_that_drops_out_is_not_waited_for_again(by_hand, order):
     ran = run(by_hand, "states", "i4", thread_order=order)
@@ -177,11 +234,11 @@ def test_a_thread_that_drops_out_is_not_waited_for_again(by_hand, order):
 
 
 @pytest.mark.parametrize("order", ORDERS)
-def test_a_copy_that_others_do_not_wait_for_is_a_race(by_hand, order):
+def test_a_copy_that_nobody_waits_for_is_found(by_hand, order):
     errors = [
         finding for finding in run(by_hand, "no_wait", thread_order=order).findings if finding["severity"] == "error"
     ]
-    assert [finding["code"] for finding in errors] == ["race"]
+    assert [finding["code"] for finding in errors] == ["copy-in-flight" if order == "forward" else "race"]
 
 
 @pytest.mark.parametrize(
