@@ -22,6 +22,9 @@ OTHER_FILES = (
 )
 """Names of all usual lengths: PyTorch's `load_inline` writes ``cuda.cu``, NVRTC says ``default_program``. With each
 goes another number of lines above the text. A compile takes a tenth of a second."""
+LONG_COMPILE_S = 1.0
+N_FILES_OF_LONG_COMPILES = 4
+"""Texts with large headers (CUB, libcu++) are compiled for a minute otherwise."""
 MAX_PROGRAMS = 3
 """That are run: a text that prints its place is another program at each."""
 _SPLICE = re.compile(r"\\[ \t]*\r?\n")
@@ -40,7 +43,8 @@ async def programs_of_other_places(
     """With the place in words, what the text is in other files and at other lines, where it is something else; a few
     such programs, each once."""
     seen = {program_hash(built.ptx)}
-    for n_lines, name in enumerate(OTHER_FILES if asks_where_it_stands(request.text) else (), start=1):
+    files = OTHER_FILES if built.compile_s < LONG_COMPILE_S else OTHER_FILES[:N_FILES_OF_LONG_COMPILES]
+    for n_lines, name in enumerate(files if asks_where_it_stands(request.text) else (), start=1):
         moved = await compiler.compile(moved_text(request, name, n_lines))
         if isinstance(moved, Built) and program_hash(moved.ptx) not in seen:
             seen.add(program_hash(moved.ptx))
