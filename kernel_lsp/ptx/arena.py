@@ -98,7 +98,7 @@ class Arenas:
 
     def show(self, arena: Arena) -> None:
         """Make the block's memory what the table shows."""
-        shared = window_base(SHARED_WINDOW) + self.request.shared_start
+        shared = window_base(SHARED_WINDOW) + self._shared_start
         races = load64(arena.context + Context.RACES)
         records = load64(races + RaceBlock.SHARED_RECORDS) if races else 0
         self.table.set(SHARED_WINDOW, shared, arena.shared, arena.shadow, self.setup.n_shared, 0, records)
@@ -106,6 +106,10 @@ class Arenas:
         self.table.set(LOCAL_WINDOW, window_base(LOCAL_WINDOW), 0, self.scratch.address, n_local, 0)
         parameters = arena.launch + Launch.PARAMETERS
         self.table.set(PARAM_WINDOW, window_base(PARAM_WINDOW), parameters, 0, len(self.parameters), 1)
+
+    @property
+    def _shared_start(self) -> int:
+        return self.setup.emitted.shared.start(self.request.shared_start)
 
     def _region(self, n_bytes: int) -> Region:
         self.regions.append(Region(n_bytes))
@@ -199,7 +203,7 @@ class Arenas:
         store64(launch + Launch.SHARED_SHADOW, arena.shadow)
         store64(launch + Launch.SHARED_BYTES, setup.n_shared)
         store64(launch + Launch.TOTAL_SHARED_BYTES, round_up(setup.n_shared_on_gpu, self.request.shared_unit))
-        store64(launch + Launch.SHARED_START, self.request.shared_start)
+        store64(launch + Launch.SHARED_START, self._shared_start)
         store64(launch + Launch.DYNAMIC_SHARED_BYTES, setup.step["shared_bytes"])
         for log2 in range(N_ACCESS_SIZES):
             limit = 0 if self.races else max(0, setup.n_shared - (1 << log2) + 1)

@@ -75,7 +75,7 @@ class LaunchRun:
             setup.cluster.n_blocks if setup.is_clustered else 0,
             setup.n_workspace_bytes,
             setup.emitted.shared,
-            request.shared_start,
+            setup.emitted.shared.start(request.shared_start),
         )
 
     def run(self) -> LaunchResult:

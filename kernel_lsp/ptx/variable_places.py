@@ -24,6 +24,12 @@ class SharedLayout:
     n_static_bytes: int
     n_laid_out_bytes: int
     has_dynamic: bool
+    alignment: int = 1
+    """Of the variable with the strictest one, in bytes."""
+
+    def start(self, wanted: int) -> int:
+        """The address of the first byte, where a run asks for a start."""
+        return round_up(wanted, self.alignment)
 
     @property
     def gaps(self) -> list[tuple[int, int]]:
@@ -78,7 +84,8 @@ def shared_layout(kernel: Function, module_variables: Sequence[Variable]) -> Sha
         n_laid_out = round_up(n_laid_out + GAP_BYTES if n_laid_out else 0, DYNAMIC_SHARED_ALIGN)
     offsets = {**apart.offsets, **dict.fromkeys(dynamic, n_laid_out)}
     sizes = {variable.name: variable.n_bytes for variable in static if variable.n_bytes}
-    return SharedLayout(offsets, sizes, n_static, n_laid_out, bool(dynamic))
+    alignment = max((variable.align for variable in variables), default=1)
+    return SharedLayout(offsets, sizes, n_static, n_laid_out, bool(dynamic), max(1, alignment))
 
 
 def round_up(value: int, multiple: int) -> int:

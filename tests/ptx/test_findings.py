@@ -208,6 +208,14 @@ def test_shared_memory_is_given_out_in_units(cuda, asked, n_bytes):
     assert set(launch(cuda(kernel(code)), shared_bytes=100, **asked).arrays["out"]) == {n_bytes}
 
 
+def test_shared_memory_is_as_aligned_as_its_variables(cuda):
+    code = (
+        "__shared__ alignas(4096) float s[64]; s[threadIdx.x] = x[0];"
+        "out[threadIdx.x] = (unsigned)__cvta_generic_to_shared(s);"
+    )
+    assert set(launch(cuda(kernel(code))).arrays["out"]) == {4096}
+
+
 DYNAMIC = "extern __shared__ float s[]; "
 
 
