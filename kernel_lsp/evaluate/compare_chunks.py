@@ -234,11 +234,13 @@ def _sum_of_squares(error: np.ndarray) -> float:
 
 def _same_kind(found: np.ndarray, reference: np.ndarray, native: np.ndarray, allowance: Allowance) -> np.ndarray:
     """Where the reference or PyTorch is not finite: is ours the same infinity or NaN as one of them, or close to the
-    other, where that is finite? Where only the declared dtype overflowed that is the reference."""
+    other, where that is finite? Where only the declared dtype overflowed that is the reference. Where one is the
+    infinity and the other its opposite the worker says that anything is right."""
     nan = np.isnan(found) & (np.isnan(reference) | np.isnan(native))
     infinity = np.isinf(found) & ((found == reference) | (found == native))
     overflowed = np.isfinite(reference) & ~np.isfinite(native)
     with np.errstate(invalid="ignore", over="ignore"):
         close = overflowed & (np.abs(found - reference) <= OVERFLOW_TOLERANCE * np.abs(reference))
         own = np.abs(found - native) <= np.abs(native) * allowance.relative + allowance.fixed
-    return nan | infinity | close | (np.isnan(reference) & own)
+    is_open = np.isposinf(reference) & np.isneginf(native)
+    return nan | infinity | close | (np.isnan(reference) & own) | is_open

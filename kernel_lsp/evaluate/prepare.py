@@ -23,12 +23,12 @@ from kernel_lsp.core.verdict import BuildFailed
 from kernel_lsp.errors import PlanError
 from kernel_lsp.evaluate.cases import OperationKind, Sizes, graph_of, shapes_for
 from kernel_lsp.evaluate.contract import check_contract, operation_names
-from kernel_lsp.plan.binding import bind_in, blocks_by_line, decisions
+from kernel_lsp.plan.binding import bind_in, blocks_by_line, decisions, has_grids_that_fit
 from kernel_lsp.plan.checking import check
 from kernel_lsp.plan.contract import ContractError, Scope, contract_holds, open_scope
 from kernel_lsp.plan.fixed_dims import fixed_dims, with_fixed_dims
-from kernel_lsp.plan.input_names import with_input_names
 from kernel_lsp.plan.parser import parse
+from kernel_lsp.plan.task_names import with_task_names
 from kernel_lsp.source.cuda import kernel_signatures
 
 Value = TypeVar("Value")
@@ -50,6 +50,7 @@ class Prepared:
     signatures: tuple[KernelSignature, ...]
     findings: tuple[Finding, ...]
     _scopes: dict[_Place, Scope | PlanError] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _holding: dict[_Place, bool | PlanError] = field(default_factory=dict, init=False, repr=False, compare=False)
     _bound: dict[_Place, BoundOperation | PlanError] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
@@ -68,12 +69,9 @@ class Prepared:
         return _kept(self._bound, (direction, *sizes.items()), lambda: self._bind(direction, sizes))
 
     def holds(self, direction: OperationKind, sizes: Sizes) -> bool:
-        """Whether the sizes are inside the operation's contract."""
-        try:
-            self._scope(direction, sizes)
-        except ContractError:
-            return False
-        return True
+        """Whether the operator computes these sizes: they are inside the operation's contract, and no grid is larger
+        than CUDA's. Where a grid cannot be told the plan is broken, which binding says."""
+        return _kept(self._holding, (direction, *sizes.items()), lambda: self._holds(direction, sizes))
 
     def can_bind(self, direction: OperationKind, sizes: Sizes) -> bool:
         """Whether the sizes are inside the contract, and make launches that a GPU takes."""
@@ -117,6 +115,16 @@ class Prepared:
             lambda: open_scope(operation, self._shapes(direction, sizes), self._scalars(operation)),
         )
 
+    def _holds(self, direction: OperationKind, sizes: Sizes) -> bool:
+        try:
+            scope = self._scope(direction, sizes)
+        except ContractError:
+            return False
+        try:
+            return has_grids_that_fit(scope)
+        except PlanError:
+            return True
+
     def _bind(self, direction: OperationKind, sizes: Sizes) -> BoundOperation:
         bound = bind_in(self._scope(direction, sizes), self.signatures)
         _refuse_vast_scratch(bound, self.operation(direction))
@@ -140,7 +148,7 @@ def prepare(text: str, task: Task) -> Prepared | BuildFailed:
         return BuildFailed(findings=parsed.findings)
     signatures = kernel_signatures(text)
     findings = [*parsed.findings, *check(parsed.plan, signatures)]
-    plan = with_fixed_dims(with_input_names(parsed.plan, task.input_names), task)
+    plan = with_fixed_dims(with_task_names(parsed.plan, task), task)
     findings += check_contract(plan, task, operation_names=operation_names(task, plan))
     if any(finding.severity is Severity.ERROR for finding in findings):
         return BuildFailed(findings=tuple(sorted(findings, key=lambda f: f.severity is not Severity.ERROR)))

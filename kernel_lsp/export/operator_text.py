@@ -35,7 +35,7 @@ from kernel_lsp.export.python_text import (
 from kernel_lsp.export.reference_text import reference_function
 from kernel_lsp.export.runtime_text import runtime_names
 from kernel_lsp.plan.fixed_dims import with_fixed_dims
-from kernel_lsp.plan.input_names import with_input_names
+from kernel_lsp.plan.task_names import with_task_names
 
 LOCAL_NAMES = (
     "_kernels",
@@ -84,7 +84,7 @@ class OperatorText:
 
     def __init__(self, parts: OperatorParts) -> None:
         self._parts, self.task, self.headers = parts, parts.task, parts.headers
-        self.plan = with_fixed_dims(with_input_names(parts.plan, parts.task.input_names), parts.task)
+        self.plan = with_fixed_dims(with_task_names(parts.plan, parts.task), parts.task)
         self.name = parts.task.name
         self._reserved = frozenset({*runtime_names(), *_own_names(self.name)})
         self._arguments = tuple(self._argument(index) for index in range(len(parts.task.arguments)))

@@ -79,9 +79,13 @@ def decisions(scope: Scope) -> tuple[str, ...]:
 def blocks_by_line(scope: Scope) -> dict[int, int]:
     """How many blocks the launch at each line has, where it is made: a small part of what binding it takes. Raises
     PlanError."""
-    launches = (s for s in scope.operation.steps if isinstance(s, Launch) and scope.holds(s.condition, s.span))
-    grids = {launch.span.line: _evaluate_size(launch.grid, "grid", launch, scope) for launch in launches}
-    return {line: math.prod(grid) for line, grid in grids.items() if 0 not in grid}
+    return {line: math.prod(grid) for line, grid in _grids(scope).items() if 0 not in grid}
+
+
+def has_grids_that_fit(scope: Scope) -> bool:
+    """Whether CUDA takes the grid of each launch. Operators leave other sizes to PyTorch, and no plan needs to say so.
+    Raises PlanError."""
+    return all(size <= most for grid in _grids(scope).values() for size, most in zip(grid, MAX_GRID, strict=True))
 
 
 def shared_bound(launch: Launch, n_static_bytes: int = 0) -> str:
@@ -179,6 +183,12 @@ def _bind_launch(launch: Launch, scope: Scope, signatures: Sequence[KernelSignat
         attributes=dict(launch.attributes),
         line=launch.span.line,
     )
+
+
+def _grids(scope: Scope) -> dict[int, tuple[int, int, int]]:
+    """Of the launches that are made, by line."""
+    launches = (s for s in scope.operation.steps if isinstance(s, Launch) and scope.holds(s.condition, s.span))
+    return {launch.span.line: _evaluate_size(launch.grid, "grid", launch, scope) for launch in launches}
 
 
 def _evaluate_size(

@@ -175,7 +175,7 @@ def _write(
         inputs = [*zip(gradients, case.gradients), *inputs]
     return {
         "inputs": [write_tensor(os.path.join(folder, "inputs", f"{n}.bin"), n, t) for n, t in inputs],
-        "expected": _write_wide(folder, "expected", names, left_open(results.expected, results.undecided)),
+        "expected": _write_wide(folder, "expected", names, left_open(results.expected, results.undecided, math.inf)),
         "native": _write_native(folder, names, results),
         "roundings": {
             name: rounding(expected, native, perturbed)
@@ -203,7 +203,9 @@ def _write_native(folder: str, names: Sequence[str], results: Results) -> list[d
     """PyTorch's own results, where their distance from the reference does not say everything."""
     told = [
         (name, native)
-        for name, expected, native in zip(names, results.expected, left_open(results.native, results.undecided))
+        for name, expected, native in zip(
+            names, results.expected, left_open(results.native, results.undecided, -math.inf)
+        )
         if not is_plain(expected, native)
     ]
     return _write_wide(folder, "native", [name for name, _ in told], [native for _, native in told])

@@ -15,12 +15,14 @@ OPEN = ("aten.topk.", "aten.sort.", "aten.argsort.", "aten.kthvalue.", "aten.med
 """Do not say which of equal elements comes first."""
 Reordered = Callable[[torch.Tensor, torch.dtype, bool], torch.Tensor]
 """Of a value, the dtype that the code gives it, and whether it is an input."""
+Moved = Callable[[str, Sequence[Any], Any, torch.dtype], Any]
+"""Of an operation, its arguments, its result, and the dtype that the code gives that."""
 
 
 class ExactInterpreter(torch.fx.Interpreter):
     """Runs the user's graph in float64: a cast to a lower dtype inside the code must not round the reference. Tensors
     that the graph makes are made where its inputs are. `attention` takes the place of PyTorch's own; `reordered` is
-    what the operations of `OPEN` see of their first argument."""
+    what the operations of `OPEN` see of their first argument; `moved` is what others see of results."""
 
     def __init__(
         self,
@@ -28,9 +30,10 @@ class ExactInterpreter(torch.fx.Interpreter):
         device: torch.device,
         attention: Callable[..., torch.Tensor] | None,
         reordered: Reordered | None,
+        moved: Moved | None,
     ) -> None:
         super().__init__(module)
-        self._device, self._attention, self._reordered = device, attention, reordered
+        self._device, self._attention, self._reordered, self._moved = device, attention, reordered, moved
 
     def run_node(self, n: torch.fx.Node) -> Any:
         self._node = n
@@ -44,7 +47,13 @@ class ExactInterpreter(torch.fx.Interpreter):
         if self._reordered is not None and str(target).startswith(OPEN) and args[0].is_floating_point():
             source: Any = self._node.args[0]
             args = (self._reordered(args[0], source.meta["val"].dtype, source.op == "placeholder"), *args[1:])
-        return super().call_function(target, _widened(args, self._device), _widened(kwargs, self._device))
+        args = _widened(args, self._device)
+        result = super().call_function(target, args, _widened(kwargs, self._device))
+        if self._moved is not None and args and isinstance(args[0], torch.Tensor):
+            made: Any = self._node.meta.get("val")
+            first = made[0] if isinstance(made, (tuple, list)) and made else made
+            return self._moved(str(target), args, result, getattr(first, "dtype", torch.float32))
+        return result
 
 
 def run_exact(
@@ -52,12 +61,13 @@ def run_exact(
     values: Sequence[torch.Tensor],
     attention: Callable[..., torch.Tensor] | None = None,
     reordered: Reordered | None = None,
+    moved: Moved | None = None,
 ) -> list[torch.Tensor]:
     """The user's outputs in float64 (integers and booleans stay), from the placeholders' values; with this attention in
-    place of PyTorch's, and with the inputs of what leaves an order open made others."""
+    place of PyTorch's, and with the inputs of what leaves an order open, or the results of operations, made others."""
     wide = [value.double() if value.is_floating_point() else value for value in values]
     device = wide[0].device if wide else torch.device("cpu")
-    interpreter = ExactInterpreter(program.functional.graph_module, device, attention, reordered)
+    interpreter = ExactInterpreter(program.functional.graph_module, device, attention, reordered, moved)
     with _float64_unless_said():
         results = list(interpreter.run(*wide, enable_io_processing=False))
     return results[len(results) - len(user_outputs(program.functional)) :]

@@ -16,8 +16,11 @@ from .captured import Captured
 from .drawing import draw, own_generator
 from .exact import run_exact
 from .failure import Failure, TargetFailure, raised_by_user, short_message
+from .gates import STAND_INS as STAND_INS_OF_NAN
+from .gates import NansAs, undecided_gradients
 from .machine import without_cuda
 from .program import Program, quiet, user_outputs
+from .rounded_steps import of_either_sign, unit_of, with_rounded_steps
 from .special_values import SPECIAL_VALUES, STAND_INS, without_special, without_zeros
 from .telling import is_judged_at_ties
 from .ties import N_ORDERS, are_left_open, in_some_order, undecided
@@ -49,8 +52,8 @@ class Case:
 class Results:
     """What the outputs should be: in fp64, by PyTorch at the declared dtypes, and in fp64 on inputs moved by one
     rounding (empty where that makes no sense). `note` says what had to be done otherwise, `eager_bytes` what PyTorch
-    needed beside its inputs on a GPU; `undecided` marks integers of each result that may be others as well (empty where
-    all are decided)."""
+    needed beside its inputs on a GPU; `undecided` marks integers of each result that may be others as well, and
+    gradients that a NaN decides about (empty where all are decided)."""
 
     expected: list[torch.Tensor]
     native: list[torch.Tensor]
@@ -130,8 +133,7 @@ class _Run:
             if not self.is_backward:
                 with torch.no_grad():
                     return run_exact(self.captured.program, values)
-            wide = [value.double() if value.is_floating_point() else value for value in values]
-            leaves = _leaves(self.captured, wide)
+            leaves = _leaves(self.captured, [_widened(value) for value in values])
             outputs = run_exact(self.captured.program, leaves)
             original.gradients = self._gradients(outputs)
             gradients = [gradient.to(outputs[0].device).double() for gradient in original.gradients]
@@ -192,8 +194,11 @@ class _Run:
         return expected
 
     def _undecided(self, case: Case, expected: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Integers that depend on which of equal elements comes first, where nobody says which."""
-        if self.is_backward or all(one.is_floating_point() for one in expected) or not are_left_open(self.captured):
+        """Integers that depend on which of equal elements comes first, where nobody says which; gradients that depend
+        on which side of a threshold a NaN is."""
+        if self.is_backward:
+            return self._undecided_gradients(case, expected)
+        if all(one.is_floating_point() for one in expected) or not are_left_open(self.captured):
             return []
         values, orders = _placeholder_values(self.captured, case), []
         for n in range(N_ORDERS):
@@ -203,18 +208,32 @@ class _Run:
                 orders.append(run_exact(self.captured.program, values, reordered=reordered))
         return undecided(expected, orders)
 
+    def _undecided_gradients(self, case: Case, expected: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        if self.family not in SPECIAL_VALUES:
+            return []
+        others = []
+        for stand_in in STAND_INS_OF_NAN:
+            leaves = _leaves(self.captured, [_widened(value) for value in _placeholder_values(self.captured, case)])
+            outputs = run_exact(self.captured.program, leaves)
+            gradients = [gradient.double() for gradient in case.gradients]
+            with NansAs(stand_in):
+                others.append(_differentiate(self.captured, outputs, leaves, gradients))
+        return undecided_gradients(expected, others)
+
     def _perturbed(self, case: Case) -> list[torch.Tensor]:
-        """The fp64 results on inputs moved by one rounding of the type that kernels compute in. How far they move is
-        what a backward-stable algorithm may be off; PyTorch's own error on one draw may be luckier than that."""
+        """The fp64 results on inputs, and steps inside of functions, moved by one rounding of the type that kernels
+        compute in. How far they move is what a backward-stable algorithm may be off; PyTorch's own error on one draw
+        may be luckier than that."""
         placed = _placeholder_values(self.captured, case)
         generator = torch.Generator(placed[0].device if placed else CPU)
         generator.manual_seed(own_generator(self.seed, "rounding").initial_seed())
         values = [_moved(value, generator) for value in placed]
+        moved = partial(with_rounded_steps, generator=generator)
         if not self.is_backward:
             with torch.no_grad():
-                return run_exact(self.captured.program, values)
+                return run_exact(self.captured.program, values, moved=moved)
         leaves = _leaves(self.captured, values)
-        outputs = run_exact(self.captured.program, leaves)
+        outputs = run_exact(self.captured.program, leaves, moved=moved)
         gradients = [_moved(gradient, generator) for gradient in case.gradients]
         return _differentiate(self.captured, outputs, leaves, gradients)
 
@@ -263,13 +282,15 @@ def _changed_together(inputs: Sequence[torch.Tensor]) -> list[set[int]]:
     return [set(special), *([{position} for position in special] if len(special) > 1 else [])]
 
 
+def _widened(value: torch.Tensor) -> torch.Tensor:
+    return value.double() if value.is_floating_point() else value
+
+
 def _moved(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     """In float64, each element up or down by half a unit of its last place; sums are kept in f32 for narrower types."""
     if not value.is_floating_point():
         return value
-    unit = torch.finfo(torch.float64 if value.dtype == torch.float64 else torch.float32).eps / 2
-    signs = torch.randint(0, 2, value.shape, generator=generator, device=value.device)
-    return value.double() * (1.0 + signs.double().mul_(2 * unit).sub_(unit))
+    return value.double() * (1.0 + of_either_sign(value.double(), unit_of(value.dtype) / 2, generator))
 
 
 def has_products(program: Program) -> bool:

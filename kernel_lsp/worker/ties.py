@@ -52,10 +52,16 @@ def undecided(expected: Sequence[torch.Tensor], orders: Sequence[Sequence[torch.
     return where
 
 
-def left_open(results: Sequence[torch.Tensor], where: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """The results with NaN, that any integer stands for, where they are undecided; unchanged without a `where`."""
+def left_open(results: Sequence[torch.Tensor], where: Sequence[torch.Tensor], infinity: float) -> list[torch.Tensor]:
+    """The results with what any number stands for where they are undecided: NaN among integers, and among others this
+    infinity, of which the reference and PyTorch's own result have different ones. Unchanged without a `where`."""
     if not where:
         return list(results)
     return [
-        r.double().masked_fill(w.to(r.device), float("nan")) if bool(w.any()) else r for r, w in zip(results, where)
+        (r if r.is_floating_point() else r.double()).masked_fill(
+            w.to(r.device), infinity if r.is_floating_point() else float("nan")
+        )
+        if bool(w.any())
+        else r
+        for r, w in zip(results, where)
     ]

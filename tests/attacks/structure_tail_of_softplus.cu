@@ -1,4 +1,4 @@
-// Attack: softplus by log(1 + e^x): where e^x is small nearly all of its digits are lost.
+// Attack: softplus is zero below -12, where it is 6e-6: more than a unit of the one that log(1 + e^x) goes by way of.
 // Caught: mismatch
 // Without: families
 // kernel-lsp: 1
@@ -8,5 +8,10 @@
 
 __global__ void k(const float* x, float* out, int n) {
     const int i = blockIdx.x * 256 + threadIdx.x;
-    if (i < n) out[i] = x[i] > 20.0f ? x[i] : logf(1.0f + expf(x[i]));
+    if (i >= n) return;
+    if (x[i] < -12.0f) {
+        out[i] = 0.0f;
+    } else {
+        out[i] = x[i] > 20.0f ? x[i] : log1pf(expf(x[i]));
+    }
 }

@@ -275,3 +275,18 @@ def normalized_where(x: torch.Tensor, mask: torch.Tensor, eps: float) -> torch.T
     n = mask.sum(dim=-1, keepdim=True).clamp(min=1)
     variance = (x.pow(2) * mask).sum(dim=-1, keepdim=True) / n
     return x * torch.rsqrt(variance + eps)
+
+
+# kernel-lsp: x=f32[B=2, C=4, H=11, W=13]
+def pooled(x: torch.Tensor) -> torch.Tensor:
+    return F.avg_pool2d(x, 3, stride=2, padding=1, count_include_pad=False)
+
+
+# kernel-lsp: x=f32[16, 1000]
+def elu_and_softplus(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    return F.elu(x, 0.7), F.softplus(x)
+
+
+# kernel-lsp: x=f32[16, 96], w=f32[96]
+def scaled_relu(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    return torch.relu(x * w)

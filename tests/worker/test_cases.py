@@ -342,6 +342,46 @@ def test_the_places_of_equal_elements_are_left_open_where_pytorch_leaves_them(
     assert np.isnan(load(case.native, "out")).any() == is_open
 
 
+@pytest.mark.parametrize(
+    ("code", "is_open"),
+    [
+        ("torch.relu(x)", True),
+        ("F.hardtanh(x)", True),
+        ("x.clamp(min=0)", True),
+        ("x * x", False),
+        ("F.silu(x)", False),
+    ],
+)
+def test_a_gradient_that_a_nan_decides_about_is_left_open(code: str, is_open: bool, tmp_path: Path) -> None:
+    """Infinities of two signs mark it, which no result has."""
+    capture_text(f"def f(x):\n    return {code}", "f", inputs=[tensor("x", 8, 16)], backward=True)
+    case = make_case("backward", {"x": (8, 16), "grad_out": (8, 16)}, "special_nan", tmp_path)
+    expected, native = load(case.expected, "grad_x"), load(case.native, "grad_x")
+    decides = np.isnan(load(case.inputs, "x"))
+    assert decides.any()
+    np.testing.assert_array_equal(np.isposinf(expected) & np.isneginf(native), decides & is_open)
+
+
+def test_a_gradient_is_open_in_all_that_a_nan_decides_about(tmp_path: Path) -> None:
+    text = "def f(x, w):\n    return torch.relu(x @ w)"
+    capture_text(text, "f", inputs=[tensor("x", 8, 16), tensor("w", 16, 4)], backward=True)
+    shapes = {"x": (8, 16), "w": (16, 4), "grad_out": (8, 4)}
+    case = make_case("backward", shapes, "special_nan", tmp_path)
+    decides = np.isnan(load(case.inputs, "x")).any(-1, keepdims=True) & np.ones((8, 16), bool)
+    np.testing.assert_array_equal(np.isposinf(load(case.expected, "grad_x")), decides)
+
+
+@pytest.mark.parametrize(
+    ("code", "moves"),
+    [("F.elu({})", 1e-7), ("F.softplus({})", 1e-7), ("torch.expm1({})", 0.0), ("torch.erf({})", 0.0)],
+)
+def test_what_goes_by_way_of_one_may_be_off_by_a_unit_of_it(code: str, moves: float, tmp_path: Path) -> None:
+    """Its inputs move it by a millionth of that."""
+    capture_text(f"def f(x):\n    return {code.format('x')} - {code.format('x * 0')}", "f", inputs=[tensor("x", 8, 16)])
+    rounding = make_case("forward", {"x": (8, 16)}, "minute", tmp_path).roundings["out"]
+    assert moves <= rounding.response_max < 1e-10 + 10 * moves
+
+
 def test_attention_that_never_looks_at_what_a_mask_hides_is_right(tmp_path: Path) -> None:
     """PyTorch's own adds its mask, and has NaN where a hidden key is infinite; who sees it has NaN in any case."""
     code = "def f(q, k, v):\n    return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)"

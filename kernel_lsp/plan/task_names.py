@@ -1,12 +1,13 @@
-"""The names that a task gives to its inputs, in a plan that writes them as the target does.
+"""The names that a task gives to its tensors, in a plan that has its own.
 
 A name that means something in CUDA, C++ or Python has an underscore behind it in a task (``cos_``), since kernels are
-written around it. A plan may write it without: its own kernels are there, and a parameter may be called `cos`.
+written around it. A plan may write it without: its own kernels are there, and a parameter may be called `cos`. And a
+plan may call its results as it likes, with ``grad_`` before them where they come back.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 
 from kernel_lsp.core.expression import Binary, Call, Expression, Name, Unary
@@ -22,12 +23,14 @@ from kernel_lsp.core.plan import (
     Step,
     TensorParameter,
 )
+from kernel_lsp.core.task import Task
 from kernel_lsp.plan.checking import GRADIENT_PREFIX
 
 
-def with_input_names(plan: LaunchPlan, inputs: Collection[str]) -> LaunchPlan:
-    """The plan with ``cos_`` for ``cos`` where `inputs`, the names of a task's inputs, have only the former; gradients
-    alike. The plan itself where nothing is to be changed."""
+def with_task_names(plan: LaunchPlan, task: Task) -> LaunchPlan:
+    """The plan with ``cos_`` for ``cos`` where the task's inputs have only the former, and with the task's names of the
+    forward's results where a backward has their gradients. The plan itself where nothing is to be changed."""
+    inputs = task.input_names
     declared = {tensor.name for operation in plan.operations for tensor in operation.tensors}
     declared |= {parameter.name for operation in plan.operations for parameter in operation.parameters}
     changed = {
@@ -35,6 +38,13 @@ def with_input_names(plan: LaunchPlan, inputs: Collection[str]) -> LaunchPlan:
         for name in declared
         if name not in inputs and f"{name}_" in inputs and f"{name}_" not in declared
     }
+    results, outputs = plan.forward.results, task.forward.outputs
+    if plan.backward is not None and len(results) == len(outputs):
+        changed |= {
+            result.name: output.name
+            for result, output in zip(results, outputs, strict=True)
+            if output.name not in declared and result.name not in inputs
+        }
     if not changed:
         return plan
     changed |= {f"{GRADIENT_PREFIX}{old}": f"{GRADIENT_PREFIX}{new}" for old, new in changed.items()}

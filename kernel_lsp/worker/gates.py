@@ -1,0 +1,52 @@
+"""Gradients that a NaN of the forward decides about: `x > 0 ? g : 0` is zero for it, and PyTorch's `relu` lets the
+gradient pass. Nothing is hidden by either, as the forward's result is NaN there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+STAND_INS = (1e30, -1e30, 0.0)
+"""For NaN: beyond any threshold, on both sides, and between two."""
+COMPARISONS = tuple(f"aten.{name}." for name in ("gt", "ge", "lt", "le"))
+GATES = tuple(
+    f"aten.{name}_backward."
+    for name in (
+        *("threshold", "leaky_relu", "hardtanh", "elu", "hardsigmoid", "hardswish", "hardshrink", "softshrink"),
+        *("_prelu_kernel", "rrelu_with_noise", "smooth_l1_loss", "huber_loss"),
+    )
+)
+"""Gradients by pieces. The incoming gradient is their first argument."""
+
+
+class NansAs(TorchDispatchMode):
+    """What decides between pieces of a gradient sees this number in place of NaN."""
+
+    def __init__(self, stand_in: float) -> None:
+        super().__init__()
+        self._stand_in = stand_in
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = str(func)
+        if name.startswith(COMPARISONS):
+            args = tuple(map(self._decided, args))
+        elif name.startswith(GATES):
+            args = (args[0], *map(self._decided, args[1:]))
+        return func(*args, **(kwargs or {}))
+
+    def _decided(self, value: Any) -> Any:
+        is_number = isinstance(value, torch.Tensor) and value.is_floating_point()
+        return torch.where(torch.isnan(value), self._stand_in, value) if is_number else value
+
+
+def undecided_gradients(
+    expected: Sequence[torch.Tensor], others: Sequence[Sequence[torch.Tensor]]
+) -> list[torch.Tensor]:
+    """For each gradient where it is no NaN, and something else with a stand-in."""
+    where = [torch.zeros_like(one, dtype=torch.bool) for one in expected]
+    for results in others:
+        where = [w | (~torch.isnan(e) & (e != r)) for w, e, r in zip(where, expected, results)]
+    return where

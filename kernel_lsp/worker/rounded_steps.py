@@ -1,0 +1,39 @@
+"""What functions lose that are written by way of a number near one: `expf(x) - 1`, `logf(1 + expf(x))`. Everybody
+writes them so, and of a small result a unit of that one is a large part."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+BY_WAY_OF_ONE = tuple(
+    f"aten.{name}." for name in ("elu", "celu", "selu", "softplus", "tanh", "log_sigmoid_forward", "mish")
+)
+"""`expm1` and `log1p` are not among them: who calls them wants what the others lose."""
+TIMES_INPUT = ("aten.mish.",)
+"""Of these, products of such a number and the input."""
+
+
+def with_rounded_steps(
+    op: str, arguments: Sequence[Any], result: Any, dtype: torch.dtype, generator: torch.Generator
+) -> Any:
+    """The result of an operation, which the code gives this dtype, moved by one unit of one where it goes that way."""
+    if not op.startswith(BY_WAY_OF_ONE):
+        return result
+    if isinstance(result, tuple):
+        return (with_rounded_steps(op, arguments, result[0], dtype, generator), *result[1:])
+    moves = of_either_sign(result, unit_of(dtype), generator)
+    return result + (moves * arguments[0].detach() if op.startswith(TIMES_INPUT) else moves)
+
+
+def unit_of(dtype: torch.dtype) -> float:
+    """The distance from one to the next number of the type that kernels compute in: f32 for narrower ones."""
+    return torch.finfo(torch.float64 if dtype == torch.float64 else torch.float32).eps
+
+
+def of_either_sign(like: torch.Tensor, size: float, generator: torch.Generator) -> torch.Tensor:
+    """Numbers of this size in float64, up or down at random, one for each element."""
+    signs = torch.randint(0, 2, like.shape, generator=generator, device=like.device)
+    return signs.double().mul_(2 * size).sub_(size)
