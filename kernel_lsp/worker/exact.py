@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -11,29 +12,37 @@ import torch
 from .attention import ATTENTION
 from .program import DROPPED_OPS, Program, user_outputs
 
-OPEN = ("aten.topk.", "aten.sort.", "aten.argsort.", "aten.kthvalue.", "aten.median.", "aten.mode.")
-"""Do not say which of equal elements comes first."""
-Reordered = Callable[[torch.Tensor, torch.dtype, bool], torch.Tensor]
+Change = Callable[[torch.Tensor, torch.dtype, bool], torch.Tensor]
 """Of a value, the dtype that the code gives it, and whether it is an input."""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What operations of these names see of their first argument."""
+
+    ops: tuple[str, ...]
+    change: Change
+
+
 Moved = Callable[[str, Sequence[Any], Any, torch.dtype], Any]
 """Of an operation, its arguments, its result, and the dtype that the code gives that."""
 
 
 class ExactInterpreter(torch.fx.Interpreter):
     """Runs the user's graph in float64: a cast to a lower dtype inside the code must not round the reference. Tensors
-    that the graph makes are made where its inputs are. `attention` takes the place of PyTorch's own; `reordered` is
-    what the operations of `OPEN` see of their first argument; `moved` is what others see of results."""
+    that the graph makes are made where its inputs are. `attention` takes the place of PyTorch's own; `seen` is what
+    some operations see of their first argument; `moved` is what others see of results."""
 
     def __init__(
         self,
         module: torch.fx.GraphModule,
         device: torch.device,
         attention: Callable[..., torch.Tensor] | None,
-        reordered: Reordered | None,
+        seen: Seen | None,
         moved: Moved | None,
     ) -> None:
         super().__init__(module)
-        self._device, self._attention, self._reordered, self._moved = device, attention, reordered, moved
+        self._device, self._attention, self._seen, self._moved = device, attention, seen, moved
 
     def run_node(self, n: torch.fx.Node) -> Any:
         self._node = n
@@ -44,9 +53,9 @@ class ExactInterpreter(torch.fx.Interpreter):
             return None
         if self._attention is not None and str(target).startswith(ATTENTION):
             return self._attention(*_widened(args, self._device), **_widened(kwargs, self._device))
-        if self._reordered is not None and str(target).startswith(OPEN) and args[0].is_floating_point():
+        if self._seen is not None and str(target).startswith(self._seen.ops) and args[0].is_floating_point():
             source: Any = self._node.args[0]
-            args = (self._reordered(args[0], source.meta["val"].dtype, source.op == "placeholder"), *args[1:])
+            args = (self._seen.change(args[0], source.meta["val"].dtype, source.op == "placeholder"), *args[1:])
         args = _widened(args, self._device)
         result = super().call_function(target, args, _widened(kwargs, self._device))
         if self._moved is not None and args and isinstance(args[0], torch.Tensor):
@@ -60,14 +69,14 @@ def run_exact(
     program: Program,
     values: Sequence[torch.Tensor],
     attention: Callable[..., torch.Tensor] | None = None,
-    reordered: Reordered | None = None,
+    seen: Seen | None = None,
     moved: Moved | None = None,
 ) -> list[torch.Tensor]:
     """The user's outputs in float64 (integers and booleans stay), from the placeholders' values; with this attention in
-    place of PyTorch's, and with the inputs of what leaves an order open, or the results of operations, made others."""
+    place of PyTorch's, and with what some operations see, or what others see of their results, changed."""
     wide = [value.double() if value.is_floating_point() else value for value in values]
     device = wide[0].device if wide else torch.device("cpu")
-    interpreter = ExactInterpreter(program.functional.graph_module, device, attention, reordered, moved)
+    interpreter = ExactInterpreter(program.functional.graph_module, device, attention, seen, moved)
     with _float64_unless_said():
         results = list(interpreter.run(*wide, enable_io_processing=False))
     return results[len(results) - len(user_outputs(program.functional)) :]

@@ -14,16 +14,17 @@ from .attention import attention_of_seen, has_attention
 from .backward import GRADIENT
 from .captured import Captured
 from .drawing import draw, own_generator
-from .exact import run_exact
+from .exact import Seen, run_exact
 from .failure import Failure, TargetFailure, raised_by_user, short_message
 from .gates import STAND_INS as STAND_INS_OF_NAN
 from .gates import NansAs, undecided_gradients
+from .jumps import JUMPS, beside_jumps, has_computed_jumps
 from .machine import without_cuda
 from .program import Program, quiet, user_outputs
 from .rounded_steps import of_either_sign, unit_of, with_rounded_steps
 from .special_values import SPECIAL_VALUES, STAND_INS, without_special, without_zeros
 from .telling import is_judged_at_ties
-from .ties import N_ORDERS, are_left_open, in_some_order, undecided
+from .ties import N_ORDERS, OPEN, are_left_open, in_some_order, undecided
 from .trial import call_original
 
 CPU = torch.device("cpu")
@@ -124,7 +125,7 @@ class _Run:
             expected = self._of_vanishing_products(expected, native)
         is_exact = self.family in SPECIAL_VALUES or is_judged_at_ties(self.captured, self.family)
         perturbed = [] if is_exact else self._perturbed(here)
-        return Results(expected, native, perturbed, note, eager_bytes, self._undecided(here, expected))
+        return Results(expected, native, perturbed, note, eager_bytes, self._undecided(here, expected, is_exact))
 
     def _expected(self, case: Case, original: Case) -> list[torch.Tensor]:
         """The fp64 results: outputs, or the gradients of the wanted arguments. Fills in the original's gradients."""
@@ -193,20 +194,25 @@ class _Run:
                 expected = [torch.where(where, a, one) for where, a, one in zip(absorbed, left_out, expected)]
         return expected
 
-    def _undecided(self, case: Case, expected: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Integers that depend on which of equal elements comes first, where nobody says which; gradients that depend
-        on which side of a threshold a NaN is."""
+    def _undecided(self, case: Case, expected: Sequence[torch.Tensor], is_exact: bool) -> list[torch.Tensor]:
+        """Integers that depend on which of equal elements comes first, where nobody says which; what lies beside a jump
+        of the code; gradients that depend on which side of a threshold a NaN is."""
         if self.is_backward:
             return self._undecided_gradients(case, expected)
-        if all(one.is_floating_point() for one in expected) or not are_left_open(self.captured):
+        orders: list[Seen] = []
+        if are_left_open(self.captured) and not all(one.is_floating_point() for one in expected):
+            for n in range(N_ORDERS):
+                generator = own_generator(self.seed, "orders", str(n // 2))
+                orders.append(Seen(OPEN, partial(in_some_order, generator=generator, is_reversed=n % 2 == 1)))
+        sides = [] if is_exact or not has_computed_jumps(self.captured) else [1, -1]
+        if not orders and not sides:
             return []
-        values, orders = _placeholder_values(self.captured, case), []
-        for n in range(N_ORDERS):
-            generator = own_generator(self.seed, "orders", str(n // 2))
-            reordered = partial(in_some_order, generator=generator, is_reversed=n % 2 == 1)
-            with torch.no_grad():
-                orders.append(run_exact(self.captured.program, values, reordered=reordered))
-        return undecided(expected, orders)
+        program, values = self.captured.program, _placeholder_values(self.captured, case)
+        with torch.no_grad():
+            reordered = [run_exact(program, values, seen=seen) for seen in orders]
+            beside = [run_exact(program, values, seen=Seen(JUMPS, partial(beside_jumps, sign=s))) for s in sides]
+        places = undecided(expected, reordered, among_floats=False)
+        return [a | b for a, b in zip(places, undecided(expected, beside, among_floats=True))]
 
     def _undecided_gradients(self, case: Case, expected: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         if self.family not in SPECIAL_VALUES:

@@ -8,8 +8,9 @@ from collections.abc import Sequence
 import torch
 
 from .captured import Captured
-from .exact import OPEN
 
+OPEN = ("aten.topk.", "aten.sort.", "aten.argsort.", "aten.kthvalue.", "aten.median.", "aten.mode.")
+"""Do not say which of equal elements comes first."""
 FOR_NAN, FOR_INFINITY = 1e300, 1e299
 """Stand in for what is equal to nothing or to itself, in PyTorch's order of them."""
 STEP = 1e-9
@@ -44,11 +45,16 @@ def in_some_order(
     return wide + steps * sizes.clamp(min=least)
 
 
-def undecided(expected: Sequence[torch.Tensor], orders: Sequence[Sequence[torch.Tensor]]) -> list[torch.Tensor]:
-    """For each result where its integers are others in one of the orders; nowhere in floating ones."""
+def undecided(
+    expected: Sequence[torch.Tensor], others: Sequence[Sequence[torch.Tensor]], *, among_floats: bool
+) -> list[torch.Tensor]:
+    """For each result where it is another one in one of the `others`; floating ones are decided, or looked at, too."""
     where = [torch.zeros_like(one, dtype=torch.bool) for one in expected]
-    for results in orders:
-        where = [w if e.is_floating_point() else w | (e != r) for w, e, r in zip(where, expected, results)]
+    for results in others:
+        where = [
+            w | (e != r) & ~(torch.isnan(e) & torch.isnan(r)) if among_floats or not e.is_floating_point() else w
+            for w, e, r in zip(where, expected, results)
+        ]
     return where
 
 

@@ -362,6 +362,31 @@ def test_a_gradient_that_a_nan_decides_about_is_left_open(code: str, is_open: bo
     np.testing.assert_array_equal(np.isposinf(expected) & np.isneginf(native), decides & is_open)
 
 
+@pytest.mark.parametrize(
+    ("code", "is_open"),
+    [
+        ("(x * (127.0 / x.abs().amax(-1, keepdim=True))).round().to(torch.int8)", True),
+        ("torch.floor(x / x.abs().amax(-1, keepdim=True) * 100)", True),
+        ("(x * 16).round()", False),
+        ("x.floor()", False),
+    ],
+)
+def test_what_a_computation_leaves_beside_a_jump_is_open(code: str, is_open: bool, tmp_path: Path) -> None:
+    """Few elements of many, and no scaled input is: it is what it is."""
+    capture_text(f"def f(x):\n    return {code}", "f", inputs=[tensor("x", 4, 8)])
+    case = make_case("forward", {"x": (4000, 64)}, "normal", tmp_path)
+    expected = load(case.expected, "out")
+    n_open = (~np.isfinite(expected)).sum()
+    assert (0 < n_open < 100) if is_open else n_open == 0
+
+
+def test_the_values_of_what_is_in_some_order_are_not_open(tmp_path: Path) -> None:
+    capture_text("def f(x):\n    return torch.topk(x, 3)", "f", inputs=[tensor("x", 16, 8)])
+    case = make_case("forward", {"x": (16, 8)}, "small_integers", tmp_path)
+    assert np.isnan(load(case.expected, "out_1")).any()
+    assert np.isfinite(load(case.expected, "out_0")).all()
+
+
 def test_a_gradient_is_open_in_all_that_a_nan_decides_about(tmp_path: Path) -> None:
     text = "def f(x, w):\n    return torch.relu(x @ w)"
     capture_text(text, "f", inputs=[tensor("x", 8, 16), tensor("w", 16, 4)], backward=True)
