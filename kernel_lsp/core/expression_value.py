@@ -14,6 +14,7 @@ from kernel_lsp.core.expression import (
     Name,
     Number,
     Unary,
+    parts,
 )
 
 
@@ -47,7 +48,9 @@ def evaluate_int(expression: Expression, values: Mapping[str, Number]) -> int:
     """The value of an integer expression. Raises ExpressionError when it is not an integer."""
     value = evaluate(expression, values)
     if isinstance(value, float):
-        raise ExpressionError(f"'{expression}' is {value}, and must be an integer")
+        divides = any(isinstance(part, Binary) and part.operator == "/" for part in parts(expression))
+        hint = ": '/' makes a float, '//' and ceil_div() make integers" if divides else ""
+        raise ExpressionError(f"'{expression}' is {value}, and must be an integer{hint}")
     return int(value)
 
 

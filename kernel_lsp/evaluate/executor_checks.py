@@ -4,14 +4,15 @@ for what only the executor sees, accesses out of bounds and races, before the ca
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
 from kernel_lsp.core.measurement import Comparison
-from kernel_lsp.core.plan import BoundLaunch, BoundOperation
+from kernel_lsp.core.plan import BoundOperation
 from kernel_lsp.core.task import Task
 from kernel_lsp.core.verdict import Built, CheckOutcome, Crashed, Mismatch, TimedOut, Unsupported
+from kernel_lsp.evaluate.affordable import MAX_OPERATIONS, growth_of, n_operations, said_of_vast, sample_of, sizes_of
 from kernel_lsp.evaluate.cases import Case, OperationKind, captured_sizes, graph_of
 from kernel_lsp.evaluate.circumstances import Circumstances
 from kernel_lsp.evaluate.cpu import WATCHED_ORDER, CaseOutcome, CaseRun, CpuDevice, Limits, Profile, Skipped
@@ -20,7 +21,6 @@ from kernel_lsp.evaluate.other_circumstances import other_circumstances
 from kernel_lsp.evaluate.prepare import Prepared
 from kernel_lsp.evaluate.progress import Plan, Progress
 from kernel_lsp.evaluate.shared_poison import N_CASES, OTHER_POISONS, because_of_shared, reads_unwritten
-from kernel_lsp.evaluate.wide_sizes import n_largest
 from kernel_lsp.gpu.estimate import estimate_eager, estimate_operation
 from kernel_lsp.gpu.specs import GpuSpec
 from kernel_lsp.ptx.executor import NO_END, BlockSample, PtxExecutor
@@ -67,9 +67,6 @@ REST_BUDGET_S = 15.0
 """For those. When it is spent, too, the rest is not run; the verdict lists what was."""
 MIN_CASES = 4
 """Run whatever the budget says: the captured sizes, two small ones, exact integers."""
-MIN_SAMPLED_BLOCKS = 12
-FAR_TOO_MANY_INSTRUCTIONS = 2_000_000_000
-"""Of a complete case, where blocks may have more to do than at the captured sizes, and may have not."""
 
 
 @dataclass(frozen=True)
@@ -236,6 +233,7 @@ class ExecutorChecks:
             limits = replace(limits, complete_instructions=SINGLED_OUT_INSTRUCTIONS)
         started, n_run, left = time.monotonic(), 0, list(plan)
         doubtful: list[_Doubtful] = []
+        vast: list[tuple[Case, BoundOperation]] = []
         while left and n_run < n_enough:
             elapsed_s = time.monotonic() - started
             if n_run >= MIN_CASES and elapsed_s > FULL_BUDGET_S:
@@ -244,8 +242,11 @@ class ExecutorChecks:
                 progress.notes.append(f"{left[0][1].name}: {len(left)} more input families were not run (time)")
                 break
             case, bound = left.pop(0)
-            growth = partial(_growth, self._task, plan[0][1], case, bound)
-            sample = None if progress.has_atomics else _sample(bound, profile, limits, case.seed, growth)
+            growth = partial(growth_of, self._task, plan[0][1], case, bound)
+            sample = None if progress.has_atomics else sample_of(bound, profile, limits, case.seed, growth)
+            if sample is None and n_operations(self._task, case, self._gpu) > MAX_OPERATIONS:
+                vast.append((case, bound))
+                continue
             outcome = await self._run_case(executor, built, bound, case, sample, limits)
             if isinstance(outcome, Skipped):
                 continue
@@ -256,6 +257,7 @@ class ExecutorChecks:
             progress.add_findings(outcome.findings)
             if reads_unwritten(outcome):
                 doubtful.append(_Doubtful(case, bound, sample, outcome))
+        progress.notes += said_of_vast(vast)
         if n_run == 0:
             return Unsupported(message="PyTorch itself gives no finite reference for any case")
         return await self._with_other_poison(executor, built, doubtful, limits)
@@ -271,7 +273,11 @@ class ExecutorChecks:
     ) -> CaseOutcome:
         """One case within the limits; one that may find no end within its own."""
         if not case.may_not_end:
-            return await self._device.run_case(executor, built, bound, case, sample, limits)
+            found = await self._device.run_case(executor, built, bound, case, sample, limits)
+            if isinstance(found, TimedOut) and not _is_endless(found):
+                why = "it hangs, or does more than the executor has time for; '// where:' may exclude such sizes"
+                return found.model_copy(update={"message": f"{found.message} {sizes_of(case)}: {why}"})
+            return found
         outcome = await self._device.run_case(executor, built, bound, case, sample, LONG_SUM_LIMITS)
         return Skipped(outcome.message) if isinstance(outcome, TimedOut) and executor.is_alive else outcome
 
@@ -340,31 +346,3 @@ def _is_endless(outcome: TimedOut) -> bool:
 
 def _n_elements(bound: BoundOperation) -> int:
     return sum(tensor.n_elements for tensor in bound.tensors)
-
-
-def _growth(task: Task, captured: BoundOperation, case: Case, bound: BoundOperation) -> float:
-    """How many times the work of a block at the captured sizes one may have here, at least as many times: it goes along
-    with its share of the largest tensor, e.g. of all pairs of a sequence's elements."""
-    graph = graph_of(task, case.operation)
-    shares = [
-        n_largest(graph, sizes) / max(sum(step.n_blocks for step in at.steps if isinstance(step, BoundLaunch)), 1)
-        for sizes, at in ((captured_sizes(task), captured), (dict(case.sizes), bound))
-    ]
-    return max(1.0, shares[1] / max(shares[0], 1.0))
-
-
-def _sample(
-    bound: BoundOperation, profile: Profile | Skipped, limits: Limits, seed: int, growth: Callable[[], float]
-) -> BlockSample | None:
-    """None to run every block. Only an operation of one launch can be sampled: later launches need all blocks of
-    earlier ones. The work of a block is that of the profile, and counts as grown where all would be far too much."""
-    launches = [step for step in bound.steps if isinstance(step, BoundLaunch)]
-    if isinstance(profile, Skipped) or len(bound.steps) != 1 or len(launches) != 1:
-        return None
-    n_instructions = max(profile.instructions_per_block, 1.0)
-    if launches[0].n_blocks * n_instructions * growth() > FAR_TOO_MANY_INSTRUCTIONS:
-        n_instructions *= growth()
-    n_affordable = int(limits.complete_instructions / n_instructions)
-    if launches[0].n_blocks <= max(n_affordable, MIN_SAMPLED_BLOCKS):
-        return None
-    return BlockSample(n_blocks=max(n_affordable, MIN_SAMPLED_BLOCKS), seed=seed)

@@ -10,6 +10,7 @@ import pytest
 
 from kernel_lsp.core.verdict import CaseResult
 from kernel_lsp.evaluate import executor_checks
+from kernel_lsp.evaluate.affordable import MAX_OPERATIONS, sample_of
 from kernel_lsp.evaluate.cases import Case
 from kernel_lsp.evaluate.cpu import CaseRun, Skipped
 from kernel_lsp.evaluate.executor_checks import (
@@ -18,7 +19,6 @@ from kernel_lsp.evaluate.executor_checks import (
     MIN_CASES,
     REST_BUDGET_S,
     ExecutorChecks,
-    _sample,
 )
 from kernel_lsp.evaluate.progress import Plan, Progress
 from tests.evaluate.test_pointed_sizes import prepared
@@ -53,11 +53,15 @@ def _plan() -> Plan:
     ]
 
 
-async def _ran(large_s: float, monkeypatch: pytest.MonkeyPatch) -> tuple[SlowDevice, Progress]:
+async def _ran(large_s: float, monkeypatch: pytest.MonkeyPatch, n_operations: int = 0) -> tuple[SlowDevice, Progress]:
+    """Large cases ask PyTorch for so many operations."""
     device, progress = SlowDevice(large_s), Progress("c")
     monkeypatch.setattr(executor_checks, "time", SimpleNamespace(monotonic=lambda: device.now_s))
     monkeypatch.setattr(executor_checks, "refused_when_larger", lambda *_: None)
     monkeypatch.setattr(executor_checks, "other_circumstances", lambda *_: ())
+    monkeypatch.setattr(
+        executor_checks, "n_operations", lambda _, case, __: n_operations * case.family.startswith("1000")
+    )
     none: Any = None
     found = await ExecutorChecks(none, device, none).check(none, none, none, _plan(), progress)  # type: ignore[arg-type]  # stand-ins
     assert found is None
@@ -71,7 +75,7 @@ def test_blocks_are_sampled_where_each_has_far_more_to_do(growth: float, n_wante
     bound = prepared("launch: k<<<B, 32>>>(x, out, D)").bind("forward", {"B": 50_000, "D": 4})
     profile: Any = SimpleNamespace(instructions_per_block=1000.0)
     limits = replace(FULL_LIMITS, complete_instructions=102_400_000)
-    found = _sample(bound, profile, limits, 7, lambda: growth)
+    found = sample_of(bound, profile, limits, 7, lambda: growth)
     assert (None if found is None else found.n_blocks) == n_wanted
 
 
@@ -90,3 +94,12 @@ async def test_small_cases_of_a_slow_kernel_are_run_when_its_time_is_spent(monke
 async def test_a_very_slow_kernel_has_its_least_cases_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     device, _ = await _ran(FULL_BUDGET_S + REST_BUDGET_S, monkeypatch)
     assert len(device.ran) == MIN_CASES
+
+
+async def test_what_only_a_gpu_has_the_time_for_is_not_run_and_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    device, progress = await _ran(0.1, monkeypatch, MAX_OPERATIONS + 1)
+    assert device.ran == [f"10-{n}" for n in range(20, 25)]
+    assert progress.notes[-1] == (
+        "f: not run at the captured sizes and in 19 more cases: all blocks would have to, and only a GPU has the time"
+    )
+    assert len((await _ran(0.1, monkeypatch, MAX_OPERATIONS))[0].ran) == 25
