@@ -1,4 +1,4 @@
-# Written by kernel-lsp (operator 1): kernel 409ee72d632bf3c1, operator ebf91d32be7431d5.
+# Written by kernel-lsp (operator 1): kernel 409ee72d632bf3c1, operator df49a9f563769596.
 """`rms_norm` as a CUDA operator.
 
 Made by kernel-lsp from tests/export/rms_norm.cu. The kernels and their launch plan are in rms_norm.cu beside
@@ -492,6 +492,9 @@ NVRTC_OPTIONS = (
 )  # the constants are nvcc's own, which kernels use without an include
 FIXED_WIDTH = ("int8_t", "int16_t", "int32_t", "int64_t", "intptr_t")
 FIXED_WIDTH_HEADER = "--pre-include=cuda/std/cstdint"  # nvcc's own headers bring int64_t and the like, too
+SHORT_TYPES = re.compile(r"\b(?:uint|ushort)\b")
+SHORT_TYPES_HEADER = "short_types.h"  # and these, by way of the C library's
+SHORT_TYPES_TEXT = "typedef unsigned short ushort; typedef unsigned int uint;\n"
 # What code for sm_90a may use and for sm_90 may not, and what ptxas says of such an instruction.
 FIRST_WITH_OWN = 90
 ASKS_FOR_OWN = re.compile(r"\b__CUDA_ARCH_(?:FEAT_SM\d+_ALL|SPECIFIC__|FAMILY_SPECIFIC__)")
@@ -785,12 +788,17 @@ class _Program:
         self._nvrtc.nvrtcGetErrorString.restype = ctypes.c_char_p
         self._handle = ctypes.c_void_p()
         self._needs_integers = "stdint" not in text and any(name in text for name in FIXED_WIDTH)
-        self.text, self._file_name, self._headers = text, file_name, headers
+        self._has_short_types = SHORT_TYPES.search(text) is not None
+        self.text, self._file_name = text, file_name
+        short = {SHORT_TYPES_HEADER: SHORT_TYPES_TEXT} if self._has_short_types else {}
+        self._headers = {**headers, **short}
 
     def compile(self, names: Sequence[str], architecture: str, include: Path) -> Compiled:
         options = [f"--gpu-architecture={architecture}", f"-I{include}", f"-I{include}/cccl", *NVRTC_OPTIONS]
         if self._needs_integers:
             options.append(FIXED_WIDTH_HEADER)
+        if self._has_short_types:
+            options.append(f"--pre-include={SHORT_TYPES_HEADER}")
         encoded = _c_strings(options)
         source, headers = (self.text.encode(), self._file_name.encode()), self._headers
         given = (len(headers), _c_strings(headers.values()), _c_strings(headers))

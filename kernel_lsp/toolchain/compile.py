@@ -43,11 +43,15 @@ NVCC_CONSTANTS = (
 FIXED_WIDTH = ("int8_t", "int16_t", "int32_t", "int64_t", "intptr_t")
 FIXED_WIDTH_HEADER = "--pre-include=cuda/std/cstdint"
 """nvcc's own headers bring int64_t and the like, too."""
+SHORT_TYPES = re.compile(r"\b(?:uint|ushort)\b")
+SHORT_TYPES_HEADER = "short_types.h"
+SHORT_TYPES_TEXT = "typedef unsigned short ushort; typedef unsigned int uint;\n"
+"""And these, by way of the C library's."""
 DEFAULT_OPTIONS = ("--std=c++17", "-lineinfo", "-default-device", "--ptxas-options=-v", *NVCC_CONSTANTS)
 """Never fast-math: it would change results without the text saying so."""
 MAX_TEXT_BYTES = 4 << 20
 MAX_LOG_CHARACTERS = 20_000
-CACHE_FORMAT = "4"
+CACHE_FORMAT = "5"
 """Raised when a stored outcome would no longer be what a compile gives."""
 
 _NVRTC_INVALID_OPTION = 5  # nvrtcResult in <nvrtc.h>
@@ -213,12 +217,16 @@ def _message(request: BuildRequest, toolchain: Toolchain) -> dict[str, Any]:
     includes = [f"--include-path={directory}" for directory in toolchain.include_directories]
     if "stdint" not in request.text and any(name in request.text for name in FIXED_WIDTH):
         includes.append(FIXED_WIDTH_HEADER)
+    headers = STANDARD_HEADERS
+    if SHORT_TYPES.search(request.text):
+        includes.append(f"--pre-include={SHORT_TYPES_HEADER}")
+        headers = {**headers, SHORT_TYPES_HEADER: SHORT_TYPES_TEXT}
     return {
         "text": request.text,
         "file_name": request.file_name,
         "name_expressions": list(request.name_expressions),
         "options": [f"--gpu-architecture={request.architecture}", *request.options, *includes],
-        "headers": STANDARD_HEADERS,
+        "headers": headers,
     }
 
 

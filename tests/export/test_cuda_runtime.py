@@ -229,6 +229,7 @@ def test_structures_have_the_size_of_cuda_h(runtime: ModuleType) -> None:
 
 def test_integers_of_fixed_width_need_no_include(runtime: ModuleType, cache: Path) -> None:
     check_compiles(runtime, SOURCE + "__device__ int64_t twice(uint32_t n) { return int64_t(n) * 2; }\n")
+    check_compiles(runtime, SOURCE + "__device__ uint twice_short(ushort n) { return uint(n) * 2u; }\n")
 
 
 def test_an_operator_compiles_as_a_check_does(runtime: ModuleType) -> None:
@@ -236,4 +237,6 @@ def test_an_operator_compiles_as_a_check_does(runtime: ModuleType) -> None:
     assert set(checking.NVCC_CONSTANTS) < set(runtime.NVRTC_OPTIONS)
     assert set(runtime.NVRTC_OPTIONS) < set(checking.DEFAULT_OPTIONS)
     assert runtime.FIXED_WIDTH == checking.FIXED_WIDTH
+    for name in ("SHORT_TYPES", "SHORT_TYPES_HEADER", "SHORT_TYPES_TEXT"):
+        assert getattr(runtime, name) == getattr(checking, name)
     assert runtime.FIXED_WIDTH_HEADER == checking.FIXED_WIDTH_HEADER

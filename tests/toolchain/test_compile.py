@@ -258,3 +258,10 @@ async def test_integers_of_fixed_width_need_no_include(compiler: Compiler) -> No
     """Nor do they for nvcc."""
     text = "__global__ void k(float* x, int64_t n) { if (uint32_t(n) > 3u) x[uintptr_t(0)] = 1.0f; }"
     assert isinstance(await compiler.compile(BuildRequest(text=text, name_expressions=("k",))), Built)
+
+
+@pytest.mark.parametrize("own", ["", "typedef unsigned int uint;", "using uint = unsigned;", "#define uint unsigned"])
+async def test_short_names_of_types_need_no_include(compiler: Compiler, own: str) -> None:
+    """Nor do they for nvcc; who declares them says the same again."""
+    text = f"{own}\n__global__ void k(float* x, uint n, ushort m) {{ x[n] = uint(m); }}"
+    assert isinstance(await compiler.compile(BuildRequest(text=text, name_expressions=("k",))), Built)
