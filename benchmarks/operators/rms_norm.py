@@ -1,4 +1,4 @@
-# Written by kernel-lsp (operator 1): kernel 409ee72d632bf3c1, operator df49a9f563769596.
+# Written by kernel-lsp (operator 1): kernel 409ee72d632bf3c1, operator 74430f1316341df5.
 """`rms_norm` as a CUDA operator.
 
 Made by kernel-lsp from tests/export/rms_norm.cu. The kernels and their launch plan are in rms_norm.cu beside
@@ -489,6 +489,9 @@ NVRTC_OPTIONS = (
     *("-DHUGE_VALF=__int_as_float(0x7f800000)", "-DNAN=__int_as_float(0x7fffffff)"),
     *("-DFLT_MAX=3.402823466e+38F", "-DFLT_MIN=1.175494351e-38F"),
     *("-DFLT_EPSILON=1.192092896e-07F", "-DM_PI=3.14159265358979323846"),
+    *("-DM_SQRT2=1.41421356237309504880", "-DM_SQRT1_2=0.70710678118654752440"),
+    *("-DM_2_SQRTPI=1.12837916709551257390", "-DM_LOG2E=1.4426950408889634074"),
+    *("-DM_LN2=0.69314718055994530942", "-DINT_MAX=0x7fffffff"),
 )  # the constants are nvcc's own, which kernels use without an include
 FIXED_WIDTH = ("int8_t", "int16_t", "int32_t", "int64_t", "intptr_t")
 FIXED_WIDTH_HEADER = "--pre-include=cuda/std/cstdint"  # nvcc's own headers bring int64_t and the like, too

@@ -38,6 +38,9 @@ NVCC_CONSTANTS = (
     *("-DINFINITY=__int_as_float(0x7f800000)", "-DHUGE_VALF=__int_as_float(0x7f800000)"),
     *("-DNAN=__int_as_float(0x7fffffff)", "-DFLT_MAX=3.402823466e+38F"),
     *("-DFLT_MIN=1.175494351e-38F", "-DFLT_EPSILON=1.192092896e-07F", "-DM_PI=3.14159265358979323846"),
+    *("-DM_SQRT2=1.41421356237309504880", "-DM_SQRT1_2=0.70710678118654752440"),
+    *("-DM_2_SQRTPI=1.12837916709551257390", "-DM_LOG2E=1.4426950408889634074"),
+    *("-DM_LN2=0.69314718055994530942", "-DINT_MAX=0x7fffffff"),
 )
 """What nvcc's own headers define without being asked, and kernels that were written for nvcc use."""
 FIXED_WIDTH = ("int8_t", "int16_t", "int32_t", "int64_t", "intptr_t")

@@ -59,7 +59,7 @@ _LIMITS = """#pragma once
 #define SHRT_MAX 32767
 #define SHRT_MIN (-32768)
 #define USHRT_MAX 65535
-#define INT_MAX 2147483647
+#define INT_MAX 0x7fffffff
 #define INT_MIN (-INT_MAX - 1)
 #define UINT_MAX 4294967295U
 #define LONG_MAX 9223372036854775807L

@@ -265,3 +265,12 @@ async def test_short_names_of_types_need_no_include(compiler: Compiler, own: str
     """Nor do they for nvcc; who declares them says the same again."""
     text = f"{own}\n__global__ void k(float* x, uint n, ushort m) {{ x[n] = uint(m); }}"
     assert isinstance(await compiler.compile(BuildRequest(text=text, name_expressions=("k",))), Built)
+
+
+@pytest.mark.parametrize("header", ["", "#include <climits>", "#include <math.h>", "#include <limits>"])
+async def test_constants_of_nvccs_headers_need_no_include(compiler: Compiler, header: str) -> None:
+    """Nor does a header say otherwise."""
+    text = f"{header}\n__global__ void k(float* x) {{ x[0] = INT_MAX * M_SQRT1_2 * M_SQRT2 * M_LOG2E * M_LN2; }}"
+    built = await compiler.compile(BuildRequest(text=text, name_expressions=("k",)))
+    assert isinstance(built, Built)
+    assert not built.warnings
