@@ -34,6 +34,7 @@ LATE_EXTREMES = "late_extremes"
 NEARLY_SAME = "offset"
 """1000 and a little: in 16 bits a handful of numbers."""
 SUBNORMAL = "subnormal"
+LOST = ": PyTorch has a NaN of the inputs there, and here it is lost, as fmaxf and fminf do it and x > 0 ? x : 0"
 NAN_FAMILIES = frozenset(("special_nan", "special_others", "special_mixed"))
 """Families whose inputs hold NaN."""
 RECURRING_NUMBERS = FEW_NUMBERS | {"negative_zeros"}
@@ -101,7 +102,7 @@ def _why_nan(error: TensorError, result: CaseResult) -> str:
             ": infinities of the inputs meet there (inf - inf, 0 * inf), PyTorch gives NaN, and no result beside it "
             "shows that something is not finite"
         )
-    return ": PyTorch has a NaN of the inputs there, and here it is lost" if _family(result) in NAN_FAMILIES else ""
+    return LOST if _family(result) in NAN_FAMILIES else ""
 
 
 def _misshapen(outputs: Sequence[BoundTensor], expectations: Sequence[Expectation]) -> str:

@@ -92,6 +92,8 @@ using ::size_t;
 using ::ptrdiff_t;
 }
 """
+_SIZE_OF_STD = "typedef unsigned long size_t;\nnamespace std {\nusing ::size_t;\n}\n"
+"""By way of any header of C++, as most compilers have it."""
 _ALGORITHM = """#pragma once
 namespace std {
 template <class T> constexpr const T& min(const T& a, const T& b) { return b < a ? b : a; }
@@ -155,13 +157,13 @@ _FIXED_WIDTH = tuple(f"{sign}int{n}_t" for sign in ("", "u") for n in (8, 16, 32
 
 STANDARD_HEADERS: dict[str, str] = {
     "stdint.h": _INTEGERS,
-    "cstdint": _INTEGERS + _using((*_FIXED_WIDTH, "intptr_t", "uintptr_t")),
+    "cstdint": _INTEGERS + _SIZE_OF_STD + _using((*_FIXED_WIDTH, "intptr_t", "uintptr_t")),
     "float.h": _FLOATS,
     "cfloat": _FLOATS,
     "limits.h": _LIMITS,
     "climits": _LIMITS,
     "math.h": _MATH,
-    "cmath": _MATH + _using(_FUNCTIONS),
+    "cmath": _MATH + _SIZE_OF_STD + _using(_FUNCTIONS),
     "stddef.h": _SIZES,
     "cstddef": _SIZES,
     "assert.h": _EMPTY,
@@ -211,7 +213,7 @@ STANDARD_HEADERS: dict[str, str] = {
     ),
     "utility": _std("utility", "move", "forward", "swap", "pair", "integer_sequence", "index_sequence"),
     "array": _std("array", "array"),
-    "algorithm": _ALGORITHM,
+    "algorithm": _ALGORITHM + _SIZE_OF_STD,
     "cub/cub.cuh": _cub(),
     "tuple": _std("tuple", "tuple", "get", "make_tuple"),
 }

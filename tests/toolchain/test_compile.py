@@ -274,3 +274,9 @@ async def test_constants_of_nvccs_headers_need_no_include(compiler: Compiler, he
     built = await compiler.compile(BuildRequest(text=text, name_expressions=("k",)))
     assert isinstance(built, Built)
     assert not built.warnings
+
+
+@pytest.mark.parametrize("header", ["cstdint", "cmath", "algorithm", "cstddef>\n#include <cmath"])
+async def test_sizes_of_std_come_with_headers_of_cpp(compiler: Compiler, header: str) -> None:
+    text = f"#include <{header}>\n__global__ void k(float* x, std::size_t n) {{ x[n] = 1.0f; }}"
+    assert isinstance(await compiler.compile(BuildRequest(text=text, name_expressions=("k",))), Built)
