@@ -18,6 +18,8 @@ from kernel_lsp.ptx.executor import BlockSample
 
 MAX_OPERATIONS = 2_000_000_000
 """That a case asks PyTorch for, where all blocks have to run: half a minute of a plain kernel's instructions."""
+MAX_INSTRUCTIONS = 4_000_000_000
+"""Of the kernel, by its profile."""
 MIN_SAMPLED_BLOCKS = 12
 FAR_TOO_MANY_INSTRUCTIONS = 2_000_000_000
 """Of a complete case, where blocks may have more to do than at the captured sizes, and may have not."""
@@ -57,6 +59,14 @@ def n_operations(task: Task, case: Case, gpu: GpuSpec) -> int:
         kernels = eager_run(graph_of(task, case.operation), dict(case.sizes), gpu).kernels
         return sum(kernel.n_operations for kernel in kernels)
     return 0
+
+
+def n_instructions(profile: Profile, bound: BoundOperation) -> float:
+    """Of all blocks, if each has as much to do as those that were profiled."""
+    n_blocks = sum(step.n_blocks for step in bound.steps if isinstance(step, BoundLaunch))
+    n_profiled = sum(counters.n_blocks for counters in profile.counters)
+    total = sum(c.n_instructions / max(c.n_blocks_run, 1) * c.n_blocks for c in profile.counters)
+    return total * n_blocks / max(n_profiled, 1)
 
 
 def said_of_vast(vast: Plan) -> list[str]:

@@ -4,7 +4,7 @@ for what only the executor sees, accesses out of bounds and races, before the ca
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -12,7 +12,16 @@ from kernel_lsp.core.measurement import Comparison
 from kernel_lsp.core.plan import BoundOperation
 from kernel_lsp.core.task import Task
 from kernel_lsp.core.verdict import Built, CheckOutcome, Crashed, Mismatch, TimedOut, Unsupported
-from kernel_lsp.evaluate.affordable import MAX_OPERATIONS, growth_of, n_operations, said_of_vast, sample_of, sizes_of
+from kernel_lsp.evaluate.affordable import (
+    MAX_INSTRUCTIONS,
+    MAX_OPERATIONS,
+    growth_of,
+    n_instructions,
+    n_operations,
+    said_of_vast,
+    sample_of,
+    sizes_of,
+)
 from kernel_lsp.evaluate.cases import Case, OperationKind, captured_sizes, graph_of
 from kernel_lsp.evaluate.circumstances import Circumstances
 from kernel_lsp.evaluate.cpu import WATCHED_ORDER, CaseOutcome, CaseRun, CpuDevice, Limits, Profile, Skipped
@@ -234,6 +243,7 @@ class ExecutorChecks:
         started, n_run, left = time.monotonic(), 0, list(plan)
         doubtful: list[_Doubtful] = []
         vast: list[tuple[Case, BoundOperation]] = []
+        captured = next((bound for case, bound in plan if case.is_captured), plan[0][1])
         while left and n_run < n_enough:
             elapsed_s = time.monotonic() - started
             if n_run >= MIN_CASES and elapsed_s > FULL_BUDGET_S:
@@ -242,9 +252,9 @@ class ExecutorChecks:
                 progress.notes.append(f"{left[0][1].name}: {len(left)} more input families were not run (time)")
                 break
             case, bound = left.pop(0)
-            growth = partial(growth_of, self._task, plan[0][1], case, bound)
+            growth = partial(growth_of, self._task, captured, case, bound)
             sample = None if progress.has_atomics else sample_of(bound, profile, limits, case.seed, growth)
-            if sample is None and n_operations(self._task, case, self._gpu) > MAX_OPERATIONS:
+            if sample is None and self._is_vast(case, bound, profile, growth):
                 vast.append((case, bound))
                 continue
             outcome = await self._run_case(executor, built, bound, case, sample, limits)
@@ -259,8 +269,20 @@ class ExecutorChecks:
                 doubtful.append(_Doubtful(case, bound, sample, outcome))
         progress.notes += said_of_vast(vast)
         if n_run == 0:
-            return Unsupported(message="PyTorch itself gives no finite reference for any case")
+            return Unsupported(
+                message=vast[0][1].name + " has cases that only a GPU has the time for, and no others"
+                if vast
+                else "PyTorch itself gives no finite reference for any case"
+            )
         return await self._with_other_poison(executor, built, doubtful, limits)
+
+    def _is_vast(
+        self, case: Case, bound: BoundOperation, profile: Profile | Skipped, growth: Callable[[], float]
+    ) -> bool:
+        """Whether all blocks have to run, and both the target and the kernel need too much for that."""
+        if n_operations(self._task, case, self._gpu) <= MAX_OPERATIONS:
+            return False
+        return isinstance(profile, Profile) and n_instructions(profile, bound) * growth() > MAX_INSTRUCTIONS
 
     async def _run_case(
         self,

@@ -37,6 +37,7 @@ class ExecutorPool:
         self._idle: list[PtxExecutor] = []
         self._n_first = min(n_first, n_slots)
         self._starting: list[asyncio.Task[PtxExecutor]] = []
+        self._building: asyncio.Task[None] | None = None
         self._has_begun = False
         self._slots = asyncio.Semaphore(n_slots)
         self._loaded: dict[PtxExecutor, _Loaded] = {}
@@ -50,14 +51,17 @@ class ExecutorPool:
         """Begin to start the first ones, and have them load what a build gives, as soon as it does; then what the next
         one gives, should that differ. What cannot be built or loaded is found out again by who needs it."""
         self._has_begun = True
-        self._starting = [asyncio.create_task(self._new_with(builds)) for _ in range(self._n_first)]
+        modules: list[asyncio.Future[Module | None]] = [asyncio.Future() for _ in builds]
+        self._building = asyncio.create_task(_build(builds, modules))
+        self._starting = [asyncio.create_task(self._new_with(modules)) for _ in range(self._n_first)]
 
     async def close(self) -> None:
         """End those that nobody uses; what is in use ends with its use."""
         starting, self._starting = self._starting, []
-        for task in starting:
+        begun = [*starting, *([self._building] if self._building else [])]
+        for task in begun:
             task.cancel()
-        await asyncio.gather(*starting, return_exceptions=True)
+        await asyncio.gather(*begun, return_exceptions=True)
         self._idle += [task.result() for task in starting if not task.cancelled() and task.exception() is None]
         while self._idle:
             await self._idle.pop().close()
@@ -85,7 +89,15 @@ class ExecutorPool:
         return outcome
 
     async def _first_or_new(self) -> PtxExecutor:
-        return await (self._starting.pop(0) if self._starting else self._new())
+        if not self._starting:
+            return await self._new()
+        starting = self._starting.pop(0)
+        try:
+            return await starting
+        except asyncio.CancelledError:  # the start may have come to its end in the same moment
+            if starting.done() and not starting.cancelled() and starting.exception() is None:
+                self._idle.append(starting.result())
+            raise
 
     async def _new(self) -> PtxExecutor:
         executor = self._make()
@@ -95,14 +107,25 @@ class ExecutorPool:
             await executor.close()
             raise
 
-    async def _new_with(self, builds: Sequence[Build]) -> PtxExecutor:
+    async def _new_with(self, modules: Sequence[asyncio.Future[Module | None]]) -> PtxExecutor:
         executor = await self._new()
         try:
-            for build in builds:
-                with suppress(KernelLspError, OSError):  # raised again where the module is needed
-                    if (module := await build()) is not None:
+            for coming in modules:
+                if (module := await asyncio.shield(coming)) is not None:
+                    with suppress(KernelLspError, OSError):  # raised again where the module is needed
                         await self.load(executor, module)
         except BaseException:
             await executor.close()
             raise
         return executor
+
+
+async def _build(builds: Sequence[Build], modules: Sequence[asyncio.Future[Module | None]]) -> None:
+    """One after the other, for all executors: where two are the same the second is in the compiler's cache."""
+    for build, coming in zip(builds, modules, strict=True):
+        module = None
+        try:
+            with suppress(KernelLspError, OSError):  # raised again where the module is needed
+                module = await build()
+        finally:
+            coming.set_result(module)

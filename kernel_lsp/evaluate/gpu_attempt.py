@@ -109,8 +109,11 @@ class Attempt:
 
     async def _others(self) -> None:
         """Executors take processors, which what is launched from here is slower without."""
-        if self._job.beside is not None:
-            await asyncio.wait([self._job.beside], timeout=MAX_WAIT_BESIDE_S)
+        beside = self._job.beside
+        if beside is not None:
+            await asyncio.wait([beside], timeout=MAX_WAIT_BESIDE_S)
+            if not beside.done() and self._job.timed:
+                self._found.notes.append("timed while executors still looked at other sizes: launches may have waited")
 
     async def _ask(
         self, command: str, arguments: Mapping[str, Any], deadline_s: float
@@ -139,6 +142,8 @@ class Attempt:
         """Copies are judged while the device goes on."""
         position = itertools.count()
         async for case in self._in_random_order():
+            if self._job.is_in_vain:
+                return None
             failure: GpuFailure | Lost | None = await self._run_case(case, self._directory / f"case-{next(position)}")
             failure = failure or await self._judged(at_most_bytes=MAX_WAITING_BYTES)
             if failure is not None:

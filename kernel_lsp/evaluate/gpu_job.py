@@ -48,7 +48,8 @@ class GpuJob:
     """Everything the device has to know of a candidate. `cases` are ready, `coming` are being made, None where PyTorch
     cannot run one; `timed` are the cases to time; `may_vary` says that it adds with atomics, or uses a library, so that
     two runs may differ in their last bits; `rechecks` asks for all cases again from a fresh module. `beside` is what
-    executors look at meanwhile: a failure of theirs ends the job, and timing waits for them."""
+    executors look at meanwhile: a failure of theirs ends the job before its next
+    case, and timing waits for them, but not for ever."""
 
     candidate_id: str
     built: Built

@@ -72,19 +72,21 @@ class Looks:
         return await self._on_executor(self.built, [plan], depth, progress)
 
     async def _far(self, plan: Plan, progress: Progress) -> CheckOutcome | None:
-        async with self.lookout.executors.executor() as executor:
-            loaded = await self.lookout.executors.load(executor, module_of(self.built, self.prepared.plan))
+        lookout = self.lookout
+        async with lookout.executors.executor() as executor:
+            loaded = await lookout.executors.load(executor, module_of(self.built, self.prepared.plan))
             if not isinstance(loaded, Loaded):
-                return None
-            return await left_undone(self.lookout.device, executor, self.built, self.prepared, plan, loaded.kernels)
+                return self._not_loaded(loaded, progress)
+            return await left_undone(lookout.device, executor, self.built, self.prepared, plan, loaded.kernels)
 
     async def _vast(self, plan: Plan, progress: Progress) -> CheckOutcome | None:
-        async with self.lookout.executors.executor() as executor:
-            loaded = await self.lookout.executors.load(executor, module_of(self.built, self.prepared.plan))
+        lookout = self.lookout
+        async with lookout.executors.executor() as executor:
+            loaded = await lookout.executors.load(executor, module_of(self.built, self.prepared.plan))
             if not isinstance(loaded, Loaded):
-                return None
+                return self._not_loaded(loaded, progress)
             return await wrong_at_vast_sizes(
-                self.lookout.device, executor, self.built, self.prepared, plan, self.lookout.gpu, progress
+                lookout.device, executor, self.built, self.prepared, plan, lookout.gpu, progress
             )
 
     async def _elsewhere(self, progress: Progress) -> CheckOutcome | None:
@@ -106,7 +108,15 @@ class Looks:
         few = [[plan[0], *screened_cases(plan)] for plan in self.plans.values()]
         return said_of_guarded(await self._on_executor(apart, few, "screen", Progress(progress.candidate_id)))
 
-    # --- below: cases
+    # --- below: executors
+
+    def _not_loaded(self, loaded: CheckOutcome, progress: Progress) -> CheckOutcome | None:
+        """What that is for the verdict: nothing but a note where a GPU runs all cases."""
+        if not self.lookout.has_gpu or not isinstance(loaded, Unsupported | TimedOut):
+            return loaded
+        progress.notes.append(f"{NOT_SCREENED}: {loaded.message}")
+        return None
+
     async def _on_executor(
         self, built: Built, plans: Sequence[Plan], depth: Depth, progress: Progress, *, looks_far: bool = False
     ) -> CheckOutcome | None:
@@ -117,11 +127,8 @@ class Looks:
             if isinstance(loaded, Rejected):
                 return _with_names(loaded, built)
             if not isinstance(loaded, Loaded):
-                if not lookout.has_gpu or not isinstance(loaded, Unsupported | TimedOut):
-                    return loaded
-                progress.notes.append(f"{NOT_SCREENED}: {loaded.message}")
                 self.is_loaded = self.is_loaded and built is not self.built
-                return None
+                return self._not_loaded(loaded, progress)
             progress.has_atomics = any(kernel.uses_global_atomics for kernel in loaded.kernels)
             progress.may_wait = any(kernel.may_wait for kernel in loaded.kernels)
             alone = lookout.checks.rank if depth == "screen" else lookout.checks.check

@@ -17,6 +17,7 @@ _QUESTION = re.compile(r"^[ \t]*(?:#|%:|\?\?=)[ \t]*(?:ifdef|ifndef)\b|\bdefined
 """`#ifdef __has_include` asks for the feature, not for a file."""
 _PASTE = re.compile(r"##|%:%:|\?\?=\?\?=")
 _WORD = re.compile(r"\w+", re.ASCII)
+PLACE_QUESTIONS = ("__INCLUDE_LEVEL__", "source_location")
 HIDDEN_NAMES = ("__TIME__", "__DATE__", "__TIMESTAMP__", "__has_include", "__has_include_next", "__has_embed")
 VERSIONS = ("__CUDACC_VER_MAJOR__", "__CUDACC_VER_MINOR__", "CUDART_VERSION", "CUDA_VERSION")
 NAMES_OF_COMPILERS = ("__CUDACC_RTC__", "__NVCC__", *VERSIONS)
@@ -73,7 +74,7 @@ def _pasted_names(code: str) -> Iterator[Dependence]:
     if paste is None:
         return
     words = set(_WORD.findall(code))
-    for name in (*HIDDEN_NAMES, *NAMES_OF_COMPILERS, *PLACE_NAMES):
+    for name in (*HIDDEN_NAMES, *NAMES_OF_COMPILERS, *PLACE_NAMES, *PLACE_QUESTIONS):
         if name not in words and _is_made_of(name, words):
             message = f"'{name}' can be pasted together from words of this text, and a kernel may not ask for it so"
             yield Dependence("pastes-a-name", message, _line(code, paste.start()))

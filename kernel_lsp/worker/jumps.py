@@ -8,7 +8,9 @@ import torch
 from .captured import Captured
 from .rounded_steps import unit_of
 
-JUMPS = tuple(f"aten.{name}." for name in "round floor ceil trunc gt ge lt le".split())
+JUMPS = tuple(f"aten.{name}." for name in "round floor ceil trunc".split())
+LEAST_ELEMENTS, ONE_OF, FEW = 16, 1000, 2
+"""Of an output only so few may be open: of a sum of what was rounded all would be, and then any sum would do."""
 N_UNITS = 4
 """That a value may be off by: a quotient of a maximum has three roundings."""
 
@@ -27,3 +29,9 @@ def beside_jumps(value: torch.Tensor, dtype: torch.dtype, is_input: bool, sign: 
         return value
     is_held = value.to(dtype).double() == value
     return torch.where(is_held, value, value * (1 + sign * N_UNITS * unit_of(dtype)))
+
+
+def few_of(where: torch.Tensor) -> torch.Tensor:
+    """Those marked, or none where they are too many of their output to leave them open."""
+    n_open, n = int(where.sum()), where.numel()
+    return where if n_open <= min(n // LEAST_ELEMENTS, FEW + n // ONE_OF) else torch.zeros_like(where)

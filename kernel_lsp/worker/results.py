@@ -18,7 +18,7 @@ from .exact import Seen, run_exact
 from .failure import Failure, TargetFailure, raised_by_user, short_message
 from .gates import STAND_INS as STAND_INS_OF_NAN
 from .gates import NansAs, undecided_gradients
-from .jumps import JUMPS, beside_jumps, has_computed_jumps
+from .jumps import JUMPS, beside_jumps, few_of, has_computed_jumps
 from .machine import without_cuda
 from .program import Program, quiet, user_outputs
 from .rounded_steps import of_either_sign, unit_of, with_rounded_steps
@@ -212,7 +212,7 @@ class _Run:
             reordered = [run_exact(program, values, seen=seen) for seen in orders]
             beside = [run_exact(program, values, seen=Seen(JUMPS, partial(beside_jumps, sign=s))) for s in sides]
         places = undecided(expected, reordered, among_floats=False)
-        return [a | b for a, b in zip(places, undecided(expected, beside, among_floats=True))]
+        return [a | few_of(b) for a, b in zip(places, undecided(expected, beside, among_floats=True))]
 
     def _undecided_gradients(self, case: Case, expected: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         if self.family not in SPECIAL_VALUES:

@@ -10,9 +10,9 @@ import pytest
 
 from kernel_lsp.core.verdict import CaseResult
 from kernel_lsp.evaluate import executor_checks
-from kernel_lsp.evaluate.affordable import MAX_OPERATIONS, sample_of
+from kernel_lsp.evaluate.affordable import MAX_INSTRUCTIONS, MAX_OPERATIONS, sample_of
 from kernel_lsp.evaluate.cases import Case
-from kernel_lsp.evaluate.cpu import CaseRun, Skipped
+from kernel_lsp.evaluate.cpu import CaseRun, Profile, Skipped
 from kernel_lsp.evaluate.executor_checks import (
     FULL_BUDGET_S,
     FULL_LIMITS,
@@ -28,11 +28,12 @@ class SlowDevice:
     """Takes so many seconds of a clock of its own for a large case, a tenth of a second for a small one."""
 
     def __init__(self, large_s: float) -> None:
+        self.found: Profile | Skipped = Skipped("not here")
         self.now_s, self.ran = 0.0, list[str]()
         self._large_s = large_s
 
-    async def profile(self, *_: Any) -> Skipped:
-        return Skipped("not here")
+    async def profile(self, *_: Any) -> Profile | Skipped:
+        return self.found
 
     async def run_case(self, _executor: Any, _built: Any, bound: Any, case: Case, *_: Any) -> CaseRun:
         self.now_s += self._large_s if bound.tensors[0].n_elements > 100 else 0.1
@@ -53,15 +54,21 @@ def _plan() -> Plan:
     ]
 
 
-async def _ran(large_s: float, monkeypatch: pytest.MonkeyPatch, n_operations: int = 0) -> tuple[SlowDevice, Progress]:
-    """Large cases ask PyTorch for so many operations."""
+async def _ran(
+    large_s: float, monkeypatch: pytest.MonkeyPatch, n_operations: int = 0, n_instructions: int = 0
+) -> tuple[SlowDevice, Progress]:
+    """Large cases ask PyTorch for so many operations, and the kernel for so many instructions."""
     device, progress = SlowDevice(large_s), Progress("c")
+    if n_instructions:
+        device.found = Profile(())
     monkeypatch.setattr(executor_checks, "time", SimpleNamespace(monotonic=lambda: device.now_s))
     monkeypatch.setattr(executor_checks, "refused_when_larger", lambda *_: None)
     monkeypatch.setattr(executor_checks, "other_circumstances", lambda *_: ())
-    monkeypatch.setattr(
-        executor_checks, "n_operations", lambda _, case, __: n_operations * case.family.startswith("1000")
-    )
+    counts = {"n_operations": lambda _, case, __: n_operations * case.family.startswith("1000")}
+    counts |= {"n_instructions": lambda *_: n_instructions, "growth_of": lambda *_: 1.0}
+    for name, count in counts.items():
+        monkeypatch.setattr(executor_checks, name, count)
+    monkeypatch.setattr(ExecutorChecks, "_estimate", lambda *_: None)
     none: Any = None
     found = await ExecutorChecks(none, device, none).check(none, none, none, _plan(), progress)  # type: ignore[arg-type]  # stand-ins
     assert found is None
@@ -96,10 +103,19 @@ async def test_a_very_slow_kernel_has_its_least_cases_and_no_more(monkeypatch: p
     assert len(device.ran) == MIN_CASES
 
 
-async def test_what_only_a_gpu_has_the_time_for_is_not_run_and_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    device, progress = await _ran(0.1, monkeypatch, MAX_OPERATIONS + 1)
-    assert device.ran == [f"10-{n}" for n in range(20, 25)]
-    assert progress.notes[-1] == (
+@pytest.mark.parametrize(("more", "less", "n_run"), [(1, 1, 5), (0, 1, 25), (1, 0, 25)])
+async def test_what_only_a_gpu_has_the_time_for_is_not_run_and_said(
+    more: int, less: int, n_run: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where both the target and the kernel need too much."""
+    device, progress = await _ran(0.1, monkeypatch, MAX_OPERATIONS + more, MAX_INSTRUCTIONS + less)
+    assert len(device.ran) == n_run
+    said = (
         "f: not run at the captured sizes and in 19 more cases: all blocks would have to, and only a GPU has the time"
     )
-    assert len((await _ran(0.1, monkeypatch, MAX_OPERATIONS))[0].ran) == 25
+    assert progress.notes == ([said] if n_run == 5 else [])
+
+
+async def test_a_kernel_of_which_nothing_was_counted_is_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    device, _ = await _ran(0.1, monkeypatch, MAX_OPERATIONS + 1)
+    assert len(device.ran) == 25

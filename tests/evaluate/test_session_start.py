@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from pathlib import Path
 
 import pytest
@@ -91,7 +92,10 @@ async def test_what_one_candidate_needs_at_once_starts_together() -> None:
         made.append(Executor())
         return made[-1]
 
+    n_builds = itertools.count()
+
     async def build() -> Module:
+        next(n_builds)
         return MODULE
 
     pool = ExecutorPool(make, 8, 3)
@@ -101,6 +105,7 @@ async def test_what_one_candidate_needs_at_once_starts_together() -> None:
         assert isinstance(await pool.load(second, MODULE), Loaded)
     await pool.close()
     assert [executor.loaded for executor in made] == [["f.cu: the text"]] * 3
+    assert next(n_builds) == 1
     assert not any(executor.is_running for executor in made)
 
 
