@@ -13,6 +13,9 @@ from kernel_lsp.evaluate.building import Module
 from kernel_lsp.ptx.executor import Loaded, LoadOutcome, PtxExecutor
 
 Build = Callable[[], Awaitable[Module | None]]
+N_LOOKS = max(1, (os.cpu_count() or 1) // 4)
+"""Executors that one candidate has at once. Budgets of checks are of time, which they would take from each other on few
+cores; and cases are made meanwhile."""
 
 
 @dataclass(frozen=True)
@@ -21,11 +24,6 @@ class _Loaded:
 
     module: Module
     outcome: Loaded
-
-
-N_LOOKS = max(1, (os.cpu_count() or 1) // 4)
-"""Executors that one candidate has at once. Budgets of checks are of time, which they would take from each other on few
-cores; and cases are made meanwhile."""
 
 
 class ExecutorPool:
@@ -37,7 +35,7 @@ class ExecutorPool:
         self._idle: list[PtxExecutor] = []
         self._n_first = min(n_first, n_slots)
         self._starting: list[asyncio.Task[PtxExecutor]] = []
-        self._building: asyncio.Task[None] | None = None
+        self._building: list[asyncio.Task[Module | None]] = []
         self._has_begun = False
         self._slots = asyncio.Semaphore(n_slots)
         self._loaded: dict[PtxExecutor, _Loaded] = {}
@@ -51,17 +49,16 @@ class ExecutorPool:
         """Begin to start the first ones, and have them load what a build gives, as soon as it does; then what the next
         one gives, should that differ. What cannot be built or loaded is found out again by who needs it."""
         self._has_begun = True
-        modules: list[asyncio.Future[Module | None]] = [asyncio.Future() for _ in builds]
-        self._building = asyncio.create_task(_build(builds, modules))
-        self._starting = [asyncio.create_task(self._new_with(modules)) for _ in range(self._n_first)]
+        for build in builds:
+            self._building.append(asyncio.create_task(_built(build, after=self._building[-1:])))
+        self._starting = [asyncio.create_task(self._new_with_builds()) for _ in range(self._n_first)]
 
     async def close(self) -> None:
         """End those that nobody uses; what is in use ends with its use."""
         starting, self._starting = self._starting, []
-        begun = [*starting, *([self._building] if self._building else [])]
-        for task in begun:
+        for task in (*starting, *self._building):
             task.cancel()
-        await asyncio.gather(*begun, return_exceptions=True)
+        await asyncio.gather(*starting, *self._building, return_exceptions=True)
         self._idle += [task.result() for task in starting if not task.cancelled() and task.exception() is None]
         while self._idle:
             await self._idle.pop().close()
@@ -107,11 +104,11 @@ class ExecutorPool:
             await executor.close()
             raise
 
-    async def _new_with(self, modules: Sequence[asyncio.Future[Module | None]]) -> PtxExecutor:
+    async def _new_with_builds(self) -> PtxExecutor:
         executor = await self._new()
         try:
-            for coming in modules:
-                if (module := await asyncio.shield(coming)) is not None:
+            for building in self._building:
+                if (module := await asyncio.shield(building)) is not None:
                     with suppress(KernelLspError, OSError):  # raised again where the module is needed
                         await self.load(executor, module)
         except BaseException:
@@ -120,12 +117,10 @@ class ExecutorPool:
         return executor
 
 
-async def _build(builds: Sequence[Build], modules: Sequence[asyncio.Future[Module | None]]) -> None:
-    """One after the other, for all executors: where two are the same the second is in the compiler's cache."""
-    for build, coming in zip(builds, modules, strict=True):
-        module = None
-        try:
-            with suppress(KernelLspError, OSError):  # raised again where the module is needed
-                module = await build()
-        finally:
-            coming.set_result(module)
+async def _built(build: Build, after: Sequence[asyncio.Task[Module | None]]) -> Module | None:
+    """For all executors, behind the build before it: where both are the same this one is in the compiler's cache."""
+    if after:
+        await asyncio.wait(after)
+    with suppress(KernelLspError, OSError):  # raised again where the module is needed
+        return await build()
+    return None

@@ -14,7 +14,7 @@ from kernel_lsp.evaluate.case_store import CaseStore, NoCase
 from kernel_lsp.evaluate.cases import Case
 from kernel_lsp.evaluate.cuda import GpuDevice
 from kernel_lsp.evaluate.executor_checks import screened_cases
-from kernel_lsp.evaluate.gpu_job import GpuCase, GpuFailure, GpuJob, GpuReport, Timer
+from kernel_lsp.evaluate.gpu_job import GpuCase, GpuFailure, GpuJob, GpuReport, Timer, has_failed
 from kernel_lsp.evaluate.looks import Look
 from kernel_lsp.evaluate.progress import Plan, Progress
 from kernel_lsp.evaluate.timing import Asker
@@ -99,7 +99,7 @@ class GpuChecks:
             chosen = [case for plan in plans for case in await self._first(plan, progress)]
         timed = [case for case in chosen if case.case.is_captured and case.case.family == "given"]
         with progress.stage("baselines"):
-            for case in timed:
+            for case in timed if not has_failed(beside) else ():
                 operation = TimedOperation(progress.candidate_id, case.bound, case.case.operation, case.files)
                 await self._timer.wait_for_baselines(operation, at_least_s=0.0 if beside is None else self._full_wait_s)
         async with self._rest(plans, progress) as coming:

@@ -65,8 +65,7 @@ class GpuJob:
     @property
     def is_in_vain(self) -> bool:
         """Whether it has failed beside the GPU."""
-        beside = self.beside
-        return beside is not None and beside.done() and (beside.cancelled() or _failed(beside))
+        return has_failed(self.beside)
 
 
 @dataclass(frozen=True)
@@ -78,8 +77,11 @@ class GpuReport:
     notes: tuple[str, ...]
 
 
-def _failed(task: asyncio.Task[CheckOutcome | None]) -> bool:
-    return task.exception() is not None or task.result() is not None
+def has_failed(looking: asyncio.Task[CheckOutcome | None] | None) -> bool:
+    """Whether that is known of what is looked at beside."""
+    if looking is None or not looking.done():
+        return False
+    return looking.cancelled() or looking.exception() is not None or looking.result() is not None
 
 
 GpuFailure = Crashed | Mismatch | TimedOut | Unsupported

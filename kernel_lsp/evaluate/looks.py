@@ -24,11 +24,13 @@ from kernel_lsp.evaluate.prepare import Prepared
 from kernel_lsp.evaluate.progress import Plan, Progress
 from kernel_lsp.evaluate.vast_values import wrong_at_vast_sizes
 from kernel_lsp.gpu.specs import GpuSpec
-from kernel_lsp.ptx.executor import Loaded
+from kernel_lsp.ptx.executor import Loaded, PtxExecutor
 from kernel_lsp.toolchain.compile import BuildRequest, Compiler
 from kernel_lsp.toolchain.integrity import audit
 
+NOT_LOOKED_FURTHER = "not looked at beyond the sizes of its cases"
 Look = Callable[[Progress], Awaitable[CheckOutcome | None]]
+LoadedLook = Callable[[PtxExecutor, Loaded], Awaitable[CheckOutcome | None]]
 
 
 @dataclass(frozen=True)
@@ -69,25 +71,21 @@ class Looks:
     # --- below: looks
 
     async def _checked(self, plan: Plan, depth: Depth, progress: Progress) -> CheckOutcome | None:
-        return await self._on_executor(self.built, [plan], depth, progress)
+        return await self._cases(self.built, [plan], depth, progress)
 
     async def _far(self, plan: Plan, progress: Progress) -> CheckOutcome | None:
-        lookout = self.lookout
-        async with lookout.executors.executor() as executor:
-            loaded = await lookout.executors.load(executor, module_of(self.built, self.prepared.plan))
-            if not isinstance(loaded, Loaded):
-                return self._not_loaded(loaded, progress)
-            return await left_undone(lookout.device, executor, self.built, self.prepared, plan, loaded.kernels)
+        async def look(executor: PtxExecutor, loaded: Loaded) -> CheckOutcome | None:
+            return await left_undone(self.lookout.device, executor, self.built, self.prepared, plan, loaded.kernels)
+
+        return await self._on_executor(self.built, look, progress, NOT_LOOKED_FURTHER)
 
     async def _vast(self, plan: Plan, progress: Progress) -> CheckOutcome | None:
-        lookout = self.lookout
-        async with lookout.executors.executor() as executor:
-            loaded = await lookout.executors.load(executor, module_of(self.built, self.prepared.plan))
-            if not isinstance(loaded, Loaded):
-                return self._not_loaded(loaded, progress)
+        async def look(executor: PtxExecutor, _: Loaded) -> CheckOutcome | None:
             return await wrong_at_vast_sizes(
-                lookout.device, executor, self.built, self.prepared, plan, lookout.gpu, progress
+                self.lookout.device, executor, self.built, self.prepared, plan, self.lookout.gpu, progress
             )
+
+        return await self._on_executor(self.built, look, progress, NOT_LOOKED_FURTHER)
 
     async def _elsewhere(self, progress: Progress) -> CheckOutcome | None:
         """A few cases of what the text is on other GPUs and for other compilers."""
@@ -95,7 +93,7 @@ class Looks:
         async for other in programs_elsewhere(self.lookout.compiler, self.request, self.built):
             aside = Progress(progress.candidate_id)
             failure = audited(self.request.text, other.built, aside)
-            found = failure or await self._on_executor(other.built, few, "full", aside, looks_far=True)
+            found = failure or await self._cases(other.built, few, "full", aside, looks_far=True)
             if isinstance(found, Mismatch | Crashed | Rejected):
                 return said_of(found, other.where)
         return None
@@ -106,29 +104,17 @@ class Looks:
         if apart is None:
             return None
         few = [[plan[0], *screened_cases(plan)] for plan in self.plans.values()]
-        return said_of_guarded(await self._on_executor(apart, few, "screen", Progress(progress.candidate_id)))
+        return said_of_guarded(await self._cases(apart, few, "screen", Progress(progress.candidate_id)))
 
     # --- below: executors
 
-    def _not_loaded(self, loaded: CheckOutcome, progress: Progress) -> CheckOutcome | None:
-        """What that is for the verdict: nothing but a note where a GPU runs all cases."""
-        if not self.lookout.has_gpu or not isinstance(loaded, Unsupported | TimedOut):
-            return loaded
-        progress.notes.append(f"{NOT_SCREENED}: {loaded.message}")
-        return None
-
-    async def _on_executor(
+    async def _cases(
         self, built: Built, plans: Sequence[Plan], depth: Depth, progress: Progress, *, looks_far: bool = False
     ) -> CheckOutcome | None:
         """The cases of these plans, one after the other; None when nothing failed."""
         lookout, prepared = self.lookout, self.prepared
-        async with lookout.executors.executor() as executor:
-            loaded = await lookout.executors.load(executor, module_of(built, prepared.plan))
-            if isinstance(loaded, Rejected):
-                return _with_names(loaded, built)
-            if not isinstance(loaded, Loaded):
-                self.is_loaded = self.is_loaded and built is not self.built
-                return self._not_loaded(loaded, progress)
+
+        async def look(executor: PtxExecutor, loaded: Loaded) -> CheckOutcome | None:
             progress.has_atomics = any(kernel.uses_global_atomics for kernel in loaded.kernels)
             progress.may_wait = any(kernel.may_wait for kernel in loaded.kernels)
             alone = lookout.checks.rank if depth == "screen" else lookout.checks.check
@@ -139,7 +125,27 @@ class Looks:
                     failure = await left_undone(lookout.device, executor, built, prepared, plan, loaded.kernels)
                 if failure is not None:
                     return failure
-        return None
+            return None
+
+        return await self._on_executor(built, look, progress, NOT_SCREENED)
+
+    async def _on_executor(
+        self, built: Built, look: LoadedLook, progress: Progress, without: str
+    ) -> CheckOutcome | None:
+        """A look by an executor that has loaded this build. Where none loads it and a GPU runs all cases, that is a
+        note: what the candidate is `without`."""
+        lookout = self.lookout
+        async with lookout.executors.executor() as executor:
+            loaded = await lookout.executors.load(executor, module_of(built, self.prepared.plan))
+            if isinstance(loaded, Loaded):
+                return await look(executor, loaded)
+            if isinstance(loaded, Rejected):
+                return _with_names(loaded, built)
+            self.is_loaded = self.is_loaded and built is not self.built
+            if not lookout.has_gpu or not isinstance(loaded, Unsupported | TimedOut):
+                return loaded
+            progress.notes.append(f"{without}: {loaded.message}")
+            return None
 
 
 async def first_failure(looks: Sequence[Look], progress: Progress, n_at_once: int = N_LOOKS) -> CheckOutcome | None:

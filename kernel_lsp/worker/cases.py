@@ -20,11 +20,11 @@ from .failure import Failure, TargetFailure
 from .families import FAMILIES
 from .files import write_tensor
 from .integers import PLAIN
+from .open_results import left_open
 from .results import Case, Results, give_back_memory, result_dtypes, results_of
 from .roundings import is_plain, rounding
 from .special_values import has_no_place
 from .telling import may_overflow_as_divisors, why_it_tells_nothing
-from .ties import left_open
 
 FEW_ELEMENTS = 1 << 20
 """Of all inputs: so few are a matter of milliseconds for a few threads."""

@@ -3,7 +3,6 @@ gradient pass. Nothing is hidden by either, as the forward's result is NaN there
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -40,13 +39,3 @@ class NansAs(TorchDispatchMode):
     def _decided(self, value: Any) -> Any:
         is_number = isinstance(value, torch.Tensor) and value.is_floating_point()
         return torch.where(torch.isnan(value), self._stand_in, value) if is_number else value
-
-
-def undecided_gradients(
-    expected: Sequence[torch.Tensor], others: Sequence[Sequence[torch.Tensor]]
-) -> list[torch.Tensor]:
-    """For each gradient where it is no NaN, and something else with a stand-in."""
-    where = [torch.zeros_like(one, dtype=torch.bool) for one in expected]
-    for results in others:
-        where = [w | (~torch.isnan(e) & (e != r)) for w, e, r in zip(where, expected, results)]
-    return where

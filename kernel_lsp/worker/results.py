@@ -17,14 +17,15 @@ from .drawing import draw, own_generator
 from .exact import Seen, run_exact
 from .failure import Failure, TargetFailure, raised_by_user, short_message
 from .gates import STAND_INS as STAND_INS_OF_NAN
-from .gates import NansAs, undecided_gradients
+from .gates import NansAs
 from .jumps import JUMPS, beside_jumps, few_of, has_computed_jumps
 from .machine import without_cuda
+from .open_results import undecided
 from .program import Program, quiet, user_outputs
 from .rounded_steps import of_either_sign, unit_of, with_rounded_steps
 from .special_values import SPECIAL_VALUES, STAND_INS, without_special, without_zeros
 from .telling import is_judged_at_ties
-from .ties import N_ORDERS, OPEN, are_left_open, in_some_order, undecided
+from .ties import N_ORDERS, OPEN, are_left_open, in_some_order
 from .trial import call_original
 
 CPU = torch.device("cpu")
@@ -224,7 +225,7 @@ class _Run:
             gradients = [gradient.double() for gradient in case.gradients]
             with NansAs(stand_in):
                 others.append(_differentiate(self.captured, outputs, leaves, gradients))
-        return undecided_gradients(expected, others)
+        return undecided(expected, others, among_floats=True)
 
     def _perturbed(self, case: Case) -> list[torch.Tensor]:
         """The fp64 results on inputs, and steps inside of functions, moved by one rounding of the type that kernels
