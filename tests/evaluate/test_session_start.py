@@ -133,6 +133,18 @@ async def test_a_build_that_fails_ahead_leaves_a_warm_executor() -> None:
     assert await loads(pool, MODULE) == ["f.cu: the text"]
 
 
+async def test_a_build_that_breaks_ahead_is_told_and_keeps_nobody_waiting() -> None:
+    async def breaks() -> Module:
+        raise RuntimeError("a fault of ours")
+
+    pool = ExecutorPool(Executor, 2, 2)
+    pool.start_with(breaks, breaks)
+    with pytest.raises(RuntimeError, match="a fault of ours"):
+        async with asyncio.timeout(5), pool.executor():
+            pass
+    await pool.close()
+
+
 async def test_an_executor_that_died_meanwhile_loads_again() -> None:
     pool = pool_with(MODULE)
     async with pool.executor() as executor:
