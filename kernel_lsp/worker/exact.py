@@ -12,8 +12,19 @@ import torch
 from .attention import ATTENTION
 from .program import DROPPED_OPS, Program, user_outputs
 
-Change = Callable[[torch.Tensor, torch.dtype, bool], torch.Tensor]
-"""Of a value, the dtype that the code gives it, and whether it is an input."""
+
+@dataclass(frozen=True)
+class Meets:
+    """How an operation meets its first argument: at the dtype that the code gives it, as an input or computed, and
+    along a dimension; None where the operation has none."""
+
+    dtype: torch.dtype
+    is_input: bool
+    dim: int | None
+
+
+Change = Callable[[torch.Tensor, Meets], torch.Tensor]
+"""Of a value that an operation meets."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +66,8 @@ class ExactInterpreter(torch.fx.Interpreter):
             return self._attention(*_widened(args, self._device), **_widened(kwargs, self._device))
         if self._seen is not None and str(target).startswith(self._seen.ops) and args[0].is_floating_point():
             source: Any = self._node.args[0]
-            args = (self._seen.change(args[0], source.meta["val"].dtype, source.op == "placeholder"), *args[1:])
+            meets = Meets(source.meta["val"].dtype, source.op == "placeholder", _dim(target, args, kwargs))
+            args = (self._seen.change(args[0], meets), *args[1:])
         args = _widened(args, self._device)
         result = super().call_function(target, args, _widened(kwargs, self._device))
         if self._moved is not None and args and isinstance(args[0], torch.Tensor):
@@ -80,6 +92,15 @@ def run_exact(
     with _float64_unless_said():
         results = list(interpreter.run(*wide, enable_io_processing=False))
     return results[len(results) - len(user_outputs(program.functional)) :]
+
+
+def _dim(target: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> int | None:
+    """The dimension that the operation goes along, as its schema has it."""
+    for position, argument in enumerate(target._schema.arguments):
+        if argument.name == "dim":
+            dim = args[position] if position < len(args) else kwargs.get("dim", argument.default_value)
+            return int(dim)
+    return None
 
 
 @contextlib.contextmanager

@@ -6,6 +6,7 @@ from __future__ import annotations
 import torch
 
 from .captured import Captured
+from .exact import Meets
 from .rounded_steps import unit_of
 
 JUMPS = tuple(f"aten.{name}." for name in "round floor ceil trunc".split())
@@ -22,13 +23,13 @@ def has_computed_jumps(captured: Captured) -> bool:
     return any(isinstance(first, dict) and first.get("node") not in inputs for first in firsts)
 
 
-def beside_jumps(value: torch.Tensor, dtype: torch.dtype, is_input: bool, sign: int) -> torch.Tensor:
+def beside_jumps(value: torch.Tensor, meets: Meets, sign: int) -> torch.Tensor:
     """The value in float64, larger or smaller by a few units of the type that it is computed in. What its own type
     holds, as inputs and their multiples by powers of two are, stays: nothing was rounded."""
-    if is_input:
+    if meets.is_input:
         return value
-    is_held = value.to(dtype).double() == value
-    return torch.where(is_held, value, value * (1 + sign * N_UNITS * unit_of(dtype)))
+    is_held = value.to(meets.dtype).double() == value
+    return torch.where(is_held, value, value * (1 + sign * N_UNITS * unit_of(meets.dtype)))
 
 
 def few_of(where: torch.Tensor) -> torch.Tensor:

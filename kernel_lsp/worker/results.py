@@ -4,7 +4,7 @@ rounding. On a GPU where one is lent for it, which no candidate uses meanwhile."
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -25,7 +25,7 @@ from .program import Program, quiet, user_outputs
 from .rounded_steps import of_either_sign, unit_of, with_rounded_steps
 from .special_values import SPECIAL_VALUES, STAND_INS, without_special, without_zeros
 from .telling import is_judged_at_ties
-from .ties import N_ORDERS, OPEN, are_left_open, in_some_order
+from .ties import Orders, are_left_open
 from .trial import call_original
 
 CPU = torch.device("cpu")
@@ -200,11 +200,9 @@ class _Run:
         of the code; gradients that depend on which side of a threshold a NaN is."""
         if self.is_backward:
             return self._undecided_gradients(case, expected)
-        orders: list[Seen] = []
+        orders: Iterable[Seen] = ()
         if are_left_open(self.captured) and not all(one.is_floating_point() for one in expected):
-            for n in range(N_ORDERS):
-                generator = own_generator(self.seed, "orders", str(n // 2))
-                orders.append(Seen(OPEN, partial(in_some_order, generator=generator, is_reversed=n % 2 == 1)))
+            orders = Orders(self.seed)
         sides = [] if is_exact or not has_computed_jumps(self.captured) else [1, -1]
         if not orders and not sides:
             return []

@@ -3,9 +3,14 @@ kernels for CPUs and GPUs give different ones. (`argmax` and `max` promise the f
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from functools import partial
+
 import torch
 
 from .captured import Captured
+from .drawing import own_generator
+from .exact import Meets, Seen
 
 OPEN = ("aten.topk.", "aten.sort.", "aten.argsort.", "aten.kthvalue.", "aten.median.", "aten.mode.")
 """Do not say which of equal elements comes first."""
@@ -15,9 +20,8 @@ STEP = 1e-9
 """Relative, at most: elements that differ in f32 stay in their order."""
 N_ROUNDINGS = 8
 """That what was computed may be off by."""
-N_ORDERS = 8
-"""Each second one the reverse of that before it, in which another of two that are equal comes first. Enough that the
-middle one of three is not in the middle of all of them."""
+N_DRAWN = 8
+"""Orders, each second one the reverse of that before it: they part what is only nearly equal, too."""
 CPU = torch.device("cpu")
 
 
@@ -27,17 +31,47 @@ def are_left_open(captured: Captured) -> bool:
     return any(n["op"].startswith(OPEN) and n.get("keywords", {}).get("stable") is not True for n in nodes)
 
 
-def in_some_order(
-    value: torch.Tensor, dtype: torch.dtype, is_input: bool, generator: torch.Generator, is_reversed: bool
-) -> torch.Tensor:
-    """Floating values in float64 with all that is equal in this dtype made different, in any order or in its reverse;
+class Orders:
+    """Orders of equal elements, one after the other: drawn ones, then for each bit of a position those that have it
+    first. Of equal elements, whichever comes at a place by its position comes elsewhere when the two halves that their
+    highest differing bit parts them into change places; so no order of PyTorch's is like all of these."""
+
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+        self._n_bits = 0
+
+    def __iter__(self) -> Iterator[Seen]:
+        for n in range(N_DRAWN):
+            generator = own_generator(self._seed, "orders", str(n // 2))
+            yield Seen(OPEN, partial(self._drawn, generator=generator, is_reversed=n % 2 == 1))
+        yield Seen(OPEN, partial(self._by_position, bit=None))
+        bit = 0
+        while bit < self._n_bits:
+            yield Seen(OPEN, partial(self._by_position, bit=bit))
+            bit += 1
+
+    def _drawn(self, value: torch.Tensor, meets: Meets, generator: torch.Generator, is_reversed: bool) -> torch.Tensor:
+        drawn = torch.rand(value.shape, dtype=torch.float64, generator=generator, device=CPU)
+        return _in_order(value, meets, (1 - drawn if is_reversed else drawn).to(value.device))
+
+    def _by_position(self, value: torch.Tensor, meets: Meets, bit: int | None) -> torch.Tensor:
+        shape, dim = (value.shape, meets.dim) if meets.dim is not None and value.ndim else (value.flatten().shape, 0)
+        self._n_bits = max(self._n_bits, (shape[dim] - 1).bit_length())
+        position = torch.arange(shape[dim], device=value.device)
+        flipped = position if bit is None else position ^ (1 << bit)
+        along = [1] * len(shape)
+        along[dim] = -1
+        place = (flipped / (2 << self._n_bits)).double().view(along).expand(shape)
+        return _in_order(value, meets, place.reshape(value.shape))
+
+
+def _in_order(value: torch.Tensor, meets: Meets, places: torch.Tensor) -> torch.Tensor:
+    """Floating values in float64 with all that is equal in their dtype made different by their places, from 0 to 1;
     and all that is nearly equal, where it was computed, which a kernel rounds otherwise."""
-    rounded = value.to(dtype).double()
+    rounded = value.to(meets.dtype).double()
     wide = torch.nan_to_num(rounded, nan=FOR_NAN, posinf=FOR_INFINITY, neginf=-FOR_INFINITY)
-    step = STEP if is_input else N_ROUNDINGS * torch.finfo(dtype).eps
-    drawn = torch.rand(wide.shape, dtype=torch.float64, generator=generator, device=CPU)
-    steps = step * (1 - drawn if is_reversed else drawn).to(wide.device)
+    step = STEP if meets.is_input else N_ROUNDINGS * torch.finfo(meets.dtype).eps
     sizes = wide.abs()
     positive = sizes[sizes > 0]
     least = float(positive.min()) if positive.numel() else 1.0
-    return wide + steps * sizes.clamp(min=least)
+    return wide + step * places * sizes.clamp(min=least)

@@ -389,6 +389,16 @@ def test_the_values_of_what_is_in_some_order_are_not_open(tmp_path: Path) -> Non
     assert np.isfinite(load(case.expected, "out_0")).all()
 
 
+def test_whatever_may_come_at_a_place_is_open_there(tmp_path: Path) -> None:
+    """All of these, since many thousands of rows have three that are equal, and only these."""
+    capture_text("def f(x):\n    return torch.topk(x, 5).indices", "f", inputs=[tensor("x", 16, 8)])
+    case = make_case("forward", {"x": (20_000, 8)}, "small_integers", tmp_path)
+    ranked = -np.sort(-load(case.inputs, "x"), -1)
+    n_equal = (ranked[:, :5, None] == ranked[:, None, :]).sum(-1)
+    assert (n_equal == 3).sum() > 1000
+    np.testing.assert_array_equal(np.isnan(load(case.expected, "out")), n_equal > 1)
+
+
 def test_a_gradient_is_open_in_all_that_a_nan_decides_about(tmp_path: Path) -> None:
     text = "def f(x, w):\n    return torch.relu(x @ w)"
     capture_text(text, "f", inputs=[tensor("x", 8, 16), tensor("w", 16, 4)], backward=True)
