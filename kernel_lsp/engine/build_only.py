@@ -11,6 +11,7 @@ from kernel_lsp.evaluate.session import site_packages
 from kernel_lsp.gpu.specs import find_gpu
 from kernel_lsp.process.confinement import sandbox_level
 from kernel_lsp.process.interpreter import find_python
+from kernel_lsp.source.cuda import kernel_signatures
 from kernel_lsp.toolchain.cache import BuildCache
 from kernel_lsp.toolchain.compile import Compiler
 from kernel_lsp.toolchain.discovery import find_toolchain
@@ -34,7 +35,7 @@ async def build_only(text: str, plan: LaunchPlan, settings: Settings) -> Verdict
         deadline_s=settings.compile_deadline_s,
         sandbox=sandbox_level(settings.sandbox),
     ) as compiler:
-        names = {name for name in names_without_sizes(text, plan) if name}
+        names = names_without_sizes(plan, kernel_signatures(text))
         built = await compiler.compile(request_of(text, names, gpu, None))
     candidate = Candidate(text=text, origin=Origin(proposer="user", description="an editor's text"))
     if not isinstance(built, Built):

@@ -3,6 +3,7 @@ kernels and the GPU, and the executor needs the build."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kernel_lsp.core.expression import ExpressionError
@@ -45,9 +46,32 @@ def module_of(built: Built, plan: LaunchPlan) -> Module:
     return Module(built.ptx, f"{plan.forward.name}.cu")
 
 
-def names_without_sizes(text: str, plan: LaunchPlan) -> set[str | None]:
-    """The kernels of a text that its plan launches, with None among them where some name depends on a size."""
-    signatures = kernel_signatures(text)
+def names_without_sizes(plan: LaunchPlan, signatures: Sequence[KernelSignature]) -> set[str]:
+    """The kernels that a plan may launch, less those whose names depend on a size."""
+    return {name for name in _names(plan, signatures) if name is not None}
+
+
+def all_names(plan: LaunchPlan, signatures: Sequence[KernelSignature]) -> set[str] | None:
+    """The kernels that a plan may launch; None where some name depends on a size."""
+    return None if None in _names(plan, signatures) else names_without_sizes(plan, signatures)
+
+
+async def build_ahead(
+    compiler: Compiler, text: str, plan: LaunchPlan, gpu: GpuSpec, device: GpuDevice | None
+) -> Module | None:
+    """Build a text as its evaluation will, which then finds the build in the compiler's cache. None when the names of
+    kernels depend on sizes, and for what an evaluation refuses: it finds that out again, and says so."""
+    names = all_names(plan, kernel_signatures(text))
+    if names is None:
+        return None
+    built = await compiler.compile(request_of(text, names, gpu, device))
+    if not isinstance(built, Built) or any(found.severity is Severity.ERROR for found in audit(text, built)):
+        return None
+    return module_of(built, plan)
+
+
+def _names(plan: LaunchPlan, signatures: Sequence[KernelSignature]) -> set[str | None]:
+    """With None among them where some name depends on a size."""
     return {
         _name_without_sizes(step, operation, signatures)
         for operation in plan.operations
@@ -56,21 +80,7 @@ def names_without_sizes(text: str, plan: LaunchPlan) -> set[str | None]:
     }
 
 
-async def build_ahead(
-    compiler: Compiler, text: str, plan: LaunchPlan, gpu: GpuSpec, device: GpuDevice | None
-) -> Module | None:
-    """Build a text as its evaluation will, which then finds the build in the compiler's cache. None when the names of
-    kernels depend on sizes, and for what an evaluation refuses: it finds that out again, and says so."""
-    names = names_without_sizes(text, plan)
-    if None in names:
-        return None
-    built = await compiler.compile(request_of(text, {name for name in names if name}, gpu, device))
-    if not isinstance(built, Built) or any(found.severity is Severity.ERROR for found in audit(text, built)):
-        return None
-    return module_of(built, plan)
-
-
-def _name_without_sizes(launch: Launch, operation: Operation, signatures: tuple[KernelSignature, ...]) -> str | None:
+def _name_without_sizes(launch: Launch, operation: Operation, signatures: Sequence[KernelSignature]) -> str | None:
     signature = find_signature(launch, signatures, {tensor.name: tensor.dtype for tensor in operation.tensors})
     try:
         return kernel_name(launch, {}) if signature is None else name_expression(launch, {}, signature, signatures)

@@ -19,6 +19,7 @@ from kernel_lsp.evaluate.gpu_attempt import Attempt
 from kernel_lsp.evaluate.gpu_job import GpuFailure, GpuJob, GpuReport, Stages
 from kernel_lsp.evaluate.gpu_lock import GpuLock
 from kernel_lsp.evaluate.gpu_slot import GpuFacts, GpuSlot, Lost, OutOfService
+from kernel_lsp.evaluate.spare_files import SpareFiles
 from kernel_lsp.process.worker_client import Worker
 from kernel_lsp.toolchain.compile import Compiler
 
@@ -42,6 +43,7 @@ class GpuDevice:
         self._slot = GpuSlot(make_worker, index, directory, compiler)
         self._lock_directory = lock_directory
         self._serial = itertools.count()
+        self._spare_files = SpareFiles(directory / "spare")
         self.current_candidate = ""
         """The id of the one whose turn it is; empty between turns."""
         self._turns = asyncio.Lock()
@@ -94,7 +96,7 @@ class GpuDevice:
                     ready = await self._slot.ready()
                 if isinstance(ready, OutOfService):
                     return Unsupported(message=ready.reason)
-                outcome = await Attempt(self._slot, job, directory, stages).run()
+                outcome = await Attempt(self._slot, job, directory, stages, self._spare_files).run()
                 if not (isinstance(outcome, Lost) and outcome.was_killed):
                     break
             return _as_outcome(outcome) if isinstance(outcome, Lost) else outcome

@@ -12,6 +12,7 @@ import shutil
 import time
 import zlib
 from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from kernel_lsp.errors import InternalError
 from kernel_lsp.evaluate.gpu_job import GpuCase, GpuFailure, GpuJob, GpuReport, Stages
 from kernel_lsp.evaluate.gpu_slot import GpuSlot, Lost, load_request, raise_if_environment
 from kernel_lsp.evaluate.judgement import judge_outputs
+from kernel_lsp.evaluate.spare_files import SpareFiles
 from kernel_lsp.evaluate.timing_outcome import NotTimed, Timed, TimedOperation, TimingFailure, verdict_of
 from kernel_lsp.process.worker_client import CaseTensor
 
@@ -62,8 +64,9 @@ class _Found:
 class Attempt:
     """One candidate in one worker."""
 
-    def __init__(self, slot: GpuSlot, job: GpuJob, directory: Path, stages: Stages) -> None:
+    def __init__(self, slot: GpuSlot, job: GpuJob, directory: Path, stages: Stages, spare_files: SpareFiles) -> None:
         self._slot, self._job, self._directory, self._stages = slot, job, directory, stages
+        self._spare_files = spare_files
         self._found = _Found()
         self._judging: list[_Judging] = []
 
@@ -163,7 +166,10 @@ class Attempt:
                 yield ready.pop(draw.randrange(len(ready)))
 
     async def _run_case(self, case: GpuCase, folder: Path) -> Crashed | Lost | None:
-        outputs = [tensor.name for tensor in case.bound.tensors if tensor.role == "output"]
+        tensors = [tensor for tensor in case.bound.tensors if tensor.role == "output"]
+        outputs = [tensor.name for tensor in tensors]
+        for tensor in tensors:
+            self._spare_files.place(folder / f"{tensor.name}.bin", tensor.n_bytes)
         request = {
             **_operation_request(case),
             "case": f"{case.bound.name} {case.case.family} {dict(case.case.sizes)} {case.case.seed}",
@@ -184,16 +190,32 @@ class Attempt:
         if ran["spread"]:
             second = {name: folder / f"{name}.again.bin" for name in ran["spread"]}
             copies.append({**copies[0], **second})
-        n_copied = sum(tensor.n_bytes for tensor in case.bound.tensors if tensor.role == "output") * len(copies)
+        n_copied = sum(tensor.n_bytes for tensor in tensors) * len(copies)
         self._judging.append(_Judging(asyncio.create_task(self._judge(case, copies, folder)), max(1, n_copied)))
         return None
 
     async def _judge(self, case: GpuCase, copies: Sequence[Mapping[str, Path]], folder: Path) -> CaseResult | Mismatch:
         started = time.monotonic()
         try:
-            return await asyncio.to_thread(_judge_and_remove, case, copies, folder, self._slot.facts.name)
+            return await asyncio.to_thread(self._judge_and_remove, case, copies, folder)
         finally:
             self._stages.add_stage("judging, beside cases", time.monotonic() - started)
+
+    def _judge_and_remove(
+        self, case: GpuCase, copies: Sequence[Mapping[str, Path]], folder: Path
+    ) -> CaseResult | Mismatch:
+        """Each of the `copies`, up to the first that is wrong, and no file of theirs is left there. In a thread, whole:
+        freeing the pages of large files takes a while, too."""
+        try:
+            for paths in copies[:-1]:
+                judged = _judge_copies(case, paths, self._slot.facts.name)
+                if isinstance(judged, Mismatch):
+                    return judged
+            return _judge_copies(case, copies[-1], self._slot.facts.name)
+        finally:
+            with suppress(OSError):  # the folder went with its attempt
+                self._spare_files.keep(folder)
+            shutil.rmtree(folder, ignore_errors=True)
 
     async def _judged(self, *, at_most_bytes: int) -> Mismatch | None:
         """Take in what has been judged, in order; wait until no more than so many bytes are not."""
@@ -304,21 +326,6 @@ def _memory_note(case: GpuCase, scratch_bytes: int) -> str:
 
 def _mib(n_bytes: int) -> str:
     return f"{n_bytes / 2**20:.4g} MiB"
-
-
-def _judge_and_remove(
-    case: GpuCase, copies: Sequence[Mapping[str, Path]], folder: Path, gpu: str
-) -> CaseResult | Mismatch:
-    """Each of the `copies`, up to the first that is wrong, and no file of theirs is left. In a thread, whole: freeing
-    the pages of large files takes a while, too."""
-    try:
-        for paths in copies[:-1]:
-            judged = _judge_copies(case, paths, gpu)
-            if isinstance(judged, Mismatch):
-                return judged
-        return _judge_copies(case, copies[-1], gpu)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _judge_copies(case: GpuCase, paths: Mapping[str, Path], gpu: str) -> CaseResult | Mismatch:

@@ -10,7 +10,7 @@ import asyncio
 import errno
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,7 +28,7 @@ from kernel_lsp.core.verdict import (
     Verdict,
 )
 from kernel_lsp.errors import PlanError, ScratchFullError
-from kernel_lsp.evaluate.building import COMPILED_AS, Module, request_of
+from kernel_lsp.evaluate.building import COMPILED_AS, Module, all_names, request_of
 from kernel_lsp.evaluate.case_store import CaseStore, NoCase
 from kernel_lsp.evaluate.cases import (
     SCREEN_FAMILIES,
@@ -47,7 +47,7 @@ from kernel_lsp.evaluate.planned_cases import CaseChoice, Depth
 from kernel_lsp.evaluate.pointed_cases import with_pointed_cases
 from kernel_lsp.evaluate.pointed_sizes import singles_out_a_block
 from kernel_lsp.evaluate.prepare import Prepared, kernel_names, plan_failure, prepare
-from kernel_lsp.evaluate.progress import Progress
+from kernel_lsp.evaluate.progress import Plan, Progress
 from kernel_lsp.gpu.specs import GpuSpec
 from kernel_lsp.process.confinement import SandboxLevel
 from kernel_lsp.process.worker_client import CaseFiles, Worker
@@ -185,7 +185,8 @@ class Evaluator:
             plans = [self._choice.plan(prepared, direction, "screen") for direction in prepared.directions]
         except PlanError as error:
             return plan_failure(error)
-        built = await self._build(candidate, [bound for plan in plans for _, bound in plan], file_name)
+        operations = [bound for plan in plans for _, bound in plan]
+        built = await self._compiler.compile(self._request(prepared, operations, file_name))
         if not isinstance(built, Built):
             return built
         refused = audited(candidate.text, built, Progress(candidate.id))
@@ -215,11 +216,17 @@ class Evaluator:
     async def _evaluate(
         self, candidate: Candidate, prepared: Prepared, depth: Depth, progress: Progress
     ) -> CheckOutcome:
-        plans = {direction: self._choice.plan(prepared, direction, depth) for direction in prepared.directions}
-        if self._gpu_checks is not None:
-            self._gpu_checks.prefetch(list(plans.values()))
-        with progress.stage("build"):
-            built = await self._build(candidate, [bound for plan in plans.values() for _, bound in plan])
+        building = self._begin_building(prepared)
+        try:
+            await asyncio.sleep(0)  # the compiler has it before cases are chosen, which keeps this loop busy
+            plans = {direction: self._choice.plan(prepared, direction, depth) for direction in prepared.directions}
+            if self._gpu_checks is not None:
+                self._gpu_checks.prefetch(list(plans.values()))
+            with progress.stage("build"):
+                built = await (building or self._compiler.compile(self._request(prepared, _operations(plans))))
+        finally:
+            if building is not None:
+                building.cancel()
         if not isinstance(built, Built):
             return built
         progress.built = built
@@ -235,7 +242,7 @@ class Evaluator:
                 self._gpu_checks.prefetch(list(plans.values()))
         if self._gpu_checks is None:
             progress.when_worker_is_free()  # the executor takes seconds, and asks for one case at a time
-        request = self._request(candidate, [bound for plan in plans.values() for _, bound in plan])
+        request = self._request(prepared, _operations(plans))
         looks = Looks(self._lookout, request, prepared, built, plans)
         with progress.stage("executor"):
             failure = await looks.first(depth, progress)
@@ -247,16 +254,24 @@ class Evaluator:
             )
         return failure or Correct(cases=tuple(progress.cases))
 
-    async def _build(
-        self, candidate: Candidate, operations: Sequence[BoundOperation], file_name: str = COMPILED_AS
-    ) -> Built | BuildFailed | TimedOut:
-        return await self._compiler.compile(self._request(candidate, operations, file_name))
+    def _begin_building(self, prepared: Prepared) -> asyncio.Task[Built | BuildFailed | TimedOut] | None:
+        """Where the names of kernels depend on no size; None where they do."""
+        names = all_names(prepared.plan, prepared.signatures)
+        if names is None:
+            return None
+        return asyncio.create_task(self._compiler.compile(self._request_for(prepared, names)))
 
     def _request(
-        self, candidate: Candidate, operations: Sequence[BoundOperation], file_name: str = COMPILED_AS
+        self, prepared: Prepared, operations: Sequence[BoundOperation], file_name: str = COMPILED_AS
     ) -> BuildRequest:
-        names: set[str] = set().union(*(kernel_names(operation) for operation in operations))
-        return request_of(candidate.text, names, self._gpu, self._gpu_device, file_name)
+        """With all kernels that the plan may launch, or where their names depend on sizes those that are launched."""
+        names = all_names(prepared.plan, prepared.signatures)
+        if names is None:
+            names = set().union(*(kernel_names(operation) for operation in operations))
+        return self._request_for(prepared, names, file_name)
+
+    def _request_for(self, prepared: Prepared, names: set[str], file_name: str = COMPILED_AS) -> BuildRequest:
+        return request_of(prepared.text, names, self._gpu, self._gpu_device, file_name)
 
     def _verdict(
         self,
@@ -286,6 +301,10 @@ class Evaluator:
 
 
 # --- below: small decisions
+
+
+def _operations(plans: Mapping[OperationKind, Plan]) -> list[BoundOperation]:
+    return [bound for plan in plans.values() for _, bound in plan]
 
 
 def _held_by_the_task(prepared: Prepared) -> Sequence[str]:

@@ -5,16 +5,18 @@ While one process runs a block the others hold no running work. What comes befor
 
 from __future__ import annotations
 
+import math
 import random
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import median
 from typing import Any, Final, Protocol
 
 from kernel_lsp.errors import KernelLspError
 from kernel_lsp.evaluate.timing_statistics import MIN_ROUNDS
 
 BLOCK_DEADLINE_S = 60.0
-US_PER_S = 1e6
 BLOCK_US = 3000.0
 """Of cold samples: short beside what clocks take to move, long beside a question to a process."""
 MIN_SAMPLES, MAX_SAMPLES = 3, 8
@@ -28,10 +30,11 @@ FLUSH_US = 60.0
 GRAPH: Final = "graph"
 GRAPH_ENQUEUE_US = 50.0
 """Of waiting for the host to launch a graph."""
-BLOCK_OVERHEAD_US = 1500.0
-"""Of asking a process and of reading clocks."""
 MIN_KEPT_ROUNDS = 2 * MIN_ROUNDS
 """So that the noise of a subject against itself has an interval, too."""
+FAR_APART, ALIKE = math.log(1.1), 0.01
+"""Log ratios of times: beyond the one, or inside the other, in every round, more rounds would claim nothing else. The
+second is less than what is ever called a difference (`timing_statistics.MIN_NOISE_FLOOR`)."""
 
 
 class Refusal(Protocol):
@@ -51,7 +54,8 @@ class Asker(Protocol):
 
 @dataclass(frozen=True)
 class TimingPlan:
-    """How much is measured. The number of rounds is between the two, as `budget_s` allows."""
+    """How much is measured. The number of rounds is between the two, as `budget_s` allows by what the first one took,
+    and no more than are needed where what they say is clear."""
 
     min_rounds: int = MIN_KEPT_ROUNDS
     max_rounds: int = 12
@@ -100,11 +104,6 @@ class Subject:
         enqueue_us = GRAPH_ENQUEUE_US if self.method == GRAPH else 2 * self.n_calls * float(self.facts["enqueue_us"])
         return FLUSH_US + enqueue_us + self.n_calls * self.time_us
 
-    @property
-    def round_us(self) -> float:
-        """Of its two blocks, about."""
-        return 2 * ((self.n_samples + 3) * self.sample_us + BLOCK_OVERHEAD_US) + OPERATOR_US
-
 
 @dataclass(frozen=True)
 class Block:
@@ -132,6 +131,13 @@ class Round:
     @property
     def is_throttled(self) -> bool:
         return any(block.is_throttled for pair in self.blocks.values() for block in pair)
+
+    def log_ratio(self, theirs: str, ours: str) -> float:
+        """Of the medians of their blocks to those of ours."""
+        return math.fsum(
+            math.log(median(their.cold_us) / median(our.cold_us)) / 2
+            for their, our in zip(self.blocks[theirs], self.blocks[ours], strict=True)
+        )
 
 
 @dataclass(frozen=True)
@@ -165,21 +171,22 @@ class SubjectFailed:
 
 
 async def measure_in_turn(subjects: Sequence[Subject], plan: TimingPlan, seed: int) -> Rounds | SubjectFailed:
-    """Rounds of all subjects. The first one wakes the clocks and counts for nothing."""
-    draw = random.Random(seed)
+    """Rounds of all subjects, until it is clear how each compares with the first of them. The first round wakes the
+    clocks and counts for nothing."""
+    draw, started = random.Random(seed), time.monotonic()
     rounds: list[Round] = []
-    for _ in range(1 + n_rounds(subjects, plan)):
+    woken = await _round(subjects, plan, draw)
+    if isinstance(woken, SubjectFailed):
+        return woken
+    n_at_most = _n_rounds(time.monotonic() - started, plan)
+    while len(rounds) < n_at_most:
         found = await _round(subjects, plan, draw)
         if isinstance(found, SubjectFailed):
             return found
         rounds.append(found)
-    return Rounds(tuple(rounds[1:]))
-
-
-def n_rounds(subjects: Sequence[Subject], plan: TimingPlan) -> int:
-    """As many as the budget allows; an even number, since two make one round of a subject against itself."""
-    affordable = int(plan.budget_s * US_PER_S / sum(subject.round_us for subject in subjects))
-    return max(plan.min_rounds, min(plan.max_rounds, affordable)) // 2 * 2
+        if len(rounds) >= plan.min_rounds and len(rounds) % 2 == 0 and _is_clear(rounds, subjects):
+            break
+    return Rounds(tuple(rounds))
 
 
 async def prepare(
@@ -213,6 +220,21 @@ async def end(subject: Subject) -> Mapping[str, Any] | SubjectFailed:
 
 
 # --- below: a round
+
+
+def _n_rounds(round_s: float, plan: TimingPlan) -> int:
+    """As many as the budget allows; an even number, since two make one round of a subject against itself."""
+    affordable = int(plan.budget_s / max(round_s, 1e-9))
+    return max(plan.min_rounds, min(plan.max_rounds, affordable)) // 2 * 2
+
+
+def _is_clear(rounds: Sequence[Round], subjects: Sequence[Subject]) -> bool:
+    """Whether each subject is far from the first, or like it, in all of enough rounds that were not throttled."""
+    calm = [found for found in rounds if not found.is_throttled]
+    ratios = [[found.log_ratio(other.name, subjects[0].name) for found in calm] for other in subjects[1:]]
+    return len(calm) >= MIN_KEPT_ROUNDS and all(
+        min(each) > FAR_APART or max(each) < -FAR_APART or max(map(abs, each)) < ALIKE for each in ratios
+    )
 
 
 async def _round(subjects: Sequence[Subject], plan: TimingPlan, draw: random.Random) -> Round | SubjectFailed:

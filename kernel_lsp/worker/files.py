@@ -28,12 +28,15 @@ def write_tensor(path: str, name: str, tensor: torch.Tensor) -> dict[str, Any]:
     n_bytes = tensor.numel() * tensor.element_size()
     try:
         os.makedirs(os.path.dirname(path), exist_ok=True)
-        with open(path, "wb") as file:
+        # Not emptied: the pages of a file that is written over are there already.
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT, 0o666), "wb") as file:
             if n_bytes >= LARGE_BYTES:
                 write_bytes(file.fileno(), _raw(tensor))
             elif n_bytes:
                 tensor = tensor.cpu()
                 file.write(memoryview((ctypes.c_char * n_bytes).from_address(tensor.data_ptr())))
+                file.flush()
+            os.ftruncate(file.fileno(), n_bytes)
     except OSError as error:
         kind = ScratchFailure if error.errno in DISK_FULL else EnvironmentFailure
         raise kind(f"cannot write test data ({error.strerror})", file=path, next_step="free some space there") from None

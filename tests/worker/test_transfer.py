@@ -36,6 +36,14 @@ def test_a_strided_tensor_is_written_in_the_order_of_its_rows(tmp_path: Path) ->
     assert torch.equal(files.read_tensor(entry), tensor)
 
 
+@pytest.mark.parametrize("n", [0, 3, 900])
+def test_a_longer_file_is_written_over(n: int, tmp_path: Path) -> None:
+    files.write_tensor(str(tmp_path / "x.bin"), "x", torch.ones(1000))
+    tensor = torch.randn(n)
+    entry = files.write_tensor(str(tmp_path / "x.bin"), "x", tensor)
+    assert torch.equal(files.read_tensor(entry), tensor)
+
+
 def test_a_file_of_another_size_is_refused(tmp_path: Path) -> None:
     entry = files.write_tensor(str(tmp_path / "x.bin"), "x", torch.zeros(1000))
     with pytest.raises(failure.Failure, match="does not hold"):
