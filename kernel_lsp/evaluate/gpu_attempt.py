@@ -34,6 +34,8 @@ CASE_DEADLINE_S = 15.0
 costs so much; 6 s were too few for two right kernels in 151 on a host that was short of processors."""
 CASE_DEADLINE_S_PER_GIB = 4.0
 """More for cases that take long to copy alone."""
+RUN_DEADLINE_S, RUN_DEADLINE_S_PER_GIB = 6.0, 2.0
+"""Of each of the two runs, as far as the worker had a processor to see it go on."""
 RECHECK_DEADLINE_S = 30.0
 MAX_WAIT_BESIDE_S = 10.0
 """For executors, of which others may have all, and wait for the GPU."""
@@ -176,8 +178,9 @@ class Attempt:
             "outputs": {name: str(folder / f"{name}.bin") for name in outputs},
             "again": {name: str(folder / f"{name}.again.bin") for name in outputs},
         }
-        n_bytes = sum(tensor.n_bytes for tensor in case.bound.tensors)
-        ran = await self._ask("check", request, CASE_DEADLINE_S + CASE_DEADLINE_S_PER_GIB * n_bytes / (1 << 30))
+        n_gib = sum(tensor.n_bytes for tensor in case.bound.tensors) / (1 << 30)
+        request["run_deadline_s"] = RUN_DEADLINE_S + RUN_DEADLINE_S_PER_GIB * n_gib
+        ran = await self._ask("check", request, CASE_DEADLINE_S + CASE_DEADLINE_S_PER_GIB * n_gib)
         if not isinstance(ran, dict):
             return ran
         for name, elapsed_s in ran["stages_s"].items():
@@ -235,7 +238,8 @@ class Attempt:
         return await self._judged(at_most_bytes=0) or failure
 
     async def _run_again(self) -> Crashed | Lost | None:
-        again = await self._ask("recheck", {"seed": _seed_of(self._job)}, RECHECK_DEADLINE_S)
+        request = {"seed": _seed_of(self._job), "run_deadline_s": RUN_DEADLINE_S + RUN_DEADLINE_S_PER_GIB}
+        again = await self._ask("recheck", request, RECHECK_DEADLINE_S)
         if not isinstance(again, dict):
             return again
         if again["differs"] and not self._job.may_vary:

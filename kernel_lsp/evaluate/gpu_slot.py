@@ -146,6 +146,9 @@ class GpuSlot:
             return Lost("there is no worker")
         answer = await self._worker.converse(command, {"device": self.index, **arguments}, deadline_s=deadline_s)
         match answer:
+            case Answered({"status": "timed_out"} as reply):
+                await self._close()  # the device goes on until its process ends
+                return Lost(str(reply["message"]), deadline_s=float(arguments.get("run_deadline_s", deadline_s)))
             case Answered(reply):
                 if reply.get("status") in ("crashed", "out_of_memory"):
                     self._is_suspect = True

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from kernel_lsp.core.expression import ExpressionError
 from kernel_lsp.core.expression_parser import parse
 from kernel_lsp.core.expression_value import evaluate
+from kernel_lsp.source.blanks import blanked
 from kernel_lsp.source.macros import Expansion, Macro, MacroError, read_macro
 
 MAX_NESTING = 256
@@ -149,4 +150,4 @@ def _number(answer: bool | None) -> str:
 
 
 def _without_comment(match: re.Match[str]) -> str:
-    return re.sub(r"[^\n]", " ", match[0]) if match["comment"] else match[0]
+    return blanked(match[0]) if match["comment"] else match[0]

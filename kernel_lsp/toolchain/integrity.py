@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 from kernel_lsp.core.finding import Finding, Severity
 from kernel_lsp.core.verdict import Built
@@ -56,6 +57,7 @@ _DIRECTIVE = re.compile(
 _OPERAND = re.compile(r'^[ \t\v\f]*(?:<(?P<angle>[^>"\n]+)>|"(?P<quoted>[^"\n]+)")')
 
 
+@lru_cache(maxsize=8)
 def source_findings(text: str, file_name: str = "kernel.cu") -> tuple[Finding, ...]:
     """What the text would make the compiler read, and what makes it another program elsewhere: anything but the
     toolkit's own headers is an error."""
@@ -141,14 +143,13 @@ def _include_findings(code: str, text: str, file_name: str) -> Iterator[Finding]
         yield finding.model_copy(update={"file": file_name, "kernel": kernel_at_line(text, line)})
 
 
-def _readings(text: str) -> Iterator[str]:
+def _readings(text: str) -> Iterable[str]:
     """The text as compilers may read it: some take a backslash before blanks, a trigraph or a lone carriage return for
     the end of a line or for its continuation, others do not. What any of them would open is looked at."""
     text = text.removeprefix("\ufeff")
     as_lines = text.replace("\r\n", "\n")
-    for reading in dict.fromkeys((as_lines, as_lines.replace("\r", "\n"))):
-        yield _splice(reading, _continues_exactly)
-        yield _splice(reading, _continues)
+    ends = dict.fromkeys((as_lines, as_lines.replace("\r", "\n")))
+    return dict.fromkeys(_splice(reading, how) for reading in ends for how in (_continues_exactly, _continues))
 
 
 def _splice(text: str, continues: Callable[[str], bool]) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
+from kernel_lsp.source.blanks import blanked
+
 _NOT_CODE = re.compile(
     r"""
       (?P<line_comment>//(?:\\\n|[^\n])*)
@@ -25,14 +27,16 @@ _LAUNCH_BOUNDS = re.compile(
 )
 
 
+@lru_cache(maxsize=8)
 def mask_comments(text: str) -> str:
     """`text` with every comment replaced by spaces; string literals stay."""
-    return _NOT_CODE.sub(lambda match: _blank(match[0]) if match.lastgroup in _COMMENTS else match[0], text)
+    return _NOT_CODE.sub(lambda match: blanked(match[0]) if match.lastgroup in _COMMENTS else match[0], text)
 
 
+@lru_cache(maxsize=8)
 def mask_literals(text: str) -> str:
     """`text` with every comment, string and character literal replaced by spaces."""
-    return _NOT_CODE.sub(lambda match: match[0] if match.lastgroup == "number" else _blank(match[0]), text)
+    return _NOT_CODE.sub(lambda match: match[0] if match.lastgroup == "number" else blanked(match[0]), text)
 
 
 def kernel_at_line(text: str, line: int) -> str | None:
@@ -46,7 +50,7 @@ def kernel_at_line(text: str, line: int) -> str | None:
 @lru_cache(maxsize=8)
 def kernel_spans(text: str) -> tuple[tuple[str, int, int], ...]:
     """Name, first line and last line (1-based) of each `__global__` function that has a body."""
-    code = _LAUNCH_BOUNDS.sub(lambda match: _blank(match[0]), mask_literals(text))
+    code = _LAUNCH_BOUNDS.sub(lambda match: blanked(match[0]), mask_literals(text))
     spans = []
     for match in _GLOBAL_FUNCTION.finditer(code):
         end = _end_of_body(code, code.find("{", match.end()))
@@ -55,10 +59,6 @@ def kernel_spans(text: str) -> tuple[tuple[str, int, int], ...]:
 
 
 _COMMENTS = ("line_comment", "block_comment")
-
-
-def _blank(text: str) -> str:
-    return re.sub(r"[^\n]", " ", text)
 
 
 def _end_of_body(code: str, start: int) -> int:

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
+from kernel_lsp.source.blanks import blanked
+
 N_REMEMBERED = 8
 """Texts: several looks at one candidate read the same."""
 _COMMENT_OR_STRING = re.compile(r'//[^\n]*|/\*.*?(?:\*/|\Z)|"(?:\\.|[^"\\\n])*"', re.DOTALL)
@@ -188,7 +190,7 @@ def _blank_comments(text: str) -> str:
     """A string may look like a comment, and a comment like a string. What a string holds is no code, but the path of a
     `.file` is wanted."""
     return _COMMENT_OR_STRING.sub(
-        lambda match: re.sub(r"[{};]", " ", match[0]) if match[0][0] == '"' else re.sub(r"[^\n]", " ", match[0]), text
+        lambda match: re.sub(r"[{};]", " ", match[0]) if match[0][0] == '"' else blanked(match[0]), text
     )
 
 

@@ -26,6 +26,8 @@ from .special_values import SAME_WIDTH
 
 MAX_KEPT_BYTES = 64 << 20
 """Of one run's buffers. Smaller ones are kept, so that later cases of the same shapes come to the same addresses."""
+RUN_DEADLINE_S = 60.0
+"""Of one run, where nobody says."""
 MAX_RECHECK_BYTES = 1 << 30
 """Of one run's buffers, when cases are run again: past it a second run has told enough."""
 
@@ -59,15 +61,17 @@ def handle_check(request: dict[str, Any]) -> dict[str, Any]:
     "overrun", "outputs": [entries], "fingerprints": {name: int}, "spread": {name: {"relative_l2", "max"}}, "again":
     [entries], "scratch_bytes", "stages_s": {name: seconds}}``;
     `spread` names the outputs whose bytes differ, and only they are written to the paths of `again`. Otherwise the
-    status is ``out_of_memory``, ``refused`` (a launch or library step that cannot be made) or ``crashed``, with a
-    ``message``: after a crash the CUDA context is lost, and this process must be replaced.
+    status is ``out_of_memory``, ``refused`` (a launch or library step that cannot be made), ``crashed`` or
+    ``timed_out`` (a run took longer than ``"run_deadline_s"``), with a ``message``: after these two the CUDA context is
+    lost, and this process must be replaced.
     """
     candidate = loaded_candidate(request)
     return _guarded(candidate, lambda: _check(candidate, request))
 
 
 def handle_recheck(request: dict[str, Any]) -> dict[str, Any]:
-    """``{"candidate", "seed"}``: every remembered case again, from a module loaded anew, in random order.
+    """``{"candidate", "seed", "run_deadline_s"}``: every remembered case again, from a module loaded anew, in random
+    order.
 
     Answers ``{"status": "ran", "n_cases", "differs": [case]}``, or as `handle_check`.
     """
@@ -89,6 +93,8 @@ def _guarded(candidate: Candidate, work: Callable[[], dict[str, Any]]) -> dict[s
             return work()
     except EnvironmentFailure:
         raise  # e.g. a full disk: it says nothing about the candidate
+    except gpu_device.StillRunning as running:
+        return {"status": "timed_out", "message": short_message(running)}
     except torch.OutOfMemoryError as error:
         _let_go(candidate.device)
         return {"status": "out_of_memory", "message": short_message(error)}
@@ -109,13 +115,14 @@ def _check(candidate: Candidate, request: dict[str, Any]) -> dict[str, Any]:
     tensors, fingerprints = inputs_on(candidate.device).get(request["inputs"])
     offsets: dict[str, int] = request.get("offsets", {})
     run = _run_for(session, candidate, request["operation"], tensors, offsets)
+    deadline_s = float(request.get("run_deadline_s", RUN_DEADLINE_S))
     clock.lap("inputs")
     run()
-    gpu_device.synchronize(candidate.device)
+    gpu_device.wait(candidate.device, deadline_s)
     first = run.output_fingerprints()
     changed, overrun = run.changed_inputs(fingerprints), run.overrun()
     clock.lap("first run")
-    other = _elsewhere(run, candidate)
+    other = _elsewhere(run, candidate, deadline_s)
     second = other.output_fingerprints()
     differing = [name for name in first if first[name] != second[name]]
     if not differing:
@@ -170,11 +177,11 @@ def _run_for(
     return run
 
 
-def _elsewhere(run: BoundRun, candidate: Candidate) -> BoundRun:
+def _elsewhere(run: BoundRun, candidate: Candidate, deadline_s: float) -> BoundRun:
     other = run.fresh()
     other.poison(OTHER_POISON_BYTE)
     other()
-    gpu_device.synchronize(candidate.device)
+    gpu_device.wait(candidate.device, deadline_s)
     return other
 
 
@@ -220,17 +227,19 @@ def _recheck(candidate: Candidate, request: dict[str, Any]) -> dict[str, Any]:
     names = sorted(session.cases)
     random.Random(request["seed"]).shuffle(names)
     try:
-        tried = {name: _is_same_again(fresh, session.cases[name]) for name in names if _is_small(session.cases[name])}
+        deadline_s = float(request.get("run_deadline_s", RUN_DEADLINE_S))
+        small = [name for name in names if _is_small(session.cases[name])]
+        tried = {name: _is_same_again(fresh, session.cases[name], deadline_s) for name in small}
     finally:
         gpu_device.unload_module(fresh.module)
     return {"status": "ran", "n_cases": len(tried), "differs": [name for name, is_same in tried.items() if not is_same]}
 
 
-def _is_same_again(candidate: Candidate, case: _Remembered) -> bool:
+def _is_same_again(candidate: Candidate, case: _Remembered, deadline_s: float) -> bool:
     tensors, _ = inputs_on(candidate.device).get(case.entries)
     run = BoundRun(candidate, case.operation, tensors, offsets=case.offsets)
     run()
-    gpu_device.synchronize(candidate.device)
+    gpu_device.wait(candidate.device, deadline_s)
     return run.output_fingerprints() == case.fingerprints
 
 

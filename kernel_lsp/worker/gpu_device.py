@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,15 @@ from .cuda_runtime import architecture_of, driver, make_context_current, on_devi
 from .failure import EnvironmentFailure
 
 SMI_DEADLINE_S = 20
+SPIN_S, SLEEP_S = 0.002, 0.0005
+"""Most work is done before the first is over; after it, who waits sleeps between two looks."""
+AWAKE_S = 0.005
+"""The most that counts of the time between two looks: on a machine that is short of processors it is longer, and what
+went by was not the device's."""
+
+
+class StillRunning(Exception):
+    """What was launched has not come to an end. This process must be replaced: the device will not be free."""
 
 
 def open_device(request: dict[str, Any]) -> dict[str, Any]:
@@ -69,6 +79,21 @@ def total_bytes(device: int) -> int:
 def synchronize(device: int) -> None:
     """Wait for everything on the device. Raises RuntimeError for what went wrong there since the last time."""
     torch.cuda.synchronize(device)
+
+
+def wait(device: int, at_most_s: float) -> None:
+    """As `synchronize`, for so many seconds in which this process was awake. Raises StillRunning after them."""
+    event, awake_s = torch.cuda.Event(), 0.0
+    event.record()
+    started = last = time.monotonic()
+    while not event.query():
+        now = time.monotonic()
+        awake_s, last = awake_s + min(now - last, AWAKE_S), now
+        if awake_s > at_most_s:
+            raise StillRunning(f"a kernel still ran after {at_most_s:g} s")
+        if now - started > SPIN_S:
+            time.sleep(SLEEP_S)
+    synchronize(device)
 
 
 def release_memory() -> None:

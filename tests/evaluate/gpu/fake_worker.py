@@ -34,6 +34,7 @@ class Device:
     def __init__(self, *, sick: bool = False) -> None:
         self.sticky = 0
         self.is_sick = sick
+        self.is_running = False
         self.n_launches = 0
 
     def launch(self, name: str, arguments: list[int]) -> int:
@@ -59,6 +60,8 @@ class Device:
             self.sticky = CUDA_ERROR_ASSERT
         elif "loop" in name:
             time.sleep(3600)
+        elif "never_ends" in name:
+            self.is_running = True
         elif "killed" in name:
             os.kill(os.getpid(), signal.SIGKILL)
         elif "memory" in name:
@@ -149,6 +152,7 @@ def _install(device: Device) -> None:
         "device_uuid": lambda index: f"fake-{os.getppid()}",
         "total_bytes": lambda index: 1 << 30,
         "synchronize": lambda index: _raise_if_lost(device),
+        "wait": lambda index, at_most_s: _wait(device),
         "release_memory": lambda: None,
         "unload_module": lambda module: None,
     }
@@ -159,6 +163,12 @@ def _install(device: Device) -> None:
 def _raise_if_lost(device: Device) -> None:
     if device.sticky:
         raise RuntimeError(f"CUDA error: {device.sticky}")
+
+
+def _wait(device: Device) -> None:
+    _raise_if_lost(device)
+    if device.is_running:
+        raise part("gpu_device").StillRunning("a kernel still ran after 6 s")
 
 
 def _plain(symbol: str) -> str:

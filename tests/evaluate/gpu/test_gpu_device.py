@@ -27,6 +27,7 @@ FAULTS: dict[str, type[GpuFailure]] = {  # type: ignore[valid-type]
     "out_of_memory": Crashed,
     "killed_worker": Crashed,
     "endless_loop": TimedOut,
+    "never_ends": TimedOut,
 }
 
 
@@ -74,6 +75,16 @@ async def test_what_only_the_device_can_tell_is_told(tmp_path: Path, name: str, 
         assert isinstance(found, Crashed)
         assert words in found.message
         assert device.slot.n_replaced == 0
+
+
+async def test_a_kernel_that_never_ends_is_told_by_its_worker_and_costs_that(tmp_path: Path) -> None:
+    async with gpu(tmp_path) as device:
+        found = await run(device, tmp_path, "never_ends")
+        assert isinstance(found, TimedOut)
+        assert "a kernel still ran after 6 s" in found.message
+        assert found.deadline_s < 6.1
+        assert isinstance(await run(device, tmp_path, RIGHT), GpuReport)
+        assert device.slot.n_replaced == 1
 
 
 async def test_atomics_may_vary_inside_the_budget_and_that_is_noted(tmp_path: Path) -> None:

@@ -1,0 +1,81 @@
+"""Waiting for a device: no longer than it may take, and not by the clock of a machine that has no processor for us."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+import torch
+
+from kernel_lsp.worker import gpu_device
+
+
+class Clock:
+    """Goes on by so much each time somebody sleeps, or looks."""
+
+    def __init__(self, step_s: float) -> None:
+        self.now, self.step_s = 0.0, step_s
+
+    def monotonic(self) -> float:
+        self.now += self.step_s
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+def event_that_ends_after(n_looks: int, looked: list[int]) -> Any:
+    class Event:
+        def record(self) -> None:
+            looked.clear()
+
+        def query(self) -> bool:
+            looked.append(1)
+            return len(looked) > n_looks
+
+    return Event
+
+
+@pytest.fixture
+def synchronized(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    devices: list[int] = []
+    monkeypatch.setattr(gpu_device, "synchronize", devices.append)
+    return devices
+
+
+@pytest.mark.parametrize("n_looks", [0, 1, 300])
+def test_what_ends_is_waited_for(n_looks: int, monkeypatch: pytest.MonkeyPatch, synchronized: list[int]) -> None:
+    monkeypatch.setattr(torch.cuda, "Event", event_that_ends_after(n_looks, []))
+    monkeypatch.setattr(gpu_device, "time", Clock(0.001))
+    gpu_device.wait(3, 6.0)
+    assert synchronized == [3]
+
+
+def test_what_does_not_end_is_told(monkeypatch: pytest.MonkeyPatch, synchronized: list[int]) -> None:
+    clock = Clock(0.001)
+    monkeypatch.setattr(torch.cuda, "Event", event_that_ends_after(10**9, []))
+    monkeypatch.setattr(gpu_device, "time", clock)
+    with pytest.raises(gpu_device.StillRunning, match="after 6 s"):
+        gpu_device.wait(0, 6.0)
+    assert 6.0 < clock.now < 7.0
+    assert not synchronized
+
+
+def test_time_in_which_the_process_was_not_awake_does_not_count(
+    monkeypatch: pytest.MonkeyPatch, synchronized: list[int]
+) -> None:
+    """Each look comes a second after the last: so many are an hour, and of that a few seconds."""
+    monkeypatch.setattr(torch.cuda, "Event", event_that_ends_after(1000, []))
+    monkeypatch.setattr(gpu_device, "time", Clock(1.0))
+    gpu_device.wait(0, 6.0)
+    assert synchronized == [0]
+
+
+def test_waiting_is_over_soon_after_the_device_is_done(
+    monkeypatch: pytest.MonkeyPatch, synchronized: list[int]
+) -> None:
+    monkeypatch.setattr(torch.cuda, "Event", event_that_ends_after(20, []))
+    started = time.monotonic()
+    gpu_device.wait(0, 6.0)
+    assert time.monotonic() - started < 2.0
