@@ -91,7 +91,7 @@ static_assert(Slow<28, 1>::value != 0, "two to the 28th templates");
 LONG_OUTPUT = '#warning "' + 480 * "w" + '"\n'
 N_WARNINGS = 7000
 """Each is told in three lines: over ten megabytes."""
-COMPILE_DEADLINE_S = 12.0
+COMPILE_DEADLINE_S = 8.0
 KILLED, DISK, MEMORY = "worker killed", "full disk", "out of memory"
 HANG, OUTPUT = "compiler hang", "long compiler output"
 ALONE = (DISK, MEMORY)

@@ -11,6 +11,7 @@ import random
 import shutil
 import time
 import zlib
+from collections import deque
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -39,6 +40,8 @@ RUN_DEADLINE_S, RUN_DEADLINE_S_PER_GIB = 6.0, 2.0
 RECHECK_DEADLINE_S = 30.0
 MAX_WAIT_BESIDE_S = 10.0
 """For executors, of which others may have all, and wait for the GPU."""
+N_CASES_ASKED = 2
+"""At once: the worker has the next one as soon as it is done with one."""
 MAX_WAITING_BYTES = 2 << 30
 """Of copies of outputs that wait to be compared while the device goes on: one case alone may have more."""
 
@@ -144,12 +147,30 @@ class Attempt:
         return None if loaded["loaded"] else Crashed(message=f"the GPU's driver does not load it: {loaded['log']}")
 
     async def _run_cases(self) -> GpuFailure | Lost | None:
-        """Copies are judged while the device goes on."""
-        position = itertools.count()
-        async for case in self._in_random_order():
-            if self._job.is_in_vain:
-                return None
-            failure: GpuFailure | Lost | None = await self._run_case(case, self._directory / f"case-{next(position)}")
+        """Copies are judged while the device goes on, and the next case is asked for before the last one's answer is
+        looked at."""
+        position, running = itertools.count(), deque[asyncio.Task[Crashed | Lost | None]]()
+        failure: GpuFailure | Lost | None = None
+        try:
+            async for case in self._in_random_order():
+                running.append(asyncio.create_task(self._run_case(case, self._directory / f"case-{next(position)}")))
+                failure = await self._ended(running, at_most=N_CASES_ASKED - 1)
+                if failure is not None or self._job.is_in_vain:
+                    break
+            if running:
+                await asyncio.wait(running)  # a case that nobody waits for takes the worker with it
+            return failure or (None if self._job.is_in_vain else await self._ended(running, at_most=0))
+        finally:
+            for task in running:
+                task.cancel()
+            await asyncio.gather(*running, return_exceptions=True)
+
+    async def _ended(
+        self, running: deque[asyncio.Task[Crashed | Lost | None]], at_most: int
+    ) -> GpuFailure | Lost | None:
+        """Wait until no more cases than that are under way; what was wrong with one, or with one that was judged."""
+        while len(running) > at_most:
+            failure: GpuFailure | Lost | None = await running.popleft()
             failure = failure or await self._judged(at_most_bytes=MAX_WAITING_BYTES)
             if failure is not None:
                 return failure

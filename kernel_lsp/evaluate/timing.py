@@ -59,7 +59,7 @@ class TimingPlan:
 
     min_rounds: int = MIN_KEPT_ROUNDS
     max_rounds: int = 12
-    n_warm_samples: int = 2
+    n_warm_samples: int = 3
     budget_s: float = 0.45
 
 
@@ -242,7 +242,7 @@ async def _round(subjects: Sequence[Subject], plan: TimingPlan, draw: random.Ran
     draw.shuffle(order)
     found: dict[str, list[Block]] = {subject.name: [] for subject in subjects}
     for subject, is_second in _there_and_back(order):
-        block = await _block(subject, plan, 0 if is_second else subject.n_operator_calls)
+        block = await _block(subject, plan, is_second)
         if isinstance(block, SubjectFailed):
             return block
         found[subject.name].append(block)
@@ -254,12 +254,13 @@ def _there_and_back(order: Sequence[Subject]) -> Iterator[tuple[Subject, bool]]:
     yield from ((subject, True) for subject in reversed(order))
 
 
-async def _block(subject: Subject, plan: TimingPlan, n_operator_calls: int) -> Block | SubjectFailed:
+async def _block(subject: Subject, plan: TimingPlan, is_second: bool) -> Block | SubjectFailed:
+    """Cold samples; what is told but never compared is taken once a round."""
     request = {
         "subject": subject.subject_id,
         "n_samples": subject.n_samples,
-        "n_warm_samples": plan.n_warm_samples,
-        "n_operator_calls": n_operator_calls,
+        "n_warm_samples": 0 if is_second else plan.n_warm_samples,
+        "n_operator_calls": 0 if is_second else subject.n_operator_calls,
     }
     answer = await _ask(subject.name, subject.worker, "time_block", request, BLOCK_DEADLINE_S)
     if isinstance(answer, SubjectFailed):
