@@ -27,7 +27,7 @@ class RelatedPlace(Noun):
 
 class Finding(Noun):
     """One fact at one place. `line` and `column` are 1-based. `source` is who found it (``nvrtc``, ``ptxas``,
-    ``executor``, ``plan``, ``integrity``); `code` is stable and documented, e.g. ``out-of-bounds-read``."""
+    ``executor``, ``plan``, ``integrity``, ``verdict``); `code` is stable and documented: ``out-of-bounds-read``."""
 
     code: str
     severity: Severity

@@ -51,7 +51,8 @@ BuildOutcome = Annotated[Built | BuildFailed, Field(discriminator="kind")]
 
 class TensorError(Noun):
     """How far one output is from the fp64 reference. `relative_l2` is ||out - ref|| / ||ref||; budgets are what the
-    dtype allows here. `worst_index` is where the largest error beyond its budget is."""
+    dtype allows here. `n_nans_lost` are numbers where PyTorch has NaN and leaving it out is right, too. `worst_index`
+    is where the largest error beyond its budget is."""
 
     output: str
     relative_l2: float
@@ -60,6 +61,7 @@ class TensorError(Noun):
     max_error_budget: float
     n_wrong: int
     n_elements: int
+    n_nans_lost: int = 0
     worst_index: tuple[int, ...] | None = None
     expected: float | None = None
     found: float | None = None

@@ -155,6 +155,7 @@ def read_expectations(files: CaseFiles) -> tuple[Expectation, ...]:
             reference=map_array(tensor.path, tensor.dtype, tensor.shape),
             native=_mapped(native.get(tensor.name)),
             rounding=files.roundings[tensor.name],
+            may_lose_nans=tensor.name in files.may_lose_nans,
         )
         for tensor in files.expected
     )

@@ -59,6 +59,8 @@ class Expectation:
     reference: np.ndarray
     native: np.ndarray | None
     rounding: Rounding
+    may_lose_nans: bool = False
+    """Whether `reference` has numbers in place of NaNs of PyTorch's, which are right as well."""
 
 
 @dataclass(frozen=True)

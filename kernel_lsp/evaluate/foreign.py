@@ -35,6 +35,7 @@ from kernel_lsp.evaluate.foreign_cases import ForeignCase, chosen_cases, make_ca
 from kernel_lsp.evaluate.foreign_process import ForeignProcess
 from kernel_lsp.evaluate.foreign_timing import time_given
 from kernel_lsp.evaluate.gpu_slot import Lost
+from kernel_lsp.evaluate.judgement import lost_nans
 from kernel_lsp.evaluate.progress import Progress
 from kernel_lsp.evaluate.session import Session
 from kernel_lsp.evaluate.session_start import SessionStart
@@ -103,7 +104,7 @@ class _Check:
             candidate_id=self.progress.candidate_id,
             device=self.device_name,
             outcome=outcome,
-            findings=tuple(self.progress.findings),
+            findings=(*self.progress.findings, *lost_nans(self.progress.cases)),
             foreign=self.source.kind,
             times=self.progress.times,
             notes=(said, *exposed, *self.progress.notes),

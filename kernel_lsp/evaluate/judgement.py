@@ -9,9 +9,10 @@ from pathlib import Path
 import numpy as np
 
 from kernel_lsp.core.dtype import DType
+from kernel_lsp.core.finding import Finding, Severity
 from kernel_lsp.core.plan import BoundTensor
 from kernel_lsp.core.verdict import CaseResult, Mismatch, TensorError
-from kernel_lsp.evaluate.arrays import map_array
+from kernel_lsp.evaluate.arrays import decode, map_array
 from kernel_lsp.evaluate.cases import OperationKind
 from kernel_lsp.evaluate.compare import (
     BACKWARD_FACTOR,
@@ -34,7 +35,7 @@ LATE_EXTREMES = "late_extremes"
 NEARLY_SAME = "offset"
 """1000 and a little: in 16 bits a handful of numbers."""
 SUBNORMAL = "subnormal"
-LOST = ": PyTorch has a NaN of the inputs there, and here it is lost, as fmaxf and fminf do it and x > 0 ? x : 0"
+LOST = ": PyTorch has a NaN of the inputs there, and here it is lost"
 NAN_FAMILIES = frozenset(("special_nan", "special_others", "special_mixed"))
 """Families whose inputs hold NaN."""
 RECURRING_NUMBERS = FEW_NUMBERS | {"negative_zeros"}
@@ -68,6 +69,18 @@ def judge_outputs(
     result = case.model_copy(update={"errors": errors})
     wrong = next((error for error in errors if not is_within_budget(error)), None)
     return result if wrong is None else Mismatch(message=describe_error(wrong, result), failed=result)
+
+
+def lost_nans(cases: Sequence[CaseResult]) -> tuple[Finding, ...]:
+    """A warning where NaN is left out by what PyTorch lets it through."""
+    names = dict.fromkeys(error.output for case in cases for error in case.errors if error.n_nans_lost)
+    if not names:
+        return ()
+    message = (
+        f"NaN of the inputs is lost in {', '.join(map(repr, names))}: fmaxf, fminf and x > 0 ? x : 0 leave it out, and "
+        "PyTorch lets it through, so that a run that has diverged shows it (x < 0 ? 0 : x keeps it)"
+    )
+    return (Finding(code="nan-lost", severity=Severity.WARNING, source="verdict", message=message),)
 
 
 def describe_error(error: TensorError, result: CaseResult) -> str:
@@ -131,9 +144,20 @@ def _judge_output(
         return compare(values, expectation, factor=factor, written=mask, inputs=traits)
 
     error = judged(found)
+    if expectation.may_lose_nans:
+        error = error.model_copy(update={"n_nans_lost": _n_nans_lost(found, expectation, mask)})
     if is_within_budget(error) or _family(case) not in INFINITE_FAMILIES:
         return error
     return judged(with_nan_where_as_good(found, expectation))
+
+
+def _n_nans_lost(found: np.ndarray, expectation: Expectation, mask: np.ndarray | None) -> int:
+    """Numbers where PyTorch has NaN and leaving it out is as good, or any number is."""
+    if expectation.native is None:
+        return 0
+    is_open = np.isposinf(expectation.reference) & np.isneginf(expectation.native)
+    lost = (np.isnan(expectation.native) | is_open) & np.isfinite(decode(found, expectation.dtype))
+    return int(np.count_nonzero(lost if mask is None else lost & mask))
 
 
 def _family(case: CaseResult) -> str:

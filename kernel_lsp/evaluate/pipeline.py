@@ -42,6 +42,7 @@ from kernel_lsp.evaluate.executor_checks import (
 )
 from kernel_lsp.evaluate.executor_pool import ExecutorPool
 from kernel_lsp.evaluate.gpu_checks import GpuChecks, MeasuringGpu
+from kernel_lsp.evaluate.judgement import lost_nans
 from kernel_lsp.evaluate.looks import Lookout, Looks, audited
 from kernel_lsp.evaluate.planned_cases import CaseChoice, Depth
 from kernel_lsp.evaluate.pointed_cases import with_pointed_cases
@@ -287,7 +288,7 @@ class Evaluator:
             depth=depth,
             device=self.device_name,
             outcome=outcome,
-            findings=tuple(progress.findings),
+            findings=(*progress.findings, *lost_nans(progress.cases)),
             kernels=progress.built.kernels if progress.built is not None else (),
             program_hash=program_hash(progress.built.ptx) if progress.built is not None else "",
             library_steps=prepared.library_steps if isinstance(prepared, Prepared) else (),

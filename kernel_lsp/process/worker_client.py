@@ -68,6 +68,7 @@ class Rounding:
 class CaseFiles:
     """One case on disk. `expected` is the fp64 reference; `native` is what PyTorch gives at the declared dtypes, as
     float64 bytes, for outputs that are not floating or not finite throughout; `roundings` has every output.
+    `may_lose_nans` names outputs of which `expected` has what is left without a NaN of PyTorch's, which is right, too.
     `eager_bytes` is what PyTorch's own run needed at its peak beside its inputs, where a GPU did it, else 0.
     `is_degenerate` says that most of the reference is not finite, or that the family cannot be made: then `reason` says
     why, and the case tells nothing."""
@@ -79,6 +80,7 @@ class CaseFiles:
     native: tuple[CaseTensor, ...]
     roundings: dict[str, Rounding]
     output_dtypes: dict[str, DType]
+    may_lose_nans: frozenset[str] = frozenset()
     eager_bytes: int = 0
     is_degenerate: bool = False
     reason: str = ""
@@ -247,6 +249,7 @@ class Worker:
             native=_tensors(reply["native"]),
             roundings={name: Rounding(**rounding) for name, rounding in reply["roundings"].items()},
             output_dtypes={name: DType(dtype) for name, dtype in reply["output_dtypes"].items()},
+            may_lose_nans=frozenset(reply["may_lose_nans"]),
             eager_bytes=reply["eager_bytes"],
             is_degenerate=reply["degenerate"],
             reason=reply["reason"],

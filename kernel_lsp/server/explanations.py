@@ -146,6 +146,11 @@ EXPLANATIONS = {
     "reduced-precision-product": """
         A matrix product takes operands of reduced precision (tensor cores). The results were within the budgets of
         their dtype; that is said here so that nobody takes it for full precision.""",
+    # the verdict
+    "nan-lost": """
+        PyTorch's `relu`, `clamp`, `max` and their likes let NaN through, so that a run that has diverged shows it. This
+        kernel leaves it out, as `fmaxf(x, 0)` and `x > 0 ? x : 0` do. That is usual, and no error; `x < 0 ? 0 : x`
+        keeps it.""",
     # the plan and its task
     "plan-task-mismatch": """
         The plan's `op:` does not fit the PyTorch code that its `task:` names: another name, dtype, number or order of

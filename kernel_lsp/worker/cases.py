@@ -151,6 +151,7 @@ def _nothing(reason: str) -> dict[str, Any]:
         "native": [],
         "roundings": {},
         "output_dtypes": {},
+        "may_lose_nans": [],
         "eager_bytes": 0,
         "degenerate": True,
         "reason": reason,
@@ -183,6 +184,7 @@ def _write(
                 names, results.expected, results.native, results.perturbed
             )
         },
+        "may_lose_nans": [name for name, may_lose in zip(names, results.may_lose_nans) if may_lose],
         "eager_bytes": results.eager_bytes,
         "output_dtypes": {name: PLAN_NAMES[dtype] for name, dtype in zip(names, dtypes)},
         "degenerate": bool(reason),

@@ -19,6 +19,7 @@ from .failure import Failure, TargetFailure, raised_by_user, short_message
 from .gates import STAND_INS as STAND_INS_OF_NAN
 from .gates import NansAs
 from .jumps import JUMPS, beside_jumps, few_of, has_computed_jumps
+from .lost_nans import N_WAYS, Lost, WithoutNans, lost_in, may_lose_nans
 from .machine import without_cuda
 from .open_results import undecided
 from .program import Program, quiet, user_outputs
@@ -55,7 +56,8 @@ class Results:
     """What the outputs should be: in fp64, by PyTorch at the declared dtypes, and in fp64 on inputs moved by one
     rounding (empty where that makes no sense). `note` says what had to be done otherwise, `eager_bytes` what PyTorch
     needed beside its inputs on a GPU; `undecided` marks integers of each result that may be others as well, and
-    gradients that a NaN decides about (empty where all are decided)."""
+    gradients that a NaN decides about (empty where all are decided); `may_lose_nans` says for each result whether it
+    has numbers in place of NaNs that are right as well (empty where none has)."""
 
     expected: list[torch.Tensor]
     native: list[torch.Tensor]
@@ -63,6 +65,7 @@ class Results:
     note: str
     eager_bytes: int = 0
     undecided: list[torch.Tensor] = field(default_factory=list)
+    may_lose_nans: list[bool] = field(default_factory=list)
 
 
 def results_of(captured: Captured, case: Case, family: str, seed: int, is_backward: bool, gpu: int | None) -> Results:
@@ -126,7 +129,10 @@ class _Run:
             expected = self._of_vanishing_products(expected, native)
         is_exact = self.family in SPECIAL_VALUES or is_judged_at_ties(self.captured, self.family)
         perturbed = [] if is_exact else self._perturbed(here)
-        return Results(expected, native, perturbed, note, eager_bytes, self._undecided(here, expected, is_exact))
+        lost = self._lost_nans(here, expected, native)
+        marks = _either(self._undecided(here, expected, is_exact), [one.any_of for one in lost])
+        expected, may_lose = [one.result for one in lost] or expected, [bool(one.where.any()) for one in lost]
+        return Results(expected, native, perturbed, note, eager_bytes, marks, may_lose)
 
     def _expected(self, case: Case, original: Case) -> list[torch.Tensor]:
         """The fp64 results: outputs, or the gradients of the wanted arguments. Fills in the original's gradients."""
@@ -194,6 +200,16 @@ class _Run:
                 left_out = self._expected(replace(case, inputs=inputs[0]), replace(case))
                 expected = [torch.where(where, a, one) for where, a, one in zip(absorbed, left_out, expected)]
         return expected
+
+    def _lost_nans(self, case: Case, expected: list[torch.Tensor], native: list[torch.Tensor]) -> list[Lost]:
+        """Beside PyTorch's own result that of maxima, minima and limits that leave NaN out; empty without any."""
+        if self.family not in SPECIAL_VALUES or not may_lose_nans(self.captured):
+            return []
+        ways = []
+        for way in range(N_WAYS):
+            with WithoutNans(way):
+                ways.append(self._expected(case, replace(case)))
+        return [lost_in(e, n, found) for e, n, *found in zip(expected, native, *ways)]
 
     def _undecided(self, case: Case, expected: Sequence[torch.Tensor], is_exact: bool) -> list[torch.Tensor]:
         """Integers that depend on which of equal elements comes first, where nobody says which; what lies beside a jump
@@ -278,6 +294,11 @@ class _Run:
                 draw(family, tuple(outputs[p].shape), dtypes[p], self.seed, GRADIENT + captured.output_names[p])
                 for p in captured.backward.outputs
             ]
+
+
+def _either(one: list[torch.Tensor], other: list[torch.Tensor]) -> list[torch.Tensor]:
+    """What one of two lists of marks marks, each of which may be empty."""
+    return [a | b for a, b in zip(one, other)] if one and other else one or other
 
 
 def _changed_together(inputs: Sequence[torch.Tensor]) -> list[set[int]]:

@@ -389,6 +389,59 @@ def test_the_values_of_what_is_in_some_order_are_not_open(tmp_path: Path) -> Non
     assert np.isfinite(load(case.expected, "out_0")).all()
 
 
+@pytest.mark.parametrize(
+    ("code", "left"),
+    [
+        ("torch.relu(x)", 0.0),
+        ("torch.maximum(torch.full_like(x, 0.5), x)", 0.5),
+        ("torch.minimum(x, torch.full_like(x, -2.0))", -2.0),
+        ("x.clamp(min=-1.5)", -1.5),
+        ("x * 2", None),
+        ("F.silu(x)", None),
+    ],
+)
+def test_a_nan_may_be_left_out_by_maxima_and_minima(code: str, left: float | None, tmp_path: Path) -> None:
+    """The reference has what is left, PyTorch's own result the NaN."""
+    capture_text(f"def f(x):\n    return {code}", "f", inputs=[tensor("x", 8, 16)])
+    case = make_case("forward", {"x": (8, 16)}, "special_nan", tmp_path)
+    is_nan = np.isnan(load(case.inputs, "x"))
+    found = load(case.expected, "out")[is_nan]
+    assert np.isnan(load(case.native, "out")[is_nan]).all()
+    assert np.isnan(found).all() if left is None else (found == left).all()
+    assert case.may_lose_nans == (frozenset() if left is None else {"out"})
+
+
+def test_of_a_nan_between_two_limits_any_number_is_left(tmp_path: Path) -> None:
+    capture_text("def f(x):\n    return x.clamp(-1.0, 2.0)", "f", inputs=[tensor("x", 8, 16)])
+    case = make_case("forward", {"x": (8, 16)}, "special_nan", tmp_path)
+    is_nan = np.isnan(load(case.inputs, "x"))
+    assert np.isposinf(load(case.expected, "out")[is_nan]).all()
+    assert np.isneginf(load(case.native, "out")[is_nan]).all()
+
+
+def test_a_row_s_maximum_may_be_that_of_its_numbers_and_be_where_that_is(tmp_path: Path) -> None:
+    capture_text("def f(x):\n    return x.max(-1)", "f", inputs=[tensor("x", 8, 16)])
+    case = make_case("forward", {"x": (8, 16)}, "special_nan", tmp_path)
+    x = load(case.inputs, "x")
+    has_nan = np.isnan(x).any(-1)
+    np.testing.assert_array_equal(load(case.expected, "out_0"), np.nanmax(x.astype(np.float64), -1))
+    np.testing.assert_array_equal(np.isnan(load(case.expected, "out_1")), has_nan)
+
+
+def test_a_gradient_may_be_of_a_forward_without_the_nan(tmp_path: Path) -> None:
+    """Of the weight: a sum in which relu has left the NaN out."""
+    text = "def f(x, w):\n    return torch.relu(x) * w"
+    capture_text(text, "f", inputs=[tensor("x", 8, 16), tensor("w", 16)], backward=True)
+    case = make_case("backward", {"x": (8, 16), "w": (16,), "grad_out": (8, 16)}, "special_nan", tmp_path)
+    x, gradient = (load(case.inputs, name).astype(np.float64) for name in ("x", "grad_out"))
+    assert np.isnan(x).any()
+    left = (np.nan_to_num(np.maximum(x, 0.0)) * gradient).sum(0)
+    expected, native = load(case.expected, "grad_w"), load(case.native, "grad_w")
+    is_nan = np.isnan(native)
+    assert is_nan.any()
+    np.testing.assert_allclose(expected[is_nan], left[is_nan], rtol=1e-9)
+
+
 def test_whatever_may_come_at_a_place_is_open_there(tmp_path: Path) -> None:
     """All of these, since many thousands of rows have three that are equal, and only these."""
     capture_text("def f(x):\n    return torch.topk(x, 5).indices", "f", inputs=[tensor("x", 16, 8)])

@@ -1,0 +1,78 @@
+"""Results in which maxima, minima and limits leave NaN out, as `fmaxf`, `fminf` and `x > 0 ? x : 0` do, and most
+kernels with them: right where PyTorch, which lets NaN through, has one, and worth a warning."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from .captured import Captured
+
+NEVER_THE_LARGEST, NEVER_THE_LEAST = float("-inf"), float("inf")
+LARGEST = tuple(
+    f"aten.{name}."
+    for name in (
+        *("relu", "relu6", "threshold", "clamp_min", "maximum", "max", "amax", "argmax"),
+        *("max_pool1d", "max_pool2d", "max_pool3d", "max_pool2d_with_indices", "max_pool3d_with_indices"),
+        *("adaptive_max_pool1d", "adaptive_max_pool2d", "adaptive_max_pool3d"),
+    )
+)
+LEAST = tuple(f"aten.{name}." for name in ("clamp_max", "minimum", "min", "amin", "argmin"))
+LIMITED = tuple(f"aten.{name}." for name in ("clamp", "hardtanh", "hardsigmoid"))
+"""Of NaN, one limit or the other is left, by which is applied first."""
+N_WAYS = 2
+
+
+@dataclass(frozen=True)
+class Lost:
+    """One result with numbers in place of NaNs that may be lost (`where`); in the places `any_of` any number may be."""
+
+    result: torch.Tensor
+    any_of: torch.Tensor
+    where: torch.Tensor
+
+
+def may_lose_nans(captured: Captured) -> bool:
+    """Whether the forward has an operation that may leave NaN out."""
+    return any(node["op"].startswith((*LARGEST, *LEAST, *LIMITED)) for node in captured.forward_text.nodes)
+
+
+class WithoutNans(TorchDispatchMode):
+    """What leaves NaN out does not see any. `way` 0 gives NaN the lower limit, 1 the upper one."""
+
+    def __init__(self, way: int) -> None:
+        super().__init__()
+        self._limit = (NEVER_THE_LARGEST, NEVER_THE_LEAST)[way]
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        stand_in = self._stand_in(str(func))
+        if stand_in is not None:
+            args = tuple(_replaced(arg, stand_in) for arg in args)
+        return func(*args, **(kwargs or {}))
+
+    def _stand_in(self, name: str) -> float | None:
+        if name.startswith(LARGEST):
+            return NEVER_THE_LARGEST
+        if name.startswith(LEAST):
+            return NEVER_THE_LEAST
+        return self._limit if name.startswith(LIMITED) else None
+
+
+def lost_in(expected: torch.Tensor, native: torch.Tensor, ways: Sequence[torch.Tensor]) -> Lost:
+    """Where PyTorch has nothing but NaN, and a number is left in some of `ways`; for integers where one is another."""
+    if not expected.is_floating_point():
+        others = torch.stack([way != expected for way in ways]).any(0)
+        return Lost(expected, others, torch.zeros_like(others))
+    numbers = torch.stack([torch.isfinite(way) for way in ways])
+    missing = torch.isnan(expected) & torch.isnan(native) & numbers.any(0)
+    left = torch.where(numbers[0], ways[0], ways[-1])
+    return Lost(torch.where(missing, left, expected), missing & numbers.all(0) & (ways[0] != ways[-1]), missing)
+
+
+def _replaced(value: Any, stand_in: float) -> Any:
+    is_number = isinstance(value, torch.Tensor) and value.is_floating_point()
+    return torch.where(torch.isnan(value), stand_in, value) if is_number else value
