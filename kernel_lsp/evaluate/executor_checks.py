@@ -130,7 +130,7 @@ class ExecutorChecks:
         What the executor cannot tell in that time is noted, and left to the GPU."""
         if refused := self._refused(built, prepared, plan):
             return refused
-        started, name, n_run = time.monotonic(), prepared.operation(plan[0][0].operation).name, 0
+        name, n_run = prepared.operation(plan[0][0].operation).name, 0
         doubtful: list[_Doubtful] = []
         for case, bound in screened_cases(plan):
             run = self._bounded if n_run else self._to_its_end
@@ -156,12 +156,24 @@ class ExecutorChecks:
             or await self._with_few_at_once(executor, built, prepared, plan, progress)
             or await self._otherwise(executor, built, plan)
         )
-        if failure is not None:
-            return failure
-        n_bytes = sum(tensor.n_bytes for tensor in plan[0][1].tensors)
-        if time.monotonic() - started < SCREEN_BUDGET_S and n_bytes <= MAX_PROFILED_BYTES:
+        return failure
+
+    async def screen_and_estimate(
+        self, executor: PtxExecutor, built: Built, prepared: Prepared, plan: Plan, progress: Progress
+    ) -> CheckOutcome | None:
+        """As `screen`, with an estimate where that was quick."""
+        started = time.monotonic()
+        failure = await self.screen(executor, built, prepared, plan, progress)
+        if failure is None and time.monotonic() - started < SCREEN_BUDGET_S:
+            await self.estimate(executor, built, prepared, plan, progress)
+        return failure
+
+    async def estimate(
+        self, executor: PtxExecutor, built: Built, prepared: Prepared, plan: Plan, progress: Progress
+    ) -> None:
+        """Profile within the limits of a screen, where the captured case is not too large for that."""
+        if sum(tensor.n_bytes for tensor in plan[0][1].tensors) <= MAX_PROFILED_BYTES:
             await self._profile(executor, built, prepared, plan, SCREEN_LIMITS, progress)
-        return None
 
     # --- below: launches, a case of the screen, profiles and cases
 

@@ -30,6 +30,7 @@ from kernel_lsp.toolchain.integrity import audit
 
 NOT_LOOKED_FURTHER = "not looked at beyond the sizes of its cases"
 Look = Callable[[Progress], Awaitable[CheckOutcome | None]]
+Check = Callable[[PtxExecutor, Built, Prepared, Plan, Progress], Awaitable[CheckOutcome | None]]
 LoadedLook = Callable[[PtxExecutor, Loaded], Awaitable[CheckOutcome | None]]
 
 
@@ -65,7 +66,10 @@ class Looks:
         """What takes longer, and no GPU has to wait for. None when nothing failed."""
         far: list[Look] = [partial(self._far, plan) for plan in self.plans.values()]
         vast: list[Look] = [partial(self._vast, plan) for plan in self.plans.values()]
+        estimates: list[Look] = [partial(self._estimated, plan) for plan in self.plans.values()]
         looks: list[Look] = [*far, *vast, self._with_guards] if self.is_loaded else []
+        if self.is_loaded and self.lookout.has_gpu:
+            looks = [*estimates, *looks]
         return await first_failure([*looks, self._elsewhere], progress)
 
     # --- below: looks
@@ -76,6 +80,15 @@ class Looks:
     async def _far(self, plan: Plan, progress: Progress) -> CheckOutcome | None:
         async def look(executor: PtxExecutor, loaded: Loaded) -> CheckOutcome | None:
             return await left_undone(self.lookout.device, executor, self.built, self.prepared, plan, loaded.kernels)
+
+        return await self._on_executor(self.built, look, progress, NOT_LOOKED_FURTHER)
+
+    async def _estimated(self, plan: Plan, progress: Progress) -> CheckOutcome | None:
+        """What launches at the captured sizes do; where there is no GPU, the check of all cases begins with that."""
+
+        async def look(executor: PtxExecutor, _: Loaded) -> CheckOutcome | None:
+            await self.lookout.checks.estimate(executor, self.built, self.prepared, plan, progress)
+            return None
 
         return await self._on_executor(self.built, look, progress, NOT_LOOKED_FURTHER)
 
@@ -117,8 +130,7 @@ class Looks:
         async def look(executor: PtxExecutor, loaded: Loaded) -> CheckOutcome | None:
             progress.has_atomics = any(kernel.uses_global_atomics for kernel in loaded.kernels)
             progress.may_wait = any(kernel.may_wait for kernel in loaded.kernels)
-            alone = lookout.checks.rank if depth == "screen" else lookout.checks.check
-            check = lookout.checks.screen if lookout.has_gpu else alone
+            check = _check_of(lookout, depth)
             for plan in plans:
                 failure = await check(executor, built, prepared, plan, progress)
                 if failure is None and looks_far:
@@ -146,6 +158,14 @@ class Looks:
                 return loaded
             progress.notes.append(f"{without}: {loaded.message}")
             return None
+
+
+def _check_of(lookout: Lookout, depth: Depth) -> Check:
+    """Where there is a GPU, what it must pass before that runs it; a full verdict estimates beside the GPU's cases."""
+    checks = lookout.checks
+    if lookout.has_gpu:
+        return checks.screen_and_estimate if depth == "screen" else checks.screen
+    return checks.rank if depth == "screen" else checks.check
 
 
 async def first_failure(looks: Sequence[Look], progress: Progress, n_at_once: int = N_LOOKS) -> CheckOutcome | None:
