@@ -91,12 +91,14 @@ class GpuDevice:
         killed is replaced, and the candidate tried once more."""
         directory = self._directory / f"gpu-{next(self._serial)}"
         async with self._turns_with(directory, stages), self._running(job.candidate_id):
-            for _ in range(2):
+            for number in range(2):
                 with stages.stage("gpu worker"):
                     ready = await self._slot.ready()
                 if isinstance(ready, OutOfService):
                     return Unsupported(message=ready.reason)
-                outcome = await Attempt(self._slot, job, directory, stages, self._spare_files).run()
+                # A folder of its own: threads may still judge and remove what the first attempt left.
+                folder = directory / f"attempt-{number}"
+                outcome = await Attempt(self._slot, job, folder, stages, self._spare_files).run()
                 if not (isinstance(outcome, Lost) and outcome.was_killed):
                     break
             return _as_outcome(outcome) if isinstance(outcome, Lost) else outcome
