@@ -3,7 +3,7 @@ kernels and the GPU, and the executor needs the build."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from kernel_lsp.core.expression import ExpressionError
@@ -48,12 +48,14 @@ def module_of(built: Built, plan: LaunchPlan) -> Module:
 
 def names_without_sizes(plan: LaunchPlan, signatures: Sequence[KernelSignature]) -> set[str]:
     """The kernels that a plan may launch, less those whose names depend on a size."""
-    return {name for name in _names(plan, signatures) if name is not None}
+    return {name for name in _names(plan.operations, signatures) if name is not None}
 
 
-def all_names(plan: LaunchPlan, signatures: Sequence[KernelSignature]) -> set[str] | None:
-    """The kernels that a plan may launch; None where some name depends on a size."""
-    return None if None in _names(plan, signatures) else names_without_sizes(plan, signatures)
+def all_names(operations: Iterable[Operation], signatures: Sequence[KernelSignature]) -> set[str] | None:
+    """The kernels that operations may launch; None where some name depends on a size."""
+    names = _names(operations, signatures)
+    known = {name for name in names if name is not None}
+    return known if len(known) == len(names) else None
 
 
 async def build_ahead(
@@ -61,7 +63,7 @@ async def build_ahead(
 ) -> Module | None:
     """Build a text as its evaluation will, which then finds the build in the compiler's cache. None when the names of
     kernels depend on sizes, and for what an evaluation refuses: it finds that out again, and says so."""
-    names = all_names(plan, kernel_signatures(text))
+    names = all_names(plan.operations, kernel_signatures(text))
     if names is None:
         return None
     built = await compiler.compile(request_of(text, names, gpu, device))
@@ -70,11 +72,11 @@ async def build_ahead(
     return module_of(built, plan)
 
 
-def _names(plan: LaunchPlan, signatures: Sequence[KernelSignature]) -> set[str | None]:
+def _names(operations: Iterable[Operation], signatures: Sequence[KernelSignature]) -> set[str | None]:
     """With None among them where some name depends on a size."""
     return {
         _name_without_sizes(step, operation, signatures)
-        for operation in plan.operations
+        for operation in operations
         for step in operation.steps
         if isinstance(step, Launch)
     }

@@ -73,11 +73,12 @@ FAMILIES = (
 """Beside `normal` and `given`; ordered by what they have been seen to catch."""
 FORWARD_FAMILIES = (
     *("zeros", "huge", "tiny", "offset", "minute", "minus_inf_rows", "lowest_rows"),
-    *("far_negative", "subnormal"),
+    *("far_negative", "subnormal", "low", "highest_rows"),
 )
 """Inputs that PyTorch's own gradients, with incoming ones of the same kind, need not survive."""
 LONG_FAMILIES = (
     *("special_nan", "special_others", "special_inf", "special_minus_inf", "minus_inf_rows", "lowest_rows"),
+    *("low", "highest_rows"),
     *("constant_rows", "one_hot", "needles", "zeros", "uniform"),
 )
 """Given at rows longer than a block: a kernel that takes the beginning of a row for all of it is wrong there. The masks

@@ -182,6 +182,7 @@ def _sides(found: np.ndarray, expected: Expectation, written: np.ndarray | None)
         native=None if expected.native is None else _flat(expected.native),
         judged=None if written is None else _flat(written),
         is_nearest=_is_nearest(expected),
+        may_lose_nans=expected.may_lose_nans,
     )
 
 

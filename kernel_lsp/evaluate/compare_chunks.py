@@ -25,6 +25,8 @@ from kernel_lsp.evaluate.nearest import nearest
 
 OVERFLOW_TOLERANCE = 2.0**-6
 """Where PyTorch overflows and we do not: relative, loose, because no native error is there to scale it."""
+LOST_FACTOR = 2.0
+"""Where PyTorch has NaN, its own rounding says less: that of other rows is all that is known."""
 CHUNK_ELEMENTS = 1 << 16
 """Half a megabyte of float64: a handful of temporaries fits a core's L2."""
 MAX_THREADS = 8
@@ -74,7 +76,8 @@ class Total:
 class Sides:
     """Flat arrays of one output: what was found, as numbers or as stored, and what it should be. `native` is None where
     all of it and of the reference is finite; `judged` marks the elements that count, all when None. `is_nearest` says
-    that the answer is the number of its type that is nearest to the reference."""
+    that the answer is the number of its type that is nearest to the reference; `may_lose_nans` that this is what is
+    left without NaNs where PyTorch has one."""
 
     dtype: DType
     found: np.ndarray
@@ -82,6 +85,7 @@ class Sides:
     native: np.ndarray | None
     judged: np.ndarray | None
     is_nearest: bool = False
+    may_lose_nans: bool = False
 
     def answer(self, part: slice) -> np.ndarray:
         """What some elements should be."""
@@ -180,7 +184,7 @@ def _elementwise(sides: Sides, allowance: Allowance, part: slice) -> Total:
     if sides.native is not None:
         native = sides.native[part]
         finite = np.isfinite(reference) & np.isfinite(native)
-        wrong_kind = ~finite & ~_same_kind(values, reference, native, allowance)
+        wrong_kind = ~finite & ~_same_kind(values, reference, native, allowance, sides.may_lose_nans)
         reference, values = np.where(finite, reference, 0.0), np.where(finite, values, 0.0)
     with np.errstate(invalid="ignore", over="ignore"):
         error = np.abs(values - reference)
@@ -232,7 +236,9 @@ def _sum_of_squares(error: np.ndarray) -> float:
         return float(np.square(error, out=error).sum())
 
 
-def _same_kind(found: np.ndarray, reference: np.ndarray, native: np.ndarray, allowance: Allowance) -> np.ndarray:
+def _same_kind(
+    found: np.ndarray, reference: np.ndarray, native: np.ndarray, allowance: Allowance, may_lose_nans: bool
+) -> np.ndarray:
     """Where the reference or PyTorch is not finite: is ours the same infinity or NaN as one of them, or close to the
     other, where that is finite? Where only the declared dtype overflowed that is the reference. Where one is the
     infinity and the other its opposite the worker says that anything is right."""
@@ -240,7 +246,10 @@ def _same_kind(found: np.ndarray, reference: np.ndarray, native: np.ndarray, all
     infinity = np.isinf(found) & ((found == reference) | (found == native))
     overflowed = np.isfinite(reference) & ~np.isfinite(native)
     with np.errstate(invalid="ignore", over="ignore"):
-        close = overflowed & (np.abs(found - reference) <= OVERFLOW_TOLERANCE * np.abs(reference))
+        own_tolerance = LOST_FACTOR * (np.abs(reference) * allowance.relative + allowance.fixed)
+        is_lost = np.isnan(native) & may_lose_nans
+        tolerance = np.where(is_lost, own_tolerance, OVERFLOW_TOLERANCE * np.abs(reference))
+        close = overflowed & (np.abs(found - reference) <= tolerance)
         own = np.abs(found - native) <= np.abs(native) * allowance.relative + allowance.fixed
     is_open = np.isposinf(reference) & np.isneginf(native)
     return nan | infinity | close | (np.isnan(reference) & own) | is_open

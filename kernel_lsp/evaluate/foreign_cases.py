@@ -6,7 +6,7 @@ import random
 import secrets
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -168,13 +168,7 @@ def judge(case: ForeignCase, paths: Mapping[str, Path], device_name: str) -> Cas
 def _in_memory(expectation: Expectation) -> Expectation:
     """Not a map of a file, which somebody else could open."""
     native = None if expectation.native is None else expectation.native.copy()
-    return Expectation(
-        output=expectation.output,
-        dtype=expectation.dtype,
-        reference=expectation.reference.copy(),
-        native=native,
-        rounding=expectation.rounding,
-    )
+    return replace(expectation, reference=expectation.reference.copy(), native=native)
 
 
 def _bound(task: Task, case: Case, files: CaseFiles) -> BoundOperation:

@@ -12,7 +12,7 @@ import shutil
 import time
 import zlib
 from collections import deque
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -31,8 +31,8 @@ from kernel_lsp.process.worker_client import CaseTensor
 
 LOAD_DEADLINE_S = 30.0
 CASE_DEADLINE_S = 15.0
-"""Of two runs of one case with their copies, which take milliseconds. A loop without end that the executor let through
-costs so much; 6 s were too few for two right kernels in 151 on a host that was short of processors."""
+"""Of two runs of one case with their copies, which take milliseconds, by the clock: 6 s were too few for two right
+kernels in 151 on a host that was short of processors."""
 CASE_DEADLINE_S_PER_GIB = 4.0
 """More for cases that take long to copy alone."""
 RUN_DEADLINE_S, RUN_DEADLINE_S_PER_GIB = 6.0, 2.0
@@ -147,46 +147,38 @@ class Attempt:
         return None if loaded["loaded"] else Crashed(message=f"the GPU's driver does not load it: {loaded['log']}")
 
     async def _run_cases(self) -> GpuFailure | Lost | None:
-        """Copies are judged while the device goes on, and the next case is asked for before the last one's answer is
-        looked at."""
-        position, running = itertools.count(), deque[asyncio.Task[Crashed | Lost | None]]()
+        """In random order of those that are ready, so that no case is known by its place. Copies are judged while the
+        device goes on, and the next case is asked for before the last one's answer is looked at."""
+        draw, position = random.Random(_seed_of(self._job)), itertools.count()
+        ready, coming = list(self._job.cases), set(self._job.coming)
+        running = deque[asyncio.Task[Crashed | Lost | None]]()
         failure: GpuFailure | Lost | None = None
         try:
-            async for case in self._in_random_order():
-                running.append(asyncio.create_task(self._run_case(case, self._directory / f"case-{next(position)}")))
-                failure = await self._ended(running, at_most=N_CASES_ASKED - 1)
-                if failure is not None or self._job.is_in_vain:
-                    break
-            if running:
-                await asyncio.wait(running)  # a case that nobody waits for takes the worker with it
-            return failure or (None if self._job.is_in_vain else await self._ended(running, at_most=0))
-        finally:
+            while failure is None and not self._job.is_in_vain and (ready or coming or running):
+                must_wait = not ready or len(running) >= N_CASES_ASKED
+                ended = [*list(running)[:1], *(judging.task for judging in self._judging[:1])]
+                ready += await _made(coming, ended, must_wait=must_wait)
+                failure = await self._ended(running)
+                if ready and failure is None and len(running) < N_CASES_ASKED:
+                    case = ready.pop(draw.randrange(len(ready)))
+                    folder = self._directory / f"case-{next(position)}"
+                    running.append(asyncio.create_task(self._run_case(case, folder)))
+        except asyncio.CancelledError:
             for task in running:
                 task.cancel()
+            raise
+        finally:
+            # Who is not cancelled waits for what is under way: the worker would be lost with it.
             await asyncio.gather(*running, return_exceptions=True)
+        return failure
 
-    async def _ended(
-        self, running: deque[asyncio.Task[Crashed | Lost | None]], at_most: int
-    ) -> GpuFailure | Lost | None:
-        """Wait until no more cases than that are under way; what was wrong with one, or with one that was judged."""
-        while len(running) > at_most:
-            failure: GpuFailure | Lost | None = await running.popleft()
-            failure = failure or await self._judged(at_most_bytes=MAX_WAITING_BYTES)
+    async def _ended(self, running: deque[asyncio.Task[Crashed | Lost | None]]) -> GpuFailure | Lost | None:
+        """What was wrong with a case that has ended, or with one that was judged."""
+        while running and running[0].done():
+            failure = running.popleft().result()
             if failure is not None:
                 return failure
-        return None
-
-    async def _in_random_order(self) -> AsyncIterator[GpuCase]:
-        """Any of those that are ready, so that no case is known by its place."""
-        draw, ready, coming = random.Random(_seed_of(self._job)), list(self._job.cases), set(self._job.coming)
-        while ready or coming:
-            if coming:
-                made, coming = await asyncio.wait(
-                    coming, timeout=0.0 if ready else None, return_when=asyncio.FIRST_COMPLETED
-                )
-                ready += [case for task in made if (case := task.result()) is not None]
-            if ready:
-                yield ready.pop(draw.randrange(len(ready)))
+        return await self._judged(at_most_bytes=MAX_WAITING_BYTES)
 
     async def _run_case(self, case: GpuCase, folder: Path) -> Crashed | Lost | None:
         tensors = [tensor for tensor in case.bound.tensors if tensor.role == "output"]
@@ -307,6 +299,20 @@ class Attempt:
 
 
 # --- below: requests and answers
+
+
+async def _made(
+    coming: set[asyncio.Task[GpuCase | None]], others: Iterable[asyncio.Task[Any]], *, must_wait: bool
+) -> list[GpuCase]:
+    """Cases that are ready now, which are no longer `coming`. Who must wait does so until one is, or one of the others
+    has ended."""
+    waited: set[asyncio.Task[Any]] = {*coming, *others}
+    if not waited:
+        return []
+    done, _ = await asyncio.wait(waited, timeout=None if must_wait else 0.0, return_when=asyncio.FIRST_COMPLETED)
+    made = coming & done
+    coming -= made
+    return [case for task in made if (case := task.result()) is not None]
 
 
 def _operation_request(case: GpuCase) -> dict[str, Any]:

@@ -27,12 +27,12 @@ from kernel_lsp.evaluate.met_infinities import INFINITE_FAMILIES, with_nan_where
 
 SAME_NUMBERS = "constant_rows"
 """The family whose rows are one number each, along the last dim."""
-FEW_NUMBERS = frozenset((SAME_NUMBERS, "one_hot", "zeros", "lowest_rows", "small_integers", "halves"))
+FEW_NUMBERS = frozenset((SAME_NUMBERS, "one_hot", "zeros", "lowest_rows", "highest_rows", "small_integers", "halves"))
 """Families of rows with no more than seven different numbers."""
 SHOWN_DIGITS, ALL_DIGITS = 6, 17
 LATE_EXTREMES = "late_extremes"
 """The family in which a running maximum rises nearly everywhere, and an online softmax rounds its sum each time."""
-NEARLY_SAME = "offset"
+NEARLY_SAME = frozenset(("offset", "low"))
 """1000 and a little: in 16 bits a handful of numbers."""
 SUBNORMAL = "subnormal"
 LOST = ": PyTorch has a NaN of the inputs there, and here it is lost"
@@ -144,19 +144,24 @@ def _judge_output(
         return compare(values, expectation, factor=factor, written=mask, inputs=traits)
 
     error = judged(found)
-    if expectation.may_lose_nans:
-        error = error.model_copy(update={"n_nans_lost": _n_nans_lost(found, expectation, mask)})
+    if expectation.may_lose_nans and _family(case) in NAN_FAMILIES:
+        return error.model_copy(update={"n_nans_lost": _n_nans_lost(found, expectation, mask)})
     if is_within_budget(error) or _family(case) not in INFINITE_FAMILIES:
         return error
     return judged(with_nan_where_as_good(found, expectation))
 
 
 def _n_nans_lost(found: np.ndarray, expectation: Expectation, mask: np.ndarray | None) -> int:
-    """Numbers where PyTorch has NaN and leaving it out is as good, or any number is."""
-    if expectation.native is None:
+    """Where PyTorch has NaN, or its place, and what was found is what is left without it, or any number is right."""
+    native, reference = expectation.native, expectation.reference
+    if native is None:
         return 0
-    is_open = np.isposinf(expectation.reference) & np.isneginf(expectation.native)
-    lost = (np.isnan(expectation.native) | is_open) & np.isfinite(decode(found, expectation.dtype))
+    if not expectation.dtype.is_floating:
+        lost = (found == reference) & (found != native)
+    else:
+        is_open = np.isposinf(reference) & np.isneginf(native)
+        is_lost = np.isnan(native) & ~np.isnan(reference)
+        lost = (is_lost | is_open) & ~np.isnan(decode(found, expectation.dtype))
     return int(np.count_nonzero(lost if mask is None else lost & mask))
 
 
@@ -168,7 +173,7 @@ def _traits(case: CaseResult, output: BoundTensor) -> InputTraits:
     family = _family(case)
     return InputTraits(
         drift=_drift(family, case, output),
-        n_different=1 if family in FEW_NUMBERS | {NEARLY_SAME} else 0,
+        n_different=1 if family in FEW_NUMBERS | NEARLY_SAME else 0,
         are_subnormal=family == SUBNORMAL,
     )
 

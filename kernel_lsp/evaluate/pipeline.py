@@ -219,7 +219,7 @@ class Evaluator:
     ) -> CheckOutcome:
         building = self._begin_building(prepared)
         try:
-            await asyncio.sleep(0)  # the compiler has it before cases are chosen, which keeps this loop busy
+            await asyncio.sleep(0)  # a warm compiler has it before cases are chosen, which keeps this loop busy
             plans = {direction: self._choice.plan(prepared, direction, depth) for direction in prepared.directions}
             if self._gpu_checks is not None:
                 self._gpu_checks.prefetch(list(plans.values()))
@@ -257,7 +257,7 @@ class Evaluator:
 
     def _begin_building(self, prepared: Prepared) -> asyncio.Task[Built | BuildFailed | TimedOut] | None:
         """Where the names of kernels depend on no size; None where they do."""
-        names = all_names(prepared.plan, prepared.signatures)
+        names = all_names(map(prepared.operation, prepared.directions), prepared.signatures)
         if names is None:
             return None
         return asyncio.create_task(self._compiler.compile(self._request_for(prepared, names)))
@@ -266,7 +266,7 @@ class Evaluator:
         self, prepared: Prepared, operations: Sequence[BoundOperation], file_name: str = COMPILED_AS
     ) -> BuildRequest:
         """With all kernels that the plan may launch, or where their names depend on sizes those that are launched."""
-        names = all_names(prepared.plan, prepared.signatures)
+        names = all_names(map(prepared.operation, prepared.directions), prepared.signatures)
         if names is None:
             names = set().union(*(kernel_names(operation) for operation in operations))
         return self._request_for(prepared, names, file_name)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import itertools
 import os
 import threading
+from contextlib import suppress
 from pathlib import Path
 
 LEAST_BYTES = 4 << 20
@@ -30,8 +31,9 @@ class SpareFiles:
                 return
             spare = min(self._sizes, key=lambda each: abs(self._sizes[each] - n_bytes))
             del self._sizes[spare]
-        path.parent.mkdir(parents=True, exist_ok=True)
-        os.replace(spare, path)
+        with suppress(OSError):  # then a new file is written there
+            path.parent.mkdir(parents=True, exist_ok=True)
+            os.replace(spare, path)
 
     def keep(self, folder: Path) -> None:
         """Take the large files of a folder, as far as there is room for them. Raises OSError."""

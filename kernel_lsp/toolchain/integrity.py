@@ -57,7 +57,7 @@ _DIRECTIVE = re.compile(
 _OPERAND = re.compile(r'^[ \t\v\f]*(?:<(?P<angle>[^>"\n]+)>|"(?P<quoted>[^"\n]+)")')
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=4)
 def source_findings(text: str, file_name: str = "kernel.cu") -> tuple[Finding, ...]:
     """What the text would make the compiler read, and what makes it another program elsewhere: anything but the
     toolkit's own headers is an error."""

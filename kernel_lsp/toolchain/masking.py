@@ -27,13 +27,13 @@ _LAUNCH_BOUNDS = re.compile(
 )
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=4)
 def mask_comments(text: str) -> str:
     """`text` with every comment replaced by spaces; string literals stay."""
     return _NOT_CODE.sub(lambda match: blanked(match[0]) if match.lastgroup in _COMMENTS else match[0], text)
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=4)
 def mask_literals(text: str) -> str:
     """`text` with every comment, string and character literal replaced by spaces."""
     return _NOT_CODE.sub(lambda match: match[0] if match.lastgroup == "number" else blanked(match[0]), text)

@@ -19,6 +19,7 @@ from .results import Case
 from .rounding_ties import rounding_ties
 from .special_values import place_numbers, place_special
 from .task import DEFAULT_INTEGER_RANGE, evaluate_size
+from .telling import asks_for_places
 from .trial import input_shapes, seeded
 
 TIES = "halves"
@@ -50,7 +51,8 @@ class Values:
             for position, (shape, own_family) in enumerate(zip(shapes, self._own_families(shapes)))
         ]
         passed = [value for value, leaf in zip(inputs, leaves) if leaf.state is None]
-        place_special(self.family, passed, own_generator(self.seed, self.family, "special"))
+        generator = own_generator(self.seed, self.family, "special")
+        place_special(self.family, passed, generator, is_place_asked=asks_for_places(captured))
         placed = self.placed or (rounding_ties(captured) if self.family == TIES else ())
         for value in passed if placed else ():
             place_numbers(value, placed, own_generator(self.seed, self.family, "placed"))

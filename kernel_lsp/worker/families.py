@@ -14,6 +14,8 @@ HUGE, TINY = 1e10, 1e-8
 and the sum of many, is a normal number of f32 and bf16. In f16 they are infinite and zero."""
 SUBNORMAL_EXPONENTS = (-149.0, -126.0)
 """Powers of two: numbers of f32 and bf16 that some instructions take for zero. In f16 they are zero."""
+LOW = -20_000.0
+"""Below all that a maximum may begin with by mistake, and not so low that its logarithm would be lost in it."""
 FAR_NEGATIVE = (-20.0, -5.0)
 """Where the tails of softplus and of its like are small, and have all of their digits."""
 ZEROS_ONE_IN = 2
@@ -191,6 +193,7 @@ FAMILIES: dict[str, Make] = {
     "pointed_values": _normal,
     "minus_inf_rows": _normal,
     "lowest_rows": _normal,
+    "highest_rows": _normal,
     "equal_integers": _normal,
     "greatest_integers": _uniform,
     "negative_zeros": _negative_zeros,
@@ -206,6 +209,7 @@ FAMILIES: dict[str, Make] = {
     "subnormal": _subnormal,
     "far_negative": _far_negative,
     "offset": lambda shape, generator: OFFSET + _normal(shape, generator),
+    "low": lambda shape, generator: LOW + _normal(shape, generator),
 }
 """Family -> how its floating inputs are made. `given` is made by the user's own `get_inputs`."""
 ROW_FAMILIES = ("constant_rows", "one_hot", "needles", "huge", "late_extremes", "tied_rows", "tied_columns")

@@ -1,5 +1,5 @@
 """Gradients that a NaN of the forward decides about: `x > 0 ? g : 0` is zero for it, and PyTorch's `relu` lets the
-gradient pass. Nothing is hidden by either, as the forward's result is NaN there."""
+gradient pass. Nothing is hidden by either: the forward's result is NaN there, or its verdict warns that it is not."""
 
 from __future__ import annotations
 

@@ -230,8 +230,12 @@ def _recheck(candidate: Candidate, request: dict[str, Any]) -> dict[str, Any]:
         deadline_s = float(request.get("run_deadline_s", RUN_DEADLINE_S))
         small = [name for name in names if _is_small(session.cases[name])]
         tried = {name: _is_same_again(fresh, session.cases[name], deadline_s) for name in small}
-    finally:
+    except gpu_device.StillRunning:
+        raise  # unloading would wait for it
+    except BaseException:
         gpu_device.unload_module(fresh.module)
+        raise
+    gpu_device.unload_module(fresh.module)
     return {"status": "ran", "n_cases": len(tried), "differs": [name for name, is_same in tried.items() if not is_same]}
 
 

@@ -24,6 +24,8 @@ LARGEST = tuple(
 LEAST = tuple(f"aten.{name}." for name in ("clamp_max", "minimum", "min", "amin", "argmin"))
 LIMITED = tuple(f"aten.{name}." for name in ("clamp", "hardtanh", "hardsigmoid"))
 """Of NaN, one limit or the other is left, by which is applied first."""
+LARGEST_OF_MANY = ("aten.max.", "aten.amax.", "aten.max_pool", "aten.adaptive_max_pool")
+LEAST_OF_MANY = ("aten.min.", "aten.amin.")
 N_WAYS = 2
 
 
@@ -63,14 +65,45 @@ class WithoutNans(TorchDispatchMode):
 
 
 def lost_in(expected: torch.Tensor, native: torch.Tensor, ways: Sequence[torch.Tensor]) -> Lost:
-    """Where PyTorch has nothing but NaN, and a number is left in some of `ways`; for integers where one is another."""
+    """Where PyTorch has nothing but NaN, and something else is left in some of `ways`; of integers, where another one
+    is, which is right beside PyTorch's own."""
     if not expected.is_floating_point():
-        others = torch.stack([way != expected for way in ways]).any(0)
-        return Lost(expected, others, torch.zeros_like(others))
-    numbers = torch.stack([torch.isfinite(way) for way in ways])
-    missing = torch.isnan(expected) & torch.isnan(native) & numbers.any(0)
-    left = torch.where(numbers[0], ways[0], ways[-1])
-    return Lost(torch.where(missing, left, expected), missing & numbers.all(0) & (ways[0] != ways[-1]), missing)
+        differing = ways[0] != expected
+        return Lost(torch.where(differing, ways[0], expected), ways[0] != ways[-1], differing)
+    is_same = ways[0] == ways[-1]
+    left = torch.where(torch.isfinite(ways[0]) | is_same, ways[0], ways[-1])
+    missing = torch.isnan(expected) & torch.isnan(native) & ~torch.isnan(left)
+    are_limits = torch.isfinite(ways[0]) & torch.isfinite(ways[-1]) & ~is_same
+    return Lost(torch.where(missing, left, expected), missing & are_limits, missing)
+
+
+def from_the_lowest(expected: torch.Tensor, native: torch.Tensor, way: torch.Tensor) -> torch.Tensor:
+    """With the lowest number beside minus infinity, and the like for minima, where a kernel may begin with that."""
+    if not expected.is_floating_point():
+        return expected
+    return torch.where(torch.isinf(expected) & (expected == native) & torch.isfinite(way), way, expected)
+
+
+class FromTheLowest(TorchDispatchMode):
+    """Maxima of many are at least the lowest number of f32, and minima at most the largest, as in kernels that begin
+    with FLT_MAX or its negative."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        name = str(func)
+        if not name.startswith((*LARGEST_OF_MANY, *LEAST_OF_MANY)):
+            return result
+        is_largest = name.startswith(LARGEST_OF_MANY)
+        if isinstance(result, tuple):
+            return (_begun(result[0], is_largest=is_largest), *result[1:])
+        return _begun(result, is_largest=is_largest)
+
+
+def _begun(value: torch.Tensor, *, is_largest: bool) -> torch.Tensor:
+    if not value.is_floating_point():
+        return value
+    end = torch.finfo(torch.float32).max
+    return value.clamp(min=-end) if is_largest else value.clamp(max=end)
 
 
 def _replaced(value: Any, stand_in: float) -> Any:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 
 
 def undecided(
-    expected: Sequence[torch.Tensor], others: Sequence[Sequence[torch.Tensor]], *, among_floats: bool
+    expected: Sequence[torch.Tensor], others: Iterable[Sequence[torch.Tensor]], *, among_floats: bool
 ) -> list[torch.Tensor]:
     """For each result where it is no NaN, and another one in one of the `others`; floating ones are decided, or looked
     at, too."""

@@ -19,17 +19,19 @@ from .failure import Failure, TargetFailure, raised_by_user, short_message
 from .gates import STAND_INS as STAND_INS_OF_NAN
 from .gates import NansAs
 from .jumps import JUMPS, beside_jumps, few_of, has_computed_jumps
-from .lost_nans import N_WAYS, Lost, WithoutNans, lost_in, may_lose_nans
+from .lost_nans import N_WAYS, FromTheLowest, Lost, WithoutNans, from_the_lowest, lost_in, may_lose_nans
 from .machine import without_cuda
 from .open_results import undecided
 from .program import Program, quiet, user_outputs
 from .rounded_steps import of_either_sign, unit_of, with_rounded_steps
-from .special_values import SPECIAL_VALUES, STAND_INS, without_special, without_zeros
-from .telling import is_judged_at_ties
+from .special_values import MINUS_INF_ROWS, SPECIAL_VALUES, STAND_INS, without_special, without_zeros
+from .telling import EXPONENTIALS, is_judged_at_ties
 from .ties import Orders, are_left_open
 from .trial import call_original
 
 CPU = torch.device("cpu")
+INFINITE_ROWS = (MINUS_INF_ROWS, "special_inf", "special_minus_inf")
+"""Families in which a whole window, or all of a few numbers, may be infinite."""
 PRODUCTS = ("aten.prod.", "aten.cumprod.")
 
 
@@ -130,6 +132,7 @@ class _Run:
         is_exact = self.family in SPECIAL_VALUES or is_judged_at_ties(self.captured, self.family)
         perturbed = [] if is_exact else self._perturbed(here)
         lost = self._lost_nans(here, expected, native)
+        expected = self._from_the_lowest(here, expected, native)
         marks = _either(self._undecided(here, expected, is_exact), [one.any_of for one in lost])
         expected, may_lose = [one.result for one in lost] or expected, [bool(one.where.any()) for one in lost]
         return Results(expected, native, perturbed, note, eager_bytes, marks, may_lose)
@@ -211,6 +214,15 @@ class _Run:
                 ways.append(self._expected(case, replace(case)))
         return [lost_in(e, n, found) for e, n, *found in zip(expected, native, *ways)]
 
+    def _from_the_lowest(
+        self, case: Case, expected: list[torch.Tensor], native: list[torch.Tensor]
+    ) -> list[torch.Tensor]:
+        """Beside the infinity of a maximum over nothing else the number that many kernels begin with."""
+        if self.is_backward or self.family not in INFINITE_ROWS or not may_lose_nans(self.captured):
+            return expected
+        with FromTheLowest():
+            return list(map(from_the_lowest, expected, native, self._expected(case, replace(case))))
+
     def _undecided(self, case: Case, expected: Sequence[torch.Tensor], is_exact: bool) -> list[torch.Tensor]:
         """Integers that depend on which of equal elements comes first, where nobody says which; what lies beside a jump
         of the code; gradients that depend on which side of a threshold a NaN is."""
@@ -224,9 +236,9 @@ class _Run:
             return []
         program, values = self.captured.program, _placeholder_values(self.captured, case)
         with torch.no_grad():
-            reordered = [run_exact(program, values, seen=seen) for seen in orders]
+            reordered = (run_exact(program, values, seen=seen) for seen in orders)  # one after the other is kept
+            places = undecided(expected, reordered, among_floats=False)
             beside = [run_exact(program, values, seen=Seen(JUMPS, partial(beside_jumps, sign=s))) for s in sides]
-        places = undecided(expected, reordered, among_floats=False)
         return [a | few_of(b) for a, b in zip(places, undecided(expected, beside, among_floats=True))]
 
     def _undecided_gradients(self, case: Case, expected: Sequence[torch.Tensor]) -> list[torch.Tensor]:
@@ -239,6 +251,9 @@ class _Run:
             gradients = [gradient.double() for gradient in case.gradients]
             with NansAs(stand_in):
                 others.append(_differentiate(self.captured, outputs, leaves, gradients))
+        for way in range(N_WAYS if may_lose_nans(self.captured) else 0):
+            with WithoutNans(way):
+                others.append(self._expected(case, replace(case)))
         return undecided(expected, others, among_floats=True)
 
     def _perturbed(self, case: Case) -> list[torch.Tensor]:
@@ -249,7 +264,8 @@ class _Run:
         generator = torch.Generator(placed[0].device if placed else CPU)
         generator.manual_seed(own_generator(self.seed, "rounding").initial_seed())
         values = [_moved(value, generator) for value in placed]
-        moved = partial(with_rounded_steps, generator=generator)
+        moves_products = any(node["op"].startswith(EXPONENTIALS) for node in self.captured.forward_text.nodes)
+        moved = partial(with_rounded_steps, generator=generator, moves_products=moves_products)
         if not self.is_backward:
             with torch.no_grad():
                 return run_exact(self.captured.program, values, moved=moved)

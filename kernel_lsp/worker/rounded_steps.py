@@ -12,18 +12,36 @@ BY_WAY_OF_ONE = tuple(
     f"aten.{name}." for name in ("elu", "celu", "selu", "softplus", "tanh", "log_sigmoid_forward", "mish")
 )
 """`expm1` and `log1p` are not among them: who calls them wants what the others lose."""
+PRODUCTS = {
+    **dict.fromkeys(("aten.mm.default", "aten.bmm.default", "aten.matmul.default", "aten.linear.default"), 0),
+    **dict.fromkeys(("aten.addmm.default", "aten.baddbmm.default"), 1),
+}
+"""The argument whose last dim is summed over. Before an exponential, what such a sum loses grows."""
+PER_ROOT_OF_TERMS = 1 / 6
+"""Of n roundings, each up to half a unit of a partial sum that grows to the whole: sqrt(n / 36) of a unit."""
 TIMES_INPUT = ("aten.mish.",)
 """Of these, products of such a number and the input."""
 
 
 def with_rounded_steps(
-    op: str, arguments: Sequence[Any], result: Any, dtype: torch.dtype, generator: torch.Generator
+    op: str,
+    arguments: Sequence[Any],
+    result: Any,
+    dtype: torch.dtype,
+    generator: torch.Generator,
+    *,
+    moves_products: bool,
 ) -> Any:
-    """The result of an operation, which the code gives this dtype, moved by one unit of one where it goes that way."""
+    """The result of an operation, which the code gives this dtype, moved by one unit of one where it goes that way;
+    and products by what adding up their terms one by one loses, where that is wanted."""
+    if moves_products and op in PRODUCTS:
+        n_terms = arguments[PRODUCTS[op]].shape[-1]
+        return result * (1.0 + of_either_sign(result, PER_ROOT_OF_TERMS * n_terms**0.5 * unit_of(dtype), generator))
     if not op.startswith(BY_WAY_OF_ONE):
         return result
     if isinstance(result, tuple):
-        return (with_rounded_steps(op, arguments, result[0], dtype, generator), *result[1:])
+        first = with_rounded_steps(op, arguments, result[0], dtype, generator, moves_products=False)
+        return (first, *result[1:])
     moves = of_either_sign(result, unit_of(dtype), generator)
     return result + (moves * arguments[0].detach() if op.startswith(TIMES_INPUT) else moves)
 

@@ -21,8 +21,8 @@ a run of a row may begin with -inf. Several are next to each other in one row, a
 functions of single elements, whose formula may be another for a number that a plan takes."""
 OF_THE_LARGEST, OF_THE_OTHERS = ("special_nan", "special_minus_inf"), ("special_others",)
 """Which floating inputs have them; in `special_inf` all do. A NaN of one may hide that a kernel loses another's."""
-MINUS_INF_ROWS, LOWEST_ROWS = "minus_inf_rows", "lowest_rows"
-ROWS_OF = (MINUS_INF_ROWS, LOWEST_ROWS)
+MINUS_INF_ROWS, LOWEST_ROWS, HIGHEST_ROWS = "minus_inf_rows", "lowest_rows", "highest_rows"
+ROWS_OF = (MINUS_INF_ROWS, LOWEST_ROWS, HIGHEST_ROWS)
 """One part in some of the largest floating input is this value throughout."""
 LOWEST_EXPONENT = 106
 """As low as masks hold, -8e31: below what is taken for minus infinity, and far enough from the end of f32 for sums and
@@ -43,14 +43,21 @@ N_OTHER_ROWS, PART_OF_ALL_ROWS = 6, 16
 """Of many rows some more have a special value: it is to meet zeros of other inputs."""
 
 
-def place_special(family: str, tensors: Sequence[torch.Tensor], generator: torch.Generator) -> None:
-    """Put the family's values where they belong, in place. `tensors` are the inputs; others than floating ones stay."""
+def place_special(
+    family: str, tensors: Sequence[torch.Tensor], generator: torch.Generator, *, is_place_asked: bool
+) -> None:
+    """Put the family's values where they belong, in place. `tensors` are the inputs; others than floating ones stay.
+    Where the code asks for the place of an extreme, the last of a row of the lowest, or highest, numbers is one: who
+    begins with another number has the first."""
     floating = [tensor for tensor in tensors if tensor.is_floating_point() and tensor.numel()]
     if not floating:
         return
     largest = max(floating, key=torch.Tensor.numel)
     if family in ROWS_OF:
-        _part(largest, generator).fill_(-INFINITY if family == MINUS_INF_ROWS else _lowest(largest.dtype))
+        part, lowest = _part(largest, generator), _lowest(largest.dtype)
+        part.fill_({MINUS_INF_ROWS: -INFINITY, LOWEST_ROWS: lowest, HIGHEST_ROWS: -lowest}[family])
+        if is_place_asked:
+            part[..., -1:] *= 0.5
     for tensor in floating if family in SPECIAL_VALUES else ():
         is_wanted = family not in (OF_THE_OTHERS if tensor is largest else OF_THE_LARGEST)
         if is_wanted:

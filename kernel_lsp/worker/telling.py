@@ -9,13 +9,14 @@ import torch
 
 from .captured import Captured
 from .dtypes import PLAN_NAMES
-from .special_values import LOWEST_ROWS, MINUS_INF_ROWS, SPECIAL_VALUES
+from .special_values import HIGHEST_ROWS, LOWEST_ROWS, MINUS_INF_ROWS, ROWS_OF, SPECIAL_VALUES
 
 MOSTLY = 0.5
 """A case whose reference is non-finite in more than this share of an output tells nothing about a kernel."""
-EXTREME_FAMILIES = ("huge", "tiny", "minute", "subnormal", "far_negative", "offset")
+LOW = "low"
+EXTREME_FAMILIES = ("huge", "tiny", "minute", "subnormal", "far_negative", "offset", LOW)
 """Told by where PyTorch keeps half of the digits that its dtype has: elsewhere the order of operations decides."""
-UNCONVERTIBLE_FAMILIES = (*SPECIAL_VALUES, MINUS_INF_ROWS, LOWEST_ROWS, "huge")
+UNCONVERTIBLE_FAMILIES = (*SPECIAL_VALUES, *ROWS_OF, "huge")
 """Have values that no integer holds: what a conversion makes of them, C++ and PyTorch leave open."""
 STEPS = tuple(f"aten.{name}." for name in "round floor ceil trunc frac sign div remainder fmod floor_divide".split())
 """Jump, some of them or in some of their modes, at the middle between integers or at integers themselves."""
@@ -23,6 +24,8 @@ SUBNORMAL = "subnormal"
 DIVISIONS = ("aten.div.", "aten.reciprocal.")
 LOGARITHMS = ("aten.log_softmax.", "aten._log_softmax.", "aten.cross_entropy_loss.")
 EXPONENTIALS = (*LOGARITHMS, "aten.softmax.", "aten._softmax.", "aten.scaled_dot_product_attention.")
+MINIMA = tuple(f"aten.{name}." for name in ("min", "amin", "argmin", "minimum", "sort", "argsort", "topk", "kthvalue"))
+PLACES = tuple(f"aten.{name}." for name in ("argmax", "argmin", "max", "min", "topk", "sort", "argsort"))
 CASTS = ("aten._to_copy.default", "aten.to.dtype")
 FLOATING = tuple(name for dtype, name in PLAN_NAMES.items() if dtype.is_floating_point)
 INTEGERS = tuple(name for dtype, name in PLAN_NAMES.items() if not dtype.is_floating_point and dtype != torch.bool)
@@ -40,7 +43,7 @@ def why_it_tells_nothing(
         return "the code converts floats to integers, and none of these holds such a value"
     if family in SPECIAL_VALUES:
         return ""
-    if family in (MINUS_INF_ROWS, LOWEST_ROWS):
+    if family in ROWS_OF:
         return _why_rows_tell_nothing(captured, family, expected, native)
     if family == "normal" and all(map(_are_nan_alike, expected, native)):
         return ""
@@ -50,6 +53,20 @@ def why_it_tells_nothing(
     if family in EXTREME_FAMILIES and not reason and any(map(_is_far, expected, native)):
         return "PyTorch itself loses most digits for these inputs"
     return reason
+
+
+def asks_for_nothing_there(captured: Captured, family: str) -> str:
+    """Why the family is for other code than this; empty where it is for this, too."""
+    if family == HIGHEST_ROWS and not _has(captured, MINIMA):
+        return "the code takes no minimum"
+    if family == LOW and not _has(captured, (*EXPONENTIALS, "aten.logsumexp.", "aten.exp.")):
+        return "the code takes no exponential"
+    return ""
+
+
+def asks_for_places(captured: Captured) -> bool:
+    """Whether the code asks where an extreme is."""
+    return _has(captured, PLACES)
 
 
 def may_overflow_as_divisors(captured: Captured, family: str) -> bool:
@@ -77,9 +94,9 @@ def _why_rows_tell_nothing(
     is_missing = torch.isnan if family == MINUS_INF_ROWS else lambda tensor: ~torch.isfinite(tensor)
     if any(bool(is_missing(tensor).any()) for tensor in (*expected, *native) if tensor.is_floating_point()):
         return "PyTorch gives no number for a row of nothing else"
-    if family == LOWEST_ROWS and any(node["op"].startswith(LOGARITHMS) for node in captured.forward_text.nodes):
+    if family == LOWEST_ROWS and _has(captured, LOGARITHMS):
         return "log(sum) + maximum, as many kernels begin, is the maximum there"
-    if family == LOWEST_ROWS and any(map(_is_far, expected, native)):
+    if family != MINUS_INF_ROWS and any(map(_is_far, expected, native)):
         return "PyTorch itself loses most digits for these inputs"
     return ""
 
@@ -108,6 +125,10 @@ def _is_far(expected: torch.Tensor, native: torch.Tensor) -> bool:
     reference = expected.double()
     off = float((native.double() - reference).norm())
     return not off <= float(torch.finfo(native.dtype).eps ** 0.5 * reference.norm())
+
+
+def _has(captured: Captured, ops: tuple[str, ...]) -> bool:
+    return any(node["op"].startswith(ops) for node in captured.forward_text.nodes)
 
 
 def _makes_integers(captured: Captured) -> bool:

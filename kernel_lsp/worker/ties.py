@@ -22,6 +22,8 @@ N_ROUNDINGS = 8
 """That what was computed may be off by."""
 N_DRAWN = 8
 """Orders, each second one the reverse of that before it: they part what is only nearly equal, too."""
+MAX_BY_POSITION = 1 << 21
+"""Elements: of more, each order takes long, and their places are closer to each other than float64 tells apart."""
 CPU = torch.device("cpu")
 
 
@@ -34,7 +36,8 @@ def are_left_open(captured: Captured) -> bool:
 class Orders:
     """Orders of equal elements, one after the other: drawn ones, then for each bit of a position those that have it
     first. Of equal elements, whichever comes at a place by its position comes elsewhere when the two halves that their
-    highest differing bit parts them into change places; so no order of PyTorch's is like all of these."""
+    highest differing bit parts them into change places; so no order of PyTorch's is like all of these. Of very many
+    elements only the drawn orders are taken."""
 
     def __init__(self, seed: int) -> None:
         self._seed = seed
@@ -56,7 +59,8 @@ class Orders:
 
     def _by_position(self, value: torch.Tensor, meets: Meets, bit: int | None) -> torch.Tensor:
         shape, dim = (value.shape, meets.dim) if meets.dim is not None and value.ndim else (value.flatten().shape, 0)
-        self._n_bits = max(self._n_bits, (shape[dim] - 1).bit_length())
+        if value.numel() <= MAX_BY_POSITION:
+            self._n_bits = max(self._n_bits, (shape[dim] - 1).bit_length())
         position = torch.arange(shape[dim], device=value.device)
         flipped = position if bit is None else position ^ (1 << bit)
         along = [1] * len(shape)

@@ -270,3 +270,13 @@ def rms_scaled(x: torch.Tensor, eps: float) -> torch.Tensor:
 # kernel-lsp: x=f32[N=8192], y=f32[N]
 def mean_square(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return F.mse_loss(x, y)
+
+
+# kernel-lsp: x=f32[32, 200]
+def log_softmax(x: torch.Tensor) -> torch.Tensor:
+    return torch.log_softmax(x, dim=-1)
+
+
+# kernel-lsp: x=f32[32, 200]
+def smallest(x: torch.Tensor) -> torch.Tensor:
+    return torch.amin(x, dim=-1)

@@ -425,7 +425,67 @@ def test_a_row_s_maximum_may_be_that_of_its_numbers_and_be_where_that_is(tmp_pat
     x = load(case.inputs, "x")
     has_nan = np.isnan(x).any(-1)
     np.testing.assert_array_equal(load(case.expected, "out_0"), np.nanmax(x.astype(np.float64), -1))
-    np.testing.assert_array_equal(np.isnan(load(case.expected, "out_1")), has_nan)
+    assert np.isnan(load(case.native, "out_0"))[has_nan].all()
+    np.testing.assert_array_equal(load(case.expected, "out_1"), np.nanargmax(x, -1))
+    np.testing.assert_array_equal(load(case.native, "out_1"), np.argmax(x, -1))
+
+
+def test_where_nothing_but_nan_is_there_an_infinity_may_be_left(tmp_path: Path) -> None:
+    capture_text("def f(x):\n    return x.amax(-1), torch.log(torch.relu(x))", "f", inputs=[tensor("x", 8, 1)])
+    case = make_case("forward", {"x": (8, 1)}, "special_nan", tmp_path)
+    is_nan = np.isnan(load(case.inputs, "x"))
+    assert is_nan.any()
+    assert np.isneginf(load(case.expected, "out_0")[is_nan[:, 0]]).all()
+    assert np.isneginf(load(case.expected, "out_1")[is_nan]).all()
+
+
+@pytest.mark.parametrize(
+    ("code", "begins_with"),
+    [("x.amax(-1)", -np.finfo(np.float32).max), ("x.amin(-1)", -np.inf), ("x.sum(-1)", -np.inf)],
+)
+def test_a_maximum_may_begin_with_the_lowest_number(code: str, begins_with: float, tmp_path: Path) -> None:
+    capture_text(f"def f(x):\n    return {code}", "f", inputs=[tensor("x", 8, 16)])
+    case = make_case("forward", {"x": (8, 16)}, "minus_inf_rows", tmp_path)
+    is_infinite = np.isneginf(load(case.inputs, "x")).all(-1)
+    assert is_infinite.any()
+    assert (load(case.native, "out")[is_infinite] == -np.inf).all()
+    assert (load(case.expected, "out")[is_infinite] == begins_with).all()
+
+
+@pytest.mark.parametrize(
+    ("code", "family", "is_made"),
+    [
+        ("x.amin(-1)", "highest_rows", True),
+        ("x.amax(-1)", "highest_rows", False),
+        ("torch.log_softmax(x, -1)", "low", True),
+        ("x.amax(-1)", "low", False),
+    ],
+)
+def test_some_families_are_for_code_that_could_be_wrong_there(
+    code: str, family: str, is_made: bool, tmp_path: Path
+) -> None:
+    capture_text(f"def f(x):\n    return {code}", "f", inputs=[tensor("x", 8, 16)])
+    assert make_case("forward", {"x": (8, 16)}, family, tmp_path).is_degenerate != is_made
+
+
+@pytest.mark.parametrize(("code", "family"), [("x.argmax(-1)", "lowest_rows"), ("x.argmin(-1)", "highest_rows")])
+def test_the_extreme_of_a_row_of_the_lowest_numbers_is_its_last(code: str, family: str, tmp_path: Path) -> None:
+    capture_text(f"def f(x):\n    return {code}", "f", inputs=[tensor("x", 8, 16)])
+    case = make_case("forward", {"x": (8, 16)}, family, tmp_path)
+    is_far = (np.abs(load(case.inputs, "x")) > 1e31).all(-1)
+    assert is_far.any()
+    assert (load(case.expected, "out")[is_far] == 15).all()
+
+
+def test_before_an_exponential_a_product_may_lose_what_a_sum_of_its_terms_loses(tmp_path: Path) -> None:
+    """Beside the same without one, which its own sums say enough of."""
+    responses = []
+    for after in ("torch.softmax({}, -1)", "{} * 1.0"):
+        code = after.format("(x @ w)")
+        capture_text(f"def f(x, w):\n    return {code}", "f", inputs=[tensor("x", 8, 64), tensor("w", 64, 16)])
+        rounding = make_case("forward", {"x": (8, 64), "w": (64, 16)}, "far_negative", tmp_path).roundings["out"]
+        responses.append(rounding.response_l2 / max(rounding.reference_l2, 1e-30))
+    assert responses[0] > 1e-6 > responses[1]
 
 
 def test_a_gradient_may_be_of_a_forward_without_the_nan(tmp_path: Path) -> None:

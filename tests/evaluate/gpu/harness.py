@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
@@ -81,7 +82,13 @@ async def gpu(folder: Path, make_worker: Callable[[], Worker] = worker) -> Async
 
 
 async def run(
-    device: GpuDevice, folder: Path, name: str, sizes: Sequence[int] = (LARGE, SMALL), *, may_vary: bool = False
+    device: GpuDevice,
+    folder: Path,
+    name: str,
+    sizes: Sequence[int] = (LARGE, SMALL),
+    *,
+    may_vary: bool = False,
+    coming: Sequence[asyncio.Task[GpuCase | None]] = (),
 ) -> GpuReport | GpuFailure:
     """What comes of a candidate whose kernel has that name."""
     cases = [case(folder, name, n) for n in sizes]
@@ -94,6 +101,7 @@ async def run(
         may_vary=may_vary,
         rechecks=True,
         seed=0,
+        coming=coming,
     )
     return await device.evaluate(job, NoStages())
 

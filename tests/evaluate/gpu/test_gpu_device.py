@@ -87,6 +87,31 @@ async def test_a_kernel_that_never_ends_is_told_by_its_worker_and_costs_that(tmp
         assert device.slot.n_replaced == 1
 
 
+@pytest.mark.parametrize("name", ["illegal_address", "wrong_value", "overrun"])
+async def test_a_failure_does_not_wait_for_cases_that_are_still_being_made(tmp_path: Path, name: str) -> None:
+    async def never() -> None:
+        await asyncio.sleep(3600)
+
+    coming = [asyncio.create_task(never())]
+    async with gpu(tmp_path) as device:
+        found = await asyncio.wait_for(run(device, tmp_path, name, [LARGE], coming=coming), 60.0)
+    assert isinstance(found, Crashed | Mismatch)
+    coming[0].cancel()
+
+
+async def test_a_case_that_cannot_be_made_leaves_the_worker_alive(tmp_path: Path) -> None:
+    async def fails() -> None:
+        raise EnvironmentProblem("no space left")
+
+    async with gpu(tmp_path) as device:
+        await run(device, tmp_path, RIGHT, [SMALL])
+        before = device.slot.pid
+        with pytest.raises(EnvironmentProblem):
+            await run(device, tmp_path, RIGHT, coming=[asyncio.create_task(fails())])
+        assert isinstance(await run(device, tmp_path, RIGHT), GpuReport)
+        assert device.slot.pid == before
+
+
 async def test_atomics_may_vary_inside_the_budget_and_that_is_noted(tmp_path: Path) -> None:
     async with gpu(tmp_path) as device:
         found = await run(device, tmp_path, "varying", may_vary=True)
