@@ -30,19 +30,23 @@ def with_rounded_steps(
     dtype: torch.dtype,
     generator: torch.Generator,
     *,
+    sign: int,
     moves_products: bool,
 ) -> Any:
     """The result of an operation, which the code gives this dtype, moved by one unit of one where it goes that way;
-    and products by what adding up their terms one by one loses, where that is wanted."""
+    and products by what adding up their terms one by one loses, where that is wanted. The other `sign` moves all the
+    other way."""
     if moves_products and op in PRODUCTS:
         n_terms = arguments[PRODUCTS[op]].shape[-1]
-        return result * (1.0 + of_either_sign(result, PER_ROOT_OF_TERMS * n_terms**0.5 * unit_of(dtype), generator))
+        return result * (
+            1.0 + of_either_sign(result, sign * PER_ROOT_OF_TERMS * n_terms**0.5 * unit_of(dtype), generator)
+        )
     if not op.startswith(BY_WAY_OF_ONE):
         return result
     if isinstance(result, tuple):
-        first = with_rounded_steps(op, arguments, result[0], dtype, generator, moves_products=False)
+        first = with_rounded_steps(op, arguments, result[0], dtype, generator, sign=sign, moves_products=False)
         return (first, *result[1:])
-    moves = of_either_sign(result, unit_of(dtype), generator)
+    moves = of_either_sign(result, sign * unit_of(dtype), generator)
     return result + (moves * arguments[0].detach() if op.startswith(TIMES_INPUT) else moves)
 
 

@@ -24,7 +24,10 @@ SUBNORMAL = "subnormal"
 DIVISIONS = ("aten.div.", "aten.reciprocal.")
 LOGARITHMS = ("aten.log_softmax.", "aten._log_softmax.", "aten.cross_entropy_loss.")
 EXPONENTIALS = (*LOGARITHMS, "aten.softmax.", "aten._softmax.", "aten.scaled_dot_product_attention.")
-MINIMA = tuple(f"aten.{name}." for name in ("min", "amin", "argmin", "minimum", "sort", "argsort", "topk", "kthvalue"))
+EXTREMES = tuple(
+    f"aten.{name}" for name in ("min", "amin", "argmin", "max", "amax", "argmax", "sort", "topk", "kthvalue")
+)
+"""By the beginnings of their names. The maximum of negatives is a minimum."""
 PLACES = tuple(f"aten.{name}." for name in ("argmax", "argmin", "max", "min", "topk", "sort", "argsort"))
 CASTS = ("aten._to_copy.default", "aten.to.dtype")
 FLOATING = tuple(name for dtype, name in PLAN_NAMES.items() if dtype.is_floating_point)
@@ -57,8 +60,8 @@ def why_it_tells_nothing(
 
 def asks_for_nothing_there(captured: Captured, family: str) -> str:
     """Why the family is for other code than this; empty where it is for this, too."""
-    if family == HIGHEST_ROWS and not _has(captured, MINIMA):
-        return "the code takes no minimum"
+    if family == HIGHEST_ROWS and not _has(captured, EXTREMES):
+        return "the code takes no extreme"
     if family == LOW and not _has(captured, (*EXPONENTIALS, "aten.logsumexp.", "aten.exp.")):
         return "the code takes no exponential"
     return ""

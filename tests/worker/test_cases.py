@@ -456,7 +456,8 @@ def test_a_maximum_may_begin_with_the_lowest_number(code: str, begins_with: floa
     ("code", "family", "is_made"),
     [
         ("x.amin(-1)", "highest_rows", True),
-        ("x.amax(-1)", "highest_rows", False),
+        ("-(-x).amax(-1)", "highest_rows", True),
+        ("x.sum(-1)", "highest_rows", False),
         ("torch.log_softmax(x, -1)", "low", True),
         ("x.amax(-1)", "low", False),
     ],
@@ -475,6 +476,14 @@ def test_the_extreme_of_a_row_of_the_lowest_numbers_is_its_last(code: str, famil
     is_far = (np.abs(load(case.inputs, "x")) > 1e31).all(-1)
     assert is_far.any()
     assert (load(case.expected, "out")[is_far] == 15).all()
+
+
+@pytest.mark.parametrize(("code", "edge"), [("F.hardtanh(x)", 1.0), ("F.relu(x)", 0.0), ("F.hardswish(x)", 3.0)])
+def test_a_threshold_that_exact_numbers_lie_on_excuses_nothing(code: str, edge: float, tmp_path: Path) -> None:
+    capture_text(f"def f(x):\n    return {code}", "f", inputs=[tensor("x", 8, 16)], backward=True)
+    case = make_case("backward", {"x": (8, 16), "grad_out": (8, 16)}, "small_integers", tmp_path)
+    assert (load(case.inputs, "x") == edge).any()
+    assert case.roundings["grad_x"].response_max < 1e-5
 
 
 def test_before_an_exponential_a_product_may_lose_what_a_sum_of_its_terms_loses(tmp_path: Path) -> None:
