@@ -133,9 +133,10 @@ class _Run:
             expected = self._of_vanishing_products(expected, native)
         is_exact = self.family in SPECIAL_VALUES or is_judged_at_ties(self.captured, self.family)
         perturbed = [] if is_exact else self._response(here, expected)
-        lost = self._lost_nans(here, expected, native)
+        still_open = self._undecided(here, expected, is_exact)
         expected = self._from_the_lowest(here, expected, native)
-        marks = _either(self._undecided(here, expected, is_exact), [one.any_of for one in lost])
+        lost = self._lost_nans(here, expected, native)
+        marks = _either(still_open, [one.any_of for one in lost])
         expected, may_lose = [one.result for one in lost] or expected, [bool(one.where.any()) for one in lost]
         return Results(expected, native, perturbed, note, eager_bytes, marks, may_lose)
 

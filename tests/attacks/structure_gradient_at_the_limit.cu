@@ -2,10 +2,10 @@
 // Caught: mismatch
 // Without: families
 // kernel-lsp: 1
-// task: tasks.py::limited
-// op: limited(x: f32[B, N]) -> (out: f32[B, N])
+// task: tasks.py::limited_to_one
+// op: limited_to_one(x: f32[B, N]) -> (out: f32[B, N])
 // launch: forward<<<ceil_div(B * N, 256), 256>>>(x, out, B * N)
-// op: limited_backward(grad_out: f32[B, N], x: f32[B, N]) -> (grad_x: f32[B, N])
+// op: limited_to_one_backward(grad_out: f32[B, N], x: f32[B, N]) -> (grad_x: f32[B, N])
 // launch: backward<<<ceil_div(B * N, 256), 256>>>(grad_out, x, grad_x, B * N)
 
 __global__ void forward(const float* x, float* out, int n) {

@@ -283,5 +283,5 @@ def smallest(x: torch.Tensor) -> torch.Tensor:
 
 
 # kernel-lsp: x=f32[32, 200]
-def limited(x: torch.Tensor) -> torch.Tensor:
+def limited_to_one(x: torch.Tensor) -> torch.Tensor:
     return F.hardtanh(x)
