@@ -44,7 +44,7 @@ N_OTHER_ROWS, PART_OF_ALL_ROWS = 6, 16
 
 
 def place_special(
-    family: str, tensors: Sequence[torch.Tensor], generator: torch.Generator, *, is_place_asked: bool
+    family: str, tensors: Sequence[torch.Tensor], generator: torch.Generator, *, is_place_asked: bool = False
 ) -> None:
     """Put the family's values where they belong, in place. `tensors` are the inputs; others than floating ones stay.
     Where the code asks for the place of an extreme, the last of a row of the lowest, or highest, numbers is one: who
