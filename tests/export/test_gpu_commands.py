@@ -61,6 +61,7 @@ def driver(gpu: ModuleType, monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
     monkeypatch.setattr(part["gpu_check"], "_SESSIONS", {})
     monkeypatch.setattr(part["gpu_check"], "on_device", lambda index: contextlib.nullcontext())
     monkeypatch.setattr(part["gpu_device"], "synchronize", lambda device: None)
+    monkeypatch.setattr(part["gpu_device"], "wait", lambda device, at_most_s: None)
     monkeypatch.setattr(part["gpu_device"], "total_bytes", lambda device: 1 << 30)
     monkeypatch.setattr(part["gpu_check"], "load_candidate", lambda *_: candidate(fake, part["gpu_run"]))
     monkeypatch.setattr(part["gpu_device"], "unload_module", lambda module: None)
