@@ -14,9 +14,9 @@ from tests.corpora import Kernel, Outcome, by_task, evaluate_all, is_caught, is_
 ATTACKS = read_kernels(Path(__file__).parent)
 ON_CPU = [attack for attack in ATTACKS if not attack.needs]
 KINDS = {attack.file.name.split("_")[0] for attack in ON_CPU}
-CHOSEN = sample(ON_CPU, lambda attack: attack.file.name.split("_")[0], every=7)
+CHOSEN = sample(ON_CPU, lambda attack: attack.file.name.split("_")[0], every=5)
 WITHOUT = [attack for attack in ON_CPU if attack.without]
-DEFENDED = sample(WITHOUT, lambda attack: attack.without, every=7)
+DEFENDED = sample(WITHOUT, lambda attack: attack.without, every=5)
 N_GROUPS = 6
 SHORT_DEADLINE_S = 15.0
 TIMEOUT_S = 900
