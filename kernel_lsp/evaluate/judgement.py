@@ -33,7 +33,7 @@ SHOWN_DIGITS, ALL_DIGITS = 6, 17
 LATE_EXTREMES = "late_extremes"
 """The family in which a running maximum rises nearly everywhere, and an online softmax rounds its sum each time."""
 NEARLY_SAME = frozenset(("offset", "low"))
-"""1000 and a little: in 16 bits a handful of numbers."""
+"""1000, or -20,000, and a little: in 16 bits a handful of numbers."""
 SUBNORMAL = "subnormal"
 LOST = ": PyTorch has a NaN of the inputs there, and here it is lost"
 NAN_FAMILIES = frozenset(("special_nan", "special_others", "special_mixed"))

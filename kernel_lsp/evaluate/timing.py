@@ -17,9 +17,9 @@ from kernel_lsp.errors import KernelLspError
 from kernel_lsp.evaluate.timing_statistics import MIN_ROUNDS
 
 BLOCK_DEADLINE_S = 60.0
-BLOCK_US = 2200.0
+BLOCK_US = 3000.0
 """Of cold samples: short beside what clocks take to move, long beside a question to a process."""
-MIN_SAMPLES, MAX_SAMPLES = 2, 8
+MIN_SAMPLES, MAX_SAMPLES = 3, 8
 MAX_SAMPLE_US = 2000.0
 """Of a baseline with as many calls as the candidate: what is that much slower needs no such care."""
 OPERATOR_US = 1000.0
@@ -91,11 +91,6 @@ class Subject:
     def n_samples(self) -> int:
         """Per block, cold."""
         return max(MIN_SAMPLES, min(MAX_SAMPLES, int(BLOCK_US / self.sample_us)))
-
-    @property
-    def n_warm_samples(self) -> int:
-        """Per round, at most: of what takes milliseconds one says enough."""
-        return max(1, int(BLOCK_US / (self.n_calls * max(self.time_us, 1e-3))))
 
     @property
     def n_operator_calls(self) -> int:
@@ -264,7 +259,7 @@ async def _block(subject: Subject, plan: TimingPlan, is_second: bool) -> Block |
     request = {
         "subject": subject.subject_id,
         "n_samples": subject.n_samples,
-        "n_warm_samples": 0 if is_second else min(plan.n_warm_samples, subject.n_warm_samples),
+        "n_warm_samples": 0 if is_second else plan.n_warm_samples,
         "n_operator_calls": 0 if is_second else subject.n_operator_calls,
     }
     answer = await _ask(subject.name, subject.worker, "time_block", request, BLOCK_DEADLINE_S)

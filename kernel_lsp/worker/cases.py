@@ -24,7 +24,7 @@ from .open_results import left_open
 from .results import Case, Results, give_back_memory, result_dtypes, results_of
 from .roundings import is_plain, rounding
 from .special_values import has_no_place
-from .telling import asks_for_nothing_there, may_overflow_as_divisors, why_it_tells_nothing
+from .telling import may_overflow_as_divisors, why_it_is_for_other_code, why_it_tells_nothing
 
 FEW_ELEMENTS = 1 << 20
 """Of all inputs: so few are a matter of milliseconds for a few threads."""
@@ -126,7 +126,7 @@ def _cannot_make(captured: Captured, family: str, sizes: dict[sympy.Symbol, int]
         return "no other floating input is there to hold a special value"
     if may_overflow_as_divisors(captured, family):
         return "a reciprocal of such numbers is no number"
-    if reason := asks_for_nothing_there(captured, family):
+    if reason := why_it_is_for_other_code(captured, family):
         return reason
     if family != GIVEN:
         return ""

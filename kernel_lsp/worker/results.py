@@ -25,7 +25,7 @@ from .open_results import undecided
 from .program import Program, quiet, user_outputs
 from .rounded_steps import of_either_sign, unit_of, with_rounded_steps
 from .special_values import MINUS_INF_ROWS, SPECIAL_VALUES, STAND_INS, without_special, without_zeros
-from .telling import EXPONENTIALS, is_judged_at_ties
+from .telling import is_judged_at_ties, takes_exponentials
 from .ties import Orders, are_left_open
 from .trial import call_original
 
@@ -276,7 +276,7 @@ class _Run:
         generator = torch.Generator(placed[0].device if placed else CPU)
         generator.manual_seed(own_generator(self.seed, "rounding").initial_seed())
         values = [_moved(value, sign, generator) for value in placed]
-        moves_products = any(node["op"].startswith(EXPONENTIALS) for node in self.captured.forward_text.nodes)
+        moves_products = takes_exponentials(self.captured)
         moved = partial(with_rounded_steps, generator=generator, sign=sign, moves_products=moves_products)
         if not self.is_backward:
             with torch.no_grad():

@@ -25,7 +25,7 @@ DIVISIONS = ("aten.div.", "aten.reciprocal.")
 LOGARITHMS = ("aten.log_softmax.", "aten._log_softmax.", "aten.cross_entropy_loss.")
 EXPONENTIALS = (*LOGARITHMS, "aten.softmax.", "aten._softmax.", "aten.scaled_dot_product_attention.")
 EXTREMES = tuple(
-    f"aten.{name}" for name in ("min", "amin", "argmin", "max", "amax", "argmax", "sort", "topk", "kthvalue")
+    f"aten.{name}" for name in ("min", "amin", "argmin", "max", "amax", "argmax", "sort", "argsort", "topk", "kthvalue")
 )
 """By the beginnings of their names. The maximum of negatives is a minimum."""
 PLACES = tuple(f"aten.{name}." for name in ("argmax", "argmin", "max", "min", "topk", "sort", "argsort"))
@@ -58,13 +58,18 @@ def why_it_tells_nothing(
     return reason
 
 
-def asks_for_nothing_there(captured: Captured, family: str) -> str:
+def why_it_is_for_other_code(captured: Captured, family: str) -> str:
     """Why the family is for other code than this; empty where it is for this, too."""
     if family == HIGHEST_ROWS and not _has(captured, EXTREMES):
         return "the code takes no extreme"
-    if family == LOW and not _has(captured, (*EXPONENTIALS, "aten.logsumexp.", "aten.exp.")):
+    if family == LOW and not takes_exponentials(captured):
         return "the code takes no exponential"
     return ""
+
+
+def takes_exponentials(captured: Captured) -> bool:
+    """Whether the code has an exponential, which makes small differences of large numbers large."""
+    return _has(captured, (*EXPONENTIALS, "aten.logsumexp.", "aten.exp."))
 
 
 def asks_for_places(captured: Captured) -> bool:

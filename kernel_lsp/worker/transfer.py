@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 import torch
 
 PIECE_BYTES = 16 << 20
-N_THREADS = max(1, min(8, (os.cpu_count() or 1) // 2))
+N_THREADS = max(1, min(8, os.cpu_count() or 1))
 """Of one transfer: a few fill the memory's bus."""
 
 
