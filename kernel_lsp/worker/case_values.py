@@ -10,12 +10,12 @@ import sympy
 import torch
 
 from .captured import Captured
+from .case import Case
 from .drawing import draw, own_generator
 from .families import SPARSE_FAMILIES, buffer_values, near_own_values, resized
 from .index_bounds import index_limits
 from .inputs import TensorLeaf
 from .integers import PLAIN, UNLIMITED, limited, unlimited
-from .results import Case
 from .rounding_ties import rounding_ties
 from .special_values import place_numbers, place_special
 from .task import DEFAULT_INTEGER_RANGE, evaluate_size

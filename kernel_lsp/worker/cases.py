@@ -14,6 +14,7 @@ import torch
 
 from .backward import GRADIENT
 from .captured import WARM, Argument, Captured
+from .case import Case
 from .case_values import GIVEN, Values, are_captured, has_unlimited_integers
 from .dtypes import PLAN_NAMES
 from .failure import Failure, TargetFailure
@@ -21,7 +22,7 @@ from .families import FAMILIES
 from .files import write_tensor
 from .integers import PLAIN
 from .open_results import left_open
-from .results import Case, Results, give_back_memory, result_dtypes, results_of
+from .results import Results, give_back_memory, result_dtypes, results_of
 from .roundings import is_plain, rounding
 from .special_values import has_no_place
 from .telling import may_overflow_as_divisors, why_it_is_for_other_code, why_it_tells_nothing

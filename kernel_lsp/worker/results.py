@@ -13,46 +13,27 @@ import torch
 from .attention import attention_of_seen, has_attention
 from .backward import GRADIENT
 from .captured import Captured
-from .drawing import draw, own_generator
+from .case import Case, differentiate, leaves_of, placeholder_values, widened
+from .drawing import draw
 from .exact import Seen, run_exact
 from .failure import Failure, TargetFailure, raised_by_user, short_message
 from .gates import STAND_INS as STAND_INS_OF_NAN
 from .gates import NansAs
 from .jumps import JUMPS, beside_jumps, few_of, has_computed_jumps
-from .lost_nans import N_WAYS, FromTheLowest, Lost, WithoutNans, from_the_lowest, lost_in, may_lose_nans
+from .lost_nans import N_WAYS, FromTheLowest, WithoutNans, from_the_lowest, lost_in, may_lose_nans
 from .machine import without_cuda
 from .open_results import undecided
 from .program import Program, quiet, user_outputs
-from .rounded_steps import of_either_sign, unit_of, with_rounded_steps
+from .response import response
 from .special_values import MINUS_INF_ROWS, SPECIAL_VALUES, STAND_INS, without_special, without_zeros
-from .telling import is_judged_at_ties, takes_exponentials
+from .telling import is_judged_at_ties
 from .ties import Orders, are_left_open
 from .trial import call_original
 
 CPU = torch.device("cpu")
-EXACT_FAMILIES = ("small_integers", "halves", "one_hot", "needles", "zeros")
-"""Numbers that lie exactly where code compares with them, and whose sums are exact."""
 INFINITE_ROWS = (MINUS_INF_ROWS, "special_inf", "special_minus_inf")
 """Families in which a whole window, or all of a few numbers, may be infinite."""
 PRODUCTS = ("aten.prod.", "aten.cumprod.")
-
-
-@dataclass
-class Case:
-    """One case in memory. `inputs` has every tensor input of the user's call; `state` every other placeholder;
-    `gradients` those of the floating outputs, once they are known."""
-
-    inputs: list[torch.Tensor]
-    state: dict[str, torch.Tensor]
-    gradients: list[torch.Tensor]
-
-    def on(self, device: torch.device) -> Case:
-        """The same on another device."""
-        return Case(
-            [value.to(device) for value in self.inputs],
-            {name: value.to(device) for name, value in self.state.items()},
-            [value.to(device) for value in self.gradients],
-        )
 
 
 @dataclass(frozen=True)
@@ -133,25 +114,26 @@ class _Run:
             expected = self._of_vanishing_products(expected, native)
         is_exact = self.family in SPECIAL_VALUES or is_judged_at_ties(self.captured, self.family)
         perturbed = [] if is_exact else self._response(here, expected)
-        still_open = self._undecided(here, expected, is_exact)
+        ways = self._without_nans(here)
+        still_open = self._undecided(here, expected, ways, is_exact)
         expected = self._from_the_lowest(here, expected, native)
-        lost = self._lost_nans(here, expected, native)
+        lost = [lost_in(e, n, found) for e, n, *found in zip(expected, native, *ways)] if ways else []
         marks = _either(still_open, [one.any_of for one in lost])
         expected, may_lose = [one.result for one in lost] or expected, [bool(one.where.any()) for one in lost]
         return Results(expected, native, perturbed, note, eager_bytes, marks, may_lose)
 
     def _expected(self, case: Case, original: Case) -> list[torch.Tensor]:
         """The fp64 results: outputs, or the gradients of the wanted arguments. Fills in the original's gradients."""
-        values = _placeholder_values(self.captured, case)
+        values = placeholder_values(self.captured, case)
         try:
             if not self.is_backward:
                 with torch.no_grad():
                     return run_exact(self.captured.program, values)
-            leaves = _leaves(self.captured, [_widened(value) for value in values])
+            leaves = leaves_of(self.captured, [widened(value) for value in values])
             outputs = run_exact(self.captured.program, leaves)
             original.gradients = self._gradients(outputs)
             gradients = [gradient.to(outputs[0].device).double() for gradient in original.gradients]
-            return _differentiate(self.captured, outputs, leaves, gradients)
+            return differentiate(self.captured, outputs, leaves, gradients)
         except Exception as error:  # any operator may refuse these sizes or values, with any exception
             raise _refused(self.captured, error) from None
 
@@ -163,7 +145,7 @@ class _Run:
         if self.is_backward or not has_attention(self.captured.program):
             return expected
         with torch.no_grad():
-            seen = run_exact(self.captured.program, _placeholder_values(self.captured, case), attention_of_seen)
+            seen = run_exact(self.captured.program, placeholder_values(self.captured, case), attention_of_seen)
         open_ = [torch.isnan(e) & torch.isnan(n) & torch.isfinite(s) for e, n, s in zip(expected, native, seen)]
         # Of scores that are all minus infinity PyTorch makes zeros, and the formula that it documents makes NaN.
         open_ = [
@@ -207,15 +189,15 @@ class _Run:
                 expected = [torch.where(where, a, one) for where, a, one in zip(absorbed, left_out, expected)]
         return expected
 
-    def _lost_nans(self, case: Case, expected: list[torch.Tensor], native: list[torch.Tensor]) -> list[Lost]:
-        """Beside PyTorch's own result that of maxima, minima and limits that leave NaN out; empty without any."""
+    def _without_nans(self, case: Case) -> list[list[torch.Tensor]]:
+        """The results where maxima, minima and limits leave NaN out, in each way; empty without any."""
         if self.family not in SPECIAL_VALUES or not may_lose_nans(self.captured):
             return []
         ways = []
         for way in range(N_WAYS):
             with WithoutNans(way):
                 ways.append(self._expected(case, replace(case)))
-        return [lost_in(e, n, found) for e, n, *found in zip(expected, native, *ways)]
+        return ways
 
     def _from_the_lowest(
         self, case: Case, expected: list[torch.Tensor], native: list[torch.Tensor]
@@ -226,65 +208,42 @@ class _Run:
         with FromTheLowest():
             return list(map(from_the_lowest, expected, native, self._expected(case, replace(case))))
 
-    def _undecided(self, case: Case, expected: Sequence[torch.Tensor], is_exact: bool) -> list[torch.Tensor]:
+    def _undecided(
+        self, case: Case, expected: Sequence[torch.Tensor], ways: Sequence[Sequence[torch.Tensor]], is_exact: bool
+    ) -> list[torch.Tensor]:
         """Integers that depend on which of equal elements comes first, where nobody says which; what lies beside a jump
         of the code; gradients that depend on which side of a threshold a NaN is."""
         if self.is_backward:
-            return self._undecided_gradients(case, expected)
+            return self._undecided_gradients(case, expected, ways)
         orders: Iterable[Seen] = ()
         if are_left_open(self.captured) and not all(one.is_floating_point() for one in expected):
             orders = Orders(self.seed)
         sides = [] if is_exact or not has_computed_jumps(self.captured) else [1, -1]
         if not orders and not sides:
             return []
-        program, values = self.captured.program, _placeholder_values(self.captured, case)
+        program, values = self.captured.program, placeholder_values(self.captured, case)
         with torch.no_grad():
             reordered = (run_exact(program, values, seen=seen) for seen in orders)  # one after the other is kept
             places = undecided(expected, reordered, among_floats=False)
             beside = [run_exact(program, values, seen=Seen(JUMPS, partial(beside_jumps, sign=s))) for s in sides]
         return [a | few_of(b) for a, b in zip(places, undecided(expected, beside, among_floats=True))]
 
-    def _undecided_gradients(self, case: Case, expected: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    def _undecided_gradients(
+        self, case: Case, expected: Sequence[torch.Tensor], ways: Sequence[Sequence[torch.Tensor]]
+    ) -> list[torch.Tensor]:
         if self.family not in SPECIAL_VALUES:
             return []
-        others = []
+        others = [*ways]
         for stand_in in STAND_INS_OF_NAN:
-            leaves = _leaves(self.captured, [_widened(value) for value in _placeholder_values(self.captured, case)])
+            leaves = leaves_of(self.captured, [widened(value) for value in placeholder_values(self.captured, case)])
             outputs = run_exact(self.captured.program, leaves)
             gradients = [gradient.double() for gradient in case.gradients]
             with NansAs(stand_in):
-                others.append(_differentiate(self.captured, outputs, leaves, gradients))
-        for way in range(N_WAYS if may_lose_nans(self.captured) else 0):
-            with WithoutNans(way):
-                others.append(self._expected(case, replace(case)))
+                others.append(differentiate(self.captured, outputs, leaves, gradients))
         return undecided(expected, others, among_floats=True)
 
     def _response(self, case: Case, expected: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """The results moved by one rounding. Where a few exact numbers lie on the thresholds of the code, one way over
-        them is no rounding: of two opposite moves the one that changes less counts."""
-        moved = self._perturbed(case, 1)
-        if self.family not in EXACT_FAMILIES:
-            return moved
-        back = self._perturbed(case, -1)
-        return [_nearer(e, a, b) if e.is_floating_point() else a for e, a, b in zip(expected, moved, back)]
-
-    def _perturbed(self, case: Case, sign: int) -> list[torch.Tensor]:
-        """The fp64 results on inputs, and steps inside of functions, moved by one rounding of the type that kernels
-        compute in. How far they move is what a backward-stable algorithm may be off; PyTorch's own error on one draw
-        may be luckier than that. The other `sign` moves all the other way."""
-        placed = _placeholder_values(self.captured, case)
-        generator = torch.Generator(placed[0].device if placed else CPU)
-        generator.manual_seed(own_generator(self.seed, "rounding").initial_seed())
-        values = [_moved(value, sign, generator) for value in placed]
-        moves_products = takes_exponentials(self.captured)
-        moved = partial(with_rounded_steps, generator=generator, sign=sign, moves_products=moves_products)
-        if not self.is_backward:
-            with torch.no_grad():
-                return run_exact(self.captured.program, values, moved=moved)
-        leaves = _leaves(self.captured, values)
-        outputs = run_exact(self.captured.program, leaves, moved=moved)
-        gradients = [_moved(gradient, sign, generator) for gradient in case.gradients]
-        return _differentiate(self.captured, outputs, leaves, gradients)
+        return response(self.captured, case, expected, family=self.family, seed=self.seed, is_backward=self.is_backward)
 
     def _native(self, case: Case, expected: list[torch.Tensor]) -> tuple[list[torch.Tensor], str]:
         """The user's own code at the declared dtypes; the rounded reference and a note where torch has no kernel for
@@ -294,7 +253,7 @@ class _Run:
             if not self.is_backward:
                 with torch.no_grad():
                     return call_original(captured, case.inputs, case.state), ""
-            leaves = _leaves(captured, _placeholder_values(captured, case))
+            leaves = leaves_of(captured, placeholder_values(captured, case))
             inputs, state = list(case.inputs), dict(case.state)
             for placeholder, leaf in zip(captured.program.placeholders, leaves):
                 if placeholder.role == "input":
@@ -302,7 +261,7 @@ class _Run:
                 else:
                     state[placeholder.node] = leaf
             outputs = call_original(captured, inputs, state)
-            return _differentiate(captured, outputs, leaves, case.gradients), ""
+            return differentiate(captured, outputs, leaves, case.gradients), ""
         except (RuntimeError, NotImplementedError) as error:
             if "not implemented for" not in str(error):
                 raise _refused(captured, error) from None
@@ -336,22 +295,6 @@ def _changed_together(inputs: Sequence[torch.Tensor]) -> list[set[int]]:
     return [set(special), *([{position} for position in special] if len(special) > 1 else [])]
 
 
-def _widened(value: torch.Tensor) -> torch.Tensor:
-    return value.double() if value.is_floating_point() else value
-
-
-def _nearer(to: torch.Tensor, one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-    """Of each two elements the one that is not farther away."""
-    return torch.where((one - to).abs() <= (other - to).abs(), one, other)
-
-
-def _moved(value: torch.Tensor, sign: int, generator: torch.Generator) -> torch.Tensor:
-    """In float64, each element up or down by half a unit of its last place; sums are kept in f32 for narrower types."""
-    if not value.is_floating_point():
-        return value
-    return value.double() * (1.0 + of_either_sign(value.double(), sign * unit_of(value.dtype) / 2, generator))
-
-
 def has_products(program: Program) -> bool:
     """Whether the code multiplies many elements with each other."""
     return any(str(node.target).startswith(PRODUCTS) for node in program.functional.graph_module.graph.nodes)
@@ -367,39 +310,6 @@ def _start_counting(device: torch.device) -> int:
 
 def _peak_bytes(device: torch.device) -> int:
     return torch.cuda.max_memory_allocated(device) if device.type == "cuda" else 0
-
-
-def _placeholder_values(captured: Captured, case: Case) -> list[torch.Tensor]:
-    return [case.inputs[p.index] if p.role == "input" else case.state[p.node] for p in captured.program.placeholders]
-
-
-def _leaves(captured: Captured, values: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Copies of the placeholders' values; those to differentiate with respect to ask for their gradient."""
-    wanted = captured.backward.of if captured.backward is not None else []
-    return [value.detach().clone().requires_grad_(position in wanted) for position, value in enumerate(values)]
-
-
-def _differentiate(
-    captured: Captured,
-    outputs: list[torch.Tensor],
-    leaves: list[torch.Tensor],
-    gradients: list[torch.Tensor],
-) -> list[torch.Tensor]:
-    """The gradients of the wanted placeholders that exist in the captured backward."""
-    backward = captured.backward
-    assert backward is not None
-    wanted = [position for position, result in zip(backward.of, backward.results) if result is not None]
-    pairs = [(outputs[p], g) for p, g in zip(backward.outputs, gradients) if outputs[p].requires_grad]
-    found = torch.autograd.grad(
-        [output for output, _ in pairs],
-        [leaves[position] for position in wanted],
-        [gradient for _, gradient in pairs],
-        allow_unused=True,
-    )
-    return [
-        gradient if gradient is not None else torch.zeros_like(leaves[position])
-        for position, gradient in zip(wanted, found)
-    ]
 
 
 def _refused(captured: Captured, error: BaseException) -> TargetFailure:
