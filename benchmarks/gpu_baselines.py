@@ -166,7 +166,7 @@ def write_inputs(task: Task, graph: Graph, shapes: dict[str, tuple[int, ...]], f
 async def time_baselines(baselines: Baselines, prepared: Prepared) -> dict[str, Any]:
     results: list[BaselineResult] = []
     while subjects := baselines.subjects(prepared.job):
-        found = await measure_in_turn(subjects, TimingPlan(), seed=0)
+        found = await measure_in_turn(subjects, (), TimingPlan(), seed=0)
         if isinstance(found, SubjectFailed):
             await baselines.drop(prepared.job, found)
             continue

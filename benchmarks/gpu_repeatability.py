@@ -226,7 +226,7 @@ async def time_once(
     theirs = await aligned(await subject(THEIRS, kernel, workers[1], x), ours)
     assert isinstance(theirs, Subject), theirs
     prepared = time.monotonic()
-    rounds = await measure_in_turn([ours, *again, theirs], TimingPlan(), seed=number)
+    rounds = await measure_in_turn([ours, *again], [theirs], TimingPlan(), seed=number)
     assert isinstance(rounds, Rounds), rounds
     for each in again:
         noise.add_self_pair(ours, each, rounds)

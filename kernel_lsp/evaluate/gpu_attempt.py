@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import os
 import random
 import shutil
 import time
@@ -40,6 +41,8 @@ RUN_DEADLINE_S, RUN_DEADLINE_S_PER_GIB = 6.0, 2.0
 RECHECK_DEADLINE_S = 30.0
 MAX_WAIT_BESIDE_S = 10.0
 """For executors, of which others may have all, and wait for the GPU."""
+MANY_PROCESSORS = 12
+"""From so many on the executors of all candidates leave enough of them to the two processes that are timed."""
 N_CASES_ASKED = 2
 """At once: the worker has the next one as soon as it is done with one."""
 MAX_WAITING_BYTES = 2 << 30
@@ -116,9 +119,9 @@ class Attempt:
         return None
 
     async def _others(self) -> None:
-        """Executors take processors, which what is launched from here is slower without."""
+        """Executors take processors, which what is launched from here is slower without where there are few."""
         beside = self._job.beside
-        if beside is not None:
+        if beside is not None and (os.cpu_count() or 1) < MANY_PROCESSORS:
             await asyncio.wait([beside], timeout=MAX_WAIT_BESIDE_S)
             if not beside.done() and self._job.timed:
                 self._found.notes.append("timed while executors still looked at other sizes: launches may have waited")

@@ -16,7 +16,7 @@ from kernel_lsp.core.verdict import Built
 from kernel_lsp.evaluate.cases import OperationKind, Sizes, clamped, is_usable
 from kernel_lsp.evaluate.far_sizes import MAX_ELEMENTS, with_elements
 from kernel_lsp.evaluate.prepare import Prepared
-from kernel_lsp.toolchain.ptx_text import Statement, mentioned, read_ptx
+from kernel_lsp.toolchain.ptx_text import Statement, read_ptx
 
 BEYOND = (1 << 24) + (1 << 20)
 """Elements: from 2^24 on not every integer is a number of f32, and rounding takes some into the next row."""
@@ -78,7 +78,7 @@ def _is_narrow(statement: Statement, makers: Mapping[str, Statement]) -> bool:
     if not is_cut or not _is_place(statement, makers):
         return False
     every = (statement, *_behind(statement, makers))
-    return any(name.startswith(_BLOCK) for one in every for name in mentioned(one.sources))
+    return any(name.startswith(_BLOCK) for one in every for name in one.source_names)
 
 
 def _is_word(source: str) -> bool:
@@ -105,7 +105,7 @@ def _is_high_product(statement: Statement, makers: Mapping[str, Statement]) -> b
     """Whether it is the upper half of a place times a number that no compiler has chosen."""
     if not statement.opcode.startswith("mul.hi."):
         return False
-    factors = [name for name in mentioned(statement.sources) if name in makers]
+    factors = [name for name in statement.source_names if name in makers]
     has_number = any(_NUMBER.match(factor.strip()) for factor in statement.sources.split(","))
     return len(factors) == 2 and not has_number and _is_place(statement, makers)
 
@@ -116,14 +116,14 @@ def _is_place(statement: Statement, makers: Mapping[str, Statement]) -> bool:
     behind = list(_behind(statement, makers))
     if any(one.opcode.startswith((*_DATA, *_BOUNDED)) for one in behind):
         return False
-    return any(name.startswith(_THREAD) for one in (statement, *behind) for name in mentioned(one.sources))
+    return any(name.startswith(_THREAD) for one in (statement, *behind) for name in one.source_names)
 
 
 def _behind(statement: Statement, makers: Mapping[str, Statement]) -> Iterator[Statement]:
     """The statements that its value follows from, each once."""
     pending, seen = [statement], set[str]()
     while pending:
-        for name in mentioned(pending.pop().sources):
+        for name in pending.pop().source_names:
             if name in makers and name not in seen:
                 seen.add(name)
                 pending.append(makers[name])

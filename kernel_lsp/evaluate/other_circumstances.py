@@ -18,7 +18,7 @@ from kernel_lsp.evaluate.pointed_places import addresses_in, pointed_places
 from kernel_lsp.evaluate.progress import Plan
 from kernel_lsp.gpu.specs import GPUS
 from kernel_lsp.ptx.layout import N_MULTIPROCESSORS, N_WARP_SLOTS, WARP_SIZE
-from kernel_lsp.toolchain.ptx_text import mentioned, read_ptx
+from kernel_lsp.toolchain.ptx_text import read_ptx
 
 SIZE_REGISTER, OTHER_UNIT_BYTES = "%total_smem_size", 256
 """Shared memory is given out in such units before sm_80 (PTX ISA 9.0, on this register)."""
@@ -90,7 +90,7 @@ def may_be_torn(ptx: str) -> bool:
 def _machines(built: Built) -> Iterator[tuple[Circumstances, str]]:
     """Those that are known, two that there are not, and what the code compares with, for a kernel that asks."""
     statements = read_ptx(built.ptx, "").statements
-    asking = {one.function for one in statements if not PLACE_REGISTERS.isdisjoint(mentioned(one.text))}
+    asking = {one.function for one in statements if not PLACE_REGISTERS.isdisjoint(one.names)}
     if not asking:
         return
     compared = [

@@ -7,11 +7,13 @@ the rest of what it needs.
 from __future__ import annotations
 
 import asyncio
+import shutil
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 
 from kernel_lsp.config import Settings
-from kernel_lsp.errors import KernelLspError
+from kernel_lsp.errors import InternalError, KernelLspError
 from kernel_lsp.evaluate.scratch import scratch_folder
 from kernel_lsp.gpu.presence import has_gpu
 from kernel_lsp.process.confinement import SandboxLevel, sandbox_level
@@ -33,6 +35,7 @@ class SessionStart:
         self._workers: list[Worker] = []
         self._preparing: list[asyncio.Task[None]] = []
         self._problem: KernelLspError | None = None
+        self._removing: asyncio.Future[None] | None = None
 
     async def __aenter__(self) -> SessionStart:
         async with AsyncExitStack() as stack:
@@ -47,7 +50,7 @@ class SessionStart:
         self.kill()
         for task in self._preparing:
             task.cancel()
-        await asyncio.gather(*self._preparing, return_exceptions=True)
+        await asyncio.gather(*self._preparing, *filter(None, [self._removing]), return_exceptions=True)
         await self._stack.aclose()
 
     def check(self) -> None:
@@ -56,7 +59,10 @@ class SessionStart:
             raise self._problem
 
     def new_worker(self, python: Path) -> Worker:
-        """A worker, not started, with the deadline, the folders and the confinement of this session."""
+        """A worker, not started, with the deadline, the folders and the confinement of this session. Raises
+        InternalError once that is ending."""
+        if self._removing is not None:
+            raise InternalError("a worker was wanted by a session that is ending")
         worker = Worker(
             python,
             capture_deadline_s=self.settings.capture_deadline_s,
@@ -68,9 +74,13 @@ class SessionStart:
         return worker
 
     def kill(self) -> None:
-        """Begin to end all workers at once: memory of a GPU takes a moment to be given back."""
+        """Begin to end all workers at once, and to remove what they wrote: memory of a GPU, and of files, takes a
+        moment to be given back. No new one begins."""
         for worker in self._workers:
             worker.kill()
+        if self._removing is None and self._workers:
+            remove = partial(shutil.rmtree, self.scratch, ignore_errors=True)
+            self._removing = asyncio.get_running_loop().run_in_executor(None, remove)
 
     async def _start(self, stack: AsyncExitStack) -> None:
         self.sandbox = sandbox_level(self.settings.sandbox)

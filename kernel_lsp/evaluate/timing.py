@@ -35,6 +35,8 @@ MIN_KEPT_ROUNDS = 2 * MIN_ROUNDS
 FAR_APART, ALIKE = math.log(1.1), 0.01
 """Log ratios of times: beyond the one, or inside the other, in every round, more rounds would claim nothing else. The
 second is less than what is ever called a difference (`timing_statistics.MIN_NOISE_FLOOR`)."""
+N_FIRST_ROUNDS = MIN_ROUNDS
+"""After so many without throttling, a baseline that was far slower than another in each is left out of the rest."""
 
 
 class Refusal(Protocol):
@@ -124,7 +126,7 @@ class Block:
 
 @dataclass(frozen=True)
 class Round:
-    """The two blocks of each subject, by name."""
+    """The two blocks of each subject that was in it, by name."""
 
     blocks: Mapping[str, tuple[Block, Block]]
 
@@ -155,9 +157,13 @@ class Rounds:
     def throttled_share(self) -> float:
         return sum(found.is_throttled for found in self.all) / len(self.all)
 
+    def of(self, *names: str) -> list[Round]:
+        """The kept rounds that all of these subjects were in, in order."""
+        return [found for found in self.kept if found.blocks.keys() >= set(names)]
+
     def blocks(self, name: str) -> list[Block]:
         """The kept blocks of one subject, in order."""
-        return [block for found in self.kept for block in found.blocks[name]]
+        return [block for found in self.of(name) for block in found.blocks[name]]
 
 
 @dataclass(frozen=True)
@@ -170,21 +176,24 @@ class SubjectFailed:
     is_gone: bool = False
 
 
-async def measure_in_turn(subjects: Sequence[Subject], plan: TimingPlan, seed: int) -> Rounds | SubjectFailed:
-    """Rounds of all subjects, until it is clear how each compares with the first of them. The first round wakes the
-    clocks and counts for nothing."""
-    draw, started = random.Random(seed), time.monotonic()
+async def measure_in_turn(
+    subjects: Sequence[Subject], baselines: Sequence[Subject], plan: TimingPlan, seed: int
+) -> Rounds | SubjectFailed:
+    """Rounds of all subjects, until it is clear how each compares with the first of them; without a baseline from
+    where it is clear that it is not the fastest of them. The first round wakes the clocks and counts for nothing."""
+    draw, started, racing = random.Random(seed), time.monotonic(), list(baselines)
     rounds: list[Round] = []
-    woken = await _round(subjects, plan, draw)
+    woken = await _round([*subjects, *racing], plan, draw)
     if isinstance(woken, SubjectFailed):
         return woken
     n_at_most = _n_rounds(time.monotonic() - started, plan)
     while len(rounds) < n_at_most:
-        found = await _round(subjects, plan, draw)
+        found = await _round([*subjects, *racing], plan, draw)
         if isinstance(found, SubjectFailed):
             return found
         rounds.append(found)
-        if len(rounds) >= plan.min_rounds and len(rounds) % 2 == 0 and _is_clear(rounds, subjects):
+        racing = [each for each in racing if not _is_beaten(each, racing, rounds)]
+        if len(rounds) >= plan.min_rounds and len(rounds) % 2 == 0 and _is_clear(rounds, [*subjects, *racing]):
             break
     return Rounds(tuple(rounds))
 
@@ -234,6 +243,16 @@ def _is_clear(rounds: Sequence[Round], subjects: Sequence[Subject]) -> bool:
     ratios = [[found.log_ratio(other.name, subjects[0].name) for found in calm] for other in subjects[1:]]
     return len(calm) >= MIN_KEPT_ROUNDS and all(
         min(each) > FAR_APART or max(each) < -FAR_APART or max(map(abs, each)) < ALIKE for each in ratios
+    )
+
+
+def _is_beaten(baseline: Subject, racing: Sequence[Subject], rounds: Sequence[Round]) -> bool:
+    """Whether it was far slower than some other in each of enough rounds that were not throttled."""
+    calm = [found for found in rounds if not found.is_throttled]
+    return len(calm) >= N_FIRST_ROUNDS and any(
+        all(found.log_ratio(baseline.name, other.name) > FAR_APART for found in calm)
+        for other in racing
+        if other is not baseline
     )
 
 

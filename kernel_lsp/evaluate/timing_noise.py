@@ -67,7 +67,7 @@ class TimingNoise:
             if isinstance(found, SubjectFailed):
                 return found
             probes.append(found)
-        rounds = await measure_in_turn(probes, PROBE_PLAN, self._seed)
+        rounds = await measure_in_turn(probes, (), PROBE_PLAN, self._seed)
         if isinstance(rounds, SubjectFailed):
             return rounds
         for probe in probes:

@@ -178,7 +178,7 @@ class OperationTimer:
                 return found
             self._baselines.rearranged(job, found)
             arranged.append(found)
-        rounds = await measure_in_turn([*candidates, *arranged], self._plan, self._seed)
+        rounds = await measure_in_turn(candidates, arranged, self._plan, self._seed)
         return rounds if isinstance(rounds, SubjectFailed) else Measured(rounds, tuple(arranged), tuple(candidates))
 
     async def _outcome(self, ours: Subject, measured: Measured, operation: TimedOperation, job: Job) -> TimingOutcome:

@@ -10,7 +10,7 @@ from typing import Any
 
 from kernel_lsp.core.measurement import ClockSummary, Measurement, Ratio
 from kernel_lsp.core.plan import BoundOperation
-from kernel_lsp.evaluate.timing import GRAPH, Block, Rounds, Subject
+from kernel_lsp.evaluate.timing import FAR_APART, GRAPH, MIN_KEPT_ROUNDS, Block, Round, Rounds, Subject
 from kernel_lsp.evaluate.timing_statistics import (
     Interval,
     Pair,
@@ -51,10 +51,18 @@ def measurement(subject: Subject, rounds: Rounds, bound: BoundOperation, seed: i
 
 
 def ratio(ours: Subject, theirs: Subject, rounds: Rounds, measured_noise: float, seed: int) -> Ratio:
-    """Theirs over ours. `measured_noise` is that of A-A pairs on this GPU, relative."""
-    their_pairs, our_pairs = _pairs(theirs, rounds), _pairs(ours, rounds)
+    """Theirs over ours, of the rounds that both were in. `measured_noise` is that of A-A pairs on this GPU, relative.
+    What was in too few rounds to be compared with itself is called another time only where it is far from ours."""
+    shared = rounds.of(theirs.name, ours.name)
+    their_pairs, our_pairs = _pairs(theirs, shared), _pairs(ours, shared)
     found = log_ratio_interval(their_pairs, our_pairs, seed)
-    own = [self_ratio_interval(pairs, seed) for pairs in (their_pairs, our_pairs)]
+    own = [
+        self_ratio_interval(pairs, seed)
+        for pairs in (their_pairs, _pairs(ours, rounds.kept))
+        if len(pairs) >= MIN_KEPT_ROUNDS
+    ]
+    if len(shared) < MIN_KEPT_ROUNDS:
+        measured_noise = max(measured_noise, math.expm1(FAR_APART))
     resolution = max(_relative_resolution(subject) for subject in (ours, theirs))
     placement = math.hypot(*(_placement_noise(subject, rounds) for subject in (ours, theirs)))
     floor = noise_floor(own, max(measured_noise, placement), resolution)
@@ -64,14 +72,14 @@ def ratio(ours: Subject, theirs: Subject, rounds: Rounds, measured_noise: float,
         high=math.exp(found.high),
         noise_floor=floor,
         claim=claim(found, floor),
-        n_rounds=len(rounds.kept),
+        n_rounds=len(shared),
         throttled_share=rounds.throttled_share,
     )
 
 
 def self_noise(subject: Subject, again: Subject, rounds: Rounds, seed: int) -> float:
     """How far apart a subject and the same with other buffers are, relative, as far as the interval reaches."""
-    found: Interval = log_ratio_interval(_pairs(again, rounds), _pairs(subject, rounds), seed)
+    found: Interval = log_ratio_interval(_pairs(again, rounds.kept), _pairs(subject, rounds.kept), seed)
     return math.expm1(found.largest_magnitude)
 
 
@@ -98,8 +106,8 @@ def clock_summary(blocks: Sequence[Block]) -> ClockSummary:
 # --- below
 
 
-def _pairs(subject: Subject, rounds: Rounds) -> list[Pair]:
-    return [Pair(*(median(block.cold_us) for block in found.blocks[subject.name])) for found in rounds.kept]
+def _pairs(subject: Subject, rounds: Sequence[Round]) -> list[Pair]:
+    return [Pair(*(median(block.cold_us) for block in found.blocks[subject.name])) for found in rounds]
 
 
 def _placement_noise(subject: Subject, rounds: Rounds) -> float:

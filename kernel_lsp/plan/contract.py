@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 from kernel_lsp.core.expression import Expression, ExpressionError, Name, Number, free_names
 from kernel_lsp.core.expression_value import evaluate, evaluate_int
 from kernel_lsp.core.plan import BoundTensor, Operation, ScalarParameter, Span, TensorParameter
 from kernel_lsp.errors import PlanError
+
+Role = Literal["input", "output", "scratch"]
 
 
 class ContractError(PlanError):
@@ -34,7 +37,17 @@ class Scope:
     dims: dict[str, int]
     values: dict[str, Number]
     """Dims and scalars."""
-    tensors: dict[str, BoundTensor]
+
+    @cached_property
+    def tensors(self) -> dict[str, BoundTensor]:
+        """Every tensor of the operation with its shape. Raises PlanError for a shape that there is none of."""
+        inputs = (parameter for parameter in self.operation.parameters if isinstance(parameter, TensorParameter))
+        of_roles: dict[Role, Iterable[TensorParameter]] = {
+            "input": inputs,
+            "output": self.operation.results,
+            "scratch": self.operation.scratch,
+        }
+        return {each.name: self._tensor(each, role) for role, tensors in of_roles.items() for each in tensors}
 
     def number(self, expression: Expression, what: str, span: Span) -> Number:
         """The value of an expression; `what` says what it is for, should it have none."""
@@ -52,6 +65,12 @@ class Scope:
         """An error of the plan, at a place in the `.cu`."""
         return PlanError(f"{self.operation.name}: {message}", line=span.line, next_step=next_step)
 
+    def _tensor(self, tensor: TensorParameter, role: Role) -> BoundTensor:
+        shape = tuple(self.integer(dim, f"a dim of '{tensor.name}',", tensor.span) for dim in tensor.dims)
+        if any(size < 0 for size in shape):
+            raise self.fault(f"'{tensor.name}' would have the shape {shape}", tensor.span)
+        return BoundTensor(name=tensor.name, dtype=tensor.dtype, shape=shape, role=role)
+
     def _evaluated(
         self, how: Callable[[Expression, Mapping[str, Number]], Number], expression: Expression, what: str, span: Span
     ) -> Number:
@@ -63,8 +82,8 @@ class Scope:
 
 def open_scope(operation: Operation, shapes: Mapping[str, tuple[int, ...]], scalars: Mapping[str, Number]) -> Scope:
     """What names mean for these shapes and scalars. Raises ContractError outside the contract, and PlanError where the
-    plan is at fault."""
-    scope = Scope(operation, {}, _check_scalars(operation, scalars), {})
+    plan is at fault; what is wrong with a result's shape is raised where the tensors are asked for."""
+    scope = Scope(operation, {}, _check_scalars(operation, scalars))
     inputs = [parameter for parameter in operation.parameters if isinstance(parameter, TensorParameter)]
     for tensor in inputs:
         _bind_names(tensor, _shape_of(tensor, shapes, operation), scope)
@@ -72,13 +91,10 @@ def open_scope(operation: Operation, shapes: Mapping[str, tuple[int, ...]], scal
         _check_dims(tensor, shapes[tensor.name], scope)
     for condition in operation.where:
         _check_where(condition.expression, condition.span, scope)
-    _allocate(inputs, "input", scope)
-    _allocate(operation.results, "output", scope)
-    _allocate(operation.scratch, "scratch", scope)
     return scope
 
 
-# --- below: dims and tensors
+# --- below: dims
 
 
 def _check_scalars(operation: Operation, scalars: Mapping[str, Number]) -> dict[str, Number]:
@@ -149,11 +165,3 @@ def _refuse_unknown(expression: Expression, span: Span, scope: Scope) -> None:
     if unknown:
         next_step = "let the dim stand alone in the shape of some input, or pass it as an int"
         raise scope.fault(f"'{unknown[0]}' in '{expression}' has no value", span, next_step)
-
-
-def _allocate(tensors: Sequence[TensorParameter], role: Literal["input", "output", "scratch"], scope: Scope) -> None:
-    for tensor in tensors:
-        shape = tuple(scope.integer(dim, f"a dim of '{tensor.name}',", tensor.span) for dim in tensor.dims)
-        if any(size < 0 for size in shape):
-            raise scope.fault(f"'{tensor.name}' would have the shape {shape}", tensor.span)
-        scope.tensors[tensor.name] = BoundTensor(name=tensor.name, dtype=tensor.dtype, shape=shape, role=role)

@@ -116,7 +116,7 @@ def _exchanged_by(body: Sequence[Statement], holders: Mapping[str, frozenset[str
         if statement.opcode.startswith("st.param"):
             arguments |= _held(statement.text, holders)
         elif statement.opcode.startswith("call"):
-            if not READING_FUNCTIONS & set(mentioned(statement.text)):
+            if not READING_FUNCTIONS & statement.names:
                 passed |= arguments
             arguments = frozenset()
     return _Exchanged(passed, returned=arguments)  # what no call takes is what the function gives back

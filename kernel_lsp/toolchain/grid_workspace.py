@@ -100,12 +100,12 @@ def _is_look_at_the_barrier(statement: Statement, kinds: Mapping[str, _Kind]) ->
 
 
 def _all_followed(statement: Statement, kinds: Mapping[str, _Kind]) -> bool:
-    return all(name in kinds for name in mentioned(statement.sources))
+    return all(name in kinds for name in statement.source_names)
 
 
 def _is_change(statement: Statement, kinds: Mapping[str, _Kind]) -> bool:
     """Whether it says what changed between two looks at the word, and not what the word holds."""
-    names = [name for name in mentioned(statement.sources) if name.startswith("%")]
+    names = [name for name in statement.source_names if name.startswith("%")]
     looks = [name for name in names if kinds.get(name) is _Kind.WORD]
     return statement.opcode.startswith("xor.") and len(looks) == len(names) == len(set(names)) == 2
 

@@ -19,7 +19,7 @@ from kernel_lsp.toolchain.device_state import written_variables
 from kernel_lsp.toolchain.grid_workspace import WORKSPACE_REGISTERS, functions_with_only_a_grid_barrier
 from kernel_lsp.toolchain.line_directives import line_directives
 from kernel_lsp.toolchain.masking import kernel_at_line, mask_comments, mask_literals
-from kernel_lsp.toolchain.ptx_text import Place, PtxText, Statement, mentioned, read_ptx
+from kernel_lsp.toolchain.ptx_text import Place, PtxText, Statement, read_ptx
 from kernel_lsp.toolchain.waiting_clocks import CLOCK_REGISTERS, functions_that_only_pace_waits
 
 SOURCE = "integrity"
@@ -201,16 +201,14 @@ def _is_known_function(name: str) -> bool:
 
 
 def _first_call(ptx: PtxText, name: str) -> Place:
-    calls = (s for s in ptx.statements if s.opcode.startswith("call") and name in mentioned(s.text))
+    calls = (s for s in ptx.statements if s.opcode.startswith("call") and name in s.names)
     return next((call.place for call in calls), NOWHERE)
 
 
 def _instruction_findings(ptx: PtxText) -> Iterator[Finding]:
     with_barrier, with_waits = functions_with_only_a_grid_barrier(ptx), functions_that_only_pace_waits(ptx)
     for statement in ptx.statements:
-        names = set(mentioned(statement.text))
-        if statement.function in with_barrier:
-            names -= WORKSPACE_REGISTERS
+        names = statement.names - WORKSPACE_REGISTERS if statement.function in with_barrier else statement.names
         if statement.function in with_waits and (statement.opcode.startswith("nanosleep") or _reads_clock(names)):
             continue
         if clocks := _reads_clock(names):
@@ -232,7 +230,7 @@ def _instruction_findings(ptx: PtxText) -> Iterator[Finding]:
             yield _warning("prints", "it prints, which costs time in every launch", statement.place)
 
 
-def _reads_clock(names: set[str]) -> list[str]:
+def _reads_clock(names: frozenset[str]) -> list[str]:
     return sorted(name for name in names if name.startswith(CLOCK_REGISTERS))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 from kernel_lsp.source.blanks import blanked
 
@@ -19,6 +19,10 @@ _GUARD = re.compile(r"^@\s*!?\s*(?P<predicate>[%$\w]+)\s+")
 _LABELS = re.compile(r"^(?:[$%\w]+\s*:(?!:)\s*)+")
 _SECTION = re.compile(r"\.section\s+\.debug_\w+\s*\{[^{}]*\}")
 """Debug information, which holds bytes and labels. A section of any other name stays and is read as statements."""
+_PIECE = re.compile(r"[{};]|[^{};]+")
+_LABEL = re.compile(r"[$%\w]+")
+_FIRST_OPERAND = re.compile(r"\s*(\{[^}]*\}\s*|[^,\[]*)(,)")
+_MENTIONED = re.compile(r"[%$A-Za-z_][\w$]*(?:\.[xyzw]\b)?")
 
 
 @dataclass(frozen=True)
@@ -40,21 +44,31 @@ class Statement:
     guard: str = ""
     labels: tuple[str, ...] = ()
 
-    @property
+    @cached_property
     def opcode(self) -> str:
         return self.text.split(None, 1)[0] if self.text else ""
 
-    @property
+    @cached_property
+    def names(self) -> frozenset[str]:
+        """All that it mentions."""
+        return frozenset(mentioned(self.text))
+
+    @cached_property
     def results(self) -> tuple[str, ...]:
         """The registers that it sets; none for a store."""
         first, comma, _ = self._split()
         return tuple(mentioned(first)) if comma and not self._is_store else ()
 
-    @property
+    @cached_property
     def sources(self) -> str:
         """Its operands but for the results."""
         first, comma, rest = self._split()
         return rest if comma and not self._is_store else f"{first},{rest}"
+
+    @cached_property
+    def source_names(self) -> tuple[str, ...]:
+        """What its sources mention, in order."""
+        return tuple(mentioned(self.sources))
 
     @property
     def _is_store(self) -> bool:
@@ -62,7 +76,7 @@ class Statement:
 
     def _split(self) -> tuple[str, str, str]:
         operands = self.text.partition(self.opcode)[2]
-        match = re.match(r"\s*(\{[^}]*\}\s*|[^,\[]*)(,)", operands)
+        match = _FIRST_OPERAND.match(operands)
         return (match[1], match[2], operands[match.end() :]) if match else (operands, "", "")
 
 
@@ -122,7 +136,7 @@ class _Reader:
         if place := place_of(line, self._user_files):
             self._place = place
             return
-        for piece in re.findall(r"[{};]|[^{};]+", line):
+        for piece in _PIECE.findall(line):
             self._piece(piece)
 
     def _piece(self, piece: str) -> None:
@@ -174,7 +188,7 @@ class _Reader:
         """Keep the labels that what is pending begins with for the next statement; what follows them."""
         pending = self._pending.strip()
         if match := _LABELS.match(pending):
-            self._labels += tuple(re.findall(r"[$%\w]+", match[0]))
+            self._labels += tuple(_LABEL.findall(match[0]))
             return pending[match.end() :].strip()
         return pending
 
@@ -196,4 +210,4 @@ def _blank_comments(text: str) -> str:
 
 def mentioned(text: str) -> Iterator[str]:
     """The names in a piece of a statement: registers, variables, labels, special registers."""
-    yield from re.findall(r"[%$A-Za-z_][\w$]*(?:\.[xyzw]\b)?", text)
+    yield from _MENTIONED.findall(text)

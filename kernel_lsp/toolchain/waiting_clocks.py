@@ -59,7 +59,7 @@ class _Body:
         """Those that nothing but a sleep reads."""
         read: dict[str, bool] = {}
         for each in self._statements:
-            for name in (*mentioned(each.sources), *([each.guard] if each.guard else [])):
+            for name in (*each.source_names, *([each.guard] if each.guard else [])):
                 read[name] = read.get(name, True) and _kind(each) == _SLEEP
         return frozenset(name for name, is_slept in read.items() if is_slept)
 

@@ -29,7 +29,7 @@ def write_tensor(path: str, name: str, tensor: torch.Tensor) -> dict[str, Any]:
     try:
         os.makedirs(os.path.dirname(path), exist_ok=True)
         # Not emptied: the pages of a file that is written over are there already.
-        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT, 0o666), "wb") as file:
+        with os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o666), "wb") as file:
             if n_bytes >= LARGE_BYTES:
                 write_bytes(file.fileno(), _raw(tensor))
             elif n_bytes:

@@ -2,29 +2,40 @@
 pages cost as much as copying does (64 million floats took 0.22 s to write and 0.18 s to read on one core).
 
 A GPU's bytes go through pinned memory, from where its copy engine takes them at the full rate of the bus.
+
+Linux lets one thread at a time write to a file, and all of them fill a mapping of it, where each page costs more. In
+memory 64 million floats took 0.09 s, and 0.06 s over old pages, for any number of threads that write; for a mapping
+0.19 and 0.13 s by one thread, 0.05 and 0.03 s by eight (16 cores of a virtual machine, Linux 6.18).
 """
 
 from __future__ import annotations
 
 import ctypes
+import mmap
 import os
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import torch
 
 PIECE_BYTES = 16 << 20
 N_THREADS = max(1, min(8, os.cpu_count() or 1))
 """Of one transfer: a few fill the memory's bus."""
+MAPPING_THREADS = 4
+"""From so many on a mapping is faster."""
 
 
 def write_bytes(descriptor: int, raw: torch.Tensor) -> None:
-    """Write a contiguous tensor of uint8, on the CPU or a GPU, from the file's start. Raises OSError."""
+    """Write a contiguous tensor of uint8, on the CPU or a GPU, from the start of a file that may be read, too. Raises
+    OSError."""
     buffers = _buffers(raw)
+    write = _mapped(descriptor, raw.numel()) if N_THREADS >= MAPPING_THREADS else partial(_write, descriptor)
     with ThreadPoolExecutor(N_THREADS) as pool:  # its threads end with it: a process that is watched keeps none
         for batch in _batches(raw):
             held = [_on_host(piece, buffer) for (_, piece), buffer in zip(batch, buffers)]
             places = [(start, piece) for (start, _), piece in zip(batch, held)]
-            list(pool.map(lambda place: _write(descriptor, *place), places))  # raises what a thread raised
+            list(pool.map(lambda place: write(*place), places))  # raises what a thread raised
 
 
 def read_bytes(descriptor: int, raw: torch.Tensor) -> None:
@@ -61,6 +72,14 @@ def _buffers(raw: torch.Tensor) -> list[torch.Tensor]:
 
 def _on_host(piece: torch.Tensor, buffer: torch.Tensor) -> torch.Tensor:
     return buffer[: piece.numel()].copy_(piece) if piece.is_cuda else piece
+
+
+def _mapped(descriptor: int, n_bytes: int) -> Callable[[int, torch.Tensor], object]:
+    """Puts pieces into a mapping, which ends with it. All pages are there before: one that is missing when it is
+    written to would be the end of this process, and no OSError."""
+    os.posix_fallocate(descriptor, 0, n_bytes)
+    first = ctypes.c_char.from_buffer(mmap.mmap(descriptor, n_bytes))
+    return lambda start, piece: ctypes.memmove(ctypes.addressof(first) + start, piece.data_ptr(), piece.numel())
 
 
 def _write(descriptor: int, start: int, piece: torch.Tensor) -> None:

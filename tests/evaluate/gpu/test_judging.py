@@ -100,10 +100,11 @@ async def looked_at(after: asyncio.Event | None, failure: CheckOutcome | None) -
 
 
 @pytest.mark.parametrize(("failure", "entries"), [(None, ["timed"]), (Crashed(message="a race"), [])])
-async def test_timing_waits_for_what_executors_look_at_beside(
+async def test_timing_waits_for_what_executors_look_at_beside_where_processors_are_few(
     tmp_path: Path, failure: CheckOutcome | None, entries: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What they find wrong is never timed."""
+    """What they find wrong is not timed then."""
+    monkeypatch.setattr(gpu_attempt, "MANY_PROCESSORS", 1 << 20)
     clock, everything_ran, again = Log(), asyncio.Event(), gpu_attempt.Attempt._run_again
 
     async def runs_again(self: gpu_attempt.Attempt) -> Crashed | gpu_attempt.Lost | None:
@@ -131,9 +132,24 @@ async def test_what_failed_beside_before_its_turn_does_not_run(tmp_path: Path) -
     assert clock.entries == []
 
 
+async def test_many_processors_are_enough_for_executors_and_timing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gpu_attempt, "MANY_PROCESSORS", 1)
+    clock, cases = Log(), [case(tmp_path, "affine", SMALL)]
+    beside = asyncio.create_task(looked_at(asyncio.Event(), None))
+    job = GpuJob("affine", built("affine"), cases, cases, clock, may_vary=False, rechecks=True, seed=0, beside=beside)
+    async with gpu(tmp_path) as device:
+        assert isinstance(await device.evaluate(job, NoStages()), GpuReport)
+    assert clock.entries == ["timed"]
+    assert not beside.done()
+    beside.cancel()
+
+
 async def test_executors_that_are_never_done_do_not_keep_the_gpu(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(gpu_attempt, "MANY_PROCESSORS", 1 << 20)
     monkeypatch.setattr(gpu_attempt, "MAX_WAIT_BESIDE_S", 0.1)
     clock, cases = Log(), [case(tmp_path, "affine", SMALL)]
     beside = asyncio.create_task(looked_at(asyncio.Event(), None))

@@ -69,6 +69,40 @@ async def test_what_is_clear_is_not_measured_for_longer(
     assert claim is None or ratio.claim == claim
 
 
+async def test_a_baseline_far_behind_another_is_left_out_after_four_rounds(tmp_path: Path) -> None:
+    async with bench(tmp_path, spread=0.002) as it:
+        comparison = await it.comparison()
+    ratios = {found.name: found.ratio for found in comparison.baselines if isinstance(found, TimedBaseline)}
+    assert ratios["compile"] is not None
+    assert ratios["eager"] is not None
+    assert ratios["compile"].n_rounds >= 8
+    assert ratios["eager"].n_rounds == 4
+    assert ratios["eager"].value == pytest.approx(TIMES_US["eager"] / TIMES_US["ours"], rel=0.03)
+    assert ratios["eager"].claim == "faster"
+
+
+@pytest.mark.parametrize("eager_us", [60.0, 62.0])
+async def test_baselines_that_are_close_stay_to_the_end(tmp_path: Path, eager_us: float) -> None:
+    async with bench(tmp_path, times_us={**TIMES_US, "eager": eager_us}, spread=0.002) as it:
+        comparison = await it.comparison()
+    ratios = [found.ratio for found in comparison.baselines if isinstance(found, TimedBaseline)]
+    assert all(ratio is not None and ratio.n_rounds >= 8 for ratio in ratios)
+
+
+async def test_of_few_rounds_only_what_is_far_is_claimed(tmp_path: Path) -> None:
+    """A baseline that another beat has no noise of its own: 5 % from it is no difference."""
+    times_us = {**TIMES_US, "ours": 114.0}
+    async with bench(tmp_path, times_us=times_us, spread=0.002) as it:
+        comparison = await it.comparison()
+    ratios = {found.name: found.ratio for found in comparison.baselines if isinstance(found, TimedBaseline)}
+    assert ratios["eager"] is not None
+    assert ratios["eager"].n_rounds == 4
+    assert ratios["eager"].claim == "no difference"
+    assert comparison.baseline_name == "compile"
+    assert comparison.ratio is not None
+    assert comparison.ratio.claim == "slower"
+
+
 async def test_no_two_processes_run_blocks_at_once(tmp_path: Path) -> None:
     async with bench(tmp_path) as it:
         await it.comparison()
