@@ -297,7 +297,7 @@ STEPS = {
         ("benchmarks/gpu_repeatability.py", "--out", "{out}"), 90, "gpu_repeatability-*.json", _repeatability
     ),
     "server": Step(("benchmarks/server_on_gpu.py", "{out}/server_on_gpu.json"), 120, "server_on_gpu.json", _server),
-    "package": Step(("benchmarks/gpu_package.py", "--out", "{out}"), 150, "gpu_package-*.json", _package),
+    "package": Step(("benchmarks/gpu_package.py", "--out", "{out}"), 200, "gpu_package-*.json", _package),
     "recorded": Step(
         ("benchmarks/recorded_runs.py", "measure", "--out", "{out}", "--device", "{device}"),
         420,

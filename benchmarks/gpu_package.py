@@ -3,8 +3,9 @@
     python3 benchmarks/gpu_package.py [--out FOLDER]
 
 Exports each kernel below as a package and as one file, builds the package's wheel against the PyTorch here, installs it
-beside, runs its tests, and times calls on small tensors, where the host is all that counts. The result is one JSON file
-under ``benchmarks/results``; the exit status is 1 when something failed, 2 without a GPU.
+beside, runs its tests, and times calls on small tensors, where the host is all that counts. Packages are built side by
+side, then tested and timed one after the other. The result is one JSON file under ``benchmarks/results``, written anew
+after each; the exit status is 1 when something failed, 2 without a GPU.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -80,15 +82,17 @@ def main() -> int:
     if not torch.cuda.is_available():
         print("no CUDA device: run this on a machine with a GPU", file=sys.stderr)
         return 2
-    with tempfile.TemporaryDirectory() as folder:
-        packages = [examine(name, Path(folder) / name) for name in KERNELS]
-    path = write_results(packages, options.out)
+    packages: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor() as pool:
+        for found in list(pool.map(lambda name: built(name, Path(folder) / name), KERNELS)):
+            packages.append(examine(found, Path(folder) / found["name"]))
+            path = write_results(packages, options.out)
     print(f"{path}: {sum(not package['is_good'] for package in packages)} of {len(packages)} packages fall short")
     return 0 if all(package["is_good"] for package in packages) else 1
 
 
-def examine(name: str, folder: Path) -> dict[str, Any]:
-    """Everything about one package."""
+def built(name: str, folder: Path) -> dict[str, Any]:
+    """One package and its one-file form, both ready to be used, and how long each step took."""
     folder.mkdir()
     kernel, target = (str(ROOT / part) for part in KERNELS[name])
     found: dict[str, Any] = {"name": name, "steps_s": {}}
@@ -104,6 +108,13 @@ def examine(name: str, folder: Path) -> dict[str, Any]:
         found["steps_s"][step] = step_s(command)
     wheel = str(next(folder.glob("*.whl")))
     found["steps_s"]["install"] = step_s([*pip, "install", "--no-deps", "--no-index", "--target", str(site), wheel])
+    return found
+
+
+def examine(found: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """With what its own tests say, and its times: nothing is built beside."""
+    name = found["name"]
+    source, site, one_file = folder / "source", folder / "site", folder / "one_file"
     found["tests"] = own_tests(source, site)
     found["host_us_per_call"] = times(name, site, one_file)
     natives = {key: value for key, value in found["host_us_per_call"].items() if re.fullmatch(r"torch\.\w+", key)}

@@ -109,7 +109,9 @@ def _sizes(captured: Captured, wanted: dict[sympy.Symbol, int], *, small: bool) 
 
 def _size(size: Any, sizes: dict[sympy.Symbol, int]) -> int:
     expression = getattr(getattr(size, "node", None), "expr", None)
-    return int(size) if expression is None else int(expression.subs(sizes))
+    if expression is None:
+        return int(size)
+    return sizes[expression] if expression in sizes else int(expression.subs(sizes))
 
 
 def _trial_inputs(
