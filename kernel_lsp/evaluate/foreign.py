@@ -188,14 +188,18 @@ class _Check:
         store = CaseStore(task, self.session.worker, self.session.new_folder("references"), self.device)
         chosen = [pair for direction in self._directions(task) for pair in chosen_cases(task, direction, 0)]
         made = []
-        for number, (case, is_hidden) in enumerate(chosen):
-            found = await make_case(store, task, case, self._folder / f"case-{number}", is_hidden=is_hidden)
-            if not isinstance(found, ForeignCase):
-                continue
-            made.append(found)
-            if timer is not None and found.is_timed:
-                under_way.append(asyncio.create_task(timer.offer(found.timed(self.progress.candidate_id))))
-        await store.close()
+        try:
+            for case, _ in chosen:
+                store.begin(case)
+            for number, (case, is_hidden) in enumerate(chosen):
+                found = await make_case(store, task, case, self._folder / f"case-{number}", is_hidden=is_hidden)
+                if not isinstance(found, ForeignCase):
+                    continue
+                made.append(found)
+                if timer is not None and found.is_timed:
+                    under_way.append(asyncio.create_task(timer.offer(found.timed(self.progress.candidate_id))))
+        finally:
+            await store.close()
         return made
 
     def _directions(self, task: Task) -> tuple[OperationKind, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import secrets
 import shutil
@@ -76,20 +77,12 @@ def chosen_cases(task: Task, direction: OperationKind, seed: int) -> list[tuple[
 
 
 async def make_case(store: CaseStore, task: Task, case: Case, folder: Path, *, is_hidden: bool) -> ForeignCase | NoCase:
-    """Inputs copied to `folder`; expected values read into memory, and their files deleted."""
+    """Inputs copied to `folder`; expected values read into memory, and their files deleted. In a thread: the worker
+    makes the next case meanwhile."""
     files = await store.get(case)
     if isinstance(files, NoCase):
         return files
-    expectations = tuple(_in_memory(expectation) for expectation in store.expectations(case, files))
-    for tensor in (*files.expected, *files.native):
-        tensor.path.unlink(missing_ok=True)
-    folder.mkdir(parents=True)
-    inputs = []
-    for tensor in files.inputs:
-        shutil.copyfile(tensor.path, folder / tensor.path.name)
-        entry = {"name": tensor.name, "path": str(folder / tensor.path.name), "dtype": tensor.dtype.value}
-        inputs.append({**entry, "shape": list(tensor.shape)})
-    return ForeignCase(case, _bound(task, case, files), files, tuple(inputs), expectations, is_hidden)
+    return await asyncio.to_thread(_taken, store, task, case, files, folder, is_hidden=is_hidden)
 
 
 async def run_case(
@@ -163,6 +156,19 @@ def judge(case: ForeignCase, paths: Mapping[str, Path], device_name: str) -> Cas
 
 
 # --- below
+
+
+def _taken(store: CaseStore, task: Task, case: Case, files: CaseFiles, folder: Path, *, is_hidden: bool) -> ForeignCase:
+    expectations = tuple(_in_memory(expectation) for expectation in store.expectations(case, files))
+    for tensor in (*files.expected, *files.native):
+        tensor.path.unlink(missing_ok=True)
+    folder.mkdir(parents=True)
+    inputs = []
+    for tensor in files.inputs:
+        shutil.copyfile(tensor.path, folder / tensor.path.name)
+        entry = {"name": tensor.name, "path": str(folder / tensor.path.name), "dtype": tensor.dtype.value}
+        inputs.append({**entry, "shape": list(tensor.shape)})
+    return ForeignCase(case, _bound(task, case, files), files, tuple(inputs), expectations, is_hidden)
 
 
 def _in_memory(expectation: Expectation) -> Expectation:
