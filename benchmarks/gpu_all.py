@@ -321,9 +321,8 @@ PARTS = {
     "third": ("faults",),
     "fourth": ("recorded", "baselines"),
 }
-"""By importance, as far as ten minutes each allow. On one H200 (2026-11-22) verdict took 255 s, repeatability 40 s,
-foreign 83 s, server 69 s, and a day earlier package 100 s; 365 verdicts of the corpora took 260 s, and 151 of faults
-222 s."""
+"""By importance, as far as ten minutes each allow. On one H200 (2026-11-22) verdict took 183 s, repeatability 39 s,
+foreign 90 s, server 76 s, package 136 s, corpora 271 s and faults 291 s."""
 
 
 def _options() -> argparse.Namespace:
