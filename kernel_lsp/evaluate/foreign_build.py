@@ -11,8 +11,10 @@ from kernel_lsp.core.finding import Finding, Severity
 from kernel_lsp.core.verdict import BuildFailed, Rejected, TimedOut
 from kernel_lsp.evaluate.progress import Progress
 from kernel_lsp.evaluate.session import Session
-from kernel_lsp.toolchain.extension import ExtensionBuilder, ExtensionFacts
+from kernel_lsp.process.interpreter import site_packages
+from kernel_lsp.toolchain.extension import ExtensionBuilder
 from kernel_lsp.toolchain.extension_built import ExtensionBuilt
+from kernel_lsp.toolchain.extension_facts import ExtensionFacts, KeptFacts
 from kernel_lsp.toolchain.extension_symbols import symbol_findings
 from kernel_lsp.toolchain.extension_tools import ExtensionTools, find_extension_tools
 
@@ -46,8 +48,15 @@ class ForeignBuilds:
     # --- below
 
     async def _facts(self) -> ExtensionFacts:
-        facts = await self._session.worker.ask("extension_facts", {}, deadline_s=FACTS_DEADLINE_S)
-        return ExtensionFacts(**facts)
+        """The worker answers when it has imported torch, which takes longer than most of a build."""
+        python = self._session.worker.python
+        kept = KeptFacts(self._session.settings.cache_directory, python, site_packages(python))
+        known = kept.find()
+        if known is not None:
+            return known
+        facts = ExtensionFacts(**await self._session.worker.ask("extension_facts", {}, deadline_s=FACTS_DEADLINE_S))
+        kept.keep(facts)
+        return facts
 
     async def _build(self, text: str, suffix: str, architecture: str) -> ExtensionBuilt | BuildFailure:
         facts, tools = await asyncio.shield(self._looking)

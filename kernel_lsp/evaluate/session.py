@@ -26,6 +26,7 @@ from kernel_lsp.evaluate.session_start import SessionStart, gpu_number, may_use_
 from kernel_lsp.evaluate.timing_operation import OperationTimer
 from kernel_lsp.gpu.specs import GpuSpec, find_gpu
 from kernel_lsp.process.confinement import SandboxLevel
+from kernel_lsp.process.interpreter import site_packages
 from kernel_lsp.process.worker_client import Worker
 from kernel_lsp.toolchain.cache import BuildCache
 from kernel_lsp.toolchain.compile import Compiler
@@ -251,8 +252,3 @@ class Session:
     async def _close_gpu(self) -> None:
         if self._session_gpu is not None:
             await self._session_gpu.close()
-
-
-def site_packages(python: Path) -> tuple[Path, ...]:
-    """Where the packages of an interpreter are, torch's own compiler among them. Nothing is run to find out."""
-    return tuple(sorted(python.parent.parent.glob("lib*/python3*/site-packages")))

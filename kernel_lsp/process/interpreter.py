@@ -35,6 +35,13 @@ def named_python(option: Path | None) -> Path | None:
     return None if named is None else _absolute(named[0])
 
 
+def site_packages(python: Path) -> tuple[Path, ...]:
+    """Where the packages of an interpreter are, torch's own compiler among them; Debian has a name of its own for it.
+    Nothing is run to find out."""
+    patterns = ("lib*/python3*/site-packages", "lib*/python3*/dist-packages", "local/lib*/python3*/dist-packages")
+    return tuple(sorted(found for pattern in patterns for found in python.parent.parent.glob(pattern)))
+
+
 # --- below: looking at one
 
 _PROBE = (

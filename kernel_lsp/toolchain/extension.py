@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Literal
 
 from kernel_lsp.core.finding import Finding, Severity
-from kernel_lsp.core.model import Noun
 from kernel_lsp.core.verdict import BuildFailed, TimedOut
 from kernel_lsp.process.confinement import SandboxLevel
 from kernel_lsp.process.profiles import foreign_confinement
@@ -27,6 +26,7 @@ from kernel_lsp.process.supervisor import ProcessResult, run, scrubbed_environme
 from kernel_lsp.source.extension import LAUNCH_HELPER, SplitExtension, split_extension
 from kernel_lsp.toolchain.cache import content_key
 from kernel_lsp.toolchain.extension_built import MODULE_NAME, ExtensionBuilt, keep, read_kept
+from kernel_lsp.toolchain.extension_facts import ExtensionFacts
 from kernel_lsp.toolchain.extension_headers import (
     ALL_OPERATORS,
     Headers,
@@ -46,19 +46,6 @@ MAX_LINE_CHARACTERS = 1000
 CXX_OPTIMIZATION = "-O0"
 """Host code calls PyTorch and launches; optimizing it doubles the build and saves a microsecond a call."""
 _ERROR = re.compile(r"^[^\s:]*?([^\s:/]+\.(?:cu|cpp))[:(](\d+)\)?(?::(\d+))?:? (?:fatal )?error:? ?(.*)$", re.MULTILINE)
-
-
-class ExtensionFacts(Noun):
-    """What it takes to compile against the user's torch, as its interpreter says."""
-
-    torch_version: str
-    cuda_version: str
-    includes: tuple[Path, ...]
-    libraries: tuple[str, ...]
-    library_directories: tuple[Path, ...]
-    cxx11_abi: int
-    cuda_runtime: str = ""
-    """The CUDA runtime that torch has loaded: an extension must use the same, and not carry one of its own."""
 
 
 class ExtensionBuilder:

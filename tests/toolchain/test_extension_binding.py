@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 import torch
 
-from kernel_lsp.toolchain.extension import ExtensionBuilder, ExtensionFacts
+from kernel_lsp.toolchain.extension import ExtensionBuilder
 from kernel_lsp.toolchain.extension_binding import PYTHON_VARIABLE, WRAPS, light_binding
 from kernel_lsp.toolchain.extension_built import ExtensionBuilt
+from kernel_lsp.toolchain.extension_facts import ExtensionFacts
 from kernel_lsp.toolchain.extension_tools import find_extension_tools
 from kernel_lsp.worker.foreign_facts import extension_facts
 
