@@ -142,7 +142,12 @@ class CaseStore:
             values=case.values,
         )
         single = self._with_one_answer if case.operation == "forward" else frozenset()
-        return replace(files, roundings={n: replace(r, has_one_answer=n in single) for n, r in files.roundings.items()})
+        may_recur = any(not type_.dtype.is_floating for type_ in graph_of(self._task, case.operation).input_types)
+        roundings = {
+            name: replace(each, has_one_answer=name in single, may_recur=may_recur)
+            for name, each in files.roundings.items()
+        }
+        return replace(files, roundings=roundings)
 
 
 def read_expectations(files: CaseFiles) -> tuple[Expectation, ...]:

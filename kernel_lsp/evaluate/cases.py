@@ -7,7 +7,7 @@ are drawn for what breaks kernels: primes, powers of two, their neighbours, and 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -21,16 +21,6 @@ Sizes = dict[str, int]
 ThreadOrder = Literal["forward", "reverse", "random"]
 OperationKind = Literal["forward", "backward"]
 
-PATTERNS: dict[str, tuple[int, ...]] = {
-    "primes": (7, 5, 3, 11, 13),
-    "long": (3, 1031, 67, 37, 5),
-    "edges": (9, 17, 33, 5, 3),
-    "powers": (4, 8, 16, 2, 32),
-    "multiples": (12, 20, 36, 4, 8),
-    "long_even": (2, 1032, 68, 36, 4),
-}
-"""Sizes for the first symbol, the second, and so on; a task with one symbol begins with the second. The long ones take
-more than one block of nearly any kernel: a grid that is rounded down shows in them, and they are watched for races."""
 FRESH_SIZES = (1, 2, 6, 10, 13, 19, 23, 29, 31, 37, 41, 47, 63, 65, 129)
 N_FRESH_TRIES = 64
 ALIGNMENTS = (1, 2, 4, 8, 16, 32)
@@ -38,13 +28,6 @@ ALIGNMENTS = (1, 2, 4, 8, 16, 32)
 MAX_REDUCED_ELEMENTS = 1 << 20
 """Of all inputs and outputs of a reduced case, or as many as the captured sizes have: weights do not shrink."""
 CHEAP_ELEMENTS = 1 << 18
-MAX_REDUCED_ASSIGNMENTS = 4
-MULTIPLES = ((2, 1), (3, 1), (5, 1), (1, 2), (1, 3), (1, 5))
-"""Of a captured size, tried in this order."""
-HIDDEN_SIZES = (1, 2, 31, 33, 61, 63, 65, 127, 129, 251, 255, 257, 509, 511, 513, 1021, 1023, 1025, 2039, 2049, 4097)
-"""One, two, primes, and neighbours of powers of two. Which of them a run uses its seed says, and no candidate sees."""
-N_HIDDEN = 4
-N_HIDDEN_TRIES = 64
 MAX_HIDDEN_ELEMENTS = 1 << 22
 """Of all inputs and outputs, or as many as the captured sizes have where nothing smaller is inside the contract."""
 N_BEFORE_WIDE = 4
@@ -76,8 +59,19 @@ FORWARD_FAMILIES = (
     *("far_negative", "subnormal", "low", "highest_rows"),
 )
 """Inputs that PyTorch's own gradients, with incoming ones of the same kind, need not survive."""
+SPARSE_GRADIENTS = "sparse_gradients"
+"""Inputs as others are: it is what comes back that is of another kind."""
+BACKWARD_FAMILIES = (SPARSE_GRADIENTS, "zeros")
 LONG_FAMILIES = (
-    *("special_nan", "special_others", "special_inf", "special_minus_inf", "minus_inf_rows", "lowest_rows"),
+    *(
+        SPARSE_GRADIENTS,
+        "special_nan",
+        "special_others",
+        "special_inf",
+        "special_minus_inf",
+        "minus_inf_rows",
+        "lowest_rows",
+    ),
     *("low", "highest_rows"),
     *("constant_rows", "one_hot", "needles", "zeros", "uniform"),
 )
@@ -172,21 +166,6 @@ def graph_of(task: Task, operation: OperationKind) -> Graph:
     return graph
 
 
-def reduced_sizes(task: Task, operation: OperationKind, holds: Callable[[Sizes], bool]) -> list[Sizes]:
-    """Assignments of small sizes inside the candidate's contract, each with another character. Empty when the task has
-    no symbol, or when nothing but the captured sizes is inside the contract."""
-    found: list[Sizes] = []
-    for sizes_by_symbol in PATTERNS.values() if task.symbols else ():
-        pattern = sizes_by_symbol if len(task.symbols) > 1 else sizes_by_symbol[1:]
-        aligned = (assigned(task.symbols, pattern, alignment) for alignment in ALIGNMENTS)
-        sizes = next((s for s in aligned if is_usable(task, operation, s) and holds(s)), None)
-        sizes = sizes or _captured_but_first(task, operation, pattern, holds, is_first=not found)
-        if sizes is not None and sizes not in found:
-            found.append(sizes)
-    found = found[:MAX_REDUCED_ASSIGNMENTS]
-    return [*found, *_changing_the_rest(task, operation, holds, found)]
-
-
 def full_cases(
     operation: OperationKind, reduced: Iterable[Sizes], captured: Sizes, seed: int, configured: Iterable[Sizes] = ()
 ) -> list[Case]:
@@ -200,36 +179,17 @@ def full_cases(
     for position, sizes in enumerate(assignments[1:]):
         order: ThreadOrder = ("reverse", "random", "forward")[position % 3]
         cases.append(_case(operation, sizes, captured, "normal", seed + 2 + position, order))
-    families = (*FAMILIES, *FORWARD_FAMILIES) if operation == "forward" else FAMILIES
+    families = (*FAMILIES, *(FORWARD_FAMILIES if operation == "forward" else BACKWARD_FAMILIES))
     for position, family in enumerate(families):
         nth = 1 if family in LONG_FAMILIES else position
         sizes = assignments[nth % len(assignments)] if assignments else captured
         order = ("forward", "random", "reverse")[position % 3]
         case = _case(operation, sizes, captured, family, seed + 20 + position, order)
         cases.append(replace(case, offset_bytes=OPERATOR_ALIGNMENT_BYTES if family == OFFSET_FAMILY else 0))
+    if operation == "backward":  # and with more rows, for sums over them
+        sizes = assignments[2 % len(assignments)] if assignments else captured
+        cases.append(_case(operation, sizes, captured, SPARSE_GRADIENTS, seed + 20 + len(families), "forward"))
     return cases
-
-
-def hidden_sizes(
-    task: Task, operation: OperationKind, holds: Callable[[Sizes], bool], seed: int, n_wanted: int = N_HIDDEN
-) -> list[Sizes]:
-    """Sizes inside the contract that nothing names: drawn, or the captured ones with one symbol drawn. Aligned where
-    the contract needs it. Empty for a task without symbols."""
-    draw = random.Random(f"{seed} {task.name} {operation}")
-    found: list[Sizes] = []
-    for attempt in range(N_HIDDEN_TRIES if task.symbols else 0):
-        alignment = ALIGNMENTS[min(attempt // len(ALIGNMENTS), len(ALIGNMENTS) - 1)]
-        drawn = {symbol.name: clamped(symbol, draw.choice(HIDDEN_SIZES), alignment) for symbol in task.symbols}
-        kept = draw.choice(task.symbols).name
-        sizes = drawn if attempt % 2 == 0 else {**captured_sizes(task), kept: drawn[kept]}
-        or_as_captured = attempt >= N_HIDDEN_TRIES // 2 and not found
-        if sizes in found or not is_usable(task, operation, sizes, MAX_HIDDEN_ELEMENTS, or_as_captured):
-            continue
-        if holds(sizes):
-            found.append(sizes)
-        if len(found) == n_wanted:
-            break
-    return found
 
 
 def hidden_cases(operation: OperationKind, hidden: Iterable[Sizes], captured: Sizes, seed: int) -> list[Case]:
@@ -240,10 +200,20 @@ def hidden_cases(operation: OperationKind, hidden: Iterable[Sizes], captured: Si
     ]
 
 
-def wide_cases(operation: OperationKind, wide: Iterable[Sizes], captured: Sizes, seed: int) -> list[Case]:
-    """One case for each of them."""
+def wide_cases(
+    operation: OperationKind, wide: Iterable[Sizes], captured: Sizes, seed: int, n_watched: int = 0
+) -> list[Case]:
+    """One case for each of them. Of so many the last is watched for races: where there are many rows, blocks that take
+    one after the other take several."""
     return [
-        _case(operation, sizes, captured, _wide_family(sizes), seed + 60 + position, "random")
+        _case(
+            operation,
+            sizes,
+            captured,
+            _wide_family(sizes),
+            seed + 60 + position,
+            "reverse" if position + 1 == n_watched else "random",
+        )
         for position, sizes in enumerate(wide)
     ]
 
@@ -321,14 +291,6 @@ def is_usable(
     return all(all(shape) for shape in shapes) and _n_total(shapes) <= n_allowed
 
 
-def assigned(symbols: tuple[Symbol, ...], pattern: tuple[int, ...], alignment: int) -> Sizes:
-    """The pattern's sizes for the symbols, in their order, each aligned and inside its bounds."""
-    return {
-        symbol.name: clamped(symbol, pattern[position % len(pattern)], alignment)
-        for position, symbol in enumerate(symbols)
-    }
-
-
 # --- below: drawing sizes
 
 
@@ -345,45 +307,6 @@ def _case(operation: OperationKind, sizes: Sizes, captured: Sizes, family: str, 
 
 def _wide_family(sizes: Sizes) -> str:
     return LATE_EXTREMES if max(sizes.values()) >= LONG_SUM else "normal"
-
-
-def _captured_but_first(
-    task: Task, operation: OperationKind, pattern: tuple[int, ...], holds: Callable[[Sizes], bool], *, is_first: bool
-) -> Sizes | None:
-    """The captured sizes with the first symbol (nearly always the batch) made small. One that is large for all that is
-    made only where there is no other: each family that goes to it costs as much."""
-    first = task.symbols[0]
-    sizes = {**captured_sizes(task), first.name: clamped(first, pattern[0], 1)}
-    max_elements = MAX_REDUCED_ELEMENTS if is_first else CHEAP_ELEMENTS
-    return sizes if is_usable(task, operation, sizes, max_elements, is_first) and holds(sizes) else None
-
-
-def _changing_the_rest(
-    task: Task, operation: OperationKind, holds: Callable[[Sizes], bool], found: Sequence[Sizes]
-) -> Iterator[Sizes]:
-    """Multiples and parts of the captured size of each symbol that is the same in all that was found: no pattern meets
-    some contracts, e.g. `N % 1000 == 0` and `B * N == 6000`."""
-    captured = captured_sizes(task)
-    for symbol in task.symbols:
-        if any(sizes[symbol.name] != symbol.captured for sizes in found):
-            continue
-        changed = (
-            {**base, symbol.name: clamped(symbol, multiple * symbol.captured // part, 1), **other}
-            for multiple, part in MULTIPLES
-            for base in (*found[:1], captured)
-            for other in ({}, *_divided(task, symbol, multiple, part))
-        )
-        usable = (sizes for sizes in changed if is_usable(task, operation, sizes) and holds(sizes))
-        sizes = next((sizes for sizes in usable if sizes[symbol.name] != symbol.captured), None)
-        if sizes is not None:
-            yield sizes
-
-
-def _divided(task: Task, symbol: Symbol, multiple: int, part: int) -> Iterator[Sizes]:
-    """Each other symbol made smaller by as much as this one grows."""
-    for other in task.symbols:
-        if other != symbol and other.captured * part % multiple == 0:
-            yield {other.name: clamped(other, other.captured * part // multiple, 1)}
 
 
 def _all_shapes(task: Task, operation: OperationKind, sizes: Sizes) -> list[tuple[int, ...]]:

@@ -250,7 +250,7 @@ def _same_kind(
     with np.errstate(invalid="ignore", over="ignore"):
         own_tolerance = LOST_FACTOR * (np.abs(reference) * allowance.relative + allowance.fixed)
         is_lost = np.isnan(native) & may_lose_nans
-        tolerance = np.where(is_lost, own_tolerance, OVERFLOW_TOLERANCE * np.abs(reference))
+        tolerance = np.where(is_lost, own_tolerance, OVERFLOW_TOLERANCE * np.abs(reference) + allowance.fixed)
         close = overflowed & (np.abs(found - reference) <= tolerance)
         own = np.abs(found - native) <= np.abs(native) * allowance.relative + allowance.fixed
     is_open = np.isposinf(reference) & np.isneginf(native)

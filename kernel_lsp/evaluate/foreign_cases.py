@@ -22,7 +22,6 @@ from kernel_lsp.evaluate.cases import (
     Sizes,
     captured_sizes,
     graph_of,
-    reduced_sizes,
     shape_of,
     shapes_for,
 )
@@ -30,6 +29,7 @@ from kernel_lsp.evaluate.compare import Expectation
 from kernel_lsp.evaluate.foreign_process import ForeignProcess
 from kernel_lsp.evaluate.gpu_slot import Lost
 from kernel_lsp.evaluate.judgement import judge_outputs
+from kernel_lsp.evaluate.small_sizes import reduced_sizes
 from kernel_lsp.evaluate.timing_outcome import TimedOperation
 from kernel_lsp.process.worker_client import CaseFiles
 

@@ -104,6 +104,18 @@ class GridConditions:
                     found[place] = left - right
         return found
 
+    def sides(self, launch: BoundLaunch) -> dict[int, bool]:
+        """On which side of each chosen threshold the value is that is compared with it, by its place among the
+        conditions."""
+        values = self._values(launch, NO_ADDRESSES)
+        found: dict[int, bool] = {}
+        for place, condition in enumerate(self._conditions):
+            name, comparison = condition.opcode.split(".")[:2]
+            if name == "setp" and comparison not in EQUALITIES and condition.operands[0] in self.chosen:
+                with suppress(_Unknown):
+                    found[place] = _side(condition, values)
+        return found
+
     def singles_out_a_block(self, launch: BoundLaunch) -> bool:
         """Whether a block between the first and the last is compared with by its number: what it does, no other may
         do."""

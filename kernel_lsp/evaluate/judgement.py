@@ -136,7 +136,8 @@ def _judge_output(
     mask: np.ndarray | None,
     case: CaseResult,
 ) -> TensorError:
-    found, traits = map_array(path, tensor.dtype, tensor.shape), _traits(case, tensor)
+    found = map_array(path, tensor.dtype, tensor.shape)
+    traits = _traits(case, tensor, expectation.rounding.may_recur)
 
     def judged(values: np.ndarray) -> TensorError:
         if mask is None and tensor.dtype.is_floating:
@@ -169,31 +170,31 @@ def _family(case: CaseResult) -> str:
     return case.family.split(",")[0]
 
 
-def _traits(case: CaseResult, output: BoundTensor) -> InputTraits:
+def _traits(case: CaseResult, output: BoundTensor, may_recur: bool) -> InputTraits:
     family = _family(case)
     return InputTraits(
-        drift=_drift(family, case, output),
+        drift=_drift(family, case, output, may_recur),
         n_different=1 if family in FEW_NUMBERS | NEARLY_SAME else 0,
         are_subnormal=family == SUBNORMAL,
     )
 
 
-def _drift(family: str, case: CaseResult, output: BoundTensor) -> float:
+def _drift(family: str, case: CaseResult, output: BoundTensor, may_recur: bool) -> float:
     """What adding up one after the other, as each thread does, may be off, relative to the sum. PyTorch on a CPU adds
     in blocks and hardly drifts, so that its own error does not tell. Narrow types are added up in f32. A sum may run
     along any dim, or over several: the gradient of a weight adds up all rows, over however many dims.
 
     With u one rounding at most, the error is at most u times the sum of all partial sums' magnitudes (Higham, Accuracy
     and Stability of Numerical Algorithms, 2nd edition, section 4.2). Of n equal terms of one sign that is u n / 2 of
-    the sum; and it is reached, as adding a number to what is on the grid of a binade always rounds to the same side.
-    Where numbers differ their roundings add up like a random walk instead, to u times the square root of n (Higham and
-    Mary, A new approach to probabilistic rounding error analysis, 2019)."""
+    the sum; and it is reached, as adding a number to what is on the grid of a binade always rounds to the same side. So
+    may those be that integers look up. Where numbers differ their roundings add up like a random walk instead, to u
+    times the square root of n (Higham and Mary, A new approach to probabilistic rounding error analysis, 2019)."""
     unit = F64_UNIT if output.dtype is DType.F64 else F32_UNIT
     longest_dim = max((size for shape in case.shapes.values() for size in shape), default=1)
     largest_input = max((math.prod(shape) for shape in case.shapes.values()), default=1)
     n_terms = max(longest_dim, largest_input // max(output.n_elements, 1))
     if family in (SAME_NUMBERS, LATE_EXTREMES):
         return unit * min(n_terms, MAX_EQUAL_TERMS) / 2
-    if family in RECURRING_NUMBERS:
-        return unit * min(n_terms, MAX_RECURRING_TERMS) / 2
+    if family in RECURRING_NUMBERS or may_recur:
+        return unit * min(n_terms, MAX_EQUAL_TERMS if may_recur else MAX_RECURRING_TERMS) / 2
     return unit * min(n_terms, MAX_TERMS) ** 0.5

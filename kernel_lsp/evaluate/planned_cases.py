@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from kernel_lsp.core.task import Task
@@ -20,8 +20,6 @@ from kernel_lsp.evaluate.cases import (
     fresh_case,
     full_cases,
     hidden_cases,
-    hidden_sizes,
-    reduced_sizes,
     screen_cases,
     vast_cases,
     wide_cases,
@@ -32,11 +30,14 @@ from kernel_lsp.evaluate.pointed_sizes import pointed_sizes
 from kernel_lsp.evaluate.prepare import Prepared
 from kernel_lsp.evaluate.progress import Plan
 from kernel_lsp.evaluate.several_blocks import several_blocks_cases, several_blocks_sizes
-from kernel_lsp.evaluate.wide_sizes import vast_sizes, wide_sizes
+from kernel_lsp.evaluate.small_sizes import Freedom, freedom_of, hidden_sizes, least_sizes, reduced_sizes
+from kernel_lsp.evaluate.wide_sizes import MAX_VAST_HERE, MAX_WIDE_ELEMENTS, vast_sizes, wide_sizes
 
 Depth = Literal["screen", "full"]
 
 FRESH_SEED_BITS = 31
+N_WATCHED = 2
+"""The wide sizes with many rows, behind those with long ones."""
 N_BEFORE_FRESH = 2
 """The captured sizes and the first small ones come before it, and what the time allows after it."""
 
@@ -57,18 +58,25 @@ class CaseChoice:
 
         Raises PlanError when the plan does not bind, ContractError when it excludes the captured sizes."""
         captured = captured_sizes(self.task)
-        reduced = reduced_sizes(self.task, direction, lambda sizes: prepared.holds(direction, sizes))
+
+        def holds(sizes: Sizes) -> bool:
+            return prepared.holds(direction, sizes)
+
+        freedom = freedom_of(self.task, direction, holds)
+        reduced = reduced_sizes(self.task, direction, holds, freedom)
         given = Case(direction, tuple(sorted(captured.items())), "given", self.seed, "forward", is_captured=True)
         if depth == "screen":
             families = self.screen_families if direction == "forward" else SCREEN_FAMILIES
             chosen = screen_cases(direction, reduced, captured, self.seed, families)
         else:
-            chosen = self._full(prepared, direction, reduced)
+            chosen = self._full(prepared, direction, reduced, freedom)
         cases = [given, *(case for case in chosen if case != given)]
         bound = {sizes: prepared.bind(direction, dict(sizes)) for sizes in dict.fromkeys(case.sizes for case in cases)}
         return [(case, bound[case.sizes]) for case in cases]
 
-    def _full(self, prepared: Prepared, direction: OperationKind, reduced: Sequence[Sizes]) -> list[Case]:
+    def _full(
+        self, prepared: Prepared, direction: OperationKind, reduced: Sequence[Sizes], freedom: Freedom
+    ) -> list[Case]:
         task, seed, captured = self.task, self.seed, captured_sizes(self.task)
 
         def holds(sizes: Sizes) -> bool:
@@ -76,7 +84,10 @@ class CaseChoice:
 
         chosen = full_cases(direction, reduced, captured, seed, [s for s in configured_sizes(task) if holds(s)])
         chosen.insert(N_BEFORE_FRESH, fresh_case(task, direction, holds, reduced, self.fresh_seed))
-        wide = wide_sizes(task, direction, holds)
+        least = least_sizes(task, direction, holds, freedom)
+        if least is not None and least not in (captured, *reduced):
+            chosen += wide_cases(direction, [least], captured, seed - 1)
+        wide = wide_sizes(task, direction, holds, freedom)
         known = [sizes for sizes in (captured, *reduced, *wide) if holds(sizes)]
         chosen += equal_integer_cases(task, direction, wide, captured, seed)
         places = index_cases(task, direction, holds, wide, seed)
@@ -85,11 +96,12 @@ class CaseChoice:
         alone = several_blocks_sizes(prepared, direction, watched, [*known, *wide])
         chosen[N_BEFORE_WIDE:N_BEFORE_WIDE] = [
             *several_blocks_cases(direction, alone, seed),
-            *wide_cases(direction, wide, captured, seed),
+            *wide_cases(direction, wide, captured, seed, N_WATCHED),
             *places,
         ]
+        most = MAX_WIDE_ELEMENTS if self.has_gpu else MAX_VAST_HERE
+        vast = vast_sizes(task, direction, lambda sizes: prepared.can_bind(direction, sizes), freedom, most)
+        chosen += [replace(case, may_not_end=not self.has_gpu) for case in vast_cases(direction, vast, captured, seed)]
         if self.has_gpu:
-            vast = vast_sizes(task, direction, lambda sizes: prepared.can_bind(direction, sizes))
-            chosen += vast_cases(direction, vast, captured, seed)
             chosen += hidden_cases(direction, hidden_sizes(task, direction, holds, seed), captured, seed)
         return chosen

@@ -14,10 +14,11 @@ from functools import lru_cache
 
 from kernel_lsp.core.expression import Call, Constant, Expression, parts
 from kernel_lsp.core.plan import BoundLaunch, Launch, LibraryStep, Operation
-from kernel_lsp.core.task import Task
+from kernel_lsp.core.task import Symbol, Task
 from kernel_lsp.core.verdict import Built
 from kernel_lsp.errors import PlanError
 from kernel_lsp.evaluate.cases import (
+    ALIGNMENTS,
     CHEAP_ELEMENTS,
     MAX_HIDDEN_ELEMENTS,
     OperationKind,
@@ -28,7 +29,7 @@ from kernel_lsp.evaluate.cases import (
     is_usable,
 )
 from kernel_lsp.evaluate.far_sizes import beyond, far_sizes
-from kernel_lsp.evaluate.grid_conditions import GridConditions
+from kernel_lsp.evaluate.grid_conditions import UNROLLED, GridConditions
 from kernel_lsp.evaluate.paired_sizes import paired_sizes
 from kernel_lsp.evaluate.prepare import Prepared
 from kernel_lsp.evaluate.wide_sizes import MAX_WIDE_ELEMENTS, n_largest
@@ -38,6 +39,10 @@ from kernel_lsp.toolchain.ptx_text import N_REMEMBERED, read_ptx
 
 MAX_SIZES = 6
 """Of each kind."""
+MAX_EDGES = 6
+"""Where one variant of a plan ends and another begins: the last size of the one and the first of the other."""
+MAX_THRESHOLDS, LARGEST_THRESHOLD = 6, 1 << 14
+"""Numbers that kernels compare sizes with, the largest of them: both sides of each are tried."""
 MAX_LITERALS = 24
 """Of one text, from the least to the largest: a table may hold thousands."""
 SMALL = 2
@@ -78,7 +83,8 @@ def deciding_sizes(prepared: Prepared, kind: OperationKind, known: Sequence[Size
             seen |= new
         elif is_usable(prepared.task, kind, sizes, MAX_BOUND_ELEMENTS) and prepared.holds(kind, sizes):
             _refuse_unwritten(prepared, kind, sizes)
-    return found
+    edges = [*_edges(prepared, kind, numbers, known), *_ends(prepared, kind, known)]
+    return [*found, *(sizes for nth, sizes in enumerate(edges) if sizes not in (*known, *found, *edges[:nth]))]
 
 
 def sizes_beyond_literals(prepared: Prepared, kind: OperationKind, known: Sequence[Sizes]) -> list[Sizes]:
@@ -119,6 +125,7 @@ def compared_sizes(prepared: Prepared, kind: OperationKind, built: Built, known:
         found += [sizes] if new and sizes not in known else []
         if len(found) == MAX_COMPARED:
             break
+    found += _thresholds(prepared, kind, decisions, [*known, *found])
     pairs = paired_sizes(
         prepared,
         sorted(n for n in decisions.numbers if n <= LARGEST_PRODUCT),
@@ -177,6 +184,14 @@ class _Decisions:
             for outcome in self._conditions[step.kernel].outcomes(step)
         }
 
+    def sides(self, sizes: Sizes) -> dict[tuple[object, ...], bool]:
+        """Of each chosen threshold, by its place."""
+        return {
+            (place, step.kernel, where): side
+            for place, step in self._launches(sizes)
+            for where, side in self._conditions[step.kernel].sides(step).items()
+        }
+
     def single_out_a_block(self, sizes: Sizes) -> bool:
         """Whether one in the middle of a grid is compared with."""
         return any(self._conditions[step.kernel].singles_out_a_block(step) for _, step in self._launches(sizes))
@@ -204,18 +219,94 @@ def _conditions_of(ptx: str, symbols: tuple[tuple[str, str], ...]) -> Mapping[st
 
 def _with_numbers(prepared: Prepared, kind: OperationKind, numbers: Iterable[int]) -> Iterator[Sizes]:
     """Cheap sizes with one symbol of each number, of a neighbour, or of a quotient of two of the numbers."""
-    task, counted = prepared.task, sorted(n for n in numbers if 0 < n <= LARGEST_LITERAL)
-    small = {symbol.name: clamped(symbol, SMALL, 1) for symbol in task.symbols}
-    captured = captured_sizes(task)
+    counted = sorted(n for n in numbers if 0 < n <= LARGEST_LITERAL)
     around = [m for n in _spread(counted) for m in (n, n + 1, n - 1)]
     quotients = [n // m for n in counted for m in counted if 1 < m < n]
     for size in dict.fromkeys(n for n in (*around, *quotients) if n > 0):
-        for symbol in task.symbols:
-            cheap, any_other = ({**base, symbol.name: clamped(symbol, size, 1)} for base in (captured, small))
-            is_cheap = is_usable(task, kind, cheap, CHEAP_ELEMENTS, or_as_captured=False)
-            sizes = cheap if is_cheap and prepared.holds(kind, cheap) else any_other
-            if _is_possible(prepared, kind, sizes):
-                yield sizes
+        for symbol in prepared.task.symbols:
+            for sizes in _with_numbers_of(prepared, kind, symbol, (size,)):
+                if _is_possible(prepared, kind, sizes):
+                    yield sizes
+
+
+def _with_numbers_of(
+    prepared: Prepared, kind: OperationKind, symbol: Symbol, numbers: Iterable[int]
+) -> Iterator[Sizes]:
+    """The symbol with each number: the others as captured where that is cheap, else small."""
+    task, captured = prepared.task, captured_sizes(prepared.task)
+    small = {each.name: clamped(each, SMALL, 1) for each in task.symbols}
+    for size in numbers:
+        cheap, any_other = ({**base, symbol.name: clamped(symbol, size, 1)} for base in (captured, small))
+        is_cheap = is_usable(task, kind, cheap, CHEAP_ELEMENTS, or_as_captured=False)
+        yield cheap if is_cheap and prepared.holds(kind, cheap) else any_other
+
+
+def _edges(prepared: Prepared, kind: OperationKind, numbers: Sequence[int], known: Sequence[Sizes]) -> list[Sizes]:
+    """Neighbouring sizes between which some step comes to something else, around each of the numbers."""
+    found: list[Sizes] = []
+    small = {symbol.name: clamped(symbol, SMALL, 1) for symbol in prepared.task.symbols}
+    for number, symbol in itertools.product(numbers, prepared.task.symbols):
+        pairs = (
+            [{**base, symbol.name: size} for size in (last, last + alignment)]
+            for base in (small, *known)
+            for alignment in ALIGNMENTS
+            for last in _around(number, alignment)
+            if max(symbol.minimum, 1) <= last and last + alignment <= (symbol.maximum or last + alignment)
+        )
+        possible = (two for two in pairs if all(_is_possible(prepared, kind, sizes) for sizes in two))
+        found += next((two for two in possible if _differ(prepared, kind, *two)), [])
+        if len(found) >= MAX_EDGES:
+            break
+    return found[:MAX_EDGES]
+
+
+def _thresholds(prepared: Prepared, kind: OperationKind, decisions: _Decisions, known: Sequence[Sizes]) -> list[Sizes]:
+    """Neighbouring sizes between which some value passes a threshold in a kernel."""
+    found: list[Sizes] = []
+    if not any(decisions.sides(sizes) for sizes in known[:1]):
+        return []
+    counted = sorted(n for n in decisions.numbers if UNROLLED < n <= LARGEST_THRESHOLD)
+    for number, symbol in itertools.product(counted[-MAX_THRESHOLDS:], prepared.task.symbols):
+        row = [
+            sizes
+            for sizes in _with_numbers_of(prepared, kind, symbol, (number - 1, number, number + 1))
+            if _is_possible(prepared, kind, sizes)
+        ]
+        sides = [decisions.sides(sizes) for sizes in row]
+        for nth in range(len(row) - 1):
+            if any(side != sides[nth + 1].get(place, side) for place, side in sides[nth].items()):
+                found += [sizes for sizes in row[nth : nth + 2] if sizes not in (*known, *found)]
+    return found[:MAX_EDGES]
+
+
+def _around(number: int, alignment: int) -> tuple[int, ...]:
+    """What may be the last size before the number, or the number itself."""
+    last = number // alignment * alignment
+    return tuple(dict.fromkeys((last, (number - 1) // alignment * alignment)))
+
+
+def _ends(prepared: Prepared, kind: OperationKind, known: Sequence[Sizes]) -> list[Sizes]:
+    """The last size that is inside the contract, by each number in it."""
+    found: list[Sizes] = []
+    small = {symbol.name: clamped(symbol, SMALL, 1) for symbol in prepared.task.symbols}
+    numbers = sorted({n for line in prepared.operation(kind).where for n in _integers(line.expression)})
+    for number, symbol in itertools.product(numbers, prepared.task.symbols):
+        ending = (
+            {**base, symbol.name: last}
+            for base in (small, *known)
+            for alignment in ALIGNMENTS
+            for last in _around(number, alignment)
+            if last >= max(symbol.minimum, 1)
+            and _is_possible(prepared, kind, {**base, symbol.name: last})
+            and not prepared.holds(kind, {**base, symbol.name: last + alignment})
+            and prepared.holds(kind, {**base, symbol.name: last - alignment})
+        )
+        found += [sizes for sizes in itertools.islice(ending, 1) if sizes not in found]
+    return found[:MAX_EDGES]
+
+
+def _differ(prepared: Prepared, kind: OperationKind, one: Sizes, other: Sizes) -> bool:
+    return prepared.decisions(kind, one) != prepared.decisions(kind, other)
 
 
 def _spread(numbers: Sequence[int]) -> list[int]:

@@ -14,7 +14,7 @@ from kernel_lsp.evaluate.arrays import EXACT_POISON_BYTES, POISON_BYTE, write_po
 from kernel_lsp.process.worker_client import CaseFiles, CaseTensor
 from kernel_lsp.ptx.executor import WRITTEN_BY_KERNEL, WRITTEN_SUFFIX, BufferFile
 
-MAX_WATCHED_BYTES = 1 << 18
+MAX_WATCHED_BYTES = 1 << 22
 """Of outputs and scratch."""
 NO_PLACES: Mapping[str, int] = {}
 

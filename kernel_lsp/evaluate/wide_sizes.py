@@ -8,15 +8,14 @@ from contextlib import suppress
 from kernel_lsp.core.expression import ExpressionError
 from kernel_lsp.core.task import Graph, Symbol, Task
 from kernel_lsp.evaluate.cases import (
-    ALIGNMENTS,
     OperationKind,
     Sizes,
-    assigned,
     graph_of,
     is_usable,
     n_elements,
     shape_of,
 )
+from kernel_lsp.evaluate.small_sizes import ALL_FREE, Freedom, aligned_sizes
 
 WIDE_OF_ONE = (((70_001,),), ((2_048,),))
 WIDE_OF_TWO = (
@@ -34,26 +33,32 @@ what threads hold in registers and in the shared memory that nobody asks for, 30
 grids take, and past 65,536 a 16-bit index wraps. A whole number of thousands has no rest for a last piece. Where there
 are more symbols one of them is often the length of a sequence, with whose square the work grows. Numbers of rows are
 below 65,536, which is a grid's limit along y."""
+NEARLY_FULL = (1_023, 511, 255)
+"""Of each symbol, beside twos or ones: the last tile, whatever power of two it has, lacks one element."""
 WIDE_ALONE = (4_099, 2_053, 1_031, 521)
 """Of each of several symbols, beside twos or ones, and of those together that were captured alike (a query's length and
 a key's): where heads or channels are no symbols none of the others is small enough, and any may be a sequence's."""
+MAX_VAST_HERE = 1 << 21
+"""Elements of any tensor of a vast case that the executor runs: some ten instructions for each are a second."""
 VAST_OF_ONE = ((1_100_003,),)
 VAST_OF_TWO = ((70_001, 3), (65_521, 3))
 VAST_OF_MORE = ((35_003, 2, 3, 1), (35_003, 2, 1, 3), (32_749, 2, 3, 1), (32_749, 2, 1, 3))
-"""More rows than 16 bits count, or more than a million elements, which two levels of 1,024 threads take: where there is
-a GPU to run them. A plan with rows along the grid's second dim has no more than 65,535."""
+"""More rows than 16 bits count, or more than a million elements, which two levels of 1,024 threads take. A plan with
+rows along the grid's second dim has no more than 65,535."""
 MAX_VAST_ELEMENTS = 1 << 24
 MAX_WIDE_ELEMENTS = 1 << 26
 """Of any tensor in between: what an outer product of a long row would be is more than PyTorch has memory for."""
 
 
-def wide_sizes(task: Task, operation: OperationKind, holds: Callable[[Sizes], bool]) -> list[Sizes]:
+def wide_sizes(
+    task: Task, operation: OperationKind, holds: Callable[[Sizes], bool], freedom: Freedom = ALL_FREE
+) -> list[Sizes]:
     """Sizes inside the contract with long rows, and with many. Empty for a task without symbols, and where all of them
     have too many elements."""
 
     def first_of(patterns: Sequence[tuple[int, ...]]) -> Sizes | None:
-        aligned = (assigned(task.symbols, pattern, alignment) for pattern in patterns for alignment in ALIGNMENTS)
-        usable = (s for s in aligned if is_usable(task, operation, s, or_as_captured=False) and holds(s))
+        tried = (sizes for pattern in patterns for sizes in aligned_sizes(task, pattern, freedom))
+        usable = (s for s in tried if is_usable(task, operation, s, or_as_captured=False) and holds(s))
         return next((s for s in usable if n_largest(graph_of(task, operation), s) <= MAX_WIDE_ELEMENTS), None)
 
     found: list[Sizes] = []
@@ -63,18 +68,27 @@ def wide_sizes(task: Task, operation: OperationKind, holds: Callable[[Sizes], bo
     for sizes in map(first_of, _each_long(task.symbols)):
         if sizes is not None and not _has_as_long(found, sizes):
             found.append(sizes)
+    for position in (n for n, symbol in enumerate(task.symbols) if freedom.leads(symbol)):
+        sizes = first_of(_with_long(len(task.symbols), (position,), NEARLY_FULL))
+        if sizes is not None and sizes not in found:
+            found.append(sizes)
     return found
 
 
-def vast_sizes(task: Task, operation: OperationKind, can_run: Callable[[Sizes], bool]) -> list[Sizes]:
-    """Sizes with so many rows, or elements of a single one, that only a GPU runs them in time: one, or none where none
+def vast_sizes(
+    task: Task,
+    operation: OperationKind,
+    can_run: Callable[[Sizes], bool],
+    freedom: Freedom = ALL_FREE,
+    max_elements: int = MAX_WIDE_ELEMENTS,
+) -> list[Sizes]:
+    """Sizes with many rows, or elements of a single one, and no more elements in any tensor: one, or none where none
     can be run."""
     for pattern in ((), VAST_OF_ONE, VAST_OF_TWO, VAST_OF_MORE)[min(len(task.symbols), 3)]:
-        for alignment in ALIGNMENTS:
-            sizes = assigned(task.symbols, pattern, alignment)
+        for sizes in aligned_sizes(task, pattern, freedom):
             if (
-                is_usable(task, operation, sizes, MAX_VAST_ELEMENTS, or_as_captured=False)
-                and n_largest(graph_of(task, operation), sizes) <= MAX_WIDE_ELEMENTS
+                is_usable(task, operation, sizes, min(MAX_VAST_ELEMENTS, 4 * max_elements), or_as_captured=False)
+                and n_largest(graph_of(task, operation), sizes) <= max_elements
                 and can_run(sizes)
             ):
                 return [sizes]
@@ -108,8 +122,6 @@ def _each_long(symbols: Sequence[Symbol]) -> list[list[tuple[int, ...]]]:
     return [_with_long(len(symbols), long) for long in [*((n,) for n in range(len(symbols))), *together]]
 
 
-def _with_long(n_symbols: int, positions: Sequence[int]) -> list[tuple[int, ...]]:
+def _with_long(n_symbols: int, positions: Sequence[int], lengths: Sequence[int] = WIDE_ALONE) -> list[tuple[int, ...]]:
     """These symbols long and the others small, as far as the dims that are no symbols allow."""
-    return [
-        tuple(size if n in positions else other for n in range(n_symbols)) for other in (2, 1) for size in WIDE_ALONE
-    ]
+    return [tuple(size if n in positions else other for n in range(n_symbols)) for other in (2, 1) for size in lengths]

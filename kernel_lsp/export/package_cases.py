@@ -8,7 +8,8 @@ from kernel_lsp.core.expression import ExpressionError, Name, Number, free_names
 from kernel_lsp.core.expression_value import evaluate_int
 from kernel_lsp.core.plan import Operation, ScalarParameter, TensorParameter
 from kernel_lsp.core.task import Task, TaskScalar
-from kernel_lsp.evaluate.cases import ALIGNMENTS, PATTERNS
+from kernel_lsp.evaluate.cases import ALIGNMENTS
+from kernel_lsp.evaluate.small_sizes import PATTERNS
 from kernel_lsp.plan.contract import contract_holds
 
 Shapes = dict[str, tuple[int, ...]]

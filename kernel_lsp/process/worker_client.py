@@ -53,7 +53,8 @@ class Rounding:
 
     `native_...` is the distance of its result at the declared dtype from the fp64 reference; `response_...` is how far
     the reference moves when the inputs move by one rounding. Norms are not relative. `has_one_answer` says that the
-    output is of 16 bits and rounded once: then it is the reference's nearest number, and nothing else."""
+    output is of 16 bits and rounded once: then it is the reference's nearest number, and nothing else; `may_recur` that
+    the task takes integers, and may look up few numbers with many of them."""
 
     n_finite: int
     reference_l2: float
@@ -62,6 +63,7 @@ class Rounding:
     response_l2: float
     response_max: float
     has_one_answer: bool = False
+    may_recur: bool = False
 
 
 @dataclass(frozen=True)

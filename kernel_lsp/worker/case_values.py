@@ -92,7 +92,7 @@ class Values:
         generator = own_generator(self.seed, self.family, leaf.name)
         size = self._size_indexed(position, self.sizes)
         known = leaf.integer_range or _observed_range(own)
-        if known and own is not None and known[1] == self._size_indexed(position, self.captured.captured_sizes):
+        if known and known[1] == self._size_indexed(position, self.captured.captured_sizes):
             known = (known[0], size or known[1])
         if known is None and size is None:
             return unlimited(self.integers_of if own is None else PLAIN, shape, leaf.dtype, generator)

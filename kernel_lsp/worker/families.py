@@ -210,8 +210,17 @@ FAMILIES: dict[str, Make] = {
     "far_negative": _far_negative,
     "offset": lambda shape, generator: OFFSET + _normal(shape, generator),
     "low": lambda shape, generator: LOW + _normal(shape, generator),
+    "sparse_gradients": _normal,
 }
 """Family -> how its floating inputs are made. `given` is made by the user's own `get_inputs`."""
+GRADIENT_FAMILIES = {"small_integers": "small_integers", "sparse_gradients": "one_hot"}
+"""Family of the inputs -> that of the gradients of outputs, where that is not `normal`. Who looks at a few of them to
+see whether all are alike finds zeros, where others are not."""
+GRADIENT_SCALES = {"negative": -23, "constant_rows": 13}
+"""Family of the inputs -> by which power of two the gradients of outputs are larger, and with them exactly those of the
+inputs: as small as the mean of a batch makes them, and larger than who limits them expects."""
+NARROW_SCALE = 4
+"""By so much less in f16."""
 ROW_FAMILIES = ("constant_rows", "one_hot", "needles", "huge", "late_extremes", "tied_rows", "tied_columns")
 """Those in which the elements of a row depend on each other."""
 SPARSE_FAMILIES = ("one_hot", "needles", "zeros")

@@ -17,6 +17,7 @@ from .case import Case, differentiate, leaves_of, placeholder_values, widened
 from .drawing import draw
 from .exact import Seen, run_exact
 from .failure import Failure, TargetFailure, raised_by_user, short_message
+from .families import GRADIENT_FAMILIES, GRADIENT_SCALES, NARROW_SCALE
 from .gates import STAND_INS as STAND_INS_OF_NAN
 from .gates import NansAs
 from .jumps import JUMPS, beside_jumps, few_of, has_computed_jumps
@@ -240,7 +241,15 @@ class _Run:
             gradients = [gradient.double() for gradient in case.gradients]
             with NansAs(stand_in):
                 others.append(differentiate(self.captured, outputs, leaves, gradients))
-        return undecided(expected, others, among_floats=True)
+        return _either(undecided(expected, others, among_floats=True), self._of_nans(case, expected))
+
+    def _of_nans(self, case: Case, expected: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """Where PyTorch has a number for the gradient of an element that is NaN, as abs(x) does: NaN is as good."""
+        backward = self.captured.backward
+        assert backward is not None, "gradients are of a backward pass"
+        wanted = [position for position, result in zip(backward.of, backward.results) if result is not None]
+        values = placeholder_values(self.captured, case)
+        return [torch.isnan(values[p]) & ~torch.isnan(gradient) for p, gradient in zip(wanted, expected)]
 
     def _response(self, case: Case, expected: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         return response(self.captured, case, expected, family=self.family, seed=self.seed, is_backward=self.is_backward)
@@ -273,14 +282,16 @@ class _Run:
 
     def _gradients(self, outputs: list[torch.Tensor]) -> list[torch.Tensor]:
         """Random gradients of the floating outputs, at their declared dtypes, on the CPU."""
-        family = "small_integers" if self.family == "small_integers" else "normal"
+        family, exponent = GRADIENT_FAMILIES.get(self.family, "normal"), GRADIENT_SCALES.get(self.family, 0)
         captured, dtypes = self.captured, _declared_outputs(self.captured)
         assert captured.backward is not None, "gradients are for a backward pass"
+        found = []
         with CPU:
-            return [
-                draw(family, tuple(outputs[p].shape), dtypes[p], self.seed, GRADIENT + captured.output_names[p])
-                for p in captured.backward.outputs
-            ]
+            for p in captured.backward.outputs:
+                name, shape = GRADIENT + captured.output_names[p], tuple(outputs[p].shape)
+                scale = 2.0 ** (exponent / NARROW_SCALE if dtypes[p] == torch.float16 else exponent)
+                found.append(draw(family, shape, dtypes[p], self.seed, name) * scale)
+        return found
 
 
 def _either(one: list[torch.Tensor], other: list[torch.Tensor]) -> list[torch.Tensor]:

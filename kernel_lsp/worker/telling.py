@@ -21,6 +21,7 @@ UNCONVERTIBLE_FAMILIES = (*SPECIAL_VALUES, *ROWS_OF, "huge")
 STEPS = tuple(f"aten.{name}." for name in "round floor ceil trunc frac sign div remainder fmod floor_divide".split())
 """Jump, some of them or in some of their modes, at the middle between integers or at integers themselves."""
 SUBNORMAL = "subnormal"
+ROOTS = tuple(f"aten.{name}." for name in ("sqrt", "std", "std_mean", "norm", "linalg_vector_norm"))
 DIVISIONS = ("aten.div.", "aten.reciprocal.")
 LOGARITHMS = ("aten.log_softmax.", "aten._log_softmax.", "aten.cross_entropy_loss.")
 EXPONENTIALS = (*LOGARITHMS, "aten.softmax.", "aten._softmax.", "aten.scaled_dot_product_attention.")
@@ -64,6 +65,8 @@ def why_it_is_for_other_code(captured: Captured, family: str) -> str:
         return "the code takes no extreme"
     if family == LOW and not takes_exponentials(captured):
         return "the code takes no exponential"
+    if family == SUBNORMAL and _has(captured, ROOTS):
+        return "the squares of such numbers are zero, and the code may take a root of them"
     return ""
 
 

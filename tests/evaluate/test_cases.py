@@ -16,11 +16,11 @@ from kernel_lsp.evaluate.cases import (
     configured_sizes,
     equal_integer_cases,
     full_cases,
-    reduced_sizes,
     screen_cases,
     wide_cases,
 )
 from kernel_lsp.evaluate.cpu import WATCHED_ORDER
+from kernel_lsp.evaluate.small_sizes import ALL_FREE, freedom_of, least_sizes, reduced_sizes
 from kernel_lsp.evaluate.wide_sizes import vast_sizes, wide_sizes
 
 
@@ -99,9 +99,45 @@ def test_a_full_check_has_the_captured_sizes_the_small_ones_and_every_family() -
 
 def test_families_that_break_gradients_are_left_to_the_forward() -> None:
     families = {kind: {case.family for case in full_cases(kind, [], {}, seed=0)} for kind in ("forward", "backward")}
-    of_the_forward = {"zeros", "huge", "tiny", "offset", "minute", "minus_inf_rows", "lowest_rows"}
+    of_the_forward = {"huge", "tiny", "offset", "minute", "minus_inf_rows", "lowest_rows"}
     of_the_forward |= {"far_negative", "subnormal", "low", "highest_rows"}
     assert of_the_forward == families["forward"] - families["backward"]
+    assert families["backward"] - families["forward"] == {"sparse_gradients"}
+
+
+def test_sizes_that_a_contract_holds_leave_the_others_free() -> None:
+    """A table of 512 rows, beside a batch and a length that may be any."""
+    task = _task("B", "V", "T")
+
+    def holds(sizes: Sizes) -> bool:
+        return sizes["V"] == 512
+
+    freedom = freedom_of(task, "forward", holds)
+    assert freedom.held == {"V": 512}
+    assert max(sizes["T"] for sizes in wide_sizes(task, "forward", holds, freedom)) > 500
+    assert {"B": 7, "V": 512, "T": 3} in reduced_sizes(task, "forward", holds, freedom)
+
+
+def test_sizes_that_only_change_together_do() -> None:
+    task = _task("B", "T", "S")
+
+    def holds(sizes: Sizes) -> bool:
+        return sizes["T"] == sizes["S"]
+
+    freedom = freedom_of(task, "forward", holds)
+    assert (freedom.held, freedom.tied) == ({}, {"T": "T", "S": "T"})
+    assert max(sizes["T"] for sizes in wide_sizes(task, "forward", holds, freedom)) > 500
+
+
+def test_one_of_everything_is_asked_for() -> None:
+    task = _task("B", "D")
+    assert least_sizes(task, "forward", lambda _: True, ALL_FREE) == {"B": 1, "D": 1}
+    assert least_sizes(task, "forward", lambda sizes: sizes["D"] % 4 == 0, ALL_FREE) == {"B": 4, "D": 4}
+
+
+@pytest.mark.parametrize("dims", [("N",), ("B", "D"), ("B", "T", "D")])
+def test_each_dim_lacks_one_of_a_whole_number_of_tiles(dims: tuple[str, ...]) -> None:
+    assert all(any(sizes[dim] % 256 == 255 for sizes in wide(dims)) for dim in dims)
 
 
 def test_a_case_of_several_blocks_is_watched_for_races() -> None:

@@ -55,7 +55,7 @@ def drift(n: int) -> float:
     case = CaseResult(
         operation="forward", family="constant_rows", shapes={"x": (n,)}, n_blocks=1, n_blocks_run=1, errors=()
     )
-    return _drift("constant_rows", case, BoundTensor(name="out", dtype=DType.F32, shape=(), role="output"))
+    return _drift("constant_rows", case, BoundTensor(name="out", dtype=DType.F32, shape=(), role="output"), False)
 
 
 def test_a_sum_of_equal_terms_may_drift_as_far_as_a_lane_of_one_warp_does() -> None:

@@ -64,15 +64,25 @@ def beyond(code: str, *directives: str) -> list[Sizes]:
 
 def test_the_variant_that_no_size_takes_is_found() -> None:
     found = deciding("launch[D <= 60000]: k<<<1, 32>>>(x, out, D)", "launch[D > 60000]: k<true><<<1, 32>>>(x, out, D)")
-    assert [sizes["D"] for sizes in found] == [60_001]
+    assert [sizes["D"] for sizes in found] == [60_001, 60_000]
 
 
 def test_the_instance_of_a_template_that_no_size_takes_is_found() -> None:
-    assert [sizes["B"] for sizes in deciding("launch: k<B == 77><<<1, 32>>>(x, out, D)")] == [77]
+    assert [sizes["B"] for sizes in deciding("launch: k<B == 77><<<1, 32>>>(x, out, D)")] == [77, 78]
+
+
+def test_both_sides_of_where_a_variant_ends_are_run_even_where_both_variants_are_known() -> None:
+    launches = ("launch[D <= 513]: k<<<1, 32>>>(x, out, D)", "launch[D > 513]: k<true><<<1, 32>>>(x, out, D)")
+    assert [sizes["D"] for sizes in deciding(*launches)] == [513, 514]
+
+
+def test_neighbours_are_as_far_apart_as_the_contract_says() -> None:
+    launches = ("launch[D <= 500]: k<<<1, 32>>>(x, out, D)", "launch[D > 500]: k<true><<<1, 32>>>(x, out, D)")
+    assert [sizes["D"] for sizes in deciding("where: D % 8 == 0 or D == 5", *launches)] == [496, 504]
 
 
 def test_a_grid_that_stops_growing_is_passed() -> None:
-    assert [sizes["D"] for sizes in deciding("launch: k<<<min(D, 5000), 32>>>(x, out, D)")] == [5001]
+    assert [sizes["D"] for sizes in deciding("launch: k<<<min(D, 5000), 32>>>(x, out, D)")] == [5001, 5000]
 
 
 def test_a_gap_between_variants_is_refused_however_far_away() -> None:
@@ -87,7 +97,13 @@ def test_a_plan_that_decides_nothing_gets_no_sizes() -> None:
 
 def test_variants_outside_the_contract_are_not_asked_for() -> None:
     launches = ("launch[D <= 60000]: k<<<1, 32>>>(x, out, D)", "launch[D > 60000]: k<true><<<1, 32>>>(x, out, D)")
-    assert deciding("where: D <= 4096", *launches) == []
+    assert [sizes["D"] for sizes in deciding("where: D <= 4096", *launches)] == [4096]
+
+
+def test_a_contract_is_run_to_its_end() -> None:
+    assert [sizes["D"] for sizes in deciding("where: D <= 1000", "launch: k<<<1, 32>>>(x, out, D)")] == [1000]
+    aligned = deciding("where: D < 1030 and D % 4 == 0 or D == 5", "launch: k<<<1, 32>>>(x, out, D)")
+    assert 1028 in [sizes["D"] for sizes in aligned]
 
 
 def test_large_numbers_in_the_code_are_passed_by_every_size() -> None:
@@ -163,15 +179,20 @@ def test_the_one_size_that_a_kernel_compares_with_is_found(condition: str) -> No
 
 def test_each_interval_between_thresholds_is_found() -> None:
     found = compared("setp.ge.s32 %p1, %r1, 300;\n    setp.lt.s32 %p2, %r1, 400")
-    assert [300 <= sizes["D"] < 400 for sizes in found] == [True]
+    assert 300 <= found[0]["D"] < 400
+    assert {sizes["D"] for sizes in found} >= {299, 300, 399, 400}
 
 
 def test_a_quotient_of_two_numbers_is_tried() -> None:
     assert [s["D"] for s in compared("mul.lo.s32 %r2, %r1, 3;\n    setp.eq.s32 %p1, %r2, 2331")] == [777]
 
 
-def test_what_comes_out_both_ways_at_known_sizes_needs_no_more() -> None:
-    assert compared("setp.gt.s32 %p1, %r1, 500") == []
+def test_a_threshold_with_both_sides_known_is_passed_by_one() -> None:
+    assert [sizes["D"] for sizes in compared("setp.gt.s32 %p1, %r1, 500")] == [500, 501]
+
+
+def test_what_a_compiler_unrolls_is_no_threshold() -> None:
+    assert compared("setp.gt.s32 %p1, %r1, 15") == []
 
 
 def test_a_size_outside_the_contract_is_not_asked_for() -> None:
