@@ -285,3 +285,69 @@ def smallest(x: torch.Tensor) -> torch.Tensor:
 # kernel-lsp: x=f32[32, 200]
 def limited_to_one(x: torch.Tensor) -> torch.Tensor:
     return F.hardtanh(x)
+
+
+# kernel-lsp: x=f32[B=40, D=160]
+def var_rows(x: torch.Tensor) -> torch.Tensor:
+    return x.var(dim=-1, unbiased=False)
+
+
+# kernel-lsp: x=f32[B=64, D=512]
+def long_row_sum(x: torch.Tensor) -> torch.Tensor:
+    return x.sum(-1)
+
+
+# kernel-lsp: x=f32[B=64, D=128]
+def softmax_of_rows(x: torch.Tensor) -> torch.Tensor:
+    return torch.softmax(x, dim=-1)
+
+
+# kernel-lsp: a=f32[M=40, K=512], b=f32[K, N=48]
+def product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return a @ b
+
+
+# kernel-lsp: x=f32[N=2, C=4, H=12, W=14], weight=f32[O=6, C, 3, 3], bias=f32[O]
+def conv3x3(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    return F.conv2d(x, weight, bias, padding=1)
+
+
+# kernel-lsp: x=f32[N=5000], y=f32[N]
+def mean_bce(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return F.binary_cross_entropy_with_logits(x, y)
+
+
+# kernel-lsp: x=f32[B=64, D=100], w=f32[D], b=f32[D]
+def scale_shift(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return x * w + b
+
+
+# kernel-lsp: x=f32[N=64, D=128]
+def gelu_tanh(x: torch.Tensor) -> torch.Tensor:
+    return F.gelu(x, approximate="tanh")
+
+
+# kernel-lsp: x=f32[B=40, D=100]
+def vec_norm(x: torch.Tensor) -> torch.Tensor:
+    return torch.linalg.vector_norm(x, dim=-1)
+
+
+# kernel-lsp: x=f32[B=32, D=1024]
+def gelu_rows(x: torch.Tensor) -> torch.Tensor:
+    return F.gelu(x, approximate="tanh")
+
+
+# kernel-lsp: ids=i64[T=96] < V, table=f32[V=50, D=64]
+def embedding2(ids: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
+    return F.embedding(ids, table)
+
+
+# kernel-lsp: q=f32[B=4, T=32, D=32], k=f32[B, T, D], v=f32[B, T, D]
+def attention_by_hand(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    s = q @ k.transpose(-1, -2) * 0.17677669529663687
+    return torch.softmax(s, -1) @ v
+
+
+# kernel-lsp: x=f32[N=40, 64], w=f32[64]
+def rmsnorm64(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    return x * torch.rsqrt((x * x).mean(-1, keepdim=True) + 1e-6) * w

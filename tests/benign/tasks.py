@@ -296,3 +296,23 @@ def scaled_relu(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
 def rows_in_bytes(x: torch.Tensor) -> torch.Tensor:
     scale = 127.0 / x.abs().amax(-1, keepdim=True).clamp(min=1e-5)
     return (x * scale).round().clamp(-128, 127).to(torch.int8)
+
+
+# kernel-lsp: x=f16[N=3, C=16, H=12, W=12], w=f16[K=16, C, 3, 3], b=f16[K]
+def conv_f16(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return F.silu(F.conv2d(x, w, b, padding=1))
+
+
+# kernel-lsp: x=f32[B=16, D=500]
+def stdrow(x: torch.Tensor) -> torch.Tensor:
+    return torch.std(x, dim=1)
+
+
+# kernel-lsp: x=f32[N=96, C=50], t=i64[N] < 50, w=f32[C]
+def ce_weight(x: torch.Tensor, t: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    return F.cross_entropy(x, t, weight=w * w + 0.1)
+
+
+# kernel-lsp: x=f32[N=40, D=100]
+def magnitude(x: torch.Tensor) -> torch.Tensor:
+    return x.abs()
