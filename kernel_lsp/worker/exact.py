@@ -12,6 +12,9 @@ import torch
 from .attention import ATTENTION
 from .program import DROPPED_OPS, Program, user_outputs
 
+LIMITS_OF_DTYPE = "aten.nan_to_num."
+"""Puts the largest number of the dtype, which is another in float64."""
+
 
 @dataclass(frozen=True)
 class Meets:
@@ -69,6 +72,8 @@ class ExactInterpreter(torch.fx.Interpreter):
             meets = Meets(source.meta["val"].dtype, source.op == "placeholder", _dim(target, args, kwargs))
             args = (self._seen.change(args[0], meets), *args[1:])
         args = _widened(args, self._device)
+        if str(target).startswith(LIMITS_OF_DTYPE):
+            args, kwargs = _with_limits(args, kwargs, self._node.meta["val"].dtype), {}
         result = super().call_function(target, args, _widened(kwargs, self._device))
         if self._moved is not None and args and isinstance(args[0], torch.Tensor):
             made: Any = self._node.meta.get("val")
@@ -112,6 +117,14 @@ def _float64_unless_said() -> Iterator[None]:
         yield
     finally:
         torch.set_default_dtype(before)
+
+
+def _with_limits(args: Sequence[Any], kwargs: dict[str, Any], dtype: torch.dtype) -> tuple[Any, ...]:
+    """The arguments of `nan_to_num` with what it puts for infinities at the dtype that the code has."""
+    given = dict(zip(("self", "nan", "posinf", "neginf"), args)) | kwargs
+    limits = torch.finfo(dtype)
+    high, low = given.get("posinf"), given.get("neginf")
+    return given["self"], given.get("nan"), limits.max if high is None else high, limits.min if low is None else low
 
 
 def _widened(value: Any, device: torch.device) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -340,6 +341,45 @@ def test_the_places_of_equal_elements_are_left_open_where_pytorch_leaves_them(
     assert (n_largest > 1).any()
     np.testing.assert_array_equal(np.isnan(expected[:, 0]), (n_largest > 1) & is_open)
     assert np.isnan(load(case.native, "out")).any() == is_open
+
+
+def test_a_number_of_pytorchs_for_the_gradient_of_a_nan_may_be_nan(tmp_path: Path) -> None:
+    capture_text("def f(x):\n    return x.abs()", "f", inputs=[tensor("x", 8, 16)], backward=True)
+    case = make_case("backward", {"x": (8, 16), "grad_out": (8, 16)}, "special_nan", tmp_path)
+    expected, native = load(case.expected, "grad_x"), load(case.native, "grad_x")
+    is_nan = np.isnan(load(case.inputs, "x"))
+    assert is_nan.any()
+    np.testing.assert_array_equal(np.isposinf(expected) & np.isneginf(native), is_nan)
+
+
+@pytest.mark.parametrize(
+    ("family", "is_as_it_should_be"),
+    [
+        ("normal", lambda g: 0.1 < np.abs(g).max() < 10),
+        ("negative", lambda g: 0 < np.abs(g).max() < 1e-6),
+        ("constant_rows", lambda g: np.abs(g).max() > 1e3),
+        ("sparse_gradients", lambda g: bool((g.sum(-1) == 1).all()) and set(np.unique(g)) == {0.0, 1.0}),
+    ],
+)
+def test_gradients_of_results_are_of_several_kinds(
+    family: str, is_as_it_should_be: Callable[[np.ndarray], bool], tmp_path: Path
+) -> None:
+    capture_text("def f(x):\n    return x * 2", "f", inputs=[tensor("x", 8, 16)], backward=True)
+    case = make_case("backward", {"x": (8, 16), "grad_out": (8, 16)}, family, tmp_path)
+    assert is_as_it_should_be(load(case.inputs, "grad_out"))
+
+
+def test_infinities_become_the_largest_numbers_of_the_declared_dtype(tmp_path: Path) -> None:
+    capture_text("def f(x):\n    return torch.nan_to_num(x)", "f", inputs=[tensor("x", 8, 16)])
+    case = make_case("forward", {"x": (8, 16)}, "special_inf", tmp_path)
+    assert load(case.expected, "out").max() == np.finfo(np.float32).max
+
+
+def test_ids_that_a_comment_limits_by_a_dim_go_along_with_it(tmp_path: Path) -> None:
+    inputs = [tensor("ids", 96, dtype="i64", within=(0, 50)), tensor("table", 50, 8)]
+    capture_text("def f(ids, table):\n    return F.embedding(ids, table)", "f", inputs=inputs)
+    case = make_case("forward", {"ids": (400,), "table": (1000, 8)}, "normal", tmp_path)
+    assert load(case.inputs, "ids").max() > 500
 
 
 @pytest.mark.parametrize(
