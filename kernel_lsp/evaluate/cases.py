@@ -141,7 +141,7 @@ def shapes_for(graph: Graph, sizes: Mapping[str, int]) -> dict[str, tuple[int, .
 
 def shape_of(type_: TensorType, sizes: Mapping[str, int]) -> tuple[int, ...]:
     """The actual shape. Raises ExpressionError for a negative size."""
-    shape = tuple(evaluate_int(parse(dim), sizes) for dim in type_.shape)
+    shape = tuple(sizes[dim] if dim in sizes else evaluate_int(parse(dim), sizes) for dim in type_.shape)
     if any(size < 0 for size in shape):
         raise ExpressionError(f"the shape [{', '.join(type_.shape)}] is negative at {dict(sizes)}")
     return shape

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 
 from kernel_lsp.core.expression import Call, Constant, Expression, parts
@@ -83,7 +83,7 @@ def deciding_sizes(prepared: Prepared, kind: OperationKind, known: Sequence[Size
             seen |= new
         elif is_usable(prepared.task, kind, sizes, MAX_BOUND_ELEMENTS) and prepared.holds(kind, sizes):
             _refuse_unwritten(prepared, kind, sizes)
-    edges = [*_edges(prepared, kind, numbers, known), *_ends(prepared, kind, known)]
+    edges = [*_edges(prepared, kind, numbers), *_ends(prepared, kind)]
     return [*found, *(sizes for nth, sizes in enumerate(edges) if sizes not in (*known, *found, *edges[:nth]))]
 
 
@@ -241,23 +241,56 @@ def _with_numbers_of(
         yield cheap if is_cheap and prepared.holds(kind, cheap) else any_other
 
 
-def _edges(prepared: Prepared, kind: OperationKind, numbers: Sequence[int], known: Sequence[Sizes]) -> list[Sizes]:
+def _edges(prepared: Prepared, kind: OperationKind, numbers: Sequence[int]) -> list[Sizes]:
     """Neighbouring sizes between which some step comes to something else, around each of the numbers."""
-    found: list[Sizes] = []
-    small = {symbol.name: clamped(symbol, SMALL, 1) for symbol in prepared.task.symbols}
-    for number, symbol in itertools.product(numbers, prepared.task.symbols):
-        pairs = (
-            [{**base, symbol.name: size} for size in (last, last + alignment)]
-            for base in (small, *known)
-            for alignment in ALIGNMENTS
-            for last in _around(number, alignment)
-            if max(symbol.minimum, 1) <= last and last + alignment <= (symbol.maximum or last + alignment)
-        )
-        possible = (two for two in pairs if all(_is_possible(prepared, kind, sizes) for sizes in two))
-        found += next((two for two in possible if _differ(prepared, kind, *two)), [])
-        if len(found) >= MAX_EDGES:
-            break
-    return found[:MAX_EDGES]
+
+    def changing(row: list[Sizes]) -> list[Sizes]:
+        comes_to = [prepared.decisions(kind, sizes) for sizes in row]
+        places = [nth for nth in range(len(row) - 1) if comes_to[nth] != comes_to[nth + 1]]
+        return [sizes for nth, sizes in enumerate(row) if nth in places or nth - 1 in places]
+
+    return _of_each(prepared, kind, numbers, changing)
+
+
+def _ends(prepared: Prepared, kind: OperationKind) -> list[Sizes]:
+    """The last size that is inside the contract, by each number in it."""
+    numbers = sorted({n for line in prepared.operation(kind).where for n in _integers(line.expression)})
+
+    def last(row: list[Sizes]) -> list[Sizes]:
+        behind = {name: 2 * size - row[-2][name] for name, size in row[-1].items()}
+        return [] if prepared.holds(kind, behind) else row[-1:]
+
+    return _of_each(prepared, kind, numbers, lambda row: last(row) if row else [])
+
+
+def _of_each(
+    prepared: Prepared, kind: OperationKind, numbers: Sequence[int], chosen: Callable[[list[Sizes]], list[Sizes]]
+) -> list[Sizes]:
+    """What is chosen of the neighbours of each number, by each symbol: beside small sizes, else the captured ones."""
+    task, found = prepared.task, list[Sizes]()
+    small = {symbol.name: clamped(symbol, SMALL, 1) for symbol in task.symbols}
+    for number, symbol in itertools.product(numbers[:MAX_THRESHOLDS], task.symbols):
+        rows = (_neighbours(prepared, kind, base, symbol, number) for base in (small, captured_sizes(task)))
+        found += next(filter(None, map(chosen, rows)), [])
+    return [sizes for nth, sizes in enumerate(found) if sizes not in found[:nth]][:MAX_EDGES]
+
+
+def _neighbours(prepared: Prepared, kind: OperationKind, base: Sizes, symbol: Symbol, number: int) -> list[Sizes]:
+    """The symbol before, at and behind the number, as far apart as the contract says: those that are inside it, up to
+    the first that is not. Empty where fewer than two are."""
+    for alignment in ALIGNMENTS:
+        last = number // alignment * alignment
+        row: list[Sizes] = []
+        for size in (last - alignment, last, last + alignment):
+            sizes = {**base, symbol.name: size}
+            is_bounded = symbol.minimum <= size <= (symbol.maximum or size)
+            if size > 0 and is_bounded and _is_possible(prepared, kind, sizes):
+                row.append(sizes)
+            elif row:
+                break
+        if len(row) > 1:
+            return row
+    return []
 
 
 def _thresholds(prepared: Prepared, kind: OperationKind, decisions: _Decisions, known: Sequence[Sizes]) -> list[Sizes]:
@@ -277,36 +310,6 @@ def _thresholds(prepared: Prepared, kind: OperationKind, decisions: _Decisions, 
             if any(side != sides[nth + 1].get(place, side) for place, side in sides[nth].items()):
                 found += [sizes for sizes in row[nth : nth + 2] if sizes not in (*known, *found)]
     return found[:MAX_EDGES]
-
-
-def _around(number: int, alignment: int) -> tuple[int, ...]:
-    """What may be the last size before the number, or the number itself."""
-    last = number // alignment * alignment
-    return tuple(dict.fromkeys((last, (number - 1) // alignment * alignment)))
-
-
-def _ends(prepared: Prepared, kind: OperationKind, known: Sequence[Sizes]) -> list[Sizes]:
-    """The last size that is inside the contract, by each number in it."""
-    found: list[Sizes] = []
-    small = {symbol.name: clamped(symbol, SMALL, 1) for symbol in prepared.task.symbols}
-    numbers = sorted({n for line in prepared.operation(kind).where for n in _integers(line.expression)})
-    for number, symbol in itertools.product(numbers, prepared.task.symbols):
-        ending = (
-            {**base, symbol.name: last}
-            for base in (small, *known)
-            for alignment in ALIGNMENTS
-            for last in _around(number, alignment)
-            if last >= max(symbol.minimum, 1)
-            and _is_possible(prepared, kind, {**base, symbol.name: last})
-            and not prepared.holds(kind, {**base, symbol.name: last + alignment})
-            and prepared.holds(kind, {**base, symbol.name: last - alignment})
-        )
-        found += [sizes for sizes in itertools.islice(ending, 1) if sizes not in found]
-    return found[:MAX_EDGES]
-
-
-def _differ(prepared: Prepared, kind: OperationKind, one: Sizes, other: Sizes) -> bool:
-    return prepared.decisions(kind, one) != prepared.decisions(kind, other)
 
 
 def _spread(numbers: Sequence[int]) -> list[int]:
