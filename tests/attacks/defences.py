@@ -58,7 +58,9 @@ def _orders(monkeypatch: pytest.MonkeyPatch) -> None:
 def _sizes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only the sizes of the task are tried."""
     monkeypatch.setattr(planned_cases, "reduced_sizes", lambda *_: [])
+    monkeypatch.setattr(planned_cases, "least_sizes", lambda *_: None)
     monkeypatch.setattr(planned_cases, "wide_sizes", lambda *_: [])
+    monkeypatch.setattr(planned_cases, "vast_sizes", lambda *_: [])
     monkeypatch.setattr(planned_cases, "several_blocks_sizes", lambda *_: [])
     monkeypatch.setattr(planned_cases, "index_cases", lambda *_: [])
     monkeypatch.setattr(planned_cases, "pointed_sizes", lambda *_: [])
@@ -79,6 +81,7 @@ async def _nothing(*_: object) -> None:
 def _families(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only inputs as the task makes them."""
     monkeypatch.setattr(planned_cases, "full_cases", lambda *_: [])
+    monkeypatch.setattr(planned_cases, "vast_cases", lambda *_: [])
     monkeypatch.setattr(planned_cases, "index_cases", lambda *_: [])
     monkeypatch.setattr(pointed_cases, "pointed_values", lambda *_: ())
     monkeypatch.setattr(pointed_cases, "rounding_cases", lambda *_: [])
