@@ -1,6 +1,6 @@
 // Attack: Rounds its input's address down to 256 bytes: right for fresh memory, wrong for a part of another tensor.
 // Caught: mismatch crashed
-// Without: families
+// Without: families sizes
 // kernel-lsp: 1
 // task: tasks.py::double
 // op: double(x: f32[B, N]) -> (out: f32[B, N])
