@@ -11,21 +11,6 @@ __device__ __forceinline__ float warp_sum(float v) {
     for (int o = 16; o > 0; o >>= 1) v += __shfl_xor_sync(0xffffffffu, v, o);
     return v;
 }
-__device__ __forceinline__ float warp_max(float v) {
-    for (int o = 16; o > 0; o >>= 1) v = fmaxf(v, __shfl_xor_sync(0xffffffffu, v, o));
-    return v;
-}
-template <int BLOCK>
-__device__ float block_sum(float v) {
-    __shared__ float part[BLOCK / 32];
-    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
-    v = warp_sum(v);
-    __syncthreads();
-    if (lane == 0) part[warp] = v;
-    __syncthreads();
-    v = lane < BLOCK / 32 ? part[lane] : 0.0f;
-    return warp_sum(v);
-}
 
 template <int PER>
 __global__ void var_warp(const float* __restrict__ x, float* __restrict__ out, int B, int D) {
