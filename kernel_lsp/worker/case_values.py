@@ -19,7 +19,7 @@ from .integers import PLAIN, UNLIMITED, limited, unlimited
 from .rounding_ties import rounding_ties
 from .special_values import place_numbers, place_special
 from .task import DEFAULT_INTEGER_RANGE, evaluate_size
-from .telling import asks_for_places
+from .telling import asks_for_places, sums_products
 from .trial import input_shapes, seeded
 
 TIES = "halves"
@@ -52,7 +52,13 @@ class Values:
         ]
         passed = [value for value, leaf in zip(inputs, leaves) if leaf.state is None]
         generator = own_generator(self.seed, self.family, "special")
-        place_special(self.family, passed, generator, is_place_asked=asks_for_places(captured))
+        place_special(
+            self.family,
+            passed,
+            generator,
+            is_place_asked=asks_for_places(captured),
+            are_factors=sums_products(captured),
+        )
         placed = self.placed or (rounding_ties(captured) if self.family == TIES else ())
         for value in passed if placed else ():
             place_numbers(value, placed, own_generator(self.seed, self.family, "placed"))

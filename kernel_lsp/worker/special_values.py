@@ -27,6 +27,8 @@ ROWS_OF = (MINUS_INF_ROWS, LOWEST_ROWS, HIGHEST_ROWS)
 LOWEST_EXPONENT = 106
 """As low as masks hold, -8e31: below what is taken for minus infinity, and far enough from the end of f32 for sums and
 products with ordinary numbers. A power of two, so that sums of it are exact in any order."""
+LOWEST_OF_FACTORS = 90
+"""Where matrices are multiplied: products with ordinary numbers are no masks, and stay above -1e30."""
 LOWEST_BELOW_END = 3
 """Powers of two that a type must go on behind it."""
 NO_ZERO = 0.75
@@ -44,9 +46,15 @@ N_OTHER_ROWS, PART_OF_ALL_ROWS = 6, 16
 
 
 def place_special(
-    family: str, tensors: Sequence[torch.Tensor], generator: torch.Generator, *, is_place_asked: bool = False
+    family: str,
+    tensors: Sequence[torch.Tensor],
+    generator: torch.Generator,
+    *,
+    is_place_asked: bool = False,
+    are_factors: bool = False,
 ) -> None:
     """Put the family's values where they belong, in place. `tensors` are the inputs; others than floating ones stay.
+    The lowest numbers are not so low for factors of sums of products.
     Where the code asks for the place of an extreme, the last of a row of the lowest, or highest, numbers is one: who
     begins with another number has the first."""
     floating = [tensor for tensor in tensors if tensor.is_floating_point() and tensor.numel()]
@@ -54,7 +62,7 @@ def place_special(
         return
     largest = max(floating, key=torch.Tensor.numel)
     if family in ROWS_OF:
-        part, lowest = _part(largest, generator), _lowest(largest.dtype)
+        part, lowest = _part(largest, generator), _lowest(largest.dtype, are_factors=are_factors)
         part.fill_({MINUS_INF_ROWS: -INFINITY, LOWEST_ROWS: lowest, HIGHEST_ROWS: -lowest}[family])
         if is_place_asked:
             part[..., -1:] *= 0.5
@@ -90,9 +98,10 @@ def without_zeros(value: torch.Tensor) -> torch.Tensor:
 # --- below: places
 
 
-def _lowest(dtype: torch.dtype) -> float:
+def _lowest(dtype: torch.dtype, *, are_factors: bool) -> float:
     n_powers = math.frexp(torch.finfo(dtype).max)[1]
-    return -(2.0 ** min(LOWEST_EXPONENT, n_powers - LOWEST_BELOW_END))
+    exponent = LOWEST_OF_FACTORS if are_factors else LOWEST_EXPONENT
+    return -(2.0 ** min(exponent, n_powers - LOWEST_BELOW_END))
 
 
 def _place(values: Sequence[float], tensor: torch.Tensor, generator: torch.Generator) -> None:

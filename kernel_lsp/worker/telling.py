@@ -9,6 +9,7 @@ import torch
 
 from .captured import Captured
 from .dtypes import PLAN_NAMES
+from .library import ALLOWED
 from .special_values import HIGHEST_ROWS, LOWEST_ROWS, MINUS_INF_ROWS, ROWS_OF, SPECIAL_VALUES
 
 MOSTLY = 0.5
@@ -30,6 +31,7 @@ EXTREMES = tuple(
 )
 """By the beginnings of their names. The maximum of negatives is a minimum."""
 PLACES = tuple(f"aten.{name}." for name in ("argmax", "argmin", "max", "min", "topk", "sort", "argsort"))
+SUMS_OF_PRODUCTS = tuple(f"aten.{name}." for name in sorted(ALLOWED))
 CASTS = ("aten._to_copy.default", "aten.to.dtype")
 FLOATING = tuple(name for dtype, name in PLAN_NAMES.items() if dtype.is_floating_point)
 INTEGERS = tuple(name for dtype, name in PLAN_NAMES.items() if not dtype.is_floating_point and dtype != torch.bool)
@@ -78,6 +80,11 @@ def takes_exponentials(captured: Captured) -> bool:
 def asks_for_places(captured: Captured) -> bool:
     """Whether the code asks where an extreme is."""
     return _has(captured, PLACES)
+
+
+def sums_products(captured: Captured) -> bool:
+    """Whether the code multiplies matrices, or convolves: what follows sees larger numbers than the inputs."""
+    return _has(captured, SUMS_OF_PRODUCTS)
 
 
 def may_overflow_as_divisors(captured: Captured, family: str) -> bool:
