@@ -51,8 +51,9 @@ BuildOutcome = Annotated[Built | BuildFailed, Field(discriminator="kind")]
 
 class TensorError(Noun):
     """How far one output is from the fp64 reference. `relative_l2` is ||out - ref|| / ||ref||; budgets are what the
-    dtype allows here. `n_nans_lost` are numbers where PyTorch has NaN and leaving it out is right, too. `worst_index`
-    is where the largest error beyond its budget is."""
+    dtype allows here. `n_nans_lost` are numbers where PyTorch has NaN and leaving it out is right, too; `n_cut_off`
+    are results of 16 bits that were cut off, where nearly all were. `worst_index` is where the largest error beyond its
+    budget is."""
 
     output: str
     relative_l2: float
@@ -62,6 +63,7 @@ class TensorError(Noun):
     n_wrong: int
     n_elements: int
     n_nans_lost: int = 0
+    n_cut_off: int = 0
     worst_index: tuple[int, ...] | None = None
     expected: float | None = None
     found: float | None = None

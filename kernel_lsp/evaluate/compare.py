@@ -109,7 +109,7 @@ def compare_stored(
 
 def is_within_budget(error: TensorError) -> bool:
     """Whether the output passes. Written so that a NaN error fails."""
-    return error.n_wrong == 0 and error.relative_l2 <= error.relative_l2_budget
+    return error.n_wrong == 0 and error.n_cut_off == 0 and error.relative_l2 <= error.relative_l2_budget
 
 
 # --- below: what is allowed

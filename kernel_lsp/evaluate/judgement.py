@@ -23,6 +23,7 @@ from kernel_lsp.evaluate.compare import (
     compare_stored,
     is_within_budget,
 )
+from kernel_lsp.evaluate.cut_off import cut_off
 from kernel_lsp.evaluate.met_infinities import INFINITE_FAMILIES, with_nan_where_as_good
 
 SAME_NUMBERS = "constant_rows"
@@ -38,6 +39,7 @@ SUBNORMAL = "subnormal"
 LOST = ": PyTorch has a NaN of the inputs there, and here it is lost"
 NAN_FAMILIES = frozenset(("special_nan", "special_others", "special_mixed"))
 """Families whose inputs hold NaN."""
+PLAIN_FAMILIES = frozenset(("normal", "uniform", "given"))
 RECURRING_NUMBERS = FEW_NUMBERS | {"negative_zeros"}
 """Families of which some number is at least a quarter of all."""
 F32_UNIT, F64_UNIT = 2.0**-24, 2.0**-53
@@ -94,6 +96,12 @@ def describe_error(error: TensorError, result: CaseResult) -> str:
             f"'{error.output}' is {error.relative_l2:.2e} from the fp64 reference (relative L2), "
             f"and {error.relative_l2_budget:.2e} is allowed ({case})"
         )
+    if error.n_cut_off:
+        return (
+            f"'{error.output}' is cut off toward zero, not rounded to the nearest number: at {list(error.worst_index)} "
+            f"{_both_numbers(error)}, and as many as {error.n_cut_off} elements like it; all are off to the same side "
+            f"({case})"
+        )
     return (
         f"{error.n_wrong} of {error.n_elements} elements of '{error.output}' are wrong: at {list(error.worst_index)} "
         f"{_both_numbers(error)} ({case}){_why_nan(error, result)}"
@@ -147,9 +155,27 @@ def _judge_output(
     error = judged(found)
     if expectation.may_lose_nans and _family(case) in NAN_FAMILIES:
         return error.model_copy(update={"n_nans_lost": _n_nans_lost(found, expectation, mask)})
+    if is_within_budget(error) and _family(case) in PLAIN_FAMILIES:
+        return _unless_cut_off(error, found, expectation, mask)
     if is_within_budget(error) or _family(case) not in INFINITE_FAMILIES:
         return error
     return judged(with_nan_where_as_good(found, expectation))
+
+
+def _unless_cut_off(
+    error: TensorError, found: np.ndarray, expectation: Expectation, mask: np.ndarray | None
+) -> TensorError:
+    cut = cut_off(found, expectation.reference, expectation.dtype, mask)
+    if cut is None:
+        return error
+    at = slice(cut.first, cut.first + 1)
+    index = np.unravel_index(cut.first, expectation.reference.shape)
+    shown = {
+        "worst_index": tuple(int(i) for i in index),
+        "expected": float(expectation.reference.reshape(-1)[cut.first]),
+        "found": float(decode(found.reshape(-1)[at], expectation.dtype)[0]),
+    }
+    return error.model_copy(update={"n_cut_off": cut.n, **shown})
 
 
 def _n_nans_lost(found: np.ndarray, expectation: Expectation, mask: np.ndarray | None) -> int:

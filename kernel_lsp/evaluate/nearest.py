@@ -29,8 +29,13 @@ def nearest(values: np.ndarray, dtype: DType) -> np.ndarray:
     """Float64 values rounded to a 16-bit type, ties to even, as float64. One step from float64: by way of float32 some
     values would be rounded twice. Raises KeyError for any other type."""
     form = FORMATS[dtype]
-    _, exponents = np.frexp(values)
-    last_place = np.maximum(exponents - form.precision, form.lowest)
+    place = last_place(values, form)
     with np.errstate(over="ignore", invalid="ignore"):
-        rounded = np.ldexp(np.rint(np.ldexp(values, -last_place)), last_place)
+        rounded = np.ldexp(np.rint(np.ldexp(values, -place)), place)
     return np.where(np.abs(rounded) >= form.limit, np.copysign(np.inf, values), rounded)
+
+
+def last_place(values: np.ndarray, form: NarrowFormat) -> np.ndarray:
+    """The exponent of two of each value's last place in the format."""
+    _, exponents = np.frexp(values)
+    return np.maximum(exponents - form.precision, form.lowest)

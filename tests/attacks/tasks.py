@@ -351,3 +351,8 @@ def attention_by_hand(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torc
 # kernel-lsp: x=f32[N=40, 64], w=f32[64]
 def rmsnorm64(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
     return x * torch.rsqrt((x * x).mean(-1, keepdim=True) + 1e-6) * w
+
+
+# kernel-lsp: x=bf16[N=64, D=300], y=bf16[N, D]
+def gated(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return F.silu(x) * y
