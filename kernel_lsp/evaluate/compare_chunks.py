@@ -252,6 +252,6 @@ def _same_kind(
         is_lost = np.isnan(native) & may_lose_nans
         tolerance = np.where(is_lost, own_tolerance, OVERFLOW_TOLERANCE * np.abs(reference) + allowance.fixed)
         close = overflowed & (np.abs(found - reference) <= tolerance)
-        own = np.abs(found - native) <= np.abs(native) * allowance.relative + allowance.fixed
+        own = np.isfinite(native) & (np.abs(found - native) <= np.abs(native) * allowance.relative + allowance.fixed)
     is_open = np.isposinf(reference) & np.isneginf(native)
     return nan | infinity | close | (np.isnan(reference) & own) | is_open

@@ -42,6 +42,9 @@ NAN_FAMILIES = frozenset(("special_nan", "special_others", "special_mixed"))
 PLAIN_FAMILIES = frozenset(("normal", "uniform", "given"))
 RECURRING_NUMBERS = FEW_NUMBERS | {"negative_zeros"}
 """Families of which some number is at least a quarter of all."""
+SPECIAL_ROUNDINGS = 2048
+"""How far off results may be beside NaN and infinities, 1.2e-4 in f32: how exact they are is told where there are none.
+There, how far inputs that are rounded move a result is not known, and a sum of either sign loses some of its digits."""
 F32_UNIT, F64_UNIT = 2.0**-24, 2.0**-53
 """Half the distance from 1 to the next number: what one rounding is off at most."""
 MAX_TERMS, MAX_RECURRING_TERMS, MAX_EQUAL_TERMS = 1 << 17, 4096, 1 << 15
@@ -219,6 +222,8 @@ def _drift(family: str, case: CaseResult, output: BoundTensor, may_recur: bool) 
     longest_dim = max((size for shape in case.shapes.values() for size in shape), default=1)
     largest_input = max((math.prod(shape) for shape in case.shapes.values()), default=1)
     n_terms = max(longest_dim, largest_input // max(output.n_elements, 1))
+    if family in NAN_FAMILIES | INFINITE_FAMILIES:
+        return unit * max(SPECIAL_ROUNDINGS, min(n_terms, MAX_TERMS) ** 0.5)
     if family in (SAME_NUMBERS, LATE_EXTREMES):
         return unit * min(n_terms, MAX_EQUAL_TERMS) / 2
     if family in RECURRING_NUMBERS or may_recur:

@@ -18,7 +18,9 @@ from kernel_lsp.evaluate.cpu import CpuDevice, Limits
 from kernel_lsp.evaluate.farthest_sizes import farthest_operations
 from kernel_lsp.evaluate.prepare import Prepared
 from kernel_lsp.evaluate.progress import Plan
+from kernel_lsp.evaluate.thread_numbers import MAX_THREADS, numbers_its_threads
 from kernel_lsp.ptx.executor import BlockSample, KernelFactsOfPtx, PtxExecutor
+from kernel_lsp.toolchain.ptx_text import read_ptx
 
 N_BLOCKS = 12
 N_CONFIRMING_BLOCKS = 48
@@ -64,6 +66,8 @@ async def left_undone(
     known = [dict(sizes) for sizes in dict.fromkeys(case.sizes for case, _ in plan)]
     for ladder in farthest_operations(prepared, plan[0][0].operation, known):
         for bound in ladder:
+            if look.is_too_large(bound):
+                continue
             shares = await look.shares(bound, N_BLOCKS)
             if shares is None or not any(shares[name] for name in names):
                 continue
@@ -83,6 +87,16 @@ class FarLook:
     built: Built
     seed: int
     depending: Collection[str]
+
+    def is_too_large(self, bound: BoundOperation) -> bool:
+        """Whether a grid has more threads than its kernel has numbers for: of a row of one element for each warp of it
+        nobody has as many."""
+        statements = read_ptx(self.built.ptx, "").statements
+        return any(
+            launch.n_blocks * launch.n_threads_per_block > MAX_THREADS
+            and numbers_its_threads(statements, self.built.symbols.get(launch.kernel, launch.kernel), launch)
+            for launch in _launches(bound)
+        )
 
     async def written_completely(self, plan: Plan) -> list[str]:
         """The outputs that kernels write all of, whatever the data: at small sizes, where all blocks run, and by what a

@@ -40,7 +40,7 @@ def with_pointed_cases(
     """The cases of one direction, and those of sizes and numbers that its kernels compare with; those that are large
     come last, so that they take no other's time."""
     known, captured = [dict(sizes) for sizes in dict.fromkeys(c.sizes for c, _ in plan)], captured_sizes(prepared.task)
-    found, values = compared_sizes(prepared, direction, built, known), pointed_values(built)
+    found, values = compared_sizes(prepared, direction, built, known), pointed_values(built, prepared.task.forward)
     cases = wide_cases(direction, found, captured, seed)
     if values:
         sizes = sizes_with_room(plan, len(values))

@@ -1,7 +1,8 @@
-"""Numbers that a kernel's own code compares data with: a kernel that is right for all others must be right for them.
+"""Numbers that a kernel's own code compares data with, or its target's: a kernel that is right for all others must be
+right for them.
 
-They are read from the PTX, where a compiler has folded what the text hides behind names. Integers are taken for the
-bits of numbers, too: data is compared in either form.
+A kernel's are read from the PTX, where a compiler has folded what the text hides behind names. Integers are taken for
+the bits of numbers, too: data is compared in either form.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import struct
 from collections.abc import Iterable, Iterator
 
 from kernel_lsp.core.plan import BoundOperation
+from kernel_lsp.core.task import Graph
 from kernel_lsp.core.verdict import Built
 from kernel_lsp.evaluate.cases import Sizes
 from kernel_lsp.evaluate.progress import Plan
@@ -35,12 +37,15 @@ _DOUBLE = re.compile(r"\b0[dD](?P<bits>[0-9a-fA-F]{16})\b")
 _INTEGER = re.compile(r"(?<![\w.%])-?(?:0[xX][0-9a-fA-F]+|\d+)\b")
 COMPARE = ("setp.", "set.", "min.", "max.")
 EQUALITIES = ("setp.eq.", "setp.ne.")
+COMPARISONS = tuple(f"aten.{name}." for name in ("eq", "ne", "lt", "le", "gt", "ge", "clamp", "clamp_min", "clamp_max"))
+"""Of targets, that have the number as an argument."""
 
 
-def pointed_values(built: Built) -> tuple[float, ...]:
-    """The numbers, their negatives, and one on the far side of each; none for a kernel that compares data with nothing
-    but zero, one and the like."""
-    found = list(dict.fromkeys(_numbers(read_ptx(built.ptx, "").statements)))[:MAX_NUMBERS]
+def pointed_values(built: Built, target: Graph) -> tuple[float, ...]:
+    """The numbers, their negatives, and one on the far side of each; none where data is compared with nothing but zero,
+    one and the like."""
+    own, of_target = _numbers(read_ptx(built.ptx, "").statements), _compared(target)
+    found = [n for numbers in (own, of_target) for n in [*dict.fromkeys(numbers)][:MAX_NUMBERS]]
     return tuple(dict.fromkeys(n for number in found for n in (number, -number, number * BESIDE, -number * BESIDE)))
 
 
@@ -54,7 +59,18 @@ def sizes_with_room(plan: Plan, n_values: int) -> Sizes:
     return dict(next((sizes for n, sizes in by_room if n >= 2 * n_values), by_room[-1][1]))
 
 
-# --- below: numbers in statements
+# --- below: numbers in statements, and in a graph
+
+
+def _compared(target: Graph) -> Iterator[float]:
+    """What the target asks for, whatever the kernel does about it."""
+    for node in target.nodes:
+        numbers = node.arguments[1:] if node.op.startswith(COMPARISONS) else ()
+        yield from (float(n) for n in numbers if isinstance(n, (int, float)) and _is_telling(float(n)))
+
+
+def _is_telling(number: float) -> bool:
+    return LEAST <= abs(number) <= LARGEST and abs(number) not in ORDINARY
 
 
 def _numbers(statements: Iterable[Statement]) -> Iterator[float]:
@@ -63,7 +79,7 @@ def _numbers(statements: Iterable[Statement]) -> Iterator[float]:
             continue
         floats = [*_floats(statement.text)]
         integers = [] if ".f" in statement.opcode or not statement.opcode.startswith(EQUALITIES) else _bits(statement)
-        yield from (n for n in (*floats, *integers) if LEAST <= abs(n) <= LARGEST and abs(n) not in ORDINARY)
+        yield from (n for n in (*floats, *integers) if _is_telling(n))
 
 
 def _floats(text: str) -> Iterator[float]:

@@ -19,7 +19,7 @@ from .integers import PLAIN, UNLIMITED, limited, unlimited
 from .rounding_ties import rounding_ties
 from .special_values import place_numbers, place_special
 from .task import DEFAULT_INTEGER_RANGE, evaluate_size
-from .telling import asks_for_places, sums_products
+from .telling import asks_for_places, lowest_exponent
 from .trial import input_shapes, seeded
 
 TIES = "halves"
@@ -57,7 +57,7 @@ class Values:
             passed,
             generator,
             is_place_asked=asks_for_places(captured),
-            are_factors=sums_products(captured),
+            lowest_exponent=lowest_exponent(captured),
         )
         placed = self.placed or (rounding_ties(captured) if self.family == TIES else ())
         for value in passed if placed else ():

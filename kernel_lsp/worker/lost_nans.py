@@ -26,6 +26,9 @@ LIMITED = tuple(f"aten.{name}." for name in ("clamp", "hardtanh", "hardsigmoid")
 """Of NaN, one limit or the other is left, by which is applied first."""
 LARGEST_OF_MANY = ("aten.max.", "aten.amax.", "aten.max_pool", "aten.adaptive_max_pool")
 LEAST_OF_MANY = ("aten.min.", "aten.amin.")
+OF_BOTH_SIDES = ("aten.elu.", "aten.leaky_relu.")
+"""The sum of a maximum and a minimum with zero, as PyTorch documents them: of NaN, each is zero."""
+CONVOLUTION = "aten.convolution."
 N_WAYS = 2
 
 
@@ -40,7 +43,8 @@ class Lost:
 
 def may_lose_nans(captured: Captured) -> bool:
     """Whether the forward has an operation that may leave NaN out."""
-    return any(node["op"].startswith((*LARGEST, *LEAST, *LIMITED)) for node in captured.forward_text.nodes)
+    ops = (*LARGEST, *LEAST, *LIMITED, *OF_BOTH_SIDES)
+    return any(node["op"].startswith(ops) for node in captured.forward_text.nodes)
 
 
 class WithoutNans(TorchDispatchMode):
@@ -61,20 +65,37 @@ class WithoutNans(TorchDispatchMode):
             return NEVER_THE_LARGEST
         if name.startswith(LEAST):
             return NEVER_THE_LEAST
+        if name.startswith(OF_BOTH_SIDES):
+            return 0.0
         return self._limit if name.startswith(LIMITED) else None
 
 
-def lost_in(expected: torch.Tensor, native: torch.Tensor, ways: Sequence[torch.Tensor]) -> Lost:
-    """Where PyTorch has nothing but NaN, and something else is left in some of `ways`; of integers, where another one
-    is, which is right beside PyTorch's own."""
+def other_starts(captured: Captured) -> list[TorchDispatchMode]:
+    """How kernels that leave NaN out may differ in what they begin with."""
+    modes: list[TorchDispatchMode] = []
+    if any(node["op"].startswith((*LARGEST_OF_MANY, *LEAST_OF_MANY)) for node in captured.forward_text.nodes):
+        modes.append(FromTheLowest())
+    if any(node["op"].startswith(("aten.conv", CONVOLUTION)) for node in captured.forward_text.nodes):
+        modes.append(SkippedPadding())
+    return modes
+
+
+def lost_in(
+    expected: torch.Tensor, native: torch.Tensor, ways: Sequence[torch.Tensor], others: Sequence[torch.Tensor] = ()
+) -> Lost:
+    """Where PyTorch has nothing but NaN, and something else is left in some of `ways`, or in `others`, which begin with
+    something else; of integers, where another one is, which is right beside PyTorch's own."""
     if not expected.is_floating_point():
         differing = ways[0] != expected
         return Lost(torch.where(differing, ways[0], expected), ways[0] != ways[-1], differing)
     is_same = ways[0] == ways[-1]
     left = torch.where(torch.isfinite(ways[0]) | is_same, ways[0], ways[-1])
+    are_several = torch.isfinite(ways[0]) & torch.isfinite(ways[-1]) & ~is_same
+    for other in others:
+        are_several |= (other != left) & ~torch.isnan(other) & ~torch.isnan(left)
+        left = torch.where(torch.isnan(left), other, left)
     missing = torch.isnan(expected) & torch.isnan(native) & ~torch.isnan(left)
-    are_limits = torch.isfinite(ways[0]) & torch.isfinite(ways[-1]) & ~is_same
-    return Lost(torch.where(missing, left, expected), missing & are_limits, missing)
+    return Lost(torch.where(missing, left, expected), missing & are_several, missing)
 
 
 def from_the_lowest(expected: torch.Tensor, native: torch.Tensor, way: torch.Tensor) -> torch.Tensor:
@@ -97,6 +118,17 @@ class FromTheLowest(TorchDispatchMode):
         if isinstance(result, tuple):
             return (_begun(result[0], is_largest=is_largest), *result[1:])
         return _begun(result, is_largest=is_largest)
+
+
+class SkippedPadding(TorchDispatchMode):
+    """Convolutions whose NaN weights never meet the zeros of the padding."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if not str(func).startswith(CONVOLUTION) or not bool(torch.isnan(args[1]).any()):
+            return func(*args, **(kwargs or {}))
+        value, weight, bias, *how = args
+        met = func(torch.ones_like(value), torch.isnan(weight).to(weight.dtype), None, *how) > 0
+        return torch.where(met, torch.nan, func(value, torch.nan_to_num(weight), bias, *how))
 
 
 def _begun(value: torch.Tensor, *, is_largest: bool) -> torch.Tensor:

@@ -16,8 +16,9 @@ from .rounded_steps import of_either_sign, unit_of, with_rounded_steps
 from .telling import takes_exponentials
 
 CPU = torch.device("cpu")
-EXACT_FAMILIES = ("small_integers", "halves", "one_hot", "needles", "zeros")
-"""Numbers that lie exactly where code compares with them, and whose sums are exact."""
+EXACT_FAMILIES = ("small_integers", "halves", "one_hot", "needles", "zeros", "pointed_values")
+"""Numbers that lie exactly where code compares with them, and whose sums are exact, or that are few."""
+EQUALITIES = ("aten.eq.Scalar", "aten.ne.Scalar")
 
 
 def response(
@@ -39,7 +40,8 @@ def _perturbed(captured: Captured, case: Case, seed: int, is_backward: bool, sig
     placed = placeholder_values(captured, case)
     generator = torch.Generator(placed[0].device if placed else CPU)
     generator.manual_seed(own_generator(seed, "rounding").initial_seed())
-    values = [_moved(value, sign, generator) for value in placed]
+    held = _asked_for(captured)
+    values = [_but_held(_moved(value, sign, generator), value, held) for value in placed]
     moves_products = takes_exponentials(captured)
     moved = partial(with_rounded_steps, generator=generator, sign=sign, moves_products=moves_products)
     if not is_backward:
@@ -49,6 +51,20 @@ def _perturbed(captured: Captured, case: Case, seed: int, is_backward: bool, sig
     outputs = run_exact(captured.program, leaves, moved=moved)
     gradients = [_moved(gradient, sign, generator) for gradient in case.gradients]
     return differentiate(captured, outputs, leaves, gradients)
+
+
+def _asked_for(captured: Captured) -> list[float]:
+    """Numbers that the code asks for: one rounding beside such a number is another."""
+    asking = (node["arguments"][1] for node in captured.forward_text.nodes if node["op"] in EQUALITIES)
+    return [float(number) for number in asking if isinstance(number, (int, float))]
+
+
+def _but_held(moved: torch.Tensor, value: torch.Tensor, held: Sequence[float]) -> torch.Tensor:
+    """`moved`, with the elements of `value` that are one of the held numbers left as they are."""
+    if not held or not value.is_floating_point():
+        return moved
+    numbers = torch.tensor(held, dtype=value.dtype, device=value.device)
+    return torch.where(torch.isin(value, numbers), value.double(), moved)
 
 
 def _nearer(to: torch.Tensor, one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:

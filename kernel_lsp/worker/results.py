@@ -4,6 +4,7 @@ rounding. On a GPU where one is lent for it, which no candidate uses meanwhile."
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -21,20 +22,28 @@ from .families import GRADIENT_FAMILIES, GRADIENT_SCALES, NARROW_SCALE
 from .gates import STAND_INS as STAND_INS_OF_NAN
 from .gates import NansAs
 from .jumps import JUMPS, beside_jumps, few_of, has_computed_jumps
-from .lost_nans import N_WAYS, FromTheLowest, WithoutNans, from_the_lowest, lost_in, may_lose_nans
+from .lost_nans import (
+    N_WAYS,
+    FromTheLowest,
+    Lost,
+    WithoutNans,
+    from_the_lowest,
+    lost_in,
+    may_lose_nans,
+    other_starts,
+)
 from .machine import without_cuda
 from .open_results import undecided
-from .program import Program, quiet, user_outputs
+from .program import quiet, user_outputs
 from .response import response
 from .special_values import MINUS_INF_ROWS, SPECIAL_VALUES, STAND_INS, without_special, without_zeros
-from .telling import is_judged_at_ties
+from .telling import is_judged_at_ties, sums_products
 from .ties import Orders, are_left_open
 from .trial import call_original
 
 CPU = torch.device("cpu")
 INFINITE_ROWS = (MINUS_INF_ROWS, "special_inf", "special_minus_inf")
 """Families in which a whole window, or all of a few numbers, may be infinite."""
-PRODUCTS = ("aten.prod.", "aten.cumprod.")
 
 
 @dataclass(frozen=True)
@@ -109,19 +118,20 @@ class _Run:
         before = _start_counting(device)
         native, note = self._native(here, expected)
         eager_bytes = _peak_bytes(device) - before
-        if self.family in (*SPECIAL_VALUES, *INFINITE_ROWS):
-            expected = self._without_hidden(here, expected, native)
-        if self.family in SPECIAL_VALUES:
-            expected = self._without_absorbed(here, expected, native)
-            expected = self._of_vanishing_products(expected, native)
+        is_infinite = self.family in (*SPECIAL_VALUES, *INFINITE_ROWS)
+        plain = self._without_hidden(here, expected, native) if is_infinite else expected
+        expected = self._without_absorbed(here, plain, native) if self.family in SPECIAL_VALUES else plain
         is_exact = self.family in SPECIAL_VALUES or is_judged_at_ties(self.captured, self.family)
         perturbed = [] if is_exact else self._response(here, expected)
         ways = self._without_nans(here)
         still_open = self._undecided(here, expected, ways, is_exact)
         expected = self._from_the_lowest(here, expected, native)
-        lost = [lost_in(e, n, found) for e, n, *found in zip(expected, native, *ways)] if ways else []
-        marks = _either(still_open, [one.any_of for one in lost])
-        expected, may_lose = [one.result for one in lost] or expected, [bool(one.where.any()) for one in lost]
+        lost = self._lost(here, plain, native, ways)
+        marks = _either(still_open, [self._any_of(*each) for each in zip(lost, plain, expected, native)])
+        may_lose = [bool(one.where.any()) for one in lost]
+        expected = [torch.where(one.where, one.result, e) for one, e in zip(lost, expected)] or expected
+        expected = list(map(or_nan, expected, native)) if is_infinite else expected
+        expected = self._or_nan_of_factors(here, expected, native)
         return Results(expected, native, perturbed, note, eager_bytes, marks, may_lose)
 
     def _expected(self, case: Case, original: Case) -> list[torch.Tensor]:
@@ -156,13 +166,6 @@ class _Run:
         ]
         return [torch.where(where, s, e) for where, s, e in zip(open_, seen, expected)]
 
-    def _of_vanishing_products(self, expected: list[torch.Tensor], native: list[torch.Tensor]) -> list[torch.Tensor]:
-        """NaN beside PyTorch's own infinity where a long product is one: in the declared dtype the other factors may be
-        zero together, and PyTorch multiplies in double on a CPU."""
-        if not has_products(self.captured.program):
-            return expected
-        return [torch.where(torch.isinf(e) & torch.isinf(n), torch.nan, e) for e, n in zip(expected, native)]
-
     def _without_absorbed(
         self, case: Case, expected: list[torch.Tensor], native: list[torch.Tensor]
     ) -> list[torch.Tensor]:
@@ -185,7 +188,7 @@ class _Run:
                 self._expected(replace(case, inputs=[without_zeros(value) for value in ordinary]), replace(case))
                 for ordinary in inputs
             )
-            absorbed = [(a == b) & torch.isfinite(a) & one for a, b, one in zip(high, low, missing)]
+            absorbed = [(a == b) & torch.isfinite(a) & one & ~is_constant(a) for a, b, one in zip(high, low, missing)]
             if any(bool(where.any()) for where in absorbed):
                 left_out = self._expected(replace(case, inputs=inputs[0]), replace(case))
                 expected = [torch.where(where, a, one) for where, a, one in zip(absorbed, left_out, expected)]
@@ -200,6 +203,42 @@ class _Run:
             with WithoutNans(way):
                 ways.append(self._expected(case, replace(case)))
         return ways
+
+    def _lost(
+        self, case: Case, plain: list[torch.Tensor], native: list[torch.Tensor], ways: list[list[torch.Tensor]]
+    ) -> list[Lost]:
+        """Of each result what is lost in these ways, as there is beside PyTorch's own; empty without any."""
+        if not ways:
+            return []
+        others: list[list[torch.Tensor]] = []
+        for mode in [] if self.is_backward else other_starts(self.captured):
+            with WithoutNans(0), mode:
+                others.append(self._expected(case, replace(case)))
+        found = zip(plain, native, zip(*ways), zip(*others) if others else [()] * len(plain))
+        return [lost_in(e, n, of_ways, of_others) for e, n, of_ways, of_others in found]
+
+    def _any_of(self, lost: Lost, plain: torch.Tensor, expected: torch.Tensor, native: torch.Tensor) -> torch.Tensor:
+        """Where any number is right: where what leaves NaN out has several, where one that leaves out what meets a zero
+        has another, and where NaN comes of infinities, in an order of sums that is a kernel's own."""
+        if not plain.is_floating_point():
+            return lost.any_of
+        missing = torch.isnan(plain) & torch.isnan(native)
+        is_other = lost.where & ~torch.isnan(expected) & (lost.result != expected)
+        return lost.any_of | (missing & is_other) | (missing & (self.family in INFINITE_ROWS))
+
+    def _or_nan_of_factors(
+        self, case: Case, expected: list[torch.Tensor], native: list[torch.Tensor]
+    ) -> list[torch.Tensor]:
+        """NaN beside PyTorch's number where an infinite factor has a part in it: a score of minus infinity, which is
+        none that a mask puts there, makes NaN of many online sums."""
+        if self.family != "special_inf" or not sums_products(self.captured):
+            return expected
+        inputs = [without_special(value, math.nan) for value in case.inputs]
+        reached = map(torch.isnan, self._expected(replace(case, inputs=inputs), replace(case)))
+        return [
+            torch.where(nan & torch.isfinite(n), math.nan, e) if e.is_floating_point() else e
+            for nan, e, n in zip(reached, expected, native)
+        ]
 
     def _from_the_lowest(
         self, case: Case, expected: list[torch.Tensor], native: list[torch.Tensor]
@@ -307,9 +346,16 @@ def _changed_together(inputs: Sequence[torch.Tensor]) -> list[set[int]]:
     return [set(special), *([{position} for position in special] if len(special) > 1 else [])]
 
 
-def has_products(program: Program) -> bool:
-    """Whether the code multiplies many elements with each other."""
-    return any(str(node.target).startswith(PRODUCTS) for node in program.functional.graph_module.graph.nodes)
+def or_nan(expected: torch.Tensor, native: torch.Tensor) -> torch.Tensor:
+    """NaN beside an infinity: logarithms of sums, online sums and long products make it of one in many right formulas,
+    and it hides as little."""
+    return torch.where(torch.isinf(expected) & torch.isinf(native), torch.nan, expected)
+
+
+def is_constant(result: torch.Tensor) -> torch.Tensor:
+    """Whether many elements are all one number: of what does not depend on its inputs, nothing is left out."""
+    flat = result.reshape(-1)
+    return (flat == flat[:1]).all() & (len(flat) > 1)
 
 
 def _start_counting(device: torch.device) -> int:

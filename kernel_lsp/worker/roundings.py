@@ -9,14 +9,15 @@ import torch
 
 def rounding(expected: torch.Tensor, native: torch.Tensor, perturbed: torch.Tensor | None) -> dict[str, Any]:
     """Distances of PyTorch's result, and of the reference on moved inputs, from the fp64 reference. Only elements that
-    are finite in both results count; the fields are those of `kernel_lsp.process.worker_client.Rounding`."""
+    are finite in both results count, and for the size of the reference those that PyTorch has NaN for; the fields are
+    those of `kernel_lsp.process.worker_client.Rounding`."""
     reference, values = expected.double(), native.double()
-    finite = torch.isfinite(reference) & torch.isfinite(values)
-    kept = torch.where(finite, reference, 0.0)
+    known = torch.isfinite(reference) & ~torch.isinf(values)
+    finite, kept = known & torch.isfinite(values), torch.where(known, reference, 0.0)
     off = _distance(values, kept, finite)
     response = torch.zeros(()) if perturbed is None else _distance(perturbed.double(), kept, finite)
     return {
-        "n_finite": int(finite.sum()),
+        "n_finite": int(known.sum()),
         "reference_l2": float(kept.norm()),
         "native_l2": float(off.norm()),
         "native_max": _largest(off),

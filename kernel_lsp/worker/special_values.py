@@ -27,8 +27,6 @@ ROWS_OF = (MINUS_INF_ROWS, LOWEST_ROWS, HIGHEST_ROWS)
 LOWEST_EXPONENT = 106
 """As low as masks hold, -8e31: below what is taken for minus infinity, and far enough from the end of f32 for sums and
 products with ordinary numbers. A power of two, so that sums of it are exact in any order."""
-LOWEST_OF_FACTORS = 90
-"""Where matrices are multiplied: products with ordinary numbers are no masks, and stay above -1e30."""
 LOWEST_BELOW_END = 3
 """Powers of two that a type must go on behind it."""
 NO_ZERO = 0.75
@@ -51,10 +49,10 @@ def place_special(
     generator: torch.Generator,
     *,
     is_place_asked: bool = False,
-    are_factors: bool = False,
+    lowest_exponent: int = LOWEST_EXPONENT,
 ) -> None:
     """Put the family's values where they belong, in place. `tensors` are the inputs; others than floating ones stay.
-    The lowest numbers are not so low for factors of sums of products.
+    The lowest numbers are minus two to the `lowest_exponent`.
     Where the code asks for the place of an extreme, the last of a row of the lowest, or highest, numbers is one: who
     begins with another number has the first."""
     floating = [tensor for tensor in tensors if tensor.is_floating_point() and tensor.numel()]
@@ -62,7 +60,7 @@ def place_special(
         return
     largest = max(floating, key=torch.Tensor.numel)
     if family in ROWS_OF:
-        part, lowest = _part(largest, generator), _lowest(largest.dtype, are_factors=are_factors)
+        part, lowest = _part(largest, generator), _lowest(largest.dtype, lowest_exponent)
         part.fill_({MINUS_INF_ROWS: -INFINITY, LOWEST_ROWS: lowest, HIGHEST_ROWS: -lowest}[family])
         if is_place_asked:
             part[..., -1:] *= 0.5
@@ -98,9 +96,8 @@ def without_zeros(value: torch.Tensor) -> torch.Tensor:
 # --- below: places
 
 
-def _lowest(dtype: torch.dtype, *, are_factors: bool) -> float:
+def _lowest(dtype: torch.dtype, exponent: int) -> float:
     n_powers = math.frexp(torch.finfo(dtype).max)[1]
-    exponent = LOWEST_OF_FACTORS if are_factors else LOWEST_EXPONENT
     return -(2.0 ** min(exponent, n_powers - LOWEST_BELOW_END))
 
 

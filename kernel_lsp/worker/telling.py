@@ -10,7 +10,7 @@ import torch
 from .captured import Captured
 from .dtypes import PLAN_NAMES
 from .library import ALLOWED
-from .special_values import HIGHEST_ROWS, LOWEST_ROWS, MINUS_INF_ROWS, ROWS_OF, SPECIAL_VALUES
+from .special_values import HIGHEST_ROWS, LOWEST_EXPONENT, LOWEST_ROWS, MINUS_INF_ROWS, ROWS_OF, SPECIAL_VALUES
 
 MOSTLY = 0.5
 """A case whose reference is non-finite in more than this share of an output tells nothing about a kernel."""
@@ -32,6 +32,9 @@ EXTREMES = tuple(
 """By the beginnings of their names. The maximum of negatives is a minimum."""
 PLACES = tuple(f"aten.{name}." for name in ("argmax", "argmin", "max", "min", "topk", "sort", "argsort"))
 SUMS_OF_PRODUCTS = tuple(f"aten.{name}." for name in sorted(ALLOWED))
+LOWEST_OF_EXPONENTS, LOWEST_OF_FACTORS = 99, 90
+"""-6e29 and -1e27: lower than the masks that people write (-1e9, -1e20), and above -1e30, the latter times ordinary
+numbers, too."""
 CASTS = ("aten._to_copy.default", "aten.to.dtype")
 FLOATING = tuple(name for dtype, name in PLAN_NAMES.items() if dtype.is_floating_point)
 INTEGERS = tuple(name for dtype, name in PLAN_NAMES.items() if not dtype.is_floating_point and dtype != torch.bool)
@@ -83,8 +86,16 @@ def asks_for_places(captured: Captured) -> bool:
 
 
 def sums_products(captured: Captured) -> bool:
-    """Whether the code multiplies matrices, or convolves: what follows sees larger numbers than the inputs."""
+    """Whether the code multiplies matrices, or convolves."""
     return _has(captured, SUMS_OF_PRODUCTS)
+
+
+def lowest_exponent(captured: Captured) -> int:
+    """Of the lowest numbers that are asked for. A maximum that an exponential follows begins with -1e30 in many
+    kernels, on purpose; sums of products are larger than the inputs."""
+    if not takes_exponentials(captured):
+        return LOWEST_EXPONENT
+    return LOWEST_OF_FACTORS if sums_products(captured) else LOWEST_OF_EXPONENTS
 
 
 def may_overflow_as_divisors(captured: Captured, family: str) -> bool:
@@ -110,7 +121,8 @@ def _why_rows_tell_nothing(
     """A row of nothing but -inf, or of the lowest numbers, is asked for where PyTorch's answer to it is plain: there,
     many kernels do on purpose what PyTorch does not."""
     is_missing = torch.isnan if family == MINUS_INF_ROWS else lambda tensor: ~torch.isfinite(tensor)
-    if any(bool(is_missing(tensor).any()) for tensor in (*expected, *native) if tensor.is_floating_point()):
+    asked = native if family == MINUS_INF_ROWS else (*expected, *native)  # of the former NaN may be as good
+    if any(bool(is_missing(tensor).any()) for tensor in asked if tensor.is_floating_point()):
         return "PyTorch gives no number for a row of nothing else"
     if family == LOWEST_ROWS and _has(captured, LOGARITHMS):
         return "log(sum) + maximum, as many kernels begin, is the maximum there"

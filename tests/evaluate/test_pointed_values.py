@@ -8,15 +8,37 @@ import pytest
 
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.plan import BoundOperation, BoundTensor
+from kernel_lsp.core.task import Graph, GraphNode
 from kernel_lsp.core.verdict import Built
 from kernel_lsp.evaluate.cases import Case
 from kernel_lsp.evaluate.pointed_cases import _flushes
-from kernel_lsp.evaluate.pointed_values import pointed_values, sizes_with_room
+from kernel_lsp.evaluate.pointed_values import BESIDE, pointed_values, sizes_with_room
 
 
 def values(*lines: str) -> tuple[float, ...]:
     body = "\n".join(f"    {line};" for line in lines)
-    return pointed_values(Built(architecture="sm_90", ptx=f".visible .entry k()\n{{\n{body}\n}}\n", symbols={"k": "k"}))
+    return pointed_values(_built(body), Graph(inputs=(), input_types=(), nodes=(), outputs=()))
+
+
+def _built(body: str) -> Built:
+    return Built(architecture="sm_90", ptx=f".visible .entry k()\n{{\n{body}\n}}\n", symbols={"k": "k"})
+
+
+@pytest.mark.parametrize(
+    ("op", "number", "is_asked"),
+    [
+        ("aten.eq.Scalar", -999.25, True),
+        ("aten.clamp.default", 7, True),
+        ("aten.mul.Tensor", 7.0, False),
+        ("aten.gt.Scalar", 0, False),
+        ("aten.lt.Scalar", True, False),
+    ],
+)
+def test_a_target_s_own_numbers_are_asked_for_whatever_the_kernel_does(op: str, number: float, is_asked: bool) -> None:
+    node = GraphNode(name="y", op=op, arguments=({"node": "x"}, number), keywords={}, types=(None,))
+    target = Graph(inputs=(), input_types=(), nodes=(node,), outputs=())
+    found = pointed_values(_built("mov.u32 %r1, %tid.x;"), target)
+    assert found == ((number, -number, number * BESIDE, -number * BESIDE) if is_asked else ())
 
 
 @pytest.mark.parametrize(
