@@ -7,7 +7,7 @@ are drawn for what breaks kernels: primes, powers of two, their neighbours, and 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -77,6 +77,14 @@ LONG_FAMILIES = (
 )
 """Given at rows longer than a block: a kernel that takes the beginning of a row for all of it is wrong there. The masks
 of `uniform` have few true values in a row, which a short one has anyhow."""
+VARIANT_FAMILIES = {
+    "forward": ("large", "offset", "lowest_rows", "special_nan", "minus_inf_rows"),
+    "backward": ("large", "special_nan"),
+}
+"""Given at rows as they were captured, and at every size that a plan or a kernel has code of its own for: a variant for
+the very sizes that a task has may do without a maximum, or lose what is no number."""
+N_VARIANTS = 4
+"""Of them, the smallest."""
 TIES = "halves"
 """What kinds of rounding differ at."""
 
@@ -215,6 +223,21 @@ def wide_cases(
             "reverse" if position + 1 == n_watched else "random",
         )
         for position, sizes in enumerate(wide)
+    ]
+
+
+def cheapest(task: Task, operation: OperationKind, sizes: Sequence[Sizes]) -> list[Sizes]:
+    """The smallest few of the sizes, none of them large."""
+    cheap = [each for each in sizes if is_usable(task, operation, each, CHEAP_ELEMENTS, or_as_captured=False)]
+    return sorted(cheap, key=lambda each: _n_total(_all_shapes(task, operation, each)))[:N_VARIANTS]
+
+
+def variant_cases(operation: OperationKind, sizes: Sequence[Sizes], captured: Sizes, seed: int) -> list[Case]:
+    """What brings out most errors, at each of the sizes."""
+    return [
+        _case(operation, each, captured, family, seed + 100 + position, "forward")
+        for each in sizes
+        for position, family in enumerate(VARIANT_FAMILIES[operation])
     ]
 
 

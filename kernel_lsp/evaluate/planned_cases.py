@@ -15,12 +15,14 @@ from kernel_lsp.evaluate.cases import (
     OperationKind,
     Sizes,
     captured_sizes,
+    cheapest,
     configured_sizes,
     equal_integer_cases,
     fresh_case,
     full_cases,
     hidden_cases,
     screen_cases,
+    variant_cases,
     vast_cases,
     wide_cases,
 )
@@ -30,7 +32,14 @@ from kernel_lsp.evaluate.pointed_sizes import pointed_sizes
 from kernel_lsp.evaluate.prepare import Prepared
 from kernel_lsp.evaluate.progress import Plan
 from kernel_lsp.evaluate.several_blocks import several_blocks_cases, several_blocks_sizes
-from kernel_lsp.evaluate.small_sizes import Freedom, freedom_of, hidden_sizes, least_sizes, reduced_sizes
+from kernel_lsp.evaluate.small_sizes import (
+    Freedom,
+    captured_rows,
+    freedom_of,
+    hidden_sizes,
+    least_sizes,
+    reduced_sizes,
+)
 from kernel_lsp.evaluate.wide_sizes import MAX_VAST_HERE, MAX_WIDE_ELEMENTS, vast_sizes, wide_sizes
 
 Depth = Literal["screen", "full"]
@@ -87,11 +96,16 @@ class CaseChoice:
         least = least_sizes(task, direction, holds, freedom)
         if least is not None and least not in (captured, *reduced):
             chosen += wide_cases(direction, [least], captured, seed - 1)
+        rows = captured_rows(task, direction, holds)
+        if rows is not None and rows not in reduced:
+            chosen += variant_cases(direction, [rows], captured, seed)
         wide = wide_sizes(task, direction, holds, freedom)
         known = [sizes for sizes in (captured, *reduced, *wide) if holds(sizes)]
         chosen += equal_integer_cases(task, direction, wide, captured, seed)
         places = index_cases(task, direction, holds, wide, seed)
-        wide += pointed_sizes(prepared, direction, known)
+        pointed = pointed_sizes(prepared, direction, known)
+        wide += pointed
+        chosen += variant_cases(direction, cheapest(task, direction, pointed), captured, seed + 10)
         watched = [dict(c.sizes) for c in chosen if (c.family, c.thread_order) == ("normal", WATCHED_ORDER)]
         alone = several_blocks_sizes(prepared, direction, watched, [*known, *wide])
         chosen[N_BEFORE_WIDE:N_BEFORE_WIDE] = [

@@ -15,8 +15,10 @@ from kernel_lsp.evaluate.cases import (
     OperationKind,
     Sizes,
     captured_sizes,
+    cheapest,
     graph_of,
     pointed_values_case,
+    variant_cases,
     wide_cases,
 )
 from kernel_lsp.evaluate.index_cases import cases_beyond_exact_indices
@@ -42,6 +44,7 @@ def with_pointed_cases(
     known, captured = [dict(sizes) for sizes in dict.fromkeys(c.sizes for c, _ in plan)], captured_sizes(prepared.task)
     found, values = compared_sizes(prepared, direction, built, known), pointed_values(built, prepared.task.forward)
     cases = wide_cases(direction, found, captured, seed)
+    variants = variant_cases(direction, cheapest(prepared.task, direction, found), captured, seed + 20)
     if values:
         sizes = sizes_with_room(plan, len(values))
         cases.append(pointed_values_case(direction, sizes, captured, values, seed))
@@ -53,7 +56,7 @@ def with_pointed_cases(
         *larger_sizes(prepared, direction, built, [*known, *found]),
     ]
     last = wide_cases(direction, [s for nth, s in enumerate(large) if s not in large[:nth]], captured, seed)
-    last += _long_sums(prepared, direction, built, captured, seed)
+    last += [*variants, *_long_sums(prepared, direction, built, captured, seed)]
     more, most = ([(case, prepared.bind(direction, dict(case.sizes))) for case in some] for some in (cases, last))
     every = [*plan[:N_BEFORE_WIDE], *more, *plan[N_BEFORE_WIDE:], *most]
     return [one for one in every if one[0].family != "subnormal"] if _flushes(built) else every

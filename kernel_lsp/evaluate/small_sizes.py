@@ -39,6 +39,8 @@ MULTIPLES = ((2, 1), (3, 1), (5, 1), (1, 2), (1, 3), (1, 5))
 """Of a captured size, tried in this order."""
 HIDDEN_SIZES = (1, 2, 31, 33, 61, 63, 65, 127, 129, 251, 255, 257, 509, 511, 513, 1021, 1023, 1025, 2039, 2049, 4097)
 """One, two, primes, and neighbours of powers of two. Which of them a run uses its seed says, and no candidate sees."""
+N_ROWS, MAX_ROWS_ELEMENTS = (3, 2, 1), 1 << 16
+"""Of captured sizes with few rows."""
 N_HIDDEN = 4
 N_HIDDEN_TRIES = 64
 
@@ -74,6 +76,17 @@ def reduced_sizes(
             found.append(sizes)
     found = found[:MAX_REDUCED_ASSIGNMENTS]
     return [*found, *_changing_the_rest(task, operation, holds, found)]
+
+
+def captured_rows(task: Task, operation: OperationKind, holds: Callable[[Sizes], bool]) -> Sizes | None:
+    """The captured sizes with few rows, or as they are where that is little, too; None where all are large."""
+    captured = captured_sizes(task)
+    tried = [captured]
+    for n_leading in range(1, len(task.symbols)):
+        leading = task.symbols[:n_leading]
+        tried += [{**captured, **{symbol.name: clamped(symbol, n, 1) for symbol in leading}} for n in N_ROWS]
+    cheap = (s for s in tried if is_usable(task, operation, s, MAX_ROWS_ELEMENTS, or_as_captured=False))
+    return next((sizes for sizes in cheap if holds(sizes)), None)
 
 
 def least_sizes(task: Task, operation: OperationKind, holds: Callable[[Sizes], bool], freedom: Freedom) -> Sizes | None:

@@ -213,6 +213,8 @@ FAMILIES: dict[str, Make] = {
     "sparse_gradients": _normal,
 }
 """Family -> how its floating inputs are made. `given` is made by the user's own `get_inputs`."""
+FRACTIONS = ("normal", "uniform", "scaled_up", "scaled_down", "negative", "far_negative", "offset", "tiny")
+"""Those whose numbers have all the digits of their type."""
 GRADIENT_FAMILIES = {"small_integers": "small_integers", "sparse_gradients": "one_hot"}
 """Family of the inputs -> that of the gradients of outputs, where that is not `normal`. Who looks at a few of them to
 see whether all are alike finds zeros, where others are not."""

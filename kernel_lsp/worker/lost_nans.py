@@ -65,8 +65,6 @@ class WithoutNans(TorchDispatchMode):
             return NEVER_THE_LARGEST
         if name.startswith(LEAST):
             return NEVER_THE_LEAST
-        if name.startswith(OF_BOTH_SIDES):
-            return 0.0
         return self._limit if name.startswith(LIMITED) else None
 
 
@@ -75,6 +73,8 @@ def other_starts(captured: Captured) -> list[TorchDispatchMode]:
     modes: list[TorchDispatchMode] = []
     if any(node["op"].startswith((*LARGEST_OF_MANY, *LEAST_OF_MANY)) for node in captured.forward_text.nodes):
         modes.append(FromTheLowest())
+    if any(node["op"].startswith(OF_BOTH_SIDES) for node in captured.forward_text.nodes):
+        modes.append(WithoutSides())
     if any(node["op"].startswith(("aten.conv", CONVOLUTION)) for node in captured.forward_text.nodes):
         modes.append(SkippedPadding())
     return modes
@@ -118,6 +118,15 @@ class FromTheLowest(TorchDispatchMode):
         if isinstance(result, tuple):
             return (_begun(result[0], is_largest=is_largest), *result[1:])
         return _begun(result, is_largest=is_largest)
+
+
+class WithoutSides(TorchDispatchMode):
+    """What is a maximum and a minimum with zero gives zero for NaN, as the sum of `fmaxf` and `fminf` does."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if str(func).startswith(OF_BOTH_SIDES):
+            args = (_replaced(args[0], 0.0), *args[1:])
+        return func(*args, **(kwargs or {}))
 
 
 class SkippedPadding(TorchDispatchMode):
