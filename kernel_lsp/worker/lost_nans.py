@@ -98,6 +98,12 @@ def lost_in(
     return Lost(torch.where(missing, left, expected), missing & are_several, missing)
 
 
+def lost_nowhere(expected: torch.Tensor) -> Lost:
+    """Nothing may be left out."""
+    nowhere = torch.zeros_like(expected, dtype=torch.bool)
+    return Lost(expected, nowhere, nowhere)
+
+
 def from_the_lowest(expected: torch.Tensor, native: torch.Tensor, way: torch.Tensor) -> torch.Tensor:
     """With the lowest number beside minus infinity, and the like for minima, where a kernel may begin with that."""
     if not expected.is_floating_point():

@@ -15,6 +15,7 @@ from .attention import attention_of_seen, has_attention
 from .backward import GRADIENT
 from .captured import Captured
 from .case import Case, differentiate, leaves_of, placeholder_values, widened
+from .constant_results import is_constant, is_fixed
 from .drawing import draw
 from .exact import Seen, run_exact
 from .failure import Failure, TargetFailure, raised_by_user, short_message
@@ -29,6 +30,7 @@ from .lost_nans import (
     WithoutNans,
     from_the_lowest,
     lost_in,
+    lost_nowhere,
     may_lose_nans,
     other_starts,
 )
@@ -126,7 +128,7 @@ class _Run:
         ways = self._without_nans(here)
         still_open = self._undecided(here, expected, ways, is_exact)
         expected = self._from_the_lowest(here, expected, native)
-        lost = self._lost(here, plain, native, ways)
+        lost = [lost_nowhere(e) if is_fixed(e) else one for one, e in zip(self._lost(here, plain, native, ways), plain)]
         marks = _either(still_open, [self._any_of(*each) for each in zip(lost, plain, expected, native)])
         may_lose = [bool(one.where.any()) for one in lost]
         expected = [torch.where(one.where, one.result, e) for one, e in zip(lost, expected)] or expected
@@ -222,7 +224,7 @@ class _Run:
         has another, and where NaN comes of infinities, in an order of sums that is a kernel's own."""
         if not plain.is_floating_point():
             return lost.any_of
-        missing = torch.isnan(plain) & torch.isnan(native)
+        missing = torch.isnan(plain) & torch.isnan(native) & ~torch.tensor(is_fixed(plain), device=plain.device)
         is_other = lost.where & ~torch.isnan(expected) & (lost.result != expected)
         return lost.any_of | (missing & is_other) | (missing & (self.family in INFINITE_ROWS))
 
@@ -350,12 +352,6 @@ def or_nan(expected: torch.Tensor, native: torch.Tensor) -> torch.Tensor:
     """NaN beside an infinity: logarithms of sums, online sums and long products make it of one in many right formulas,
     and it hides as little."""
     return torch.where(torch.isinf(expected) & torch.isinf(native), torch.nan, expected)
-
-
-def is_constant(result: torch.Tensor) -> torch.Tensor:
-    """Whether many elements are all one number: of what does not depend on its inputs, nothing is left out."""
-    flat = result.reshape(-1)
-    return (flat == flat[:1]).all() & (len(flat) > 1)
 
 
 def _start_counting(device: torch.device) -> int:

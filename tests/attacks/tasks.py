@@ -356,3 +356,37 @@ def rmsnorm64(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
 # kernel-lsp: x=bf16[N=64, D=300], y=bf16[N, D]
 def gated(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return F.silu(x) * y
+
+
+# kernel-lsp: x=f32[B=64, D=300]
+def sentinel(x: torch.Tensor) -> torch.Tensor:
+    return torch.where(x == -999.25, torch.zeros_like(x), x)
+
+
+# kernel-lsp: x=f32[B=128, D=512]
+def softmax_of_512(x: torch.Tensor) -> torch.Tensor:
+    return torch.softmax(x, dim=-1)
+
+
+# kernel-lsp: x=f64[B=64, D=300]
+def twice_in_double(x: torch.Tensor) -> torch.Tensor:
+    return x * 2.0
+
+
+# kernel-lsp: init: n_in=256, n_out=64
+class DifferenceOfOne(nn.Module):
+    """The mean of one number is taken from it."""
+
+    def __init__(self, n_in: int, n_out: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(n_in, n_out)
+
+    # kernel-lsp: x=f32[B=32, 256]
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        largest = torch.max(self.linear(x), dim=1, keepdim=True).values
+        return F.gelu(largest - largest.mean(dim=1, keepdim=True))
+
+
+# kernel-lsp: x=f32[B=64, D=300]
+def layer_norm_without_weights(x: torch.Tensor) -> torch.Tensor:
+    return F.layer_norm(x, x.shape[-1:])

@@ -316,3 +316,49 @@ def ce_weight(x: torch.Tensor, t: torch.Tensor, w: torch.Tensor) -> torch.Tensor
 # kernel-lsp: x=f32[N=40, D=100]
 def magnitude(x: torch.Tensor) -> torch.Tensor:
     return x.abs()
+
+
+# kernel-lsp: x=f32[N=2, 3, H=16, W=16], w=f32[8, 3, 3, 3], b=f32[8]
+def conv_pad_relu(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return torch.relu(F.conv2d(x, w, b, padding=1))
+
+
+# kernel-lsp: x=f32[N=64, D=300]
+def logsumexp(x: torch.Tensor) -> torch.Tensor:
+    return torch.logsumexp(x, dim=1)
+
+
+# kernel-lsp: x=f32[M=32, K=64], w=f32[N=48, K], b=f32[N]
+def gemm_scale_hardtanh_gelu(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return F.gelu(F.hardtanh(F.linear(x, w, b) * 0.5, -2.0, 2.0))
+
+
+# kernel-lsp: x=f32[N=2, 8, H=12, W=12], w1=f32[8,8,3,3], s1=f32[8], h1=f32[8], w2=f32[8,8,3,3], s2=f32[8], h2=f32[8]
+def resnet_block(
+    x: torch.Tensor,
+    w1: torch.Tensor,
+    s1: torch.Tensor,
+    h1: torch.Tensor,
+    w2: torch.Tensor,
+    s2: torch.Tensor,
+    h2: torch.Tensor,
+) -> torch.Tensor:
+    y = F.conv2d(x, w1, padding=1) * s1.view(1, -1, 1, 1) + h1.view(1, -1, 1, 1)
+    y = torch.relu(y)
+    y = F.conv2d(y, w2, padding=1) * s2.view(1, -1, 1, 1) + h2.view(1, -1, 1, 1)
+    return torch.relu(y + x)
+
+
+# kernel-lsp: x=f32[N=2, 3, H=16, W=16], w=f32[8, 3, 3, 3], b=f32[8]
+def conv_sub_hs_pool_mish(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return F.mish(F.max_pool2d(F.hardswish(F.conv2d(x, w, b) - 0.5), 2))
+
+
+# kernel-lsp: x=f32[N=64, D=512]
+def l2_norm(x: torch.Tensor) -> torch.Tensor:
+    return x / torch.norm(x, p=2, dim=1, keepdim=True)
+
+
+# kernel-lsp: x=f32[N=64, D=512]
+def elu(x: torch.Tensor) -> torch.Tensor:
+    return F.elu(x, alpha=1.0)
