@@ -13,14 +13,16 @@ from kernel_lsp.evaluate.cases import (
     MAX_REDUCED_ELEMENTS,
     Sizes,
     captured_sizes,
+    cheapest,
     configured_sizes,
     equal_integer_cases,
     full_cases,
     screen_cases,
+    variant_cases,
     wide_cases,
 )
 from kernel_lsp.evaluate.cpu import WATCHED_ORDER
-from kernel_lsp.evaluate.small_sizes import ALL_FREE, freedom_of, least_sizes, reduced_sizes
+from kernel_lsp.evaluate.small_sizes import ALL_FREE, captured_rows, freedom_of, least_sizes, reduced_sizes
 from kernel_lsp.evaluate.wide_sizes import vast_sizes, wide_sizes
 
 
@@ -127,6 +129,29 @@ def test_sizes_that_only_change_together_do() -> None:
     freedom = freedom_of(task, "forward", holds)
     assert (freedom.held, freedom.tied) == ({}, {"T": "T", "S": "T"})
     assert max(sizes["T"] for sizes in wide_sizes(task, "forward", holds, freedom)) > 500
+
+
+@pytest.mark.parametrize("dims", [("B", "D"), ("B", "T", "D")])
+def test_a_few_rows_are_as_long_as_captured(dims: tuple[str, ...]) -> None:
+    task = _task(*dims)
+    sizes = captured_rows(task, "forward", lambda sizes: True)
+    assert sizes is not None
+    assert sizes["D"] == captured_sizes(task)["D"]
+    assert all(sizes[name] <= 3 for name in dims[:-1])
+
+
+def test_rows_stay_inside_the_contract() -> None:
+    assert captured_rows(_task("B", "D"), "forward", lambda sizes: sizes["B"] == 2) == {"B": 2, "D": 512}
+    assert captured_rows(_task("B", "D"), "forward", lambda sizes: sizes["B"] > 99) is None
+
+
+def test_variants_are_looked_at_where_they_are_cheapest() -> None:
+    task = _task("B", "D")
+    sizes = [{"B": n, "D": 64} for n in (1 << 20, 9, 7, 5, 3, 1)]
+    chosen = cheapest(task, "forward", sizes)
+    assert [each["B"] for each in chosen] == [1, 3, 5, 7]
+    cases = variant_cases("forward", chosen, captured_sizes(task), 0)
+    assert {(dict(case.sizes)["B"], case.family) for case in cases} >= {(1, "large"), (7, "special_nan")}
 
 
 def test_one_of_everything_is_asked_for() -> None:

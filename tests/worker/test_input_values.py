@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from kernel_lsp.worker.drawing import own_generator
+from kernel_lsp.worker.drawing import draw, own_generator
 from kernel_lsp.worker.integers import limited, unlimited
 from kernel_lsp.worker.rounding_ties import rounding_ties
 from kernel_lsp.worker.special_values import SAME_WIDTH, place_special
@@ -104,3 +104,10 @@ def test_ties_are_among_halves_and_integers_of_64_bits_keep_all_of_them(tmp_path
     assert {1 / 128, 3 / 128, -5 / 128} <= set(x)
     y, more = (np.fromfile(found.path, dtype=np.int64) for found in (case.inputs[1], case.expected[1]))
     np.testing.assert_array_equal(more, y + 1)
+
+
+@pytest.mark.parametrize(("family", "has_digits"), [("normal", True), ("uniform", True), ("small_integers", False)])
+def test_numbers_of_f64_have_all_of_their_digits(family: str, has_digits: bool) -> None:
+    x = draw(family, (64, 64), torch.float64, 0, "x")
+    assert bool((x != x.float().double()).any()) == has_digits
+    torch.testing.assert_close(x.float(), draw(family, (64, 64), torch.float32, 0, "x"), rtol=2e-7, atol=0.0)
