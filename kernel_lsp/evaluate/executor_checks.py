@@ -42,6 +42,8 @@ FULL_LIMITS = Limits(
     max_thread_instructions=4_000_000_000,
 )
 """At roughly 150 M instructions a second, a ranking costs under half a second and a complete case under three."""
+FAR_TOO_MANY_INSTRUCTIONS = FULL_LIMITS.max_instructions // 2
+"""Of many blocks: on a busy machine they would take longer than the time there is."""
 LONG_SUM_LIMITS = Limits(complete_instructions=400_000_000, max_instructions=2_000_000_000, deadline_s=90.0)
 """For a sum that is longer than anybody asked for: that it does not end in so many says nothing."""
 SINGLED_OUT_INSTRUCTIONS = 2_000_000_000
@@ -291,10 +293,15 @@ class ExecutorChecks:
     def _is_vast(
         self, case: Case, bound: BoundOperation, profile: Profile | Skipped, growth: Callable[[], float]
     ) -> bool:
-        """Whether all blocks have to run, and both the target and the kernel need too much for that."""
-        if n_operations(self._task, case, self._gpu) <= MAX_OPERATIONS:
+        """Whether all blocks have to run, and both the target and the kernel need too much for that; or so many blocks
+        do, each with no more to do than at the captured sizes, that they would not end in time."""
+        if isinstance(profile, Skipped):
             return False
-        return isinstance(profile, Profile) and n_instructions(profile, bound) * growth() > MAX_INSTRUCTIONS
+        n_wanted = n_instructions(profile, bound)
+        if n_wanted > FAR_TOO_MANY_INSTRUCTIONS and not case.is_captured:
+            return True
+        is_much = n_operations(self._task, case, self._gpu) > MAX_OPERATIONS
+        return is_much and n_wanted * growth() > MAX_INSTRUCTIONS
 
     async def _run_case(
         self,

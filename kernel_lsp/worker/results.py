@@ -38,7 +38,7 @@ from .machine import without_cuda
 from .open_results import undecided
 from .program import quiet, user_outputs
 from .response import response
-from .special_values import MINUS_INF_ROWS, SPECIAL_VALUES, STAND_INS, without_special, without_zeros
+from .special_values import MINUS_INF_ROWS, MIXED, SPECIAL_VALUES, STAND_INS, without_special, without_zeros
 from .telling import is_judged_at_ties, sums_products
 from .ties import Orders, are_left_open
 from .trial import call_original
@@ -128,7 +128,10 @@ class _Run:
         ways = self._without_nans(here)
         still_open = self._undecided(here, expected, ways, is_exact)
         expected = self._from_the_lowest(here, expected, native)
-        lost = [lost_nowhere(e) if is_fixed(e) else one for one, e in zip(self._lost(here, plain, native, ways), plain)]
+        lost = [
+            lost_nowhere(e) if self._is_fixed(e) else one
+            for one, e in zip(self._lost(here, plain, native, ways), plain)
+        ]
         marks = _either(still_open, [self._any_of(*each) for each in zip(lost, plain, expected, native)])
         may_lose = [bool(one.where.any()) for one in lost]
         expected = [torch.where(one.where, one.result, e) for one, e in zip(lost, expected)] or expected
@@ -224,9 +227,13 @@ class _Run:
         has another, and where NaN comes of infinities, in an order of sums that is a kernel's own."""
         if not plain.is_floating_point():
             return lost.any_of
-        missing = torch.isnan(plain) & torch.isnan(native) & ~torch.tensor(is_fixed(plain), device=plain.device)
+        missing = torch.isnan(plain) & torch.isnan(native) & (not self._is_fixed(plain))
         is_other = lost.where & ~torch.isnan(expected) & (lost.result != expected)
         return lost.any_of | (missing & is_other) | (missing & (self.family in INFINITE_ROWS))
+
+    def _is_fixed(self, result: torch.Tensor) -> bool:
+        """Whether the result is one number, of ordinary inputs beside a few special ones."""
+        return self.family != MIXED and is_fixed(result)
 
     def _or_nan_of_factors(
         self, case: Case, expected: list[torch.Tensor], native: list[torch.Tensor]
