@@ -56,7 +56,7 @@ FAMILIES = (
 """Beside `normal` and `given`; ordered by what they have been seen to catch."""
 FORWARD_FAMILIES = (
     *("zeros", "huge", "tiny", "offset", "minute", "minus_inf_rows", "lowest_rows"),
-    *("far_negative", "subnormal", "low", "highest_rows"),
+    *("far_negative", "subnormal", "low", "highest_rows", "octaves"),
 )
 """Inputs that PyTorch's own gradients, with incoming ones of the same kind, need not survive."""
 SPARSE_GRADIENTS = "sparse_gradients"

@@ -44,14 +44,16 @@ N_TRIES = 16
 @dataclass(frozen=True)
 class Change:
     """What becomes of numbers. `shares` is for floats between zero and one, which may be probabilities. Of truth values
-    every so-and-so-many-th becomes the other one; none where `every` is zero. `is_in_order` says that the floats' new
-    values are in the order of the captured ones: a lower limit stays below the upper. `families` are of inputs that
-    show it, beside ordinary ones, and `guard_families` where one of the numbers is a guard."""
+    every so-and-so-many-th becomes the other one, or what has that `rest`; none where `every` is zero. `is_in_order`
+    says that the floats' new values are in the order of the captured ones: a lower limit stays below the upper.
+    `families` are of inputs that show it, beside ordinary ones, and `guard_families` where one of the numbers is a
+    guard."""
 
     floats: FloatRule
     shares: FloatRule
     integers: IntegerRule
     every: int = 0
+    rest: int = 0
     is_in_order: bool = False
     families: tuple[str, ...] = ()
     guard_families: tuple[str, ...] = ()
@@ -135,10 +137,10 @@ NEGATIVE = (
     Change(nearby, nearby, same, every=1),
 )
 VAST = (
-    Change(large, large, far),
-    Change(large, large, same),
-    Change(large, nearby, same),
-    Change(nearby, nearby, far),
+    Change(large, large, far, every=2, rest=1),
+    Change(large, large, same, every=2, rest=1),
+    Change(large, nearby, same, every=2, rest=1),
+    Change(nearby, nearby, far, every=2, rest=1),
 )
 ZERO = (
     Change(zero, zero, few, every=2),
@@ -196,7 +198,7 @@ def _values(scalars: Sequence[ScalarInput], change: Change, is_taken: IsTaken) -
         wanted = _own(partial(change.integers, integer), 1, {abs(other) for other in found.values()})
         found[name] = wanted if is_taken(name, wanted) else integer
     for position, (name, truth) in enumerate({s.name: s.value for s in scalars if type(s.value) is bool}.items(), 1):
-        is_other = change.every > 0 and position % change.every == 0 and is_taken(name, not truth)
+        is_other = change.every > 0 and position % change.every == change.rest and is_taken(name, not truth)
         found[name] = truth is not is_other
     return found
 

@@ -20,6 +20,8 @@ FAR_NEGATIVE = (-20.0, -5.0)
 """Where the tails of softplus and of its like are small, and have all of their digits."""
 ZEROS_ONE_IN = 2
 """Among infinities: of the few rows that hold none, some are to have a zero where another input has one."""
+OCTAVES = tuple(range(-8, 13))
+"""Powers of two: between the sizes of the other families, and numbers of f16."""
 MINUTE_EXPONENTS = (-18.0, -12.0)
 """Powers of ten. The product of two such numbers is a normal number of f32 and bf16, and far below what anybody takes
 for zero. In f16 they are zero."""
@@ -168,6 +170,14 @@ def _minute(shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
     return magnitude * (torch.randint(0, 2, shape, generator=generator) * 2 - 1)
 
 
+def _octaves(shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
+    """Every row along the last dim has a size of its own."""
+    rows = (*shape[:-1], 1) if len(shape) > 1 else shape
+    n_rows, first = math.prod(rows), torch.randperm(len(OCTAVES), generator=generator)
+    exponents = torch.tensor(OCTAVES)[first].repeat(n_rows // len(OCTAVES) + 1)[:n_rows].view(rows)
+    return _normal(shape, generator) * 2.0**exponents
+
+
 def _large(shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
     """Either sign, magnitudes from half of `LARGE` up to it."""
     magnitude = LARGE * (0.5 + 0.5 * torch.rand(shape, generator=generator))
@@ -185,6 +195,7 @@ FAMILIES: dict[str, Make] = {
     "one_hot": _one_hot,
     "small_integers": _small_integers,
     "large": _large,
+    "octaves": _octaves,
     "special_nan": _normal,
     "special_others": _normal,
     "special_inf": _zeros_among,
@@ -223,7 +234,7 @@ GRADIENT_SCALES = {"negative": -23, "constant_rows": 13}
 inputs: as small as the mean of a batch makes them, and larger than who limits them expects."""
 NARROW_SCALE = 4
 """By so much less in f16."""
-ROW_FAMILIES = ("constant_rows", "one_hot", "needles", "huge", "late_extremes", "tied_rows", "tied_columns")
+ROW_FAMILIES = ("constant_rows", "octaves", "one_hot", "needles", "huge", "late_extremes", "tied_rows", "tied_columns")
 """Those in which the elements of a row depend on each other."""
 SPARSE_FAMILIES = ("one_hot", "needles", "zeros")
 """Those that the largest inputs have alone, beside normal ones: a row of ones and zeros times a weight like it is zero

@@ -15,7 +15,7 @@ from .special_values import HIGHEST_ROWS, LOWEST_EXPONENT, LOWEST_ROWS, MINUS_IN
 MOSTLY = 0.5
 """A case whose reference is non-finite in more than this share of an output tells nothing about a kernel."""
 LOW = "low"
-EXTREME_FAMILIES = ("huge", "tiny", "minute", "subnormal", "far_negative", "offset", LOW)
+EXTREME_FAMILIES = ("huge", "tiny", "minute", "subnormal", "far_negative", "offset", "octaves", LOW)
 """Told by where PyTorch keeps half of the digits that its dtype has: elsewhere the order of operations decides."""
 UNCONVERTIBLE_FAMILIES = (*SPECIAL_VALUES, *ROWS_OF, "huge")
 """Have values that no integer holds: what a conversion makes of them, C++ and PyTorch leave open."""

@@ -390,3 +390,14 @@ class DifferenceOfOne(nn.Module):
 # kernel-lsp: x=f32[B=64, D=300]
 def layer_norm_without_weights(x: torch.Tensor) -> torch.Tensor:
     return F.layer_norm(x, x.shape[-1:])
+
+
+# kernel-lsp: x=f32[B=64, D=300]
+def silu(x: torch.Tensor) -> torch.Tensor:
+    return F.silu(x)
+
+
+# kernel-lsp: x=f32[B=64, D=300], y=f32[B, D], is_difference=False, is_positive=False
+def sum_by_flags(x: torch.Tensor, y: torch.Tensor, is_difference: bool, is_positive: bool) -> torch.Tensor:
+    value = x - y if is_difference else x + y
+    return torch.relu(value) if is_positive else value
