@@ -56,7 +56,7 @@ FAMILIES = (
 """Beside `normal` and `given`; ordered by what they have been seen to catch."""
 FORWARD_FAMILIES = (
     *("zeros", "huge", "tiny", "offset", "minute", "minus_inf_rows", "lowest_rows"),
-    *("far_negative", "subnormal", "low", "highest_rows", "octaves"),
+    *("far_negative", "subnormal", "low", "highest_rows"),
 )
 """Inputs that PyTorch's own gradients, with incoming ones of the same kind, need not survive."""
 SPARSE_GRADIENTS = "sparse_gradients"
@@ -77,6 +77,8 @@ LONG_FAMILIES = (
 )
 """Given at rows longer than a block: a kernel that takes the beginning of a row for all of it is wrong there. The masks
 of `uniform` have few true values in a row, which a short one has anyhow."""
+OCTAVES = "octaves"
+"""Rows of every size: given where there are many rows."""
 VARIANT_FAMILIES = {
     "forward": ("large", "offset", "lowest_rows", "special_nan", "minus_inf_rows"),
     "backward": ("large", "special_nan"),
@@ -224,6 +226,11 @@ def wide_cases(
         )
         for position, sizes in enumerate(wide)
     ]
+
+
+def octave_case(sizes: Sizes, captured: Sizes, seed: int) -> Case:
+    """Of a forward: gradients of so many sizes tell nothing."""
+    return _case("forward", sizes, captured, OCTAVES, seed + 98, "random")
 
 
 def cheapest(task: Task, operation: OperationKind, sizes: Sequence[Sizes]) -> list[Sizes]:

@@ -21,6 +21,7 @@ from kernel_lsp.evaluate.cases import (
     fresh_case,
     full_cases,
     hidden_cases,
+    octave_case,
     screen_cases,
     variant_cases,
     vast_cases,
@@ -38,6 +39,7 @@ from kernel_lsp.evaluate.small_sizes import (
     freedom_of,
     hidden_sizes,
     least_sizes,
+    many_rows,
     reduced_sizes,
 )
 from kernel_lsp.evaluate.wide_sizes import MAX_VAST_HERE, MAX_WIDE_ELEMENTS, vast_sizes, wide_sizes
@@ -99,6 +101,9 @@ class CaseChoice:
         rows = captured_rows(task, direction, holds)
         if rows is not None and rows not in reduced:
             chosen += variant_cases(direction, [rows], captured, seed)
+        many = many_rows(task, direction, holds, reduced) or (reduced[0] if reduced else captured)
+        if direction == "forward":
+            chosen.append(octave_case(many, captured, seed))
         wide = wide_sizes(task, direction, holds, freedom)
         known = [sizes for sizes in (captured, *reduced, *wide) if holds(sizes)]
         chosen += equal_integer_cases(task, direction, wide, captured, seed)

@@ -39,6 +39,7 @@ MULTIPLES = ((2, 1), (3, 1), (5, 1), (1, 2), (1, 3), (1, 5))
 """Of a captured size, tried in this order."""
 HIDDEN_SIZES = (1, 2, 31, 33, 61, 63, 65, 127, 129, 251, 255, 257, 509, 511, 513, 1021, 1023, 1025, 2039, 2049, 4097)
 """One, two, primes, and neighbours of powers of two. Which of them a run uses its seed says, and no candidate sees."""
+MANY = (63, 64, 96)
 N_ROWS, MAX_ROWS_ELEMENTS = (3, 2, 1), 1 << 16
 """Of captured sizes with few rows."""
 N_HIDDEN = 4
@@ -87,6 +88,16 @@ def captured_rows(task: Task, operation: OperationKind, holds: Callable[[Sizes],
         tried += [{**captured, **{symbol.name: clamped(symbol, n, 1) for symbol in leading}} for n in N_ROWS]
     cheap = (s for s in tried if is_usable(task, operation, s, MAX_ROWS_ELEMENTS, or_as_captured=False))
     return next((sizes for sizes in cheap if holds(sizes)), None)
+
+
+def many_rows(
+    task: Task, operation: OperationKind, holds: Callable[[Sizes], bool], reduced: Sequence[Sizes]
+) -> Sizes | None:
+    """One of the small sizes with many rows, if the contract has any."""
+    tried = (
+        {**sizes, symbol.name: clamped(symbol, n, 1)} for symbol in task.symbols[:1] for sizes in reduced for n in MANY
+    )
+    return next((s for s in tried if is_usable(task, operation, s, MAX_ROWS_ELEMENTS, False) and holds(s)), None)
 
 
 def least_sizes(task: Task, operation: OperationKind, holds: Callable[[Sizes], bool], freedom: Freedom) -> Sizes | None:

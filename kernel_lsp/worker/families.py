@@ -171,11 +171,11 @@ def _minute(shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
 
 
 def _octaves(shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
-    """Every row along the last dim has a size of its own."""
+    """Every row along the last dim has a size of its own; without rows, every element."""
     rows = (*shape[:-1], 1) if len(shape) > 1 else shape
-    n_rows, first = math.prod(rows), torch.randperm(len(OCTAVES), generator=generator)
-    exponents = torch.tensor(OCTAVES)[first].repeat(n_rows // len(OCTAVES) + 1)[:n_rows].view(rows)
-    return _normal(shape, generator) * 2.0**exponents
+    n_rows = math.prod(rows)
+    exponents = torch.tensor(OCTAVES).repeat(n_rows // len(OCTAVES) + 1)[:n_rows]
+    return _normal(shape, generator) * 2.0 ** exponents[torch.randperm(n_rows, generator=generator)].view(rows)
 
 
 def _large(shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:

@@ -22,7 +22,7 @@ from kernel_lsp.evaluate.cases import (
     wide_cases,
 )
 from kernel_lsp.evaluate.cpu import WATCHED_ORDER
-from kernel_lsp.evaluate.small_sizes import ALL_FREE, captured_rows, freedom_of, least_sizes, reduced_sizes
+from kernel_lsp.evaluate.small_sizes import ALL_FREE, captured_rows, freedom_of, least_sizes, many_rows, reduced_sizes
 from kernel_lsp.evaluate.wide_sizes import vast_sizes, wide_sizes
 
 
@@ -138,6 +138,15 @@ def test_a_few_rows_are_as_long_as_captured(dims: tuple[str, ...]) -> None:
     assert sizes is not None
     assert sizes["D"] == captured_sizes(task)["D"]
     assert all(sizes[name] <= 3 for name in dims[:-1])
+
+
+def test_there_are_many_rows_where_the_contract_allows_them() -> None:
+    task = _task("B", "D")
+    reduced = reduced_sizes(task, "forward", lambda sizes: True)
+    sizes = many_rows(task, "forward", lambda sizes: True, reduced)
+    assert sizes is not None
+    assert sizes["B"] == 63
+    assert many_rows(task, "forward", lambda sizes: sizes["B"] < 20, reduced) is None
 
 
 def test_rows_stay_inside_the_contract() -> None:

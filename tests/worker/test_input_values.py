@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from kernel_lsp.worker.drawing import draw, own_generator
+from kernel_lsp.worker.families import OCTAVES
 from kernel_lsp.worker.integers import limited, unlimited
 from kernel_lsp.worker.rounding_ties import rounding_ties
 from kernel_lsp.worker.special_values import SAME_WIDTH, place_special
@@ -111,3 +112,9 @@ def test_numbers_of_f64_have_all_of_their_digits(family: str, has_digits: bool) 
     x = draw(family, (64, 64), torch.float64, 0, "x")
     assert bool((x != x.float().double()).any()) == has_digits
     torch.testing.assert_close(x.float(), draw(family, (64, 64), torch.float32, 0, "x"), rtol=2e-7, atol=0.0)
+
+
+def test_rows_have_every_size() -> None:
+    x = draw("octaves", (63, 64), torch.float32, 0, "x")
+    exponents = torch.log2(x.square().mean(-1).sqrt()).round()
+    assert set(exponents.int().tolist()) == set(OCTAVES)
