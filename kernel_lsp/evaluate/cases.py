@@ -228,9 +228,9 @@ def wide_cases(
     ]
 
 
-def octave_case(sizes: Sizes, captured: Sizes, seed: int) -> Case:
-    """Of a forward: gradients of so many sizes tell nothing."""
-    return _case("forward", sizes, captured, OCTAVES, seed + 98, "random")
+def octave_cases(operation: OperationKind, sizes: Sizes, captured: Sizes, seed: int) -> list[Case]:
+    """One of a forward: gradients of so many sizes tell nothing."""
+    return [_case(operation, sizes, captured, OCTAVES, seed + 98, "random")] if operation == "forward" else []
 
 
 def cheapest(task: Task, operation: OperationKind, sizes: Sequence[Sizes]) -> list[Sizes]:

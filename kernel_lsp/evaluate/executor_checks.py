@@ -42,7 +42,7 @@ FULL_LIMITS = Limits(
     max_thread_instructions=4_000_000_000,
 )
 """At roughly 150 M instructions a second, a ranking costs under half a second and a complete case under three."""
-FAR_TOO_MANY_INSTRUCTIONS = FULL_LIMITS.max_instructions // 2
+MAX_INSTRUCTIONS_OF_BLOCKS = FULL_LIMITS.max_instructions // 2
 """Of many blocks: on a busy machine they would take longer than the time there is."""
 LONG_SUM_LIMITS = Limits(complete_instructions=400_000_000, max_instructions=2_000_000_000, deadline_s=90.0)
 """For a sum that is longer than anybody asked for: that it does not end in so many says nothing."""
@@ -298,7 +298,7 @@ class ExecutorChecks:
         if isinstance(profile, Skipped):
             return False
         n_wanted = n_instructions(profile, bound)
-        if n_wanted > FAR_TOO_MANY_INSTRUCTIONS and not case.is_captured:
+        if n_wanted > MAX_INSTRUCTIONS_OF_BLOCKS and not case.is_captured:
             return True
         is_much = n_operations(self._task, case, self._gpu) > MAX_OPERATIONS
         return is_much and n_wanted * growth() > MAX_INSTRUCTIONS

@@ -21,7 +21,7 @@ from kernel_lsp.evaluate.cases import (
     fresh_case,
     full_cases,
     hidden_cases,
-    octave_case,
+    octave_cases,
     screen_cases,
     variant_cases,
     vast_cases,
@@ -102,8 +102,7 @@ class CaseChoice:
         if rows is not None and rows not in reduced:
             chosen += variant_cases(direction, [rows], captured, seed)
         many = many_rows(task, direction, holds, reduced) or (reduced[0] if reduced else captured)
-        if direction == "forward":
-            chosen.append(octave_case(many, captured, seed))
+        chosen += octave_cases(direction, many, captured, seed)
         wide = wide_sizes(task, direction, holds, freedom)
         known = [sizes for sizes in (captured, *reduced, *wide) if holds(sizes)]
         chosen += equal_integer_cases(task, direction, wide, captured, seed)

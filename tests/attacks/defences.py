@@ -82,6 +82,9 @@ def _families(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only inputs as the task makes them."""
     monkeypatch.setattr(planned_cases, "full_cases", lambda *_: [])
     monkeypatch.setattr(planned_cases, "vast_cases", lambda *_: [])
+    monkeypatch.setattr(planned_cases, "octave_cases", lambda *_: [])
+    monkeypatch.setattr(planned_cases, "variant_cases", lambda *_: [])
+    monkeypatch.setattr(pointed_cases, "variant_cases", lambda *_: [])
     monkeypatch.setattr(planned_cases, "index_cases", lambda *_: [])
     monkeypatch.setattr(pointed_cases, "pointed_values", lambda *_: ())
     monkeypatch.setattr(pointed_cases, "rounding_cases", lambda *_: [])
