@@ -33,10 +33,11 @@ async def _check(kernel: Path, task: str | None, overrides: Mapping[str, Any], a
             from kernel_lsp.evaluate.check import check_kernel  # takes half a second, and the worker has begun
 
             verdict = await check_kernel(kernel, task, Path.cwd(), settings, start)
-    if as_json:
-        console.print_json(verdict)
-    else:
-        print_verdict(verdict, str(kernel))
+        # Said before all processes have ended: a GPU's driver takes a third of a second for that.
+        if as_json:
+            console.print_json(verdict)
+        else:
+            print_verdict(verdict, str(kernel))
     return exit_status(verdict)
 
 

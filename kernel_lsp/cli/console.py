@@ -41,6 +41,7 @@ def _console(name: str) -> Console:
 def print_json(result: BaseModel) -> None:
     """The one JSON object that `--json` promises."""
     sys.stdout.write(result.model_dump_json() + "\n")
+    sys.stdout.flush()
 
 
 def print_error(error: KernelLspError) -> None:

@@ -146,9 +146,9 @@ class Looks:
     ) -> CheckOutcome | None:
         """A look by an executor that has loaded this build. Where none loads it and a GPU runs all cases, that is a
         note: what the candidate is `without`."""
-        lookout = self.lookout
-        async with lookout.executors.executor() as executor:
-            loaded = await lookout.executors.load(executor, module_of(built, self.prepared.plan))
+        lookout, module = self.lookout, module_of(built, self.prepared.plan)
+        async with lookout.executors.executor(module) as executor:
+            loaded = await lookout.executors.load(executor, module)
             if isinstance(loaded, Loaded):
                 return await look(executor, loaded)
             if isinstance(loaded, Rejected):

@@ -28,7 +28,7 @@ from kernel_lsp.core.verdict import (
     Verdict,
 )
 from kernel_lsp.errors import PlanError, ScratchFullError
-from kernel_lsp.evaluate.building import COMPILED_AS, Module, all_names, request_of
+from kernel_lsp.evaluate.building import COMPILED_AS, Module, all_names, module_of, request_of
 from kernel_lsp.evaluate.case_store import CaseStore, NoCase
 from kernel_lsp.evaluate.cases import (
     SCREEN_FAMILIES,
@@ -40,7 +40,7 @@ from kernel_lsp.evaluate.executor_checks import (
     FULL_LIMITS,
     ExecutorChecks,
 )
-from kernel_lsp.evaluate.executor_pool import ExecutorPool
+from kernel_lsp.evaluate.executor_pool import N_LOOKS, ExecutorPool
 from kernel_lsp.evaluate.gpu_checks import GpuChecks, MeasuringGpu
 from kernel_lsp.evaluate.judgement import lost_nans
 from kernel_lsp.evaluate.looks import Lookout, Looks, audited
@@ -234,6 +234,19 @@ class Evaluator:
         progress.findings += built.warnings
         if not is_plain(built.architecture):
             progress.notes.append(f"compiled for {built.architecture}: it uses what that architecture alone has")
+        with self.executors.loading_ahead(module_of(built, prepared.plan), min(len(plans), N_LOOKS)):
+            await asyncio.sleep(0)  # they are asked to before this loop is busy
+            return await self._evaluate_built(candidate, prepared, built, plans, depth, progress)
+
+    async def _evaluate_built(
+        self,
+        candidate: Candidate,
+        prepared: Prepared,
+        built: Built,
+        plans: dict[OperationKind, Plan],
+        depth: Depth,
+        progress: Progress,
+    ) -> CheckOutcome:
         if refused := audited(candidate.text, built, progress):
             return refused
         if depth == "full":

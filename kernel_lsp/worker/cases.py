@@ -6,6 +6,7 @@ import contextlib
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from itertools import zip_longest
 from typing import Any
 
@@ -94,11 +95,15 @@ def _made(
     family, seed, is_backward = request["family"], int(request["seed"]), request["operation"] == "backward"
     case = Values(captured, family, integers_of, seed, sizes, tuple(request.get("values", ()))).make()
     gpu = request.get("device")
-    results = results_of(captured, case, family, seed, is_backward, gpu)
-    answer = _write(captured, request, case, results, is_backward)
+    with ThreadPoolExecutor(1) as writer:
+        # While a GPU makes the results, which takes copies of them there.
+        early = writer.submit(_write_inputs, captured, request, case) if gpu is not None else None
+        results = results_of(captured, case, family, seed, is_backward, gpu)
+        answer = _write(captured, request, case, results, is_backward)
+        inputs = _write_inputs(captured, request, case) if early is None else early.result()
     del results
     give_back_memory(gpu)
-    return answer
+    return {**answer, "inputs": [*answer["inputs"], *inputs]}
 
 
 # --- below: sizes
@@ -168,17 +173,17 @@ def _write(
     results: Results,
     is_backward: bool,
 ) -> dict[str, Any]:
+    """All but the arguments, which are among the inputs behind the gradients."""
     reason = why_it_tells_nothing(captured, request["family"], results.expected, results.native)
     folder = os.path.abspath(request["directory"])
     names = _result_names(captured, is_backward)
     dtypes = result_dtypes(captured, is_backward)
-    inputs = [(a.name, _value(a, case)) for a in captured.arguments]
+    gradients: list[str] = []
     if is_backward:
         assert captured.backward is not None
         gradients = [f"{GRADIENT}{captured.output_names[p]}" for p in captured.backward.outputs]
-        inputs = [*zip(gradients, case.gradients), *inputs]
     return {
-        "inputs": [write_tensor(os.path.join(folder, "inputs", f"{n}.bin"), n, t) for n, t in inputs],
+        "inputs": _write_all(folder, "inputs", gradients, case.gradients),
         "expected": _write_wide(folder, "expected", names, left_open(results.expected, results.undecided, math.inf)),
         "native": _write_native(folder, names, results),
         "roundings": {
@@ -193,6 +198,18 @@ def _write(
         "degenerate": bool(reason),
         "reason": reason or results.note,
     }
+
+
+def _write_inputs(captured: Captured, request: dict[str, Any], case: Case) -> list[dict[str, Any]]:
+    names = [argument.name for argument in captured.arguments]
+    values = [_value(argument, case) for argument in captured.arguments]
+    return _write_all(os.path.abspath(request["directory"]), "inputs", names, values)
+
+
+def _write_all(folder: str, kind: str, names: Sequence[str], tensors: Sequence[torch.Tensor]) -> list[dict[str, Any]]:
+    return [
+        write_tensor(os.path.join(folder, kind, f"{name}.bin"), name, tensor) for name, tensor in zip(names, tensors)
+    ]
 
 
 def _write_wide(folder: str, kind: str, names: Sequence[str], tensors: Sequence[torch.Tensor]) -> list[dict[str, Any]]:

@@ -51,6 +51,11 @@ def read_bytes(descriptor: int, raw: torch.Tensor) -> None:
                     piece.copy_(read)
 
 
+def reserve(device: torch.device) -> None:
+    """Have the memory that transfers to and from this device go through, which takes a moment where it is pinned."""
+    _buffers(torch.empty(1, dtype=torch.uint8, device=device))
+
+
 # --- below: pieces
 
 

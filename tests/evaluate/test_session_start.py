@@ -145,6 +145,74 @@ async def test_a_build_that_breaks_ahead_is_told_and_keeps_nobody_waiting() -> N
     await pool.close()
 
 
+async def test_who_wants_what_is_loaded_ahead_gets_an_executor_that_has_loaded_it() -> None:
+    made: list[Executor] = []
+
+    class Slow(Executor):
+        async def load(self, ptx: str, file_name: str, *, deadline_s: float = 1.0) -> LoadOutcome:
+            await asyncio.sleep(0.001)
+            return await super().load(ptx, file_name)
+
+    def make() -> Executor:
+        made.append(Slow())
+        return made[-1]
+
+    other = Module("another text", "f.cu")
+    pool = ExecutorPool(make, 8, 3)
+    pool.start_with()
+    with pool.loading_ahead(MODULE, 2):
+        await asyncio.sleep(0.01)
+        async with pool.executor(other) as third:
+            assert third is made[2]
+            async with pool.executor(MODULE) as first, pool.executor(MODULE) as second:
+                assert await pool.load(first, MODULE) == await pool.load(second, MODULE) == Loaded(())
+    assert [executor.loaded for executor in made] == [["f.cu: the text"], ["f.cu: the text"], []]
+    async with pool.executor(MODULE) as again:  # behind it, nobody waits for anybody
+        assert again in made[:2]
+    await pool.close()
+    assert not any(executor.is_running for executor in made)
+
+
+async def test_who_wants_what_is_being_loaded_waits_for_it_and_a_pool_that_closes_does_not() -> None:
+    may_go_on = asyncio.Event()
+
+    class Slow(Executor):
+        async def load(self, ptx: str, file_name: str, *, deadline_s: float = 1.0) -> LoadOutcome:
+            await may_go_on.wait()
+            return await super().load(ptx, file_name)
+
+    async def wanted(pool: ExecutorPool) -> Executor:
+        async with pool.executor(MODULE) as executor:
+            await pool.load(executor, MODULE)
+        assert isinstance(executor, Executor)
+        return executor
+
+    pool = ExecutorPool(Slow, 8, 1)
+    with pool.loading_ahead(MODULE, 1):
+        waiting = asyncio.create_task(wanted(pool))
+        await asyncio.sleep(0.01)
+        assert not waiting.done()
+        may_go_on.set()
+        assert (await waiting).loaded == ["f.cu: the text"]
+    may_go_on.clear()
+    with pool.loading_ahead(Module("of one that is refused", "f.cu"), 2):
+        await asyncio.sleep(0.01)
+    async with asyncio.timeout(5):
+        await pool.close()
+
+
+async def test_an_executor_that_breaks_ahead_is_told_where_it_is_wanted() -> None:
+    class Broken(Executor):
+        async def load(self, ptx: str, file_name: str, *, deadline_s: float = 1.0) -> LoadOutcome:
+            raise RuntimeError("a fault of ours")
+
+    pool = ExecutorPool(Broken, 2, 1)
+    with pool.loading_ahead(MODULE, 1), pytest.raises(RuntimeError, match="a fault of ours"):
+        async with asyncio.timeout(5), pool.executor(MODULE):
+            pass
+    await pool.close()
+
+
 async def test_an_executor_that_died_meanwhile_loads_again() -> None:
     pool = pool_with(MODULE)
     async with pool.executor() as executor:

@@ -1,0 +1,61 @@
+"""How far PyTorch is off, and whether a tensor is finite, told from as few readings of it as that takes."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from kernel_lsp.worker.roundings import is_finite, is_plain, rounding
+
+LARGEST = torch.finfo(torch.float64).max
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_what_is_finite(dtype: torch.dtype) -> None:
+    largest = torch.full((1000,), torch.finfo(dtype).max, dtype=dtype)  # their sum is not
+    assert is_finite(largest) and is_finite(-largest) and is_finite(largest[:0])
+    for special in (math.inf, -math.inf, math.nan):
+        assert not is_finite(torch.cat([largest, torch.tensor([special], dtype=dtype)]))
+    assert not is_finite(torch.tensor([math.inf, -math.inf], dtype=dtype))
+
+
+def test_integers_are_finite_and_never_plain() -> None:
+    integers = torch.tensor([1, 2])
+    assert is_finite(integers)
+    assert not is_plain(integers, integers)
+
+
+def test_of_finite_results_all_elements_count() -> None:
+    expected, native = torch.tensor([3.0, 4.0], dtype=torch.float64), torch.tensor([3.5, 4.0])
+    told = rounding(expected, native, torch.tensor([3.0, 2.0], dtype=torch.float64))
+    assert told == {
+        "n_finite": 2,
+        "reference_l2": 5.0,
+        "native_l2": 0.5,
+        "native_max": 0.5,
+        "response_l2": 2.0,
+        "response_max": 2.0,
+    }
+
+
+def test_what_is_not_finite_changes_nothing_about_the_rest() -> None:
+    """Beside a NaN of PyTorch's the reference's number counts for its size; beside an infinity it does not."""
+    expected = torch.tensor([3.0, 4.0, 12.0, 7.0], dtype=torch.float64)
+    native = torch.tensor([3.5, 4.0, math.nan, math.inf])
+    moved = torch.tensor([3.0, 2.0, 1.0, math.nan], dtype=torch.float64)
+    assert rounding(expected, native, moved) == {
+        "n_finite": 3,
+        "reference_l2": 13.0,
+        "native_l2": 0.5,
+        "native_max": 0.5,
+        "response_l2": 2.0,
+        "response_max": 2.0,
+    }
+
+
+def test_sums_that_overflow_do_not_make_a_result_infinite() -> None:
+    vast = torch.tensor([LARGEST, LARGEST, 1.0], dtype=torch.float64)
+    assert is_plain(vast, vast)
+    assert rounding(vast, vast, None)["n_finite"] == 3
