@@ -1,8 +1,21 @@
-"""Which GPU, driver and torch a result was measured with."""
+"""Which GPU, driver and torch a result was measured with, and a package with bytecode, as one that was installed is."""
 
 from __future__ import annotations
 
+import compileall
+from pathlib import Path
+
 from kernel_lsp.evaluate.session import Session
+
+
+PACKAGE = Path(__file__).resolve().parent.parent / "kernel_lsp"
+
+
+def compile_package() -> None:
+    """As pip does when it installs. A checkout where Python may write no bytecode (``PYTHONDONTWRITEBYTECODE``, as in
+    many containers) compiles all modules at each start: with what they import, the first took 0.6 s instead of 0.3 on
+    the H200 machine."""
+    compileall.compile_dir(PACKAGE, quiet=2)
 
 
 async def gpu_facts(session: Session) -> dict[str, str]:
