@@ -7,7 +7,6 @@ from pathlib import Path
 
 from kernel_lsp.evaluate.session import Session
 
-
 PACKAGE = Path(__file__).resolve().parent.parent / "kernel_lsp"
 
 

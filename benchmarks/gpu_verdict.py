@@ -9,7 +9,8 @@ more: a new process, with nothing in the cache but that bytecode. (Our own packa
 installation.) *Warm* is a session that has reached one verdict on the task: then each candidate is a text that was
 never compiled. *Throughput* is candidates handed over at once, with compilers and executors on the CPU's cores beside
 the GPU. Candidates are the generator's own schedules. A verdict is full when it is of depth ``full``: all families,
-hidden shapes, every configuration, and times with an interval. The result is one JSON file, written anew after each target, so that a run that is cut short keeps what it has.
+hidden shapes, every configuration, and times with an interval. The result is one JSON file, written anew after each
+target, so that a run that is cut short keeps what it has.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ LARGEST = torch.finfo(torch.float64).max
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
 def test_what_is_finite(dtype: torch.dtype) -> None:
     largest = torch.full((1000,), torch.finfo(dtype).max, dtype=dtype)  # their sum is not
-    assert is_finite(largest) and is_finite(-largest) and is_finite(largest[:0])
+    assert all(map(is_finite, (largest, -largest, largest[:0])))
     for special in (math.inf, -math.inf, math.nan):
         assert not is_finite(torch.cat([largest, torch.tensor([special], dtype=dtype)]))
     assert not is_finite(torch.tensor([math.inf, -math.inf], dtype=dtype))
