@@ -17,9 +17,10 @@ from kernel_lsp.core.task import Task
 from kernel_lsp.errors import TargetError
 from kernel_lsp.evaluate.arrays import map_array
 from kernel_lsp.evaluate.cases import Case, graph_of, shapes_for
+from kernel_lsp.evaluate.choices import Choice
 from kernel_lsp.evaluate.compare import Expectation
 from kernel_lsp.evaluate.one_answer import with_one_answer
-from kernel_lsp.process.worker_client import CaseFiles, CaseTensor, Worker
+from kernel_lsp.process.worker_client import CaseFiles, CaseTensor, ChosenFrom, Worker
 
 
 @dataclass(frozen=True)
@@ -161,9 +162,17 @@ def read_expectations(files: CaseFiles) -> tuple[Expectation, ...]:
             native=_mapped(native.get(tensor.name)),
             rounding=files.roundings[tensor.name],
             may_lose_nans=tensor.name in files.may_lose_nans,
+            chosen=_opened(files.chosen.get(tensor.name)),
         )
         for tensor in files.expected
     )
+
+
+def _opened(chosen: ChosenFrom | None) -> Choice | None:
+    if chosen is None:
+        return None
+    values = map_array(chosen.values.path, chosen.values.dtype, chosen.values.shape)
+    return Choice(values, chosen.dim, chosen.unit, chosen.least, chosen.each_once)
 
 
 def _mapped(tensor: CaseTensor | None) -> np.ndarray | None:

@@ -17,6 +17,7 @@ import numpy as np
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.verdict import TensorError
 from kernel_lsp.evaluate.arrays import decode
+from kernel_lsp.evaluate.choices import Choice, choice_total
 from kernel_lsp.evaluate.compare_chunks import Allowance, Sides, Total, exact_total, floating_total, stored_total
 from kernel_lsp.evaluate.nearest import FORMATS
 from kernel_lsp.process.worker_client import Rounding
@@ -61,6 +62,8 @@ class Expectation:
     rounding: Rounding
     may_lose_nans: bool = False
     """Whether `reference` has numbers in place of NaNs of PyTorch's, which are right as well."""
+    chosen: Choice | None = None
+    """Of integers: what they are places of, where `native` is NaN and `reference` has one right choice."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +93,10 @@ def compare(
     at the same dtype, has the same."""
     sides = _sides(found, expected, written)
     if not expected.dtype.is_floating:
-        return _error_of(exact_total(sides), sides.found, expected, NO_ALLOWANCE)
+        total = exact_total(sides)
+        if expected.chosen is not None and expected.native is not None:
+            total.add(choice_total(expected.chosen, found, expected.reference, expected.native, written))
+        return _error_of(total, sides.found, expected, NO_ALLOWANCE)
     allowance = _allowance(expected, factor, inputs)
     return _error_of(floating_total(sides, allowance), sides.found, expected, allowance)
 
@@ -194,6 +200,8 @@ def _error_of(total: Total, found: np.ndarray, expected: Expectation, allowance:
     norm, worst = expected.rounding.reference_l2, total.worst
     is_floating = expected.dtype.is_floating
     shown = expected.native if expected.native is not None and not is_floating else expected.reference
+    if worst >= 0 and np.isnan(shown.reshape(-1)[worst]):
+        shown = expected.reference
     index = np.unravel_index(worst, expected.reference.shape) if worst >= 0 else ()
     return TensorError(
         output=expected.output,

@@ -160,7 +160,7 @@ def judge(case: ForeignCase, paths: Mapping[str, Path], device_name: str) -> Cas
 
 def _taken(store: CaseStore, task: Task, case: Case, files: CaseFiles, folder: Path, *, is_hidden: bool) -> ForeignCase:
     expectations = tuple(_in_memory(expectation) for expectation in store.expectations(case, files))
-    for tensor in (*files.expected, *files.native):
+    for tensor in (*files.expected, *files.native, *(chosen.values for chosen in files.chosen.values())):
         tensor.path.unlink(missing_ok=True)
     folder.mkdir(parents=True)
     inputs = []
@@ -174,7 +174,8 @@ def _taken(store: CaseStore, task: Task, case: Case, files: CaseFiles, folder: P
 def _in_memory(expectation: Expectation) -> Expectation:
     """Not a map of a file, which somebody else could open."""
     native = None if expectation.native is None else expectation.native.copy()
-    return replace(expectation, reference=expectation.reference.copy(), native=native)
+    chosen = None if expectation.chosen is None else expectation.chosen.in_memory()
+    return replace(expectation, reference=expectation.reference.copy(), native=native, chosen=chosen)
 
 
 def _bound(task: Task, case: Case, files: CaseFiles) -> BoundOperation:

@@ -187,7 +187,7 @@ def _n_nans_lost(found: np.ndarray, expectation: Expectation, mask: np.ndarray |
     if native is None:
         return 0
     if not expectation.dtype.is_floating:
-        lost = (found == reference) & (found != native)
+        lost = (found == reference) & (found != native) & ~np.isnan(native)
     else:
         is_open = np.isposinf(reference) & np.isneginf(native)
         is_lost = np.isnan(native) & ~np.isnan(reference)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -67,10 +67,24 @@ class Rounding:
 
 
 @dataclass(frozen=True)
+class ChosenFrom:
+    """What integers of an output are places of, along `dim`: `values` are float64, with numbers for NaN and infinities.
+    Elements are equal if they are no farther apart than `unit` times the larger of their size and `least`."""
+
+    values: CaseTensor
+    dim: int
+    unit: float
+    least: float
+    each_once: bool
+
+
+@dataclass(frozen=True)
 class CaseFiles:
     """One case on disk. `expected` is the fp64 reference; `native` is what PyTorch gives at the declared dtypes, as
     float64 bytes, for outputs that are not floating or not finite throughout; `roundings` has every output.
     `may_lose_nans` names outputs of which `expected` has what is left without a NaN of PyTorch's, which is right, too.
+    `chosen` says for outputs of integers what they are places of, where `native` is NaN and `expected` is not: there
+    PyTorch does not say which of equal elements it gives.
     `eager_bytes` is what PyTorch's own run needed at its peak beside its inputs, where a GPU did it, else 0.
     `is_degenerate` says that most of the reference is not finite, or that the family cannot be made: then `reason` says
     why, and the case tells nothing."""
@@ -83,6 +97,7 @@ class CaseFiles:
     roundings: dict[str, Rounding]
     output_dtypes: dict[str, DType]
     may_lose_nans: frozenset[str] = frozenset()
+    chosen: Mapping[str, ChosenFrom] = field(default_factory=dict)
     eager_bytes: int = 0
     is_degenerate: bool = False
     reason: str = ""
@@ -252,6 +267,7 @@ class Worker:
             roundings={name: Rounding(**rounding) for name, rounding in reply["roundings"].items()},
             output_dtypes={name: DType(dtype) for name, dtype in reply["output_dtypes"].items()},
             may_lose_nans=frozenset(reply["may_lose_nans"]),
+            chosen={name: _chosen_from(entry) for name, entry in reply["chosen"].items()},
             eager_bytes=reply["eager_bytes"],
             is_degenerate=reply["degenerate"],
             reason=reply["reason"],
@@ -385,6 +401,10 @@ def _tensors(entries: Sequence[Mapping[str, Any]]) -> tuple[CaseTensor, ...]:
         CaseTensor(entry["name"], Path(entry["path"]), DType(entry["dtype"]), tuple(entry["shape"]))
         for entry in entries
     )
+
+
+def _chosen_from(entry: Mapping[str, Any]) -> ChosenFrom:
+    return ChosenFrom(**{**entry, "values": _tensors([entry["values"]])[0]})
 
 
 def _as_json(tensor: CaseTensor) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from .backward import GRADIENT
 from .captured import WARM, Argument, Captured
 from .case import Case
 from .case_values import GIVEN, Values, are_captured, has_unlimited_integers
+from .chosen import Chosen
 from .dtypes import PLAN_NAMES
 from .failure import Failure, TargetFailure
 from .families import FAMILIES
@@ -157,6 +158,7 @@ def _nothing(reason: str) -> dict[str, Any]:
         "inputs": [],
         "expected": [],
         "native": [],
+        "chosen": {},
         "roundings": {},
         "output_dtypes": {},
         "may_lose_nans": [],
@@ -184,7 +186,8 @@ def _write(
         gradients = [f"{GRADIENT}{captured.output_names[p]}" for p in captured.backward.outputs]
     return {
         "inputs": _write_all(folder, "inputs", gradients, case.gradients),
-        "expected": _write_wide(folder, "expected", names, left_open(results.expected, results.undecided, math.inf)),
+        "expected": _write_wide(folder, "expected", names, left_open(results.expected, _of_any(results), math.inf)),
+        "chosen": {name: _write_chosen(folder, name, one) for name, one in zip(names, results.chosen) if one},
         "native": _write_native(folder, names, results),
         "roundings": {
             name: rounding(expected, native, perturbed)
@@ -219,6 +222,18 @@ def _write_wide(folder: str, kind: str, names: Sequence[str], tensors: Sequence[
     return [
         write_tensor(os.path.join(folder, kind, f"{name}.wide.bin"), name, tensor) for name, tensor in zip(names, wide)
     ]
+
+
+def _of_any(results: Results) -> list[torch.Tensor]:
+    """Where anything is right: of what is chosen among equal elements, the reference has one choice."""
+    pairs = zip_longest(results.undecided, results.chosen)
+    return [where if chosen is None else where & ~chosen.where.to(where.device) for where, chosen in pairs]
+
+
+def _write_chosen(folder: str, name: str, chosen: Chosen) -> dict[str, Any]:
+    entry = write_tensor(os.path.join(folder, "chosen", f"{name}.bin"), name, chosen.values)
+    facts = {"dim": chosen.dim, "unit": chosen.unit, "least": chosen.least, "each_once": chosen.each_once}
+    return {"values": entry, **facts}
 
 
 def _write_native(folder: str, names: Sequence[str], results: Results) -> list[dict[str, Any]]:

@@ -18,9 +18,10 @@ LIMITS_OF_DTYPE = "aten.nan_to_num."
 
 @dataclass(frozen=True)
 class Meets:
-    """How an operation meets its first argument: at the dtype that the code gives it, as an input or computed, and
-    along a dimension; None where the operation has none."""
+    """How an operation, by its node's name, meets its first argument: at the dtype that the code gives it, as an input
+    or computed, and along a dimension; None where the operation has none."""
 
+    name: str
     dtype: torch.dtype
     is_input: bool
     dim: int | None
@@ -69,7 +70,8 @@ class ExactInterpreter(torch.fx.Interpreter):
             return self._attention(*_widened(args, self._device), **_widened(kwargs, self._device))
         if self._seen is not None and str(target).startswith(self._seen.ops) and args[0].is_floating_point():
             source: Any = self._node.args[0]
-            meets = Meets(source.meta["val"].dtype, source.op == "placeholder", _dim(target, args, kwargs))
+            dim, is_input = _dim(target, args, kwargs), source.op == "placeholder"
+            meets = Meets(self._node.name, source.meta["val"].dtype, is_input, dim)
             args = (self._seen.change(args[0], meets), *args[1:])
         args = _widened(args, self._device)
         if str(target).startswith(LIMITS_OF_DTYPE):

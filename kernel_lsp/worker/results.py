@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -15,6 +15,7 @@ from .attention import attention_of_seen, has_attention
 from .backward import GRADIENT
 from .captured import Captured
 from .case import Case, differentiate, leaves_of, placeholder_values, widened
+from .chosen import Chosen, chosen_among
 from .constant_results import is_constant, is_fixed
 from .drawing import draw
 from .exact import Seen, run_exact
@@ -54,7 +55,8 @@ class Results:
     rounding (empty where that makes no sense). `note` says what had to be done otherwise, `eager_bytes` what PyTorch
     needed beside its inputs on a GPU; `undecided` marks integers of each result that may be others as well, and
     gradients that a NaN decides about (empty where all are decided); `may_lose_nans` says for each result whether it
-    has numbers in place of NaNs that are right as well (empty where none has)."""
+    has numbers in place of NaNs that are right as well (empty where none has); `chosen` what the undecided integers of
+    each are places of (empty where no order decides about any)."""
 
     expected: list[torch.Tensor]
     native: list[torch.Tensor]
@@ -63,6 +65,7 @@ class Results:
     eager_bytes: int = 0
     undecided: list[torch.Tensor] = field(default_factory=list)
     may_lose_nans: list[bool] = field(default_factory=list)
+    chosen: list[Chosen | None] = field(default_factory=list)
 
 
 def results_of(captured: Captured, case: Case, family: str, seed: int, is_backward: bool, gpu: int | None) -> Results:
@@ -126,18 +129,21 @@ class _Run:
         is_exact = self.family in SPECIAL_VALUES or is_judged_at_ties(self.captured, self.family)
         perturbed = [] if is_exact else self._response(here, expected)
         ways = self._without_nans(here)
+        by_order = self._by_order(here, expected)
         still_open = self._undecided(here, expected, ways, is_exact)
         expected = self._from_the_lowest(here, expected, native)
         lost = [
             lost_nowhere(e) if self._is_fixed(e) else one
             for one, e in zip(self._lost(here, plain, native, ways), plain)
         ]
-        marks = _either(still_open, [self._any_of(*each) for each in zip(lost, plain, expected, native)])
+        any_of = _either(still_open, [self._any_of(*each) for each in zip(lost, plain, expected, native)])
+        chosen = chosen_among(self.captured, here, by_order, any_of) if by_order else []
+        marks = _either(by_order, any_of)
         may_lose = [bool(one.where.any()) for one in lost]
         expected = [torch.where(one.where, one.result, e) for one, e in zip(lost, expected)] or expected
         expected = list(map(or_nan, expected, native)) if is_infinite else expected
         expected = self._or_nan_of_factors(here, expected, native)
-        return Results(expected, native, perturbed, note, eager_bytes, marks, may_lose)
+        return Results(expected, native, perturbed, note, eager_bytes, marks, may_lose, chosen)
 
     def _expected(self, case: Case, original: Case) -> list[torch.Tensor]:
         """The fp64 results: outputs, or the gradients of the wanted arguments. Fills in the original's gradients."""
@@ -261,22 +267,24 @@ class _Run:
     def _undecided(
         self, case: Case, expected: Sequence[torch.Tensor], ways: Sequence[Sequence[torch.Tensor]], is_exact: bool
     ) -> list[torch.Tensor]:
-        """Integers that depend on which of equal elements comes first, where nobody says which; what lies beside a jump
-        of the code; gradients that depend on which side of a threshold a NaN is."""
+        """What lies beside a jump of the code; gradients that depend on which side of a threshold a NaN is."""
         if self.is_backward:
             return self._undecided_gradients(case, expected, ways)
-        orders: Iterable[Seen] = ()
-        if are_left_open(self.captured) and not all(one.is_floating_point() for one in expected):
-            orders = Orders(self.seed)
-        sides = [] if is_exact or not has_computed_jumps(self.captured) else [1, -1]
-        if not orders and not sides:
+        if is_exact or not has_computed_jumps(self.captured):
             return []
         program, values = self.captured.program, placeholder_values(self.captured, case)
         with torch.no_grad():
-            reordered = (run_exact(program, values, seen=seen) for seen in orders)  # one after the other is kept
-            places = undecided(expected, reordered, among_floats=False)
-            beside = [run_exact(program, values, seen=Seen(JUMPS, partial(beside_jumps, sign=s))) for s in sides]
-        return [a | few_of(b) for a, b in zip(places, undecided(expected, beside, among_floats=True))]
+            beside = [run_exact(program, values, seen=Seen(JUMPS, partial(beside_jumps, sign=s))) for s in (1, -1)]
+        return list(map(few_of, undecided(expected, beside, among_floats=True)))
+
+    def _by_order(self, case: Case, expected: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """Integers that depend on which of equal elements comes first, where nobody says which; empty without any."""
+        if self.is_backward or not are_left_open(self.captured) or all(e.is_floating_point() for e in expected):
+            return []
+        program, values = self.captured.program, placeholder_values(self.captured, case)
+        with torch.no_grad():
+            reordered = (run_exact(program, values, seen=seen) for seen in Orders(self.seed))  # one at a time is kept
+            return undecided(expected, reordered, among_floats=False)
 
     def _undecided_gradients(
         self, case: Case, expected: Sequence[torch.Tensor], ways: Sequence[Sequence[torch.Tensor]]

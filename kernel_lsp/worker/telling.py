@@ -36,6 +36,9 @@ SUMS_OF_PRODUCTS = tuple(f"aten.{name}." for name in sorted(ALLOWED))
 LOWEST_OF_EXPONENTS, LOWEST_OF_FACTORS = 99, 90
 """-6e29 and -1e27: lower than the masks that people write (-1e9, -1e20), and above -1e30, the latter times ordinary
 numbers, too."""
+LOWEST_OF_GATED = 62
+"""-4.6e18: two of them multiplied are a number of f32. `a * b / (1 + exp(-a))` is right for a gate."""
+GATES = tuple(f"aten.{name}." for name in ("silu", "sigmoid", "hardsigmoid", "gelu", "mish", "tanh", "softplus"))
 CASTS = ("aten._to_copy.default", "aten.to.dtype")
 FLOATING = tuple(name for dtype, name in PLAN_NAMES.items() if dtype.is_floating_point)
 INTEGERS = tuple(name for dtype, name in PLAN_NAMES.items() if not dtype.is_floating_point and dtype != torch.bool)
@@ -93,7 +96,9 @@ def sums_products(captured: Captured) -> bool:
 
 def lowest_exponent(captured: Captured) -> int:
     """Of the lowest numbers that are asked for. A maximum that an exponential follows begins with -1e30 in many
-    kernels, on purpose; sums of products are larger than the inputs."""
+    kernels, on purpose; sums of products are larger than the inputs; who multiplies with a gate may multiply first."""
+    if _has(captured, GATES) and _multiplies_tensors(captured):
+        return LOWEST_OF_GATED
     if not takes_exponentials(captured):
         return LOWEST_EXPONENT
     return LOWEST_OF_FACTORS if sums_products(captured) else LOWEST_OF_EXPONENTS
@@ -160,6 +165,11 @@ def _is_far(expected: torch.Tensor, native: torch.Tensor) -> bool:
 
 def _has(captured: Captured, ops: tuple[str, ...]) -> bool:
     return any(node["op"].startswith(ops) for node in captured.forward_text.nodes)
+
+
+def _multiplies_tensors(captured: Captured) -> bool:
+    products = (node["arguments"][:2] for node in captured.forward_text.nodes if node["op"].startswith("aten.mul."))
+    return any(all(isinstance(factor, dict) for factor in factors) for factors in products)
 
 
 def _makes_integers(captured: Captured) -> bool:

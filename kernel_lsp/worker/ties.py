@@ -4,6 +4,7 @@ kernels for CPUs and GPUs give different ones. (`argmax` and `max` promise the f
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import partial
 
 import torch
@@ -69,13 +70,30 @@ class Orders:
         return _in_order(value, meets, place.reshape(value.shape))
 
 
-def _in_order(value: torch.Tensor, meets: Meets, places: torch.Tensor) -> torch.Tensor:
-    """Floating values in float64 with all that is equal in their dtype made different by their places, from 0 to 1;
-    and all that is nearly equal, where it was computed, which a kernel rounds otherwise."""
+@dataclass(frozen=True)
+class Ordered:
+    """Floating values as the code orders them, in float64: at their dtype, with numbers for NaN and infinities. What is
+    no farther apart than `unit` times the larger of its size and `least` is equal, or nearly, where it was computed."""
+
+    values: torch.Tensor
+    unit: float
+    least: float
+
+
+def in_their_order(value: torch.Tensor, meets: Meets) -> Ordered:
+    """What an operation meets, as it orders it."""
     rounded = value.to(meets.dtype).double()
     wide = torch.nan_to_num(rounded, nan=FOR_NAN, posinf=FOR_INFINITY, neginf=-FOR_INFINITY)
-    step = STEP if meets.is_input else N_ROUNDINGS * torch.finfo(meets.dtype).eps
-    sizes = wide.abs()
-    positive = sizes[sizes > 0]
-    least = float(positive.min()) if positive.numel() else 1.0
-    return wide + step * places * sizes.clamp(min=least)
+    positive = wide.abs()[wide != 0]
+    return Ordered(
+        wide,
+        STEP if meets.is_input else N_ROUNDINGS * torch.finfo(meets.dtype).eps,
+        float(positive.min()) if positive.numel() else 1.0,
+    )
+
+
+def _in_order(value: torch.Tensor, meets: Meets, places: torch.Tensor) -> torch.Tensor:
+    """With all that is equal in their dtype made different by their places, from 0 to 1; and all that is nearly equal,
+    where it was computed, which a kernel rounds otherwise."""
+    ordered = in_their_order(value, meets)
+    return ordered.values + ordered.unit * places * ordered.values.abs().clamp(min=ordered.least)

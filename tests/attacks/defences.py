@@ -24,6 +24,7 @@ from kernel_lsp.evaluate import (
     run_files,
 )
 from kernel_lsp.evaluate.cases import Case
+from kernel_lsp.evaluate.compare_chunks import Total
 from kernel_lsp.evaluate.other_numbers import OtherNumbers
 from kernel_lsp.ptx.executor import RunOptions
 
@@ -146,6 +147,11 @@ def _nonfinite(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(judgement, "compare_stored", compare_stored_finite)
 
 
+def _choices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where PyTorch does not say which of equal elements it gives, any place is right."""
+    monkeypatch.setattr(compare, "choice_total", lambda *_: Total())
+
+
 def _budget(monkeypatch: pytest.MonkeyPatch) -> None:
     """One lenient tolerance for all."""
     monkeypatch.setattr(judgement, "is_within_budget", lambda error: error.relative_l2 <= LENIENT)
@@ -187,6 +193,7 @@ SWITCHES: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
     "patterns": _patterns,
     "initialised": _initialised,
     "nonfinite": _nonfinite,
+    "choices": _choices,
     "budget": _budget,
     "coverage": _coverage,
     "guards": _guards,

@@ -401,3 +401,20 @@ def silu(x: torch.Tensor) -> torch.Tensor:
 def sum_by_flags(x: torch.Tensor, y: torch.Tensor, is_difference: bool, is_positive: bool) -> torch.Tensor:
     value = x - y if is_difference else x + y
     return torch.relu(value) if is_positive else value
+
+
+# kernel-lsp: x=f32[B=32, D=256]
+def topk4(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    values, places = torch.topk(x, 4, dim=-1)
+    return values, places
+
+
+# kernel-lsp: x=f32[B=32, D=256]
+def kth5(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    value, place = torch.kthvalue(x, 5, dim=-1)
+    return value, place
+
+
+# kernel-lsp: x=f32[B=32, D=256]
+def argsort(x: torch.Tensor) -> torch.Tensor:
+    return torch.argsort(x, dim=-1)

@@ -362,3 +362,27 @@ def l2_norm(x: torch.Tensor) -> torch.Tensor:
 # kernel-lsp: x=f32[N=64, D=512]
 def elu(x: torch.Tensor) -> torch.Tensor:
     return F.elu(x, alpha=1.0)
+
+
+# kernel-lsp: x=f32[N=32, D2=512]
+def swiglu(x: torch.Tensor) -> torch.Tensor:
+    a, b = x.chunk(2, dim=-1)
+    return F.silu(a) * b
+
+
+# kernel-lsp: x=f32[B=8, D=96]
+def sorted_in_any_order(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    values, places = torch.sort(x, dim=-1)
+    return values, places
+
+
+# kernel-lsp: x=f16[B=8, D=96]
+def four_largest(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    values, places = torch.topk(x, 4, dim=-1)
+    return values, places.int()
+
+
+# kernel-lsp: x=f32[B=8, D=97]
+def median_and_place(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    value, place = torch.median(x, dim=-1)
+    return value, place
