@@ -1,6 +1,6 @@
 // Attack: Eighths are rounded away from zero, where PyTorch rounds what is in the middle to even.
 // Caught: mismatch
-// Without: families
+// Without: families sizes
 // kernel-lsp: 1
 // task: tasks.py::to_eighths
 // op: to_eighths(x: f32[B, N]) -> (out: f32[B, N])

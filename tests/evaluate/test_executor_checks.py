@@ -16,6 +16,7 @@ from kernel_lsp.evaluate.cpu import CaseRun, Profile, Skipped
 from kernel_lsp.evaluate.executor_checks import (
     FULL_BUDGET_S,
     FULL_LIMITS,
+    MAX_INSTRUCTIONS_OF_BLOCKS,
     MIN_CASES,
     REST_BUDGET_S,
     ExecutorChecks,
@@ -114,6 +115,15 @@ async def test_what_only_a_gpu_has_the_time_for_is_not_run_and_said(
         "f: not run at the captured sizes and in 19 more cases: all blocks would have to, and only a GPU has the time"
     )
     assert progress.notes == ([said] if n_run == 5 else [])
+
+
+@pytest.mark.parametrize(("more", "n_run"), [(1, 0), (0, 25)])
+async def test_many_blocks_that_would_not_end_in_time_are_left_to_a_gpu_whatever_the_target_needs(
+    more: int, n_run: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device, progress = await _ran(0.1, monkeypatch, 1, MAX_INSTRUCTIONS_OF_BLOCKS + more)
+    assert len(device.ran) == n_run
+    assert ("only a GPU has the time" in " ".join(progress.notes)) is (n_run == 0)
 
 
 async def test_a_kernel_of_which_nothing_was_counted_is_run(monkeypatch: pytest.MonkeyPatch) -> None:
