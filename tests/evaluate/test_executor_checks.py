@@ -66,7 +66,8 @@ async def _ran(
     monkeypatch.setattr(executor_checks, "refused_when_larger", lambda *_: None)
     monkeypatch.setattr(executor_checks, "other_circumstances", lambda *_: ())
     counts = {"n_operations": lambda _, case, __: n_operations * case.family.startswith("1000")}
-    counts |= {"n_instructions": lambda *_: n_instructions, "growth_of": lambda *_: 1.0}
+    counts |= {"n_instructions": lambda _, bound: n_instructions * (bound.tensors[0].n_elements > 100)}
+    counts |= {"growth_of": lambda *_: 1.0}
     for name, count in counts.items():
         monkeypatch.setattr(executor_checks, name, count)
     monkeypatch.setattr(ExecutorChecks, "_estimate", lambda *_: None)
@@ -117,13 +118,13 @@ async def test_what_only_a_gpu_has_the_time_for_is_not_run_and_said(
     assert progress.notes == ([said] if n_run == 5 else [])
 
 
-@pytest.mark.parametrize(("more", "n_run"), [(1, 0), (0, 25)])
+@pytest.mark.parametrize(("more", "n_run"), [(1, 5), (0, 25)])
 async def test_many_blocks_that_would_not_end_in_time_are_left_to_a_gpu_whatever_the_target_needs(
     more: int, n_run: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     device, progress = await _ran(0.1, monkeypatch, 1, MAX_INSTRUCTIONS_OF_BLOCKS + more)
     assert len(device.ran) == n_run
-    assert ("only a GPU has the time" in " ".join(progress.notes)) is (n_run == 0)
+    assert ("only a GPU has the time" in " ".join(progress.notes)) is (n_run == 5)
 
 
 async def test_a_kernel_of_which_nothing_was_counted_is_run(monkeypatch: pytest.MonkeyPatch) -> None:
