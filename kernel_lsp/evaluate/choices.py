@@ -35,21 +35,26 @@ def choice_total(
     is_open = np.isnan(native) & ~np.isnan(reference)
     if written is not None:
         is_open &= written.reshape(is_open.shape)
-    places = _along(choice, found.reshape(reference.shape).astype(np.int64))
-    right = _along(choice, np.nan_to_num(reference).astype(np.int64))
-    n_elements = choice.values.shape[choice.dim]
-    is_place = (places >= 0) & (places < n_elements)
-    ours = np.take_along_axis(choice.values, np.where(is_place, places, 0), choice.dim)
-    theirs = np.take_along_axis(choice.values, right, choice.dim)
+    shape = np.moveaxis(_along(choice, is_open), choice.dim, -1).shape
+    open_lines = _lines(choice, is_open)
+    asked = open_lines.any(axis=1)
+    values, open_lines = _lines(choice, choice.values)[asked], open_lines[asked]
+    places = _lines(choice, found.reshape(reference.shape))[asked].astype(np.int64)
+    right = np.where(open_lines, _lines(choice, reference)[asked], 0).astype(np.int64)
+    is_place = (places >= 0) & (places < values.shape[1])
+    ours = np.take_along_axis(values, np.where(is_place, places, 0), axis=1)
+    theirs = np.take_along_axis(values, right, axis=1)
     equal = np.abs(ours - theirs) <= N_UNITS * choice.unit * np.maximum(np.abs(theirs), choice.least)
     wrong = ~is_place | ~equal
     if choice.each_once:
-        wrong |= _repeated(places, choice.dim, None if written is None else written.reshape(places.shape))
-    wrong = wrong.reshape(is_open.shape) & is_open
+        wrong |= _repeated(places, None if written is None else _lines(choice, written.reshape(is_open.shape))[asked])
+    wrong &= open_lines
     total = Total(n_judged=int(np.count_nonzero(is_open)), n_wrong=int(np.count_nonzero(wrong)))
     if total.n_wrong:
-        total.worst, total.worst_excess = int(np.argmax(wrong)), 0.0
-        total.max_error = float(np.abs(places - right).reshape(wrong.shape)[wrong].max())
+        everywhere = np.zeros((asked.size, wrong.shape[1]), bool)
+        everywhere[asked] = wrong
+        total.worst = int(np.argmax(np.moveaxis(everywhere.reshape(shape), -1, choice.dim)))
+        total.worst_excess, total.max_error = 0.0, float(np.abs(places - right)[wrong].max())
     return total
 
 
@@ -58,16 +63,19 @@ def _along(choice: Choice, places: np.ndarray) -> np.ndarray:
     return places if places.ndim == choice.values.ndim else np.expand_dims(places, choice.dim)
 
 
-def _repeated(places: np.ndarray, dim: int, written: np.ndarray | None) -> np.ndarray:
-    """Where a place is there more than once along the dimension, among those that were written."""
-    n = places.shape[dim]
-    own = -1 - np.arange(n).reshape([-1 if d == dim else 1 for d in range(places.ndim)])  # of no two places the same
+def _lines(choice: Choice, array: np.ndarray) -> np.ndarray:
+    """One row for each line along the dimension."""
+    moved = np.moveaxis(_along(choice, array), choice.dim, -1)
+    return moved.reshape(-1, moved.shape[-1])
+
+
+def _repeated(places: np.ndarray, written: np.ndarray | None) -> np.ndarray:
+    """Where a place is there more than once in its row, among those that were written."""
+    own = -1 - np.arange(places.shape[1])  # no two are the same, nor the same as a place
     different = places if written is None else np.where(written, places, own)
-    order = np.argsort(different, axis=dim, kind="stable")
-    ascending = np.take_along_axis(different, order, dim)
-    is_next_same = np.diff(ascending, axis=dim) == 0
-    sides = [[(before, 1 - before) if d == dim else (0, 0) for d in range(places.ndim)] for before in (0, 1)]
-    is_same = np.pad(is_next_same, sides[0]) | np.pad(is_next_same, sides[1])
+    order = np.argsort(different, axis=1, kind="stable")
+    is_next_same = np.diff(np.take_along_axis(different, order, axis=1), axis=1) == 0
+    is_same = np.pad(is_next_same, ((0, 0), (0, 1))) | np.pad(is_next_same, ((0, 0), (1, 0)))
     repeated = np.empty_like(is_same)
-    np.put_along_axis(repeated, order, is_same, dim)
+    np.put_along_axis(repeated, order, is_same, axis=1)
     return repeated

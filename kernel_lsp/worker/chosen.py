@@ -19,7 +19,8 @@ from .ties import OPEN, in_their_order
 INDEX_ITEM = 1
 """Of a pair of values and their places."""
 PASSED_ON = tuple(f"aten.{name}." for name in ("alias", "clone", "detach", "lift_fresh_copy", "_to_copy", "to"))
-"""Give the same integers."""
+"""Give the same integers, in types that hold all places."""
+PLACE_TYPES = (torch.int32, torch.int64)
 EACH_ONCE = ("aten.topk.", "aten.sort.", "aten.argsort.")
 """Choose no element twice."""
 MAX_ELEMENTS = 1 << 24
@@ -69,7 +70,7 @@ def chosen_among(
 
 def _choosing(node: Any) -> Any:
     """The operation whose places an output gives; None where it gives no such thing, or anything made of it."""
-    while _op(node).startswith(PASSED_ON) and not node.meta["val"].is_floating_point():
+    while _op(node).startswith(PASSED_ON) and node.meta["val"].dtype in PLACE_TYPES:
         node = node.args[0]
     if node.target is operator.getitem and node.args[1] == INDEX_ITEM:
         node = node.args[0]

@@ -791,6 +791,8 @@ def test_rows_of_truth_values_differ_in_whether_any_and_all_are_true(
         ("x.kthvalue(2)[1]", 1, False),
         ("x.median(0)[1]", 0, False),
         ("x.topk(3)[1] + 1", None, False),
+        ("x.topk(3)[1].to(torch.int8)", None, False),
+        ("x.topk(3)[1].to(torch.uint8).int()", None, False),
         ("x.sort(stable=True)[1]", None, False),
         ("x.argmax(-1)", None, False),
     ],
