@@ -116,6 +116,7 @@ def read_block(text: str) -> Block:
     stop = next((i for i in range(at, len(lines)) if not _COMMENT.match(lines[i])), len(lines))
     for group in _grouped(lines, at + 1, stop):
         _read_directive(group, block)
+    _find_lost_colons(lines, at + 1, stop, block)
     _find_orphans(lines, stop, block)
     return block
 
@@ -127,6 +128,17 @@ _VERSION = re.compile(r"\s*//\s*kernel-lsp\s*:[ \t]*")
 _KEY_START = re.compile(r"\s*//\s*([A-Za-z][\w-]{0,30})[ \t]*([\[:])(?!:)")
 _DIRECTIVE = re.compile(r"\s*([A-Za-z][\w-]{0,30})\s*(?:\[([^\]]*)\]\s*)?:(?!:)")
 _LAUNCH_LIKE = re.compile(r"<<<|\)\s*->")
+_COLONLESS = re.compile(r"\s*//[ \t]{0,2}(task|op|where|scratch|fill|launch|library)[ \t]+([^\s:\[].*)")
+_VALUE_LIKE = {
+    "task": re.compile(r"\S+::\w+$"),
+    "op": re.compile(r"\w+\(.*\)\s*->"),
+    "where": re.compile(r"(?:[\w\s+\-*/%().,]+(?:<=|>=|==|!=|<|>))+[\w\s+\-*/%().,]+$"),
+    "scratch": re.compile(r"\w+\s*:\s*\w+\["),
+    "fill": re.compile(r"\w+\s*=\s*\S+$"),
+    "launch": re.compile(r".*<<<"),
+    "library": re.compile(r"[\w.:]+\(.*\)\s*->"),
+}
+"""What stands behind a key, where its colon is missing, and hardly ever in prose."""
 _NEAR_KEY_RATIO = 0.7
 
 
@@ -229,6 +241,16 @@ def _report_unknown(key: str, whole: Piece, block: Block) -> None:
     block.findings.append(
         finding(PlanCode.UNKNOWN_DIRECTIVE, f"unknown directive '{key}': {suggestion}", whole.part(0, len(key)).span)
     )
+
+
+def _find_lost_colons(lines: list[str], start: int, stop: int, block: Block) -> None:
+    """What would be a directive if it had its colon is taken for prose: say so."""
+    for index in range(start, stop):
+        match = _COLONLESS.match(lines[index][:MAX_HEADER_LINE_CHARACTERS])
+        if match and _VALUE_LIKE[match.group(1)].match(match.group(2).rstrip()):
+            message = f"this line is not read: there is no ':' behind '{match.group(1)}'"
+            span = Span(index + 1, match.start(1) + 1, len(lines[index]) + 1)
+            block.findings.append(finding(PlanCode.LOST_COLON, message, span, Severity.WARNING))
 
 
 def _find_orphans(lines: list[str], stop: int, block: Block) -> None:

@@ -17,6 +17,7 @@ class PlanCode(StrEnum):
     PLAN_NOT_AT_TOP = "plan-not-at-top"
     BAD_VERSION = "bad-version"
     UNKNOWN_DIRECTIVE = "unknown-directive"
+    LOST_COLON = "lost-colon"
     MISPLACED_DIRECTIVE = "misplaced-directive"
     REPEATED_DIRECTIVE = "repeated-directive"
     NO_OPERATION = "no-operation"
@@ -60,6 +61,7 @@ _NEXT_STEP = {
     PlanCode.PLAN_NOT_AT_TOP: "move the plan's comment block above the first line of code",
     PlanCode.BAD_VERSION: "write '// kernel-lsp: 1'",
     PlanCode.UNKNOWN_DIRECTIVE: "use task, op, where, scratch, fill, launch or library; prose must not look like them",
+    PlanCode.LOST_COLON: "write the ':', or begin the comment with another word",
     PlanCode.MISPLACED_DIRECTIVE: "put the line inside the block, below the '// op:' line that it belongs to",
     PlanCode.REPEATED_DIRECTIVE: "keep one of the two",
     PlanCode.NO_OPERATION: "add a line such as '// op: scale(x: f32[N], factor: float) -> (out: f32[N])'",

@@ -178,6 +178,44 @@ def test_an_unknown_key_before_a_launch_is_not_taken_for_prose() -> None:
     check_body("// step: k<<<B, 256>>>()\n", "unknown-directive", 3, 4, "there are task, op")
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "where D % 4 == 0",
+        "where D > 4 and D <= 512",
+        "task tasks.py::f",
+        "op g(x: f32[N]) -> (out: f32[N])",
+        "scratch part: f32[D]",
+        "fill out = 0",
+        "launch k<<<1, 128>>>(x, out)",
+        "library at::mm(x, x) -> (out)",
+    ],
+)
+def test_a_directive_without_its_colon_is_told_of(line: str) -> None:
+    """It is read as prose, and a contract without its condition is another."""
+    found = parse(f"{HEADER}{OPERATION}// {line}\n").findings
+    assert [(f.code, f.severity, f.line, f.column) for f in found] == [("lost-colon", Severity.WARNING, 3, 4)]
+    key = line.split()[0]
+    assert found[0].message == f"this line is not read: there is no ':' behind '{key}'"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "where the rows are long each block takes several",
+        "launch bounds keep it at 64 registers",
+        "library calls would be slower here",
+        "task: tasks.py::f",
+        "fill the tile first",
+        "op by op, as PyTorch does",
+        "    where D > 4 goes on with the line above it",
+        "nowhere D > 4",
+    ],
+)
+def test_prose_that_begins_like_a_directive_is_none(line: str) -> None:
+    assert "lost-colon" not in [f.code for f in parse(f"{HEADER}{OPERATION}// {line}\n").findings]
+
+
 def test_a_directive_above_the_first_operation_is_misplaced() -> None:
     check(f"{HEADER}// where: D > 1\n{OPERATION}", "misplaced-directive", 2, 4)
 
