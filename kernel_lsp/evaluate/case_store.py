@@ -171,8 +171,7 @@ def read_expectations(files: CaseFiles) -> tuple[Expectation, ...]:
 def _opened(chosen: ChosenFrom | None) -> Choice | None:
     if chosen is None:
         return None
-    values = map_array(chosen.values.path, chosen.values.dtype, chosen.values.shape)
-    return Choice(values, chosen.dim, chosen.unit, chosen.least, chosen.each_once)
+    return Choice(map_array(chosen.values.path, chosen.values.dtype, chosen.values.shape), chosen)
 
 
 def _mapped(tensor: CaseTensor | None) -> np.ndarray | None:

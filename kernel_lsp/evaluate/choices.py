@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from kernel_lsp.evaluate.compare_chunks import Total
+from kernel_lsp.process.worker_client import ChosenFrom
 
 N_UNITS = 4
 """That equal elements may be apart: two that changed places may each have moved by one, there and back."""
@@ -15,13 +16,15 @@ N_UNITS = 4
 
 @dataclass(frozen=True)
 class Choice:
-    """What was chosen from along `dim`; the fields are those of `worker_client.ChosenFrom`."""
+    """The elements that were chosen from, and how."""
 
     values: np.ndarray
-    dim: int
-    unit: float
-    least: float
-    each_once: bool
+    how: ChosenFrom
+
+    @property
+    def dim(self) -> int:
+        """Along which it was chosen."""
+        return self.how.dim
 
     def in_memory(self) -> Choice:
         """Not a map of a file."""
@@ -44,9 +47,9 @@ def choice_total(
     is_place = (places >= 0) & (places < values.shape[1])
     ours = np.take_along_axis(values, np.where(is_place, places, 0), axis=1)
     theirs = np.take_along_axis(values, right, axis=1)
-    equal = np.abs(ours - theirs) <= N_UNITS * choice.unit * np.maximum(np.abs(theirs), choice.least)
-    wrong = ~is_place | ~equal
-    if choice.each_once:
+    apart = N_UNITS * choice.how.unit * np.maximum(np.abs(theirs), choice.how.least)
+    wrong = ~is_place | ~(np.abs(ours - theirs) <= apart)
+    if choice.how.each_once:
         wrong |= _repeated(places, None if written is None else _lines(choice, written.reshape(is_open.shape))[asked])
     wrong &= open_lines
     total = Total(n_judged=int(np.count_nonzero(is_open)), n_wrong=int(np.count_nonzero(wrong)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,10 +10,17 @@ import pytest
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.evaluate.choices import Choice, choice_total
 from kernel_lsp.evaluate.compare import Expectation, compare, is_within_budget
-from kernel_lsp.process.worker_client import Rounding
+from kernel_lsp.process.worker_client import CaseTensor, ChosenFrom, Rounding
 
 VALUES = np.array([[0.0, 9.0, 9.0, 1.0, 9.0], [4.0, 3.0, 2.0, 1.0, 0.0]])
-CHOICE = Choice(VALUES, dim=1, unit=1e-9, least=1.0, each_once=True)
+
+
+def choice_of(values: np.ndarray, dim: int = 1, unit: float = 1e-9, *, each_once: bool = True) -> Choice:
+    file = CaseTensor("i", Path("nowhere"), DType.F64, values.shape)
+    return Choice(values, ChosenFrom(file, dim, unit, least=1.0, each_once=each_once))
+
+
+CHOICE = choice_of(VALUES)
 REFERENCE = np.array([[1, 2], [0, 1]])
 NATIVE = np.array([[np.nan, np.nan], [0.0, 1.0]])
 
@@ -34,7 +41,7 @@ def test_another_element_is_wrong_and_what_is_no_place(row: list[int], n: int) -
 
 def test_a_place_is_given_once_unless_each_row_is_a_choice_of_its_own() -> None:
     assert n_wrong([[2, 2], [0, 1]]) == 2
-    assert n_wrong([[2, 2], [0, 1]], replace(CHOICE, each_once=False)) == 0
+    assert n_wrong([[2, 2], [0, 1]], choice_of(VALUES, each_once=False)) == 0
 
 
 def test_what_was_not_written_is_not_looked_at() -> None:
@@ -49,15 +56,15 @@ def test_places_that_are_decided_are_left_to_others() -> None:
 
 
 def test_nearly_equal_is_equal_as_far_as_the_values_are_rounded() -> None:
-    near = replace(CHOICE, values=np.where(np.arange(5) == 2, VALUES + 1e-6, VALUES), unit=1e-6)
-    assert n_wrong([[2, 4], [0, 1]], near) == 0
-    assert n_wrong([[2, 4], [0, 1]], replace(near, unit=1e-9)) == 2
+    near = np.where(np.arange(5) == 2, VALUES + 1e-6, VALUES)
+    assert n_wrong([[2, 4], [0, 1]], choice_of(near, unit=1e-6)) == 0
+    assert n_wrong([[2, 4], [0, 1]], choice_of(near)) == 2
 
 
 @pytest.mark.parametrize("dim", [0, 1])
 def test_an_output_may_be_without_the_dimension_or_go_along_another(dim: int) -> None:
     values = VALUES if dim == 1 else VALUES.T
-    one = Choice(values, dim, 1e-9, 1.0, each_once=False)
+    one = choice_of(values, dim, each_once=False)
     reference, native = np.array([1, 0]), np.array([np.nan, np.nan])
     assert choice_total(one, np.array([4, 0]), reference, native, None).n_wrong == 0
     assert choice_total(one, np.array([0, 0]), reference, native, None).worst == 0
@@ -65,8 +72,7 @@ def test_an_output_may_be_without_the_dimension_or_go_along_another(dim: int) ->
 
 
 def test_of_a_single_place_none_is_there_twice() -> None:
-    one = Choice(VALUES, 1, 1e-9, 1.0, each_once=True)
-    assert choice_total(one, np.array([[4], [0]]), np.array([[1], [0]]), np.full((2, 1), np.nan), None).n_wrong == 0
+    assert choice_total(CHOICE, np.array([[4], [0]]), np.array([[1], [0]]), np.full((2, 1), np.nan), None).n_wrong == 0
 
 
 @pytest.mark.parametrize(("found", "is_right"), [([[4, 2], [0, 1]], True), ([[4, 3], [0, 1]], False)])
