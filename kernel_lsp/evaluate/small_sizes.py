@@ -40,6 +40,7 @@ MULTIPLES = ((2, 1), (3, 1), (5, 1), (1, 2), (1, 3), (1, 5))
 HIDDEN_SIZES = (1, 2, 31, 33, 61, 63, 65, 127, 129, 251, 255, 257, 509, 511, 513, 1021, 1023, 1025, 2039, 2049, 4097)
 """One, two, primes, and neighbours of powers of two. Which of them a run uses its seed says, and no candidate sees."""
 MANY = (63, 64, 96)
+"""Rows, tried in this order: three of each size that `octaves` has."""
 N_ROWS, MAX_ROWS_ELEMENTS = (3, 2, 1), 1 << 16
 """Of captured sizes with few rows."""
 N_HIDDEN = 4

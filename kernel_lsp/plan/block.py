@@ -128,7 +128,7 @@ _VERSION = re.compile(r"\s*//\s*kernel-lsp\s*:[ \t]*")
 _KEY_START = re.compile(r"\s*//\s*([A-Za-z][\w-]{0,30})[ \t]*([\[:])(?!:)")
 _DIRECTIVE = re.compile(r"\s*([A-Za-z][\w-]{0,30})\s*(?:\[([^\]]*)\]\s*)?:(?!:)")
 _LAUNCH_LIKE = re.compile(r"<<<|\)\s*->")
-_COLONLESS = re.compile(r"\s*//[ \t]{0,2}(task|op|where|scratch|fill|launch|library)[ \t]+([^\s:\[].*)")
+_COLONLESS = re.compile(rf"\s*//[ \t]{{0,{MIN_CONTINUATION_INDENT - 1}}}({'|'.join(DIRECTIVE_KEYS)})[ \t]+([^\s:\[].*)")
 _VALUE_LIKE = {
     "task": re.compile(r"\S+::\w+$"),
     "op": re.compile(r"\w+\(.*\)\s*->"),
