@@ -25,10 +25,10 @@ def open_context(request: dict[str, Any]) -> dict[str, Any]:
 
 def _open(number: int) -> None:
     with contextlib.suppress(RuntimeError, AssertionError):  # no driver, no such GPU, no memory: told when it is needed
-        _call_first(torch.device("cuda", number))
+        call_first(torch.device("cuda", number))
 
 
-def _call_first(device: torch.device) -> None:
+def call_first(device: torch.device) -> None:
     """Call on a few elements what references call, whatever they are of, and what much code does."""
     reserve(device)
     wide = torch.ones(4, 4, device=device, dtype=torch.float64)

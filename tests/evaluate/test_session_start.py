@@ -5,19 +5,32 @@ from __future__ import annotations
 import asyncio
 import itertools
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from kernel_lsp.config import Settings, load_settings
+from kernel_lsp.core.candidate import Candidate, Origin
+from kernel_lsp.core.verdict import Rejected
 from kernel_lsp.errors import EnvironmentProblem
-from kernel_lsp.evaluate import session_start
+from kernel_lsp.evaluate import pipeline, session_start
 from kernel_lsp.evaluate.building import Module
+from kernel_lsp.evaluate.check import find_task
 from kernel_lsp.evaluate.executor_pool import ExecutorPool
 from kernel_lsp.evaluate.session import Session
 from kernel_lsp.evaluate.session_start import SessionStart, gpu_number, may_use_gpu
 from kernel_lsp.ptx.executor import Loaded, LoadOutcome, PtxExecutor
 
 MODULE = Module("the text", "f.cu")
+DOUBLED = "import torch\n\n\n# kernel-lsp: x=f32[N=1000]\ndef doubled(x):\n    return x * 2\n"
+DOUBLING = """// kernel-lsp: 1
+// op: doubled(x: f32[N]) -> (out: f32[N])
+// launch: k<<<ceil_div(N, 256), 256>>>(x, out, N)
+__global__ void k(const float* x, float* out, int n) {
+    const int i = blockIdx.x * 256 + threadIdx.x;
+    if (i < n) out[i] = 2.0f * x[i];
+}
+"""
 
 
 class Executor(PtxExecutor):
@@ -199,6 +212,32 @@ async def test_who_wants_what_is_being_loaded_waits_for_it_and_a_pool_that_close
         await asyncio.sleep(0.01)
     async with asyncio.timeout(5):
         await pool.close()
+
+
+async def test_an_executor_loads_a_candidate_before_its_cases_are_chosen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "task.py").write_text(DOUBLED)
+    source = find_task(tmp_path / "k.cu", "task.py::doubled", None, tmp_path)
+    async with Session(load_settings(tmp_path, {"device": "cpu"})) as session:
+        evaluator = await session.evaluator(await session.capture(source, with_backward=False))
+        order, load, audited = list[str](), evaluator.executors.load, pipeline.audited
+
+        async def loaded(executor: PtxExecutor, module: Module) -> LoadOutcome:
+            order.append("load")
+            return await load(executor, module)
+
+        def audit(*of: Any) -> Rejected | None:
+            order.append("audit")
+            return audited(*of)
+
+        async with evaluator.executors.executor():
+            pass  # one has started
+        monkeypatch.setattr(evaluator.executors, "load", loaded)
+        monkeypatch.setattr(pipeline, "audited", audit)
+        candidate = Candidate(text=DOUBLING, origin=Origin(proposer="user"))
+        assert (await evaluator.evaluate(candidate, "screen")).is_correct
+    assert order[:2] == ["load", "audit"]
 
 
 async def test_an_executor_that_breaks_ahead_is_told_where_it_is_wanted() -> None:

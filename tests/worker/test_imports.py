@@ -10,9 +10,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
 from kernel_lsp.process import worker_client
 from kernel_lsp.process.worker_client import WORKER_PROGRAM, Worker
+from kernel_lsp.worker import context_ahead
 from kernel_lsp.worker.imports import start_driver, without_collections
 
 from .capturing import capture_text, tensor, with_worker
@@ -82,6 +84,11 @@ def test_a_gpu_that_cannot_be_opened_ahead_is_told_when_it_is_needed() -> None:
         assert worker.is_alive
 
     with_worker(prepare)
+
+
+def test_what_is_called_ahead_of_references_can_be_called() -> None:
+    """Where a GPU cannot be opened, what is wrong is told later: a fault of these calls would never be."""
+    context_ahead.call_first(torch.device("cpu"))
 
 
 def test_a_machine_without_a_driver_is_no_problem() -> None:
