@@ -1,0 +1,370 @@
+"""Time many `.cu` texts of one task against PyTorch on a GPU: for tuning templates, not for verdicts.
+
+    python benchmarks/kernel_variants.py bind FOLDER...           # CPU: bind each launch plan; needs kernel_lsp
+    python benchmarks/kernel_variants.py time FOLDER... --out F   # GPU: needs torch alone
+    python benchmarks/kernel_variants.py time FOLDER... --compile # with torch.compile's modes beside eager
+
+A FOLDER holds one folder per task: `task.py` in KernelBench's form (`Model`, `get_inputs`, `get_init_inputs`), the
+texts `*.cu`, and an empty file `BACKWARD` where gradients count. Numbers that a plan takes are `SCALARS` of `task.py`
+or attributes of its model. Values are compared with fp64 where that fits; times are device times in a CUDA graph with
+a cold L2 cache. A claim about a kernel needs `kernel-lsp check` or `optimize`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import functools
+import importlib.util
+import inspect
+import json
+import multiprocessing
+import statistics
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+import torch
+
+MAX_FP64_BYTES = 24 << 30
+"""Maximum bytes of inputs in fp64 for an fp64 reference; larger tasks are compared with eager PyTorch."""
+FLUSH_BYTES = 256 << 20
+"""Written between calls: twice the L2 cache of an H200, and more."""
+MAX_CALLS_IN_GRAPH = 20
+TARGET_S = 0.12
+"""Seconds of measuring for each subject."""
+N_COMPILERS = 12
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("command", choices=("bind", "time"))
+    parser.add_argument("folders", nargs="+", type=Path)
+    parser.add_argument("--out", type=Path, default=Path("kernel_variants.json"))
+    parser.add_argument("--compile", action="store_true", help="time torch.compile's modes, too")
+    parser.add_argument("--deadline-s", type=float, default=540.0)
+    arguments = parser.parse_args()
+    tasks = [path.parent for folder in arguments.folders for path in sorted(folder.rglob("task.py"))]
+    if arguments.command == "bind":
+        return bind_all(tasks)
+    return time_all(tasks, arguments)
+
+
+# --- bind: on the CPU, with kernel_lsp
+
+
+def bind_all(folders: list[Path]) -> int:
+    """Write `bound.json` beside each task. Returns 1 when a plan could not be bound."""
+    n_failed = 0
+    for folder in folders:
+        shapes, outputs, numbers = shapes_of(folder)
+        found: dict[str, Any] = {}
+        for path in sorted(folder.glob("*.cu")):
+            try:
+                found[path.stem] = bound_operations(path, shapes, outputs, numbers, (folder / "BACKWARD").exists())
+            except Exception as problem:  # a helper's text may be broken in any way: name it and go on
+                print(f"{path}: {type(problem).__name__}: {problem}")
+                n_failed += 1
+        (folder / "bound.json").write_text(json.dumps(found), encoding="utf-8")
+        print(f"{folder.name}: {len(found)} bound")
+    return int(n_failed > 0)
+
+
+Shapes = dict[str, tuple[int, ...]]
+
+
+def shapes_of(folder: Path) -> tuple[Shapes, Shapes, dict[str, float]]:
+    """Shapes of the forward's inputs and of its outputs by name, and the numbers that a plan may take."""
+    module = load(folder / "task.py")
+    with torch.device("meta"):
+        model = module.Model(*module.get_init_inputs())
+        inputs = module.get_inputs()
+        out = model(*inputs)
+    tensors = named_tensors(model, inputs)
+    outputs = out if isinstance(out, (tuple, list)) else [out]
+    numbers = {name: value for name, value in vars(model).items() if isinstance(value, (int, float))}
+    numbers |= getattr(module, "SCALARS", {})
+    named = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+    return named, {f"out{i}": tuple(out.shape) for i, out in enumerate(outputs)}, numbers
+
+
+def bound_operations(
+    path: Path, shapes: Shapes, outputs: Shapes, numbers: Mapping[str, float], backward: bool
+) -> dict[str, Any]:
+    """The forward and, where asked for, the backward operation of a text, bound."""
+    from kernel_lsp.core.plan import ScalarParameter, TensorParameter
+    from kernel_lsp.plan.binding import bind
+    from kernel_lsp.plan.parser import parse_or_raise
+    from kernel_lsp.source.cuda import kernel_signatures
+
+    text = path.read_text(encoding="utf-8")
+    plan = parse_or_raise(text, str(path))
+    signatures = kernel_signatures(text)
+    found: dict[str, Any] = {"text": text}
+    for direction, operation in (("forward", plan.forward), ("backward", plan.backward)):
+        if operation is None or (direction == "backward" and not backward):
+            continue
+        given = {}
+        for parameter in operation.parameters:
+            if isinstance(parameter, TensorParameter):
+                is_gradient = parameter.name.startswith("grad")
+                given[parameter.name] = outputs["out0"] if is_gradient else shapes[parameter.name]
+        scalars = {p.name: numbers[p.name] for p in operation.parameters if isinstance(p, ScalarParameter)}
+        found[direction] = bind(operation, given, scalars, signatures).model_dump(mode="json")
+    return found
+
+
+# --- time: on the GPU, with torch
+
+
+def time_all(folders: list[Path], arguments: argparse.Namespace) -> int:
+    started = time.monotonic()
+    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
+    torch.cuda.set_stream(torch.cuda.Stream())  # a gradient runs on its forward's stream, which is captured
+    with multiprocessing.get_context("spawn").Pool(N_COMPILERS) as pool:
+        ready = {folder: pool.map_async(compile_one, list(texts_of(folder)), chunksize=1) for folder in folders}
+        rows = []
+        for folder in folders:
+            if time.monotonic() - started > arguments.deadline_s:
+                rows.append({"task": folder.name, "subject": "-", "problem": "not reached"})
+                continue
+            try:
+                ready[folder].wait(120)
+                rows += TaskTimer(folder, arguments.compile).rows()
+            except Exception as problem:  # one task's failure must not cost the others their device time
+                traceback.print_exc()
+                rows.append({"task": folder.name, "subject": "-", "problem": f"{type(problem).__name__}: {problem}"})
+            torch._dynamo.reset()
+            torch.cuda.empty_cache()
+            for row in rows:
+                if row["task"] == folder.name:
+                    print(shown(row), flush=True)
+            arguments.out.parent.mkdir(parents=True, exist_ok=True)
+            facts = {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__, "rows": rows}
+            arguments.out.write_text(json.dumps(facts, indent=1), encoding="utf-8")
+    return 0
+
+
+def texts_of(folder: Path) -> Iterator[tuple[str, str, list[str]]]:
+    for name, candidate in json.loads((folder / "bound.json").read_text(encoding="utf-8")).items():
+        yield f"{folder.name}-{name}", candidate["text"], names_of(candidate)
+
+
+def names_of(candidate: Mapping[str, Any]) -> list[str]:
+    """The kernels that a bound candidate launches."""
+    operations = [candidate[direction] for direction in ("forward", "backward") if direction in candidate]
+    return sorted({s["kernel"] for o in operations for s in o["steps"] if s["kind"] == "launch"})
+
+
+def compile_one(job: tuple[str, str, list[str]]) -> str:
+    """Into the cache, in a process of its own. Returns the compiler's log where it refuses."""
+    from kernel_lsp.worker.cuda_runtime import CudaError, compiled
+
+    name, text, kernels = job
+    try:
+        compiled(text, f"{name}.cu", kernels, "sm_90a")
+    except CudaError as problem:
+        return str(problem)[-2000:]
+    return ""
+
+
+class TaskTimer:
+    """Everything about one task on the current GPU."""
+
+    def __init__(self, folder: Path, with_compile: bool) -> None:
+        self.folder, self.with_compile = folder, with_compile
+        self.backward = (folder / "BACKWARD").exists()
+        module = load(folder / "task.py")
+        torch.manual_seed(0)
+        with torch.device("cuda"):
+            self.model = module.Model(*module.get_init_inputs())
+            self.inputs = [x.cuda() if isinstance(x, torch.Tensor) else x for x in module.get_inputs()]
+        self.tensors = {k: v.detach() for k, v in named_tensors(self.model, self.inputs).items()}
+        self.flush = torch.empty(FLUSH_BYTES // 4, dtype=torch.float32, device="cuda")
+
+    def rows(self) -> list[dict[str, Any]]:
+        expected = self._expected()
+        found = [self._row("forward", "eager", lambda: self.model(*self.inputs), expected["forward"])]
+        if self.backward:
+            found.append(self._row("backward", "eager", self._eager_backward(), expected["backward"]))
+        if self.with_compile:
+            found += self._compiled(expected)
+        for name, candidate in json.loads((self.folder / "bound.json").read_text(encoding="utf-8")).items():
+            for direction in ("forward", "backward"):
+                if direction in candidate:
+                    found.append(self._candidate(name, candidate, direction, expected[direction]))
+        return found
+
+    def _candidate(self, name: str, candidate: Mapping[str, Any], direction: str, expected: Any) -> dict[str, Any]:
+        from kernel_lsp.worker.cuda_runtime import KernelLibrary
+        from kernel_lsp.worker.gpu_run import BoundRun, Candidate
+
+        try:
+            names = names_of(candidate)
+            library = KernelLibrary(candidate["text"], f"{self.folder.name}-{name}.cu", names)
+            functions = {each: library.function(each, 0) for each in names}
+            operation = candidate[direction]
+            wanted = [t["name"] for t in operation["tensors"] if t["role"] == "input"]
+            given = {each: self._tensor(each) for each in wanted}
+            run = BoundRun(Candidate(functions, 0), operation, given)
+            run()
+            torch.cuda.synchronize()
+            overrun = run.overrun()
+            outputs = list(run.output_tensors().values())
+            row = self._row(direction, name, run, expected, outputs)
+            return {**row, "overrun": overrun} if overrun else row
+        except Exception as problem:  # any fault of a candidate is its result
+            row = {"task": self.folder.name, "direction": direction, "subject": name}
+            return {**row, "problem": f"{type(problem).__name__}: {str(problem)[-600:]}"}
+
+    def _tensor(self, name: str) -> torch.Tensor:
+        return self.grad_out if name.startswith("grad") else self.tensors[name]
+
+    def _row(
+        self, direction: str, subject: str, call: Callable[[], Any], expected: Any, outputs: Any = None
+    ) -> dict[str, Any]:
+        row: dict[str, Any] = {"task": self.folder.name, "direction": direction, "subject": subject}
+        out = call()
+        torch.cuda.synchronize()
+        out = outputs if outputs is not None else out
+        values = list(out) if isinstance(out, (tuple, list)) else [out]
+        row["error"] = max(relative_error(o, e) for o, e in zip(values, expected, strict=False))
+        row["time_us"], row["spread"] = device_time_us(call, self.flush)
+        return row
+
+    def _compiled(self, expected: Any) -> list[dict[str, Any]]:
+        found = []
+        for mode in ("default", "max-autotune-no-cudagraphs"):
+            torch._dynamo.reset()
+            try:
+                fn = torch.compile(self.model, mode=mode)
+                name, forward = f"compile {mode}", functools.partial(fn, *self.inputs)
+                found.append(self._row("forward", name, forward, expected["forward"]))
+                if self.backward:
+                    call = self._eager_backward(fn)
+                    found.append(self._row("backward", name, call, expected["backward"]))
+            except Exception as problem:  # a mode that fails is a result
+                row = {"task": self.folder.name, "direction": "forward", "subject": f"compile {mode}"}
+                found.append({**row, "problem": f"{type(problem).__name__}: {str(problem)[:200]}"})
+        return found
+
+    def _leaves(self, model: torch.nn.Module, inputs: list[Any]) -> list[torch.Tensor]:
+        floats = [x for x in inputs if isinstance(x, torch.Tensor) and x.is_floating_point()]
+        return [*(x.requires_grad_() for x in floats), *model.parameters()]
+
+    def _eager_backward(self, fn: Any = None) -> Callable[[], Any]:
+        leaves = self._leaves(self.model, self.inputs)
+        out = (fn or self.model)(*self.inputs)
+        return lambda: torch.autograd.grad(out, leaves, self.grad_out, retain_graph=True)
+
+    def _expected(self) -> dict[str, Any]:
+        n_bytes = 8 * sum(t.numel() for t in self.tensors.values())
+        out = self.model(*self.inputs).detach()
+        self.grad_out = torch.randn_like(out)
+        in_fp64 = n_bytes <= MAX_FP64_BYTES
+        model = copy.deepcopy(self.model).double() if in_fp64 else self.model
+        inputs = [as_fp64(x) if in_fp64 else x for x in self.inputs]
+        if not self.backward:
+            with torch.no_grad():
+                return {"forward": listed(model(*inputs))}
+        inputs = [x.detach().clone() if isinstance(x, torch.Tensor) else x for x in inputs]
+        result = model(*inputs)
+        leaves = self._leaves(model, inputs)
+        result = model(*inputs)
+        grads = torch.autograd.grad(result, leaves, self.grad_out.to(result.dtype))
+        return {"forward": [result.detach()], "backward": grads}
+
+
+def device_time_us(call: Callable[[], Any], flush: torch.Tensor) -> tuple[float, float]:
+    """Median device time of a call with a cold L2 cache, and the relative spread of its middle half."""
+    for _ in range(2):
+        call()
+    rough_us = events_us(call, 2)
+    n_calls = max(1, min(MAX_CALLS_IN_GRAPH, int(4000 / max(rough_us, 1.0))))
+
+    def captured(with_call: bool) -> torch.cuda.CUDAGraph:
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=torch.cuda.current_stream()):
+            for _ in range(n_calls):
+                flush.add_(1.0)
+                if with_call:
+                    call()
+        return graph
+
+    both, alone = captured(True), captured(False)
+    n_rounds = max(5, min(60, int(TARGET_S / (n_calls * (rough_us + 130.0) * 1e-6))))
+    differences = []
+    for _ in range(n_rounds):
+        differences.append((events_us(both.replay, 1) - events_us(alone.replay, 1)) / n_calls)
+    quarters = statistics.quantiles(differences, n=4)
+    median = statistics.median(differences)
+    return median, (quarters[2] - quarters[0]) / max(median, 1e-9)
+
+
+def events_us(call: Callable[[], Any], n: int) -> float:
+    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    start.record()
+    for _ in range(n):
+        call()
+    end.record()
+    end.synchronize()
+    return start.elapsed_time(end) * 1e3 / n
+
+
+# --- both
+
+
+def load(path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"task_{path.parent.name}", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def named_tensors(model: torch.nn.Module, inputs: list[Any]) -> dict[str, torch.Tensor]:
+    """Inputs, parameters and buffers by the names that a plan gives them."""
+    names = list(inspect.signature(model.forward).parameters)
+    found = {name: x for name, x in zip(names, inputs, strict=False) if isinstance(x, torch.Tensor)}
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        found[name.replace(".", "_")] = tensor
+    return found
+
+
+def as_fp64(x: Any) -> Any:
+    return x.double() if isinstance(x, torch.Tensor) and x.is_floating_point() else x
+
+
+def listed(out: Any) -> list[Any]:
+    return list(out) if isinstance(out, (tuple, list)) else [out]
+
+
+def relative_error(out: torch.Tensor, expected: torch.Tensor) -> float:
+    """Relative L2, in slices, so that it needs little memory."""
+    if out.shape != expected.shape:
+        return float("inf")
+    left, right = out.reshape(-1), expected.reshape(-1)
+    step, total, norm = 1 << 26, 0.0, 0.0
+    for start in range(0, left.numel(), step):
+        a, b = left[start : start + step].double(), right[start : start + step].double()
+        total, norm = total + float(((a - b) ** 2).sum()), norm + float((b**2).sum())
+    return (total / norm) ** 0.5 if norm > 0 else total**0.5
+
+
+def shown(row: Mapping[str, Any]) -> str:
+    where = f"{row['task']:<26} {row.get('direction', ''):<9}{row['subject']:<44}"
+    if "problem" in row:
+        return f"{where} {row['problem'][:160]}"
+    return f"{where} {row['time_us']:10.2f} us  ±{row['spread']:.1%}  error {row['error']:.2e} {row.get('overrun', '')}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
