@@ -103,11 +103,12 @@ def bound_operations(
     from kernel_lsp.plan.binding import bind
     from kernel_lsp.plan.parser import parse_or_raise
     from kernel_lsp.source.cuda import kernel_signatures
+    from kernel_lsp.toolchain.standard_headers import headers_of
 
     text = path.read_text(encoding="utf-8")
     plan = parse_or_raise(text, str(path))
     signatures = kernel_signatures(text)
-    found: dict[str, Any] = {"text": text}
+    found: dict[str, Any] = {"text": text, "headers": headers_of(text)}
     for direction, operation in (("forward", plan.forward), ("backward", plan.backward)):
         if operation is None or (direction == "backward" and not backward):
             continue
@@ -152,9 +153,12 @@ def time_all(folders: list[Path], arguments: argparse.Namespace) -> int:
     return 0
 
 
-def texts_of(folder: Path) -> Iterator[tuple[str, str, list[str]]]:
+def texts_of(folder: Path) -> Iterator[CompileJob]:
+    from kernel_lsp.worker.cuda_runtime import architecture_of
+
+    architecture = architecture_of(0)
     for name, candidate in json.loads((folder / "bound.json").read_text(encoding="utf-8")).items():
-        yield f"{folder.name}-{name}", candidate["text"], names_of(candidate)
+        yield f"{folder.name}-{name}", candidate["text"], names_of(candidate), candidate["headers"], architecture
 
 
 def names_of(candidate: Mapping[str, Any]) -> list[str]:
@@ -163,13 +167,17 @@ def names_of(candidate: Mapping[str, Any]) -> list[str]:
     return sorted({s["kernel"] for o in operations for s in o["steps"] if s["kind"] == "launch"})
 
 
-def compile_one(job: tuple[str, str, list[str]]) -> str:
+CompileJob = tuple[str, str, list[str], dict[str, str], str]
+"""A name, a text, its kernels, headers that NVRTC does not have, and the architecture."""
+
+
+def compile_one(job: CompileJob) -> str:
     """Into the cache, in a process of its own. Returns the compiler's log where it refuses."""
     from kernel_lsp.worker.cuda_runtime import CudaError, compiled
 
-    name, text, kernels = job
+    name, text, kernels, headers, architecture = job
     try:
-        compiled(text, f"{name}.cu", kernels, "sm_90a")
+        compiled(text, f"{name}.cu", kernels, architecture, headers)
     except CudaError as problem:
         return str(problem)[-2000:]
     return ""
@@ -208,7 +216,7 @@ class TaskTimer:
 
         try:
             names = names_of(candidate)
-            library = KernelLibrary(candidate["text"], f"{self.folder.name}-{name}.cu", names)
+            library = KernelLibrary(candidate["text"], f"{self.folder.name}-{name}.cu", names, candidate["headers"])
             functions = {each: library.function(each, 0) for each in names}
             operation = candidate[direction]
             wanted = [t["name"] for t in operation["tensors"] if t["role"] == "input"]
