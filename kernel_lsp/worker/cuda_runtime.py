@@ -339,7 +339,8 @@ class _Program:
         self._headers = {**headers, **short}
 
     def compile(self, names: Sequence[str], architecture: str, include: Path) -> Compiled:
-        options = [f"--gpu-architecture={architecture}", f"-I{include}", f"-I{include}/cccl", *NVRTC_OPTIONS]
+        folders = [include, include / "cccl", *_cccl_folders()]
+        options = [f"--gpu-architecture={architecture}", *(f"-I{folder}" for folder in folders), *NVRTC_OPTIONS]
         if self._needs_integers:
             options.append(FIXED_WIDTH_HEADER)
         if self._has_short_types:
@@ -391,6 +392,12 @@ def _toolkit_roots() -> Iterator[Path]:
     yield from (Path(os.environ[name]) for name in ("CUDA_HOME", "CUDA_PATH") if os.environ.get(name))
     yield from sorted(Path("/usr/local").glob("cuda*"))
     yield Path("/usr")
+
+
+def _cccl_folders() -> list[Path]:
+    """Headers of CCCL in any toolkit: `cooperative_groups.h` needs them, and PyTorch's wheels do not have them."""
+    folders = [root / "include" / part for root in _toolkit_roots() for part in ("cccl", "")]
+    return [folder for folder in folders if (folder / "nv" / "target").is_file()][:1]
 
 
 def _cache_directory() -> Path:
