@@ -53,6 +53,7 @@ class CaseStore:
         self._made: dict[Case, asyncio.Task[CaseFiles | NoCase]] = {}
         self._expectations: dict[Case, tuple[Expectation, ...]] = {}
         self._ahead: set[asyncio.Task[None]] = set()
+        self._was_asked = asyncio.Event()
         self._serial = itertools.count()
         self._with_one_answer = with_one_answer(task.forward)
 
@@ -68,6 +69,7 @@ class CaseStore:
 
     def begin(self, case: Case, *, may_take_turn: bool = True) -> asyncio.Task[CaseFiles | NoCase]:
         """Have the case made, if it is not."""
+        self._was_asked.set()
         making = self._made.get(case)
         if making is None or (making.done() and (making.cancelled() or making.exception() is not None)):
             gpu = self._gpu if may_take_turn and self.takes_a_turn(case) else None
@@ -96,6 +98,12 @@ class CaseStore:
         if case not in self._expectations:
             self._expectations[case] = read_expectations(files)
         return self._expectations[case]
+
+    async def idle(self) -> None:
+        """Wait until some case was asked for and none is being made."""
+        await self._was_asked.wait()
+        while making := [task for task in (*self._ahead, *self._made.values()) if not task.done()]:
+            await asyncio.wait(making)
 
     async def close(self) -> None:
         """Stop making cases."""
