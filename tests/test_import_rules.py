@@ -290,7 +290,7 @@ def modules() -> tuple[Module, ...]:
 def modules_outside(name: str) -> Iterator[Module]:
     """Return our Python files outside of the package that mention a name. Paths are relative to the repository."""
     for file in sorted(file for folder in OUTSIDE for file in (ROOT / folder).rglob("*.py")):
-        text = file.read_text()
+        text = file.read_text(errors="replace")
         if re.search(rf"\bimport\b.*\b{name}\b", text):
             yield Module.parse(file.relative_to(ROOT).as_posix(), text)
 

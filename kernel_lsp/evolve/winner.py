@@ -1,4 +1,4 @@
-"""A kernel that may be given away: the winner of an archived run, or a file that passes its full check now."""
+"""A kernel that may be exported: the winner of an archived run, or a file that passes its full check now."""
 
 from __future__ import annotations
 
