@@ -20,7 +20,9 @@ from kernel_lsp.evolve.calibrating import label
 from kernel_lsp.evolve.optimize import start_request
 from kernel_lsp.evolve.request import SeedKernel
 from kernel_lsp.evolve.winner import checked_winner
+from kernel_lsp.source.pytorch import read_target
 from tests.corpora import Kernel, read_kernels
+from tests.evaluate.test_scalar_mutation import counted_captures
 
 CORPUS = Path(__file__).parent.parent / "attacks"
 ATTACKS = [kernel for kernel in read_kernels(CORPUS) if kernel.without == ("numbers",)]
@@ -45,6 +47,37 @@ __global__ void k(const float* x, float* out, float p, int n) {
 }
 """
 """Ignores its scalar, and so is faster than any kernel that does not."""
+
+
+SCALED_FOLDER = """import torch
+
+
+def forward_fn(x, scale):
+    return x * scale
+
+
+class Model(torch.nn.Module):
+    def __init__(self, scale: float):
+        super().__init__()
+        self.scale = scale
+
+    def forward(self, x, fn=forward_fn):
+        return fn(x, self.scale)
+
+
+def get_inputs(rows: int = 8):
+    return [torch.randn(rows, 40)]
+"""
+SCALES = '{"single_init_configs": [{"scale": 2.0}, {"scale": 3.0}]}'
+TWICE = """// kernel-lsp: 1
+// op: forward(x: f32[B, D]) -> (out: f32[B, D])
+// launch: k<<<ceil_div(B * D, 128), 128>>>(x, out, B * D)
+
+__global__ void k(const float* x, float* out, int n) {
+    const int i = blockIdx.x * 128 + threadIdx.x;
+    if (i < n) out[i] = x[i] * SCALE;
+}
+"""
 
 
 def ids(kernel: Kernel) -> str:
@@ -119,3 +152,25 @@ async def test_no_search_ends_with_a_kernel_that_ignores_a_scalar(tmp_path: Path
     full = [event for event in events if isinstance(event, CandidateEvaluated) and event.depth == "full"]
     assert [event.outcome for event in full] == ["mismatch", "correct"]
     assert [event.candidate_id for event in events if isinstance(event, RunFinished)] == [full[1].candidate_id]
+
+
+async def test_a_full_verdict_is_of_every_configuration_each_captured_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "scaled").mkdir()
+    (tmp_path / "scaled" / "func_forward.py").write_text(SCALED_FOLDER)
+    (tmp_path / "scaled" / "config_forward.json").write_text(
+        '{"single_init_configs": [{"scale": 2.0}, {"scale": 3.0}]}'
+    )
+    source = read_target("scaled", tmp_path)
+    async with Session(SETTINGS) as session:
+        verifier = await session.verifier(source, await session.capture(source, with_backward=False))
+        captured = counted_captures(session, monkeypatch)
+        texts = [TWICE.replace("SCALE", scale) for scale in ("2.0f", "(1.0f + 1.0f)")]
+        full = [await verifier.verify(candidate(text), "full") for text in texts]
+        screen = await verifier.verify(candidate(texts[0]), "screen")
+    assert [verdict.outcome.kind for verdict in (*full, screen)] == ["correct"] * 3
+    assert [[each.is_served for each in verdict.configurations] for verdict in (*full, screen)] == [
+        [True, False]
+    ] * 2 + [[]]
+    assert len(captured) == 1
