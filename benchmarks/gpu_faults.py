@@ -189,8 +189,9 @@ class Run:
             }
             async with Session(load_settings(ROOT, overrides)) as session:
                 self._session = session
-                task = await session.capture(read_target("task.py::affine", Path(folder)), with_backward=False)
-                self._evaluator = await session.evaluator(task)
+                source = read_target("task.py::affine", Path(folder))
+                task = await session.capture(source, with_backward=False)
+                self._verifier = await session.verifier(source, task)
                 self._facts = await gpu_facts(session)
                 self._started = time.monotonic()
                 with Hog(session.worker.python) as hog:
@@ -200,7 +201,7 @@ class Run:
     async def _evaluate_all(self, hog: Hog) -> None:
         """Each with its place in the plan, as they come. What needs the whole machine's state (a full disk) is
         alone."""
-        slots = asyncio.Semaphore(self._evaluator.n_slots)
+        slots = asyncio.Semaphore(self._verifier.n_slots)
         pending: list[asyncio.Task[None]] = []
         for position, each in enumerate(self._planned):
             if each.kind in ALONE:
@@ -223,7 +224,7 @@ class Run:
         self._keep(position, verdict)
 
     async def _evaluate(self, candidate: Candidate) -> Verdict:
-        return await self._evaluator.evaluate(candidate, self._options.depth)
+        return await self._verifier.verify(candidate, self._options.depth)
 
     async def _evaluate_and_kill(self, candidate: Candidate) -> Verdict:
         """The worker that holds the candidate dies by a signal in the middle of its turn."""
@@ -245,7 +246,7 @@ class Run:
     def _write(self) -> dict[str, Any]:
         """What is known by now, also on disk."""
         elapsed_s, self._written = time.monotonic() - self._started, time.monotonic()
-        report = _report(self._planned, self._verdicts, elapsed_s, self._evaluator.device_name, self._options)
+        report = _report(self._planned, self._verdicts, elapsed_s, self._verifier.device_name, self._options)
         report |= self._facts
         folder = Path(self._options.out)
         folder.mkdir(parents=True, exist_ok=True)

@@ -35,8 +35,8 @@ from kernel_lsp.config import load_settings
 from kernel_lsp.core.candidate import Candidate, Origin
 from kernel_lsp.core.task import Task
 from kernel_lsp.core.verdict import Verdict
-from kernel_lsp.evaluate.pipeline import Evaluator
 from kernel_lsp.evaluate.session import Session
+from kernel_lsp.evaluate.verifier import Verifier
 from kernel_lsp.evolve.search import Proposer
 from kernel_lsp.generate.program import plan_program
 from kernel_lsp.process.worker_client import WORKER_CACHE
@@ -72,19 +72,20 @@ async def _measure(target: str, options: argparse.Namespace, *, with_backward: b
         settings = load_settings(ROOT, {"device": options.device, "cache_directory": Path(folder) / "cache"})
         async with Session(settings) as session:
             started = time.monotonic()
-            task = await session.capture(read_target(target, ROOT), with_backward=with_backward)
+            source = read_target(target, ROOT)
+            task = await session.capture(source, with_backward=with_backward)
             candidates = _candidates(task, session, 1 + options.n_warm + options.n_throughput)
-            evaluator = await session.evaluator(task)
-            first = await evaluator.evaluate(candidates[0], "full")
+            verifier = await session.verifier(source, task)
+            first = await verifier.verify(candidates[0], "full")
             first_s = time.monotonic() - started
-            warm = [await evaluator.evaluate(c, "full") for c in candidates[1 : 1 + options.n_warm]]
+            warm = [await verifier.verify(c, "full") for c in candidates[1 : 1 + options.n_warm]]
             facts = await gpu_facts(session)
-            throughput = await _throughput(evaluator, candidates[1 + options.n_warm :])
+            throughput = await _throughput(verifier, candidates[1 + options.n_warm :])
         kernel = Path(folder) / "kernel.cu"
         kernel.write_text(candidates[0].text)
         first_ever, cold = _cold(kernel, target, options)
     return {
-        "device": evaluator.device_name,
+        "device": verifier.device_name,
         **facts,
         "first_verdict_in_session_s": round(first_s, 3),
         "warm": _summary(warm),
@@ -103,19 +104,19 @@ def _candidates(task: Task, session: Session, n: int) -> list[Candidate]:
     return [Candidate(text=text, origin=Origin(proposer="generator")) for text in texts]
 
 
-async def _throughput(evaluator: Evaluator, candidates: list[Candidate]) -> dict[str, Any]:
-    slots = asyncio.Semaphore(evaluator.n_slots)
+async def _throughput(verifier: Verifier, candidates: list[Candidate]) -> dict[str, Any]:
+    slots = asyncio.Semaphore(verifier.n_slots)
 
     async def one(candidate: Candidate) -> Verdict:
         async with slots:
-            return await evaluator.evaluate(candidate, "full")
+            return await verifier.verify(candidate, "full")
 
     started = time.monotonic()
     verdicts = await asyncio.gather(*(one(candidate) for candidate in candidates))
     elapsed_s = time.monotonic() - started
     return {
         **_summary(verdicts),
-        "n_slots": evaluator.n_slots,
+        "n_slots": verifier.n_slots,
         "elapsed_s": round(elapsed_s, 2),
         "verdicts_per_minute": round(60 * len(verdicts) / max(elapsed_s, 1e-9), 1),
         "not_correct": [

@@ -115,12 +115,13 @@ def _searched(task: RecordedTask, strategy: str) -> list[dict[str, Any]]:
 async def _judged_alone(task: RecordedTask, kernels: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """The kernels as they were kept, with what is said of them today."""
     async with Session(load_settings(ROOT, {"device": "cpu"})) as session:
-        captured = await session.capture(read_target(task.target, ROOT), with_backward=task.backward)
-        evaluator = await session.evaluator(captured)
+        source = read_target(task.target, ROOT)
+        captured = await session.capture(source, with_backward=task.backward)
+        verifier = await session.verifier(source, captured)
         judged = []
         for kernel in kernels:
             candidate = Candidate(text=kernel["kernel"], origin=Origin(proposer="user"))
-            verdict = await evaluator.evaluate(candidate, "screen")
+            verdict = await verifier.verify(candidate, "screen")
             time_us = sum(comparison.ours.time_us for comparison in verdict.times.values())
             judged.append({**kernel, "outcome": verdict.outcome.kind, "time_us": time_us or None})
     return judged

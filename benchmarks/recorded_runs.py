@@ -107,20 +107,22 @@ async def _empty_kernel(device: str) -> tuple[str, dict[str, str], float | None]
     measured."""
     settings = load_settings(ROOT, {"device": device, "baseline_wait_s": 0.0})
     async with Session(settings) as session:
-        task = await session.capture(read_target(EMPTY_TARGET, ROOT), with_backward=False)
-        evaluator = await session.evaluator(task)
+        source = read_target(EMPTY_TARGET, ROOT)
+        task = await session.capture(source, with_backward=False)
+        verifier = await session.verifier(source, task)
         facts = await gpu_facts(session)
-        verdict = await evaluator.evaluate(Candidate(text=EMPTY_KERNEL, origin=Origin(proposer="user")), "full")
+        verdict = await verifier.verify(Candidate(text=EMPTY_KERNEL, origin=Origin(proposer="user")), "full")
     times = [each.ours.time_us for each in verdict.times.values() if each.ours.kind == "measured"]
-    name = evaluator.device_name.split(",")[0] if times else "cpu"
+    name = verifier.device_name.split(",")[0] if times else "cpu"
     return name.lower().replace(" ", "_"), facts, round(times[0], 3) if times else None
 
 
 async def _measure(task: RecordedTask, groups: Sequence[str], device: str) -> dict[str, Any]:
     settings = load_settings(ROOT, {"device": device, "baseline_wait_s": BASELINE_WAIT_S})
     async with Session(settings) as session:
-        captured = await session.capture(read_target(task.target, ROOT), with_backward=task.backward)
-        evaluator = await session.evaluator(captured)
+        source = read_target(task.target, ROOT)
+        captured = await session.capture(source, with_backward=task.backward)
+        verifier = await session.verifier(source, captured)
         texts: dict[str, list[str]] = {}
         if "generator" in groups:
             proposals = Proposer(plan_program(captured, gpu=session.gpu), seed=0).propose(N_SEEDS, 0, [])
@@ -133,12 +135,12 @@ async def _measure(task: RecordedTask, groups: Sequence[str], device: str) -> di
         for text in dict.fromkeys(text for group in texts.values() for text in group):
             candidate = Candidate(text=text, origin=Origin(proposer="user"))
             try:
-                verdicts[text] = await asyncio.wait_for(evaluator.evaluate(candidate, "full"), VERDICT_DEADLINE_S)
+                verdicts[text] = await asyncio.wait_for(verifier.verify(candidate, "full"), VERDICT_DEADLINE_S)
             except TimeoutError:
                 print(f"{task.name}: a verdict took over {VERDICT_DEADLINE_S:.0f} s", file=sys.stderr)
     found = {name: [verdicts[text] for text in group if text in verdicts] for name, group in texts.items()}
     return {
-        "gpu": evaluator.device_name,
+        "gpu": verifier.device_name,
         "summary": {name: _best(group) for name, group in found.items()},
         "kernels": {name: [_facts(verdict) for verdict in group] for name, group in found.items()},
     }

@@ -18,7 +18,6 @@ from kernel_lsp.config import Settings
 from kernel_lsp.core.candidate import Candidate, Origin
 from kernel_lsp.core.verdict import BuildFailed, Correct, Unsupported, Verdict
 from kernel_lsp.evaluate.check import find_task
-from kernel_lsp.evaluate.other_numbers import OtherNumbers
 from kernel_lsp.evaluate.session import Session
 from kernel_lsp.plan.parser import parse
 
@@ -148,13 +147,13 @@ async def _evaluate_group(kernels: Sequence[Kernel], settings: Settings) -> list
     async with Session(settings) as session:
         await session.gpu_index()
         task = await session.capture(source, with_backward=kernels[0].has_backward)
-        evaluator = OtherNumbers(await session.evaluator(task), session, source, task)
+        verifier = await session.verifier(source, task)
         candidates = [
             Candidate(text=kernel.text, origin=Origin(proposer="user", description=kernel.file.name))
             for kernel in kernels
         ]
         verdicts = await asyncio.gather(
-            *(evaluator.evaluate(candidate, "full") for candidate in candidates), return_exceptions=True
+            *(verifier.verify(candidate, "full") for candidate in candidates), return_exceptions=True
         )
     return [
         Outcome(kernel, verdict)

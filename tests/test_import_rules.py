@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 import resource
 import subprocess
 import sys
@@ -14,8 +15,10 @@ from pathlib import Path
 
 import pytest
 
-PACKAGE = Path(__file__).parent.parent / "kernel_lsp"
-ARCHITECTURE = PACKAGE.parent / "docs" / "architecture.md"
+ROOT = Path(__file__).parent.parent
+PACKAGE = ROOT / "kernel_lsp"
+ARCHITECTURE = ROOT / "docs" / "architecture.md"
+OUTSIDE = ("tests", "benchmarks", "scripts")
 ROOMS = (
     "core",
     "errors",
@@ -48,17 +51,18 @@ WHERE_ALLOWED = {
     "pygls": ("server/",),
     "litellm": ("llm/",),
     "jinja2": ("llm/",),
-    "ray": ("evaluate/executors/ray.py",),
     "typer": ("cli/",),
     "rich": ("cli/",),
     "llvmlite": ("ptx/",),
 }
+PRIVATE = {"Evaluator": ("evaluate/verifier.py",)}
+"""Classes of a room, and the only modules that import them: a full verdict is more than one evaluation."""
 MAY_PRINT = ("cli/", "worker/", "process/probe.py", "toolchain/nvrtc_program.py")
 """The command line, and programs of their own whose stdout is a protocol."""
 WORKER_MAY_IMPORT = {*sys.stdlib_module_names, "torch", "sympy"}
 """sympy comes with torch: it is what symbolic sizes are made of."""
 
-HEAVY = ("torch", "numpy", "llvmlite", "tree_sitter", "sqlite3", "sympy", "litellm", "jinja2", "ray", "pygls")
+HEAVY = ("torch", "numpy", "llvmlite", "tree_sitter", "sqlite3", "sympy", "litellm", "jinja2", "pygls")
 IMPORT_BUDGET_MS = 300
 N_IMPORT_TRIES = 5
 """The best of several: other work on the machine only ever adds."""
@@ -96,6 +100,19 @@ def test_a_heavy_library_is_imported_only_in_its_room(library: str) -> None:
         if not module.path.startswith(WHERE_ALLOWED[library])
         for used in module.imports
         if used.top == library
+    )
+
+
+@pytest.mark.parametrize("name", PRIVATE)
+def test_a_private_class_is_imported_by_its_owner_alone(name: str) -> None:
+    """So nothing can reach a verdict but through the owner: `Verifier.verify`."""
+    everything = [*modules(), *modules_outside(name)]
+    assert any(imports_of(module, name) for module in everything if module.path in PRIVATE[name])
+    check(
+        f"{module.path}:{used.line} imports {used.module}"
+        for module in everything
+        if module.path not in PRIVATE[name]
+        for used in imports_of(module, name)
     )
 
 
@@ -161,6 +178,20 @@ def test_every_room_is_described() -> None:
     check(f"docs/architecture.md lacks {room}" for room in rooms_on_disk() if f"`{room}`" not in text)
 
 
+def test_every_path_in_the_architecture_exists() -> None:
+    modules_by_name = {Path(module.path).name for module in modules()}
+    check(
+        f"docs/architecture.md names {path}"
+        for path in named_paths(ARCHITECTURE.read_text())
+        if path not in modules_by_name and not any((f / path).exists() for f in (ARCHITECTURE.parent, ROOT, PACKAGE))
+    )
+
+
+def test_every_path_in_these_rules_exists() -> None:
+    paths = {*MAY_PRINT, *(path for paths in (*WHERE_ALLOWED.values(), *PRIVATE.values()) for path in paths)}
+    check(f"tests/test_import_rules.py names {path}" for path in sorted(paths) if not (PACKAGE / path).exists())
+
+
 def test_help_imports_nothing_heavy() -> None:
     program = (
         "import sys, json, runpy\n"
@@ -180,6 +211,10 @@ def test_help_imports_within_its_budget() -> None:
 def test_the_rules_see_a_function_level_import() -> None:
     module = Module.parse("core/x.py", "def f():\n    from kernel_lsp.plan import parser\n")
     assert [used.room for used in module.imports] == ["plan"]
+
+
+def test_the_rules_see_a_path_in_prose_and_none_in_a_code_block() -> None:
+    assert named_paths("see `evaluate/ray.py` and [x](x.md)\n```\nmodel.py\n```\n") == ["evaluate/ray.py", "x.md"]
 
 
 def test_the_rules_see_a_circle() -> None:
@@ -250,6 +285,24 @@ class Module:
 def modules() -> tuple[Module, ...]:
     files = sorted(PACKAGE.rglob("*.py"))
     return tuple(Module.parse(file.relative_to(PACKAGE).as_posix(), file.read_text()) for file in files)
+
+
+def modules_outside(name: str) -> Iterator[Module]:
+    """Return our Python files outside of the package that mention a name. Paths are relative to the repository."""
+    for file in sorted(file for folder in OUTSIDE for file in (ROOT / folder).rglob("*.py")):
+        text = file.read_text(errors="replace")
+        if re.search(rf"\bimport\b.*\b{name}\b", text):
+            yield Module.parse(file.relative_to(ROOT).as_posix(), text)
+
+
+def imports_of(module: Module, name: str) -> list[Import]:
+    return [used for used in module.imports if used.is_ours and used.module.rpartition(".")[2] == name]
+
+
+def named_paths(text: str) -> list[str]:
+    """Return the Python and Markdown files that prose names, in order; code blocks show a user's files."""
+    prose = re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE)
+    return list(dict.fromkeys(re.findall(r"[\w./-]+\.(?:py|md)\b", prose)))
 
 
 def rooms_on_disk() -> set[str]:

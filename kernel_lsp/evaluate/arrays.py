@@ -46,6 +46,11 @@ def map_array(path: Path, dtype: DType, shape: tuple[int, ...]) -> np.ndarray:
     return np.memmap(path, dtype=_STORAGE[dtype], mode="r").reshape(shape)
 
 
+def map_mask(path: Path, shape: tuple[int, ...]) -> np.ndarray:
+    """Return the file's truth values, read as they are looked at. Raises ValueError when the size does not fit."""
+    return map_array(path, DType.BOOL, shape).view(np.bool_)
+
+
 def decode(raw: np.ndarray, dtype: DType) -> np.ndarray:
     """Stored values as numbers: bfloat16 bits widened to float32, everything else as it is."""
     if dtype is DType.BF16 and raw.dtype == np.uint16:

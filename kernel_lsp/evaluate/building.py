@@ -8,9 +8,10 @@ from dataclasses import dataclass
 
 from kernel_lsp.core.expression import ExpressionError
 from kernel_lsp.core.finding import Severity
-from kernel_lsp.core.plan import KernelSignature, Launch, LaunchPlan, Operation
+from kernel_lsp.core.plan import BoundOperation, KernelSignature, Launch, LaunchPlan, Operation
 from kernel_lsp.core.verdict import Built
 from kernel_lsp.evaluate.cuda import GpuDevice
+from kernel_lsp.evaluate.prepare import Prepared, kernel_names
 from kernel_lsp.gpu.specs import GpuSpec
 from kernel_lsp.plan.kernel_names import find_signature, kernel_name, name_expression
 from kernel_lsp.source.cuda import kernel_signatures
@@ -39,6 +40,21 @@ def request_of(
         name_expressions=tuple(sorted(names)),
         architecture=gpu.architecture.name if device is None else device.facts.architecture,
     )
+
+
+def candidate_request(
+    prepared: Prepared,
+    operations: Sequence[BoundOperation],
+    gpu: GpuSpec,
+    device: GpuDevice | None,
+    file_name: str = COMPILED_AS,
+) -> BuildRequest:
+    """Return the build with all kernels that the plan may launch; where their names depend on sizes, with those that
+    the bound `operations` launch."""
+    names = all_names(map(prepared.operation, prepared.directions), prepared.signatures)
+    if names is None:
+        names = set().union(*(kernel_names(operation) for operation in operations))
+    return request_of(prepared.text, names, gpu, device, file_name)
 
 
 def module_of(built: Built, plan: LaunchPlan) -> Module:

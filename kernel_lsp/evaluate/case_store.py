@@ -15,7 +15,7 @@ import numpy as np
 
 from kernel_lsp.core.task import Task
 from kernel_lsp.errors import TargetError
-from kernel_lsp.evaluate.arrays import map_array
+from kernel_lsp.evaluate.arrays import map_array, map_mask
 from kernel_lsp.evaluate.cases import Case, graph_of, shapes_for
 from kernel_lsp.evaluate.choices import Choice
 from kernel_lsp.evaluate.compare import Expectation
@@ -53,6 +53,7 @@ class CaseStore:
         self._made: dict[Case, asyncio.Task[CaseFiles | NoCase]] = {}
         self._expectations: dict[Case, tuple[Expectation, ...]] = {}
         self._ahead: set[asyncio.Task[None]] = set()
+        self._was_asked = asyncio.Event()
         self._serial = itertools.count()
         self._with_one_answer = with_one_answer(task.forward)
 
@@ -68,6 +69,7 @@ class CaseStore:
 
     def begin(self, case: Case, *, may_take_turn: bool = True) -> asyncio.Task[CaseFiles | NoCase]:
         """Have the case made, if it is not."""
+        self._was_asked.set()
         making = self._made.get(case)
         if making is None or (making.done() and (making.cancelled() or making.exception() is not None)):
             gpu = self._gpu if may_take_turn and self.takes_a_turn(case) else None
@@ -96,6 +98,12 @@ class CaseStore:
         if case not in self._expectations:
             self._expectations[case] = read_expectations(files)
         return self._expectations[case]
+
+    async def idle(self) -> None:
+        """Wait until some case was asked for and none is being made."""
+        await self._was_asked.wait()
+        while making := [task for task in (*self._ahead, *self._made.values()) if not task.done()]:
+            await asyncio.wait(making)
 
     async def close(self) -> None:
         """Stop making cases."""
@@ -154,12 +162,14 @@ class CaseStore:
 def read_expectations(files: CaseFiles) -> tuple[Expectation, ...]:
     """What each output should be, in the task's order. The files are read as they are looked at."""
     native = {tensor.name: tensor for tensor in files.native}
+    unspecified = {tensor.name: tensor for tensor in files.unspecified}
     return tuple(
         Expectation(
             output=tensor.name,
             dtype=files.output_dtypes[tensor.name],
             reference=map_array(tensor.path, tensor.dtype, tensor.shape),
             native=_mapped(native.get(tensor.name)),
+            unspecified=_mapped_mask(unspecified.get(tensor.name)),
             rounding=files.roundings[tensor.name],
             may_lose_nans=tensor.name in files.may_lose_nans,
             chosen=_opened(files.chosen.get(tensor.name)),
@@ -171,8 +181,13 @@ def read_expectations(files: CaseFiles) -> tuple[Expectation, ...]:
 def _opened(chosen: ChosenFrom | None) -> Choice | None:
     if chosen is None:
         return None
-    return Choice(map_array(chosen.values.path, chosen.values.dtype, chosen.values.shape), chosen)
+    values = map_array(chosen.values.path, chosen.values.dtype, chosen.values.shape)
+    return Choice(values, map_mask(chosen.ties.path, chosen.ties.shape), chosen)
 
 
 def _mapped(tensor: CaseTensor | None) -> np.ndarray | None:
     return None if tensor is None else map_array(tensor.path, tensor.dtype, tensor.shape)
+
+
+def _mapped_mask(tensor: CaseTensor | None) -> np.ndarray | None:
+    return None if tensor is None else map_mask(tensor.path, tensor.shape)

@@ -10,9 +10,7 @@ from kernel_lsp.core.candidate import Candidate, Origin
 from kernel_lsp.core.target import TargetSource
 from kernel_lsp.core.verdict import BuildFailed, Verdict
 from kernel_lsp.errors import UserError
-from kernel_lsp.evaluate.configurations import check_configurations
 from kernel_lsp.evaluate.foreign import check_foreign
-from kernel_lsp.evaluate.other_numbers import OtherNumbers
 from kernel_lsp.evaluate.pipeline import DEVICE_NAME
 from kernel_lsp.evaluate.progress import StageTimes
 from kernel_lsp.evaluate.session import Session
@@ -50,11 +48,9 @@ async def check_kernel(
         session.begin(text, parsed.plan)
         with times.stage("capture"):
             task = await session.capture(source, with_backward=parsed.plan.backward is not None)
-        with times.stage("evaluator"):
-            evaluator = await session.evaluator(task)
-        verdict = await OtherNumbers(evaluator, session, source, task).evaluate(candidate, "full")
-        with times.stage("configurations"):
-            verdict = await check_configurations(session, source, task, candidate, verdict)
+        with times.stage("verifier"):
+            verifier = await session.verifier(source, task)
+        verdict = await verifier.verify(candidate, "full")
     return verdict.model_copy(update={"stages_s": {**times.stages_s, **verdict.stages_s}})
 
 

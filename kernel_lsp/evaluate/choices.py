@@ -16,9 +16,11 @@ N_UNITS = 4
 
 @dataclass(frozen=True)
 class Choice:
-    """The elements that were chosen from, and how."""
+    """The elements that were chosen from, and how. `ties` masks the output's elements that are judged by it: any equal
+    element's place is correct there."""
 
     values: np.ndarray
+    ties: np.ndarray
     how: ChosenFrom
 
     @property
@@ -28,16 +30,12 @@ class Choice:
 
     def in_memory(self) -> Choice:
         """Not a map of a file."""
-        return replace(self, values=self.values.copy())
+        return replace(self, values=self.values.copy(), ties=self.ties.copy())
 
 
-def choice_total(
-    choice: Choice, found: np.ndarray, reference: np.ndarray, native: np.ndarray, written: np.ndarray | None
-) -> Total:
-    """Of the places that `native` leaves open, NaN, and of which `reference` has one right choice."""
-    is_open = np.isnan(native) & ~np.isnan(reference)
-    if written is not None:
-        is_open &= written.reshape(is_open.shape)
+def choice_total(choice: Choice, found: np.ndarray, reference: np.ndarray, written: np.ndarray | None) -> Total:
+    """Judge the places of tied elements, of which `reference` has one correct choice."""
+    is_open = choice.ties if written is None else choice.ties & written.reshape(choice.ties.shape)
     shape = np.moveaxis(_along(choice, is_open), choice.dim, -1).shape
     open_lines = _lines(choice, is_open)
     asked = open_lines.any(axis=1)

@@ -53,7 +53,7 @@ SMALLEST_NORMAL = {DType.F64: 2.0**-1022, DType.F32: 2.0**-126, DType.F16: 2.0**
 class Expectation:
     """What one output should be. `reference` is the fp64 result in the output's shape (exact types for integers);
     `native` is trusted PyTorch at the declared dtype, or None where all of both is finite: then `rounding` says all
-    that is needed of it."""
+    that is needed of it. `unspecified` masks the elements for which any value is correct; None where there are none."""
 
     output: str
     dtype: DType
@@ -63,7 +63,14 @@ class Expectation:
     may_lose_nans: bool = False
     """Whether `reference` has numbers in place of NaNs of PyTorch's, which are right as well."""
     chosen: Choice | None = None
-    """Of integers: what they are places of, where `native` is NaN and `reference` has one right choice."""
+    """Of integers: what they are places of, where `reference` has one correct choice of several."""
+    unspecified: np.ndarray | None = None
+
+    def specified(self, among: np.ndarray | None = None) -> np.ndarray | None:
+        """Return the mask of elements that are not unspecified, of those `among` a mask; None for all elements."""
+        if self.unspecified is None:
+            return among
+        return ~self.unspecified if among is None else among.reshape(self.unspecified.shape) & ~self.unspecified
 
 
 @dataclass(frozen=True)
@@ -94,8 +101,8 @@ def compare(
     sides = _sides(found, expected, written)
     if not expected.dtype.is_floating:
         total = exact_total(sides)
-        if expected.chosen is not None and expected.native is not None:
-            total.add(choice_total(expected.chosen, found, expected.reference, expected.native, written))
+        if expected.chosen is not None:
+            total.add(choice_total(expected.chosen, found, expected.reference, written))
         return _error_of(total, sides.found, expected, NO_ALLOWANCE)
     allowance = _allowance(expected, factor, inputs)
     return _error_of(floating_total(sides, allowance), sides.found, expected, allowance)
@@ -186,10 +193,19 @@ def _sides(found: np.ndarray, expected: Expectation, written: np.ndarray | None)
         found=_flat(found),
         reference=_flat(expected.reference),
         native=None if expected.native is None else _flat(expected.native),
-        judged=None if written is None else _flat(written),
+        judged=_judged(expected, written),
         is_nearest=_is_nearest(expected),
         may_lose_nans=expected.may_lose_nans,
     )
+
+
+def _judged(expected: Expectation, written: np.ndarray | None) -> np.ndarray | None:
+    """Return the flat mask of elements that are compared with the reference; None for all."""
+    judged = expected.specified(written)
+    if expected.chosen is not None:
+        ties = _flat(expected.chosen.ties)
+        return ~ties if judged is None else _flat(judged) & ~ties
+    return None if judged is None else _flat(judged)
 
 
 def _flat(values: np.ndarray) -> np.ndarray:
@@ -200,7 +216,7 @@ def _error_of(total: Total, found: np.ndarray, expected: Expectation, allowance:
     norm, worst = expected.rounding.reference_l2, total.worst
     is_floating = expected.dtype.is_floating
     shown = expected.native if expected.native is not None and not is_floating else expected.reference
-    if worst >= 0 and np.isnan(shown.reshape(-1)[worst]):
+    if worst >= 0 and expected.chosen is not None and expected.chosen.ties.reshape(-1)[worst]:
         shown = expected.reference
     index = np.unravel_index(worst, expected.reference.shape) if worst >= 0 else ()
     return TensorError(

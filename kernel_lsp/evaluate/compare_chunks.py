@@ -105,8 +105,8 @@ def floating_total(sides: Sides, allowance: Allowance) -> Total:
 
 
 def stored_total(sides: Sides, allowance: Allowance) -> Total:
-    """As `floating_total`, of elements as stored, all of which count: those that nobody wrote are counted, too. They
-    hold a NaN, which no chunk has whose errors are inside the tolerance."""
+    """As `floating_total`, of elements as stored: those that nobody wrote are counted, too, judged or not. They hold a
+    NaN, which no chunk has whose errors are inside the tolerance."""
 
     def look(part: slice, scratch: np.ndarray) -> Total:
         return _within_fixed(sides, allowance, part, scratch) or _unwritten(
@@ -117,7 +117,7 @@ def stored_total(sides: Sides, allowance: Allowance) -> Total:
 
 
 def exact_total(sides: Sides) -> Total:
-    """Of integers and truth values, which are equal or wrong. Where PyTorch's is NaN it says nothing: any is right."""
+    """Of integers and truth values, which are equal or wrong."""
     return _over_chunks(sides.found.size, lambda part, _: _exact_chunk(sides, part))
 
 
@@ -161,7 +161,9 @@ def _within_fixed(sides: Sides, allowance: Allowance, part: slice, scratch: np.n
     is, where not all of it is finite, and where not all of it counts: no total that this gives hides anything.
 
     A NaN or an infinity on either side makes an error that no comparison with a number holds for."""
-    if sides.judged is not None or not (sides.native is None or np.isfinite(sides.native[part]).all()):
+    if not (sides.judged is None or sides.judged[part].all()):
+        return None
+    if not (sides.native is None or np.isfinite(sides.native[part]).all()):
         return None
     reference, values = sides.answer(part), decode(sides.found[part], sides.dtype)
     with np.errstate(invalid="ignore", over="ignore"):
@@ -221,7 +223,7 @@ def _unwritten(sides: Sides, part: slice, total: Total) -> Total:
 def _exact_chunk(sides: Sides, part: slice) -> Total:
     values, reference = sides.found[part], sides.reference[part]
     native = reference if sides.native is None else sides.native[part]
-    keep = ~np.isnan(native) if sides.judged is None else sides.judged[part] & ~np.isnan(native)
+    keep = np.ones(values.shape, bool) if sides.judged is None else sides.judged[part]
     wrong = keep & (values != native) & (values != reference)
     distance = np.where(keep, np.abs(values.astype(np.float64) - native), 0.0)
     total = Total(
@@ -242,8 +244,7 @@ def _same_kind(
     found: np.ndarray, reference: np.ndarray, native: np.ndarray, allowance: Allowance, may_lose_nans: bool
 ) -> np.ndarray:
     """Where the reference or PyTorch is not finite: is ours the same infinity or NaN as one of them, or close to the
-    other, where that is finite? Where only the declared dtype overflowed that is the reference. Where one is the
-    infinity and the other its opposite the worker says that anything is right."""
+    other, where that is finite? Where only the declared dtype overflowed that is the reference."""
     nan = np.isnan(found) & (np.isnan(reference) | np.isnan(native))
     infinity = np.isinf(found) & ((found == reference) | (found == native))
     overflowed = np.isfinite(reference) & ~np.isfinite(native)
@@ -253,5 +254,4 @@ def _same_kind(
         tolerance = np.where(is_lost, own_tolerance, OVERFLOW_TOLERANCE * np.abs(reference) + allowance.fixed)
         close = overflowed & (np.abs(found - reference) <= tolerance)
         own = np.isfinite(native) & (np.abs(found - native) <= np.abs(native) * allowance.relative + allowance.fixed)
-    is_open = np.isposinf(reference) & np.isneginf(native)
-    return nan | infinity | close | (np.isnan(reference) & own) | is_open
+    return nan | infinity | close | (np.isnan(reference) & own)

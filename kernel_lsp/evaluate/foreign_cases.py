@@ -160,7 +160,8 @@ def judge(case: ForeignCase, paths: Mapping[str, Path], device_name: str) -> Cas
 
 def _taken(store: CaseStore, task: Task, case: Case, files: CaseFiles, folder: Path, *, is_hidden: bool) -> ForeignCase:
     expectations = tuple(_in_memory(expectation) for expectation in store.expectations(case, files))
-    for tensor in (*files.expected, *files.native, *(chosen.values for chosen in files.chosen.values())):
+    choices = [tensor for chosen in files.chosen.values() for tensor in (chosen.values, chosen.ties)]
+    for tensor in (*files.expected, *files.native, *files.unspecified, *choices):
         tensor.path.unlink(missing_ok=True)
     folder.mkdir(parents=True)
     inputs = []
@@ -173,9 +174,10 @@ def _taken(store: CaseStore, task: Task, case: Case, files: CaseFiles, folder: P
 
 def _in_memory(expectation: Expectation) -> Expectation:
     """Not a map of a file, which somebody else could open."""
-    native = None if expectation.native is None else expectation.native.copy()
+    native, unspecified = (None if a is None else a.copy() for a in (expectation.native, expectation.unspecified))
     chosen = None if expectation.chosen is None else expectation.chosen.in_memory()
-    return replace(expectation, reference=expectation.reference.copy(), native=native, chosen=chosen)
+    reference = expectation.reference.copy()
+    return replace(expectation, reference=reference, native=native, chosen=chosen, unspecified=unspecified)
 
 
 def _bound(task: Task, case: Case, files: CaseFiles) -> BoundOperation:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -102,7 +102,7 @@ class GpuChecks:
             for case in timed if not has_failed(beside) else ():
                 operation = TimedOperation(progress.candidate_id, case.bound, case.case.operation, case.files)
                 await self._timer.wait_for_baselines(operation, at_least_s=0.0 if beside is None else self._full_wait_s)
-        async with self._rest(plans, progress) as coming:
+        async with self._rest(plans) as coming:
             job = GpuJob(
                 candidate_id=progress.candidate_id,
                 built=built,
@@ -133,19 +133,16 @@ class GpuChecks:
         return position == 0 or self._store.takes_a_turn(case)
 
     @asynccontextmanager
-    async def _rest(
-        self, plans: Sequence[Plan], progress: Progress
-    ) -> AsyncIterator[Sequence[asyncio.Task[GpuCase | None]]]:
+    async def _rest(self, plans: Sequence[Plan]) -> AsyncIterator[Sequence[asyncio.Task[GpuCase | None]]]:
         """The other cases, which are made while the first ones run."""
         entries = [entry for plan in plans for n, entry in enumerate(plan) if not self._is_first(n, entry[0])]
         coming = [asyncio.create_task(self._case(case, bound)) for case, bound in entries]
-        watching = asyncio.create_task(_after(coming, progress.when_worker_is_free))
         try:
             yield coming
         finally:
-            for task in (watching, *coming):
+            for task in coming:
                 task.cancel()
-            await asyncio.gather(watching, *coming, return_exceptions=True)
+            await asyncio.gather(*coming, return_exceptions=True)
 
     async def _case(self, case: Case, bound: BoundOperation) -> GpuCase | None:
         """None where PyTorch itself cannot run it."""
@@ -173,13 +170,6 @@ def _taken(found: GpuReport | GpuFailure, progress: Progress) -> CheckOutcome | 
     ours = [comparison.ours for comparison in found.comparisons.values()]
     progress.measurements += [measurement for measurement in ours if isinstance(measurement, Measurement)]
     return None
-
-
-async def _after(tasks: Sequence[asyncio.Task[GpuCase | None]], call: Callable[[], None]) -> None:
-    """However they end."""
-    if tasks:
-        await asyncio.wait(tasks)
-    call()
 
 
 def _may_vary(built: Built, bounds: Sequence[BoundOperation]) -> bool:

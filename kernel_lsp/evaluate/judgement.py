@@ -168,7 +168,7 @@ def _judge_output(
 def _unless_cut_off(
     error: TensorError, found: np.ndarray, expectation: Expectation, mask: np.ndarray | None
 ) -> TensorError:
-    cut = cut_off(found, expectation.reference, expectation.dtype, mask)
+    cut = cut_off(found, expectation.reference, expectation.dtype, expectation.specified(mask))
     if cut is None:
         return error
     at = slice(cut.first, cut.first + 1)
@@ -183,16 +183,27 @@ def _unless_cut_off(
 
 def _n_nans_lost(found: np.ndarray, expectation: Expectation, mask: np.ndarray | None) -> int:
     """Where PyTorch has NaN, or its place, and what was found is what is left without it, or any number is right."""
-    native, reference = expectation.native, expectation.reference
-    if native is None:
-        return 0
-    if not expectation.dtype.is_floating:
-        lost = (found == reference) & (found != native) & ~np.isnan(native)
-    else:
-        is_open = np.isposinf(reference) & np.isneginf(native)
-        is_lost = np.isnan(native) & ~np.isnan(reference)
-        lost = (is_lost | is_open) & ~np.isnan(decode(found, expectation.dtype))
+    lost = _replaced_nans(found, expectation) if expectation.dtype.is_floating else _other_places(found, expectation)
     return int(np.count_nonzero(lost if mask is None else lost & mask))
+
+
+def _replaced_nans(found: np.ndarray, expectation: Expectation) -> np.ndarray:
+    native, lost = expectation.native, np.zeros(found.shape, bool)
+    if native is not None:
+        lost |= np.isnan(native) & ~np.isnan(expectation.reference)
+    if expectation.unspecified is not None:
+        lost |= expectation.unspecified
+    return lost & ~np.isnan(decode(found, expectation.dtype))
+
+
+def _other_places(found: np.ndarray, expectation: Expectation) -> np.ndarray:
+    """Mask the integers that are the reference's and not PyTorch's, where both are specified."""
+    if expectation.native is None:
+        return np.zeros(found.shape, bool)
+    lost = (found == expectation.reference) & (found != expectation.native)
+    for is_free in (expectation.unspecified, expectation.chosen.ties if expectation.chosen is not None else None):
+        lost = lost if is_free is None else lost & ~is_free
+    return lost
 
 
 def _family(case: CaseResult) -> str:

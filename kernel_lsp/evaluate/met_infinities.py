@@ -30,7 +30,8 @@ def with_nan_where_as_good(found: np.ndarray, expected: Expectation) -> np.ndarr
     as they are."""
     if expected.native is None or not expected.dtype.is_floating:
         return found
-    missing = np.isnan(expected.native)
+    missing, specified = np.isnan(expected.native), expected.specified()
+    missing = missing if specified is None else missing & specified
     written = ~poisoned_elements(found, expected.dtype).reshape(found.shape)
     seen = missing & written & ~np.isfinite(decode(found, expected.dtype))
     # Where the reference is a number (of what a mask hides, or a maximum leaves out) no other number is as good.

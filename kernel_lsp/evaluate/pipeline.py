@@ -10,9 +10,7 @@ import asyncio
 import errno
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 
 from kernel_lsp.core.candidate import Candidate
 from kernel_lsp.core.measurement import Estimate, Measurement
@@ -28,32 +26,28 @@ from kernel_lsp.core.verdict import (
     Verdict,
 )
 from kernel_lsp.errors import PlanError, ScratchFullError
-from kernel_lsp.evaluate.building import COMPILED_AS, Module, all_names, module_of, request_of
-from kernel_lsp.evaluate.case_store import CaseStore, NoCase
+from kernel_lsp.evaluate.building import all_names, candidate_request, module_of, request_of
+from kernel_lsp.evaluate.case_store import CaseStore
 from kernel_lsp.evaluate.cases import (
     SCREEN_FAMILIES,
-    Case,
     OperationKind,
 )
-from kernel_lsp.evaluate.cpu import CpuDevice, Profile, Skipped, new_executor
+from kernel_lsp.evaluate.cpu import CpuDevice
 from kernel_lsp.evaluate.executor_checks import (
-    FULL_LIMITS,
     ExecutorChecks,
 )
-from kernel_lsp.evaluate.executor_pool import N_LOOKS, ExecutorPool
+from kernel_lsp.evaluate.executor_pool import N_LOOKS
 from kernel_lsp.evaluate.gpu_checks import GpuChecks, MeasuringGpu
 from kernel_lsp.evaluate.judgement import lost_nans
 from kernel_lsp.evaluate.looks import Lookout, Looks, audited
 from kernel_lsp.evaluate.planned_cases import CaseChoice, Depth
+from kernel_lsp.evaluate.platform import Platform
 from kernel_lsp.evaluate.pointed_cases import with_pointed_cases
 from kernel_lsp.evaluate.pointed_sizes import singles_out_a_block
-from kernel_lsp.evaluate.prepare import Prepared, kernel_names, plan_failure, prepare
+from kernel_lsp.evaluate.prepare import Prepared, plan_failure, prepare
 from kernel_lsp.evaluate.progress import Plan, Progress
-from kernel_lsp.gpu.specs import GpuSpec
-from kernel_lsp.process.confinement import SandboxLevel
-from kernel_lsp.process.worker_client import CaseFiles, Worker
-from kernel_lsp.ptx.executor import Loaded
-from kernel_lsp.toolchain.compile import BuildRequest, Compiler
+from kernel_lsp.evaluate.ready_runs import RunBuilder
+from kernel_lsp.toolchain.compile import BuildRequest
 from kernel_lsp.toolchain.own_architecture import is_plain
 from kernel_lsp.toolchain.ptx_identity import program_hash
 
@@ -64,94 +58,59 @@ DEVICE_NAME = "PTX executor (CPU)"
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
-@dataclass(frozen=True)
-class ReadyRun:
-    """One direction of a built candidate, bound to the sizes of a case."""
-
-    built: Built
-    case: Case
-    bound: BoundOperation
-
-    @property
-    def is_given(self) -> bool:
-        """Whether it is at the captured sizes, on the user's own inputs."""
-        return self.case.is_captured and self.case.family == "given"
-
-
 class Evaluator:
-    """Verdicts on one task. Keeps executors warm between candidates. Use as ``async with``."""
-
-    n_slots = N_SLOTS
+    """Runs the pipeline for candidates of one captured task. Private to this room: others ask a `Verifier`."""
 
     def __init__(
         self,
         task: Task,
-        worker: Worker,
-        compiler: Compiler,
-        gpu: GpuSpec,
-        directory: Path,
-        *,
-        seed: int,
+        platform: Platform,
         measured_on: MeasuringGpu | None = None,
-        sandbox: SandboxLevel | None = None,
-        executors: ExecutorPool | None = None,
+        *,
         screen_families: Sequence[str] = SCREEN_FAMILIES,
         name: str = "",
     ) -> None:
-        """`measured_on` is where candidates are run and timed beside the executor; None for the executor alone.
-        `sandbox` is how executors are confined; None takes the strongest level that this machine has. `executors` are
-        of the same folder, where some have begun already. `screen_families` are the forward's in a screen. `name` is
-        needed by all but one of several that share executors."""
-        self._task, self._compiler, self._gpu, self._seed = task, compiler, gpu, seed
+        """`measured_on` is the GPU that runs and times candidates beside the executor; None for the executor alone.
+        `screen_families` are the input families of the forward in a screen. `name` is a folder of its own: each
+        evaluator of a platform has another."""
+        self._task, self._platform = task, platform
+        self._compiler, self._gpu, self._executors = platform.compiler, platform.gpu, platform.executors
         self._gpu_device = None if measured_on is None else measured_on.device
-        self._choice = CaseChoice(task, seed, measured_on is not None, tuple(screen_families))
+        self._choice = CaseChoice(task, platform.seed, measured_on is not None, tuple(screen_families))
         self._baseline_wait_s = 0.0 if measured_on is None else measured_on.full_wait_s
-        self._store = CaseStore(task, worker, directory / name, self._gpu_device)
-        self._device = CpuDevice(self._store, worker, directory, name)
-        self._gpu_checks = None if measured_on is None else GpuChecks(self._store, measured_on, seed)
-        self.directory = directory
-        self.executors = executors or ExecutorPool(lambda: new_executor(directory, sandbox), N_SLOTS)
-        checks = ExecutorChecks(task, self._device, gpu)
-        self._lookout = Lookout(self.executors, self._device, checks, compiler, gpu, measured_on is not None)
-        self._under_way: set[asyncio.Task[Verdict]] = set()
-
-    async def __aenter__(self) -> Evaluator:
-        self.executors.start()
-        return self
+        self._store = CaseStore(task, platform.worker, platform.directory / name, self._gpu_device)
+        self._device = CpuDevice(self._store, platform.worker, platform.directory, name)
+        self._gpu_checks = None if measured_on is None else GpuChecks(self._store, measured_on, platform.seed)
+        checks = ExecutorChecks(task, self._device, self._gpu)
+        self._lookout = Lookout(
+            self._executors, self._device, checks, self._compiler, self._gpu, measured_on is not None
+        )
+        self.runs = RunBuilder(task, platform, self._gpu_device, self._choice, self._store, self._device)
 
     @property
     def device_name(self) -> str:
-        """Where verdicts are reached."""
+        """Return the name of the device that verdicts are reached on."""
         return DEVICE_NAME if self._gpu_device is None else f"{self._gpu_device.name}, screened on the {DEVICE_NAME}"
 
     @property
     def baseline_wait_s(self) -> float:
-        """How long a full verdict waits at most for what PyTorch compiles; 0 where nothing is timed."""
+        """Return the longest time that a full verdict waits for PyTorch's compiled modes; 0 where nothing is timed."""
         return self._baseline_wait_s * len(self._directions())
 
     def _directions(self) -> tuple[OperationKind, ...]:
         return ("forward",) if self._task.backward is None else ("forward", "backward")
 
-    async def __aexit__(self, *_: object) -> None:
-        """Evaluations end with it: left to themselves they would start processes anew, and hold the GPU."""
-        for evaluation in self._under_way:
-            evaluation.cancel()
-        await asyncio.gather(*self._under_way, return_exceptions=True)
+    async def close(self) -> None:
+        """Stop making cases."""
         await self._store.close()
-        await self.executors.close()
 
-    async def evaluate(
-        self, candidate: Candidate, depth: Depth, when_worker_is_free: Callable[[], None] = lambda: None
-    ) -> Verdict:
-        """The verdict. `when_worker_is_free` is called once the worker that makes the cases has little left to do,
-        before the candidate is done. Raises only for a broken machine or a worker that died."""
-        evaluation = asyncio.create_task(self._evaluated(candidate, depth, when_worker_is_free))
-        self._under_way.add(evaluation)
-        evaluation.add_done_callback(self._under_way.discard)
-        return await evaluation
+    async def cases_made(self) -> None:
+        """Wait until the worker has made cases and is asked for no other: it is free for something else then."""
+        await self._store.idle()
 
-    async def _evaluated(self, candidate: Candidate, depth: Depth, when_worker_is_free: Callable[[], None]) -> Verdict:
-        started, progress = time.monotonic(), Progress(candidate.id, when_worker_is_free)
+    async def evaluate(self, candidate: Candidate, depth: Depth) -> Verdict:
+        """Run the pipeline. Raises only for a broken machine or a worker that died."""
+        started, progress = time.monotonic(), Progress(candidate.id)
         prepared = prepare(candidate.text, self._task)
         outcome: CheckOutcome
         if isinstance(prepared, BuildFailed):
@@ -170,49 +129,6 @@ class Evaluator:
                     raise
                 outcome = Unsupported(message=f"the scratch folder is full: {error.strerror} ({error.filename})")
         return self._verdict(candidate, depth, outcome, prepared, progress, time.monotonic() - started)
-
-    async def count_runs(self, runs: Sequence[ReadyRun]) -> tuple[Profile, ...] | CheckOutcome:
-        """What the launches of runs that are ready, which share one build, do at the captured sizes, as the executor
-        counts it; or why it cannot be told. Values are not judged."""
-        return await self._count(runs[0].built, [(run.case, run.bound) for run in runs])
-
-    async def ready_runs(self, candidate: Candidate, file_name: str = COMPILED_AS) -> list[ReadyRun] | CheckOutcome:
-        """Each direction built and bound, at the captured sizes and at small ones; or why it cannot be run. `file_name`
-        is what tools will call the text."""
-        prepared = prepare(candidate.text, self._task)
-        if isinstance(prepared, BuildFailed):
-            return prepared
-        try:
-            plans = [self._choice.plan(prepared, direction, "screen") for direction in prepared.directions]
-        except PlanError as error:
-            return plan_failure(error)
-        operations = [bound for plan in plans for _, bound in plan]
-        built = await self._compiler.compile(self._request(prepared, operations, file_name))
-        if not isinstance(built, Built):
-            return built
-        refused = audited(candidate.text, built, Progress(candidate.id))
-        return refused or [ReadyRun(built, case, bound) for plan in plans for case, bound in plan]
-
-    async def inputs_of(self, run: ReadyRun) -> CaseFiles | NoCase:
-        """The inputs of a run as files, and what its results should be."""
-        return await self._store.get(run.case)
-
-    async def _count(
-        self, built: Built, plans: Sequence[tuple[Case, BoundOperation]]
-    ) -> tuple[Profile, ...] | CheckOutcome:
-        profiles = []
-        async with self.executors.executor() as executor:
-            loaded = await self.executors.load(executor, Module(built.ptx, COMPILED_AS))
-            if not isinstance(loaded, Loaded):
-                return loaded
-            for case, bound in plans:
-                profile = await self._device.profile(executor, built, bound, case, FULL_LIMITS)
-                if isinstance(profile, Skipped):
-                    return Unsupported(message=profile.reason)
-                if not isinstance(profile, Profile):
-                    return profile
-                profiles.append(profile)
-        return tuple(profiles)
 
     async def _evaluate(
         self, candidate: Candidate, prepared: Prepared, depth: Depth, progress: Progress
@@ -234,7 +150,7 @@ class Evaluator:
         progress.findings += built.warnings
         if not is_plain(built.architecture):
             progress.notes.append(f"compiled for {built.architecture}: it uses what that architecture alone has")
-        with self.executors.loading_ahead(module_of(built, prepared.plan), min(len(plans), N_LOOKS)):
+        with self._executors.loading_ahead(module_of(built, prepared.plan), min(len(plans), N_LOOKS)):
             await asyncio.sleep(0)  # they are asked to before this loop is busy
             return await self._evaluate_built(candidate, prepared, built, plans, depth, progress)
 
@@ -250,12 +166,13 @@ class Evaluator:
         if refused := audited(candidate.text, built, progress):
             return refused
         if depth == "full":
-            plans = {kind: with_pointed_cases(prepared, kind, built, plan, self._seed) for kind, plan in plans.items()}
+            plans = {
+                kind: with_pointed_cases(prepared, kind, built, plan, self._platform.seed)
+                for kind, plan in plans.items()
+            }
             progress.singles_out_a_block = any(singles_out_a_block(prepared, kind, built) for kind in plans)
             if self._gpu_checks is not None:
                 self._gpu_checks.prefetch(list(plans.values()))
-        if self._gpu_checks is None:
-            progress.when_worker_is_free()  # the executor takes seconds, and asks for one case at a time
         request = self._request(prepared, _operations(plans))
         looks = Looks(self._lookout, request, prepared, built, plans)
         with progress.stage("executor"):
@@ -273,19 +190,11 @@ class Evaluator:
         names = all_names(map(prepared.operation, prepared.directions), prepared.signatures)
         if names is None:
             return None
-        return asyncio.create_task(self._compiler.compile(self._request_for(prepared, names)))
+        request = request_of(prepared.text, names, self._gpu, self._gpu_device)
+        return asyncio.create_task(self._compiler.compile(request))
 
-    def _request(
-        self, prepared: Prepared, operations: Sequence[BoundOperation], file_name: str = COMPILED_AS
-    ) -> BuildRequest:
-        """With all kernels that the plan may launch, or where their names depend on sizes those that are launched."""
-        names = all_names(map(prepared.operation, prepared.directions), prepared.signatures)
-        if names is None:
-            names = set().union(*(kernel_names(operation) for operation in operations))
-        return self._request_for(prepared, names, file_name)
-
-    def _request_for(self, prepared: Prepared, names: set[str], file_name: str = COMPILED_AS) -> BuildRequest:
-        return request_of(prepared.text, names, self._gpu, self._gpu_device, file_name)
+    def _request(self, prepared: Prepared, operations: Sequence[BoundOperation]) -> BuildRequest:
+        return candidate_request(prepared, operations, self._gpu, self._gpu_device)
 
     def _verdict(
         self,

@@ -21,11 +21,11 @@ from kernel_lsp.errors import EnvironmentProblem, KernelLspError, TargetError
 from kernel_lsp.evaluate.case_store import NoCase
 from kernel_lsp.evaluate.cases import graph_of
 from kernel_lsp.evaluate.check import find_task, read_kernel
-from kernel_lsp.evaluate.pipeline import Evaluator, ReadyRun
 from kernel_lsp.evaluate.profile_advice import advise
 from kernel_lsp.evaluate.profile_executor import executor_kernels
 from kernel_lsp.evaluate.profile_measured import measured_kernels
 from kernel_lsp.evaluate.profile_tools import N_PASSES, NcuPages, launch_program, run_ncu, run_sanitizers, run_tidy
+from kernel_lsp.evaluate.ready_runs import ReadyRun, RunBuilder
 from kernel_lsp.evaluate.session import Session
 from kernel_lsp.evaluate.timing_floor import time_floor
 from kernel_lsp.gpu.estimate import estimate_operation
@@ -64,24 +64,24 @@ async def profile_kernel(
     source = find_task(kernel, parsed.plan.task, target, directory)
     candidate = Candidate(text=text, origin=Origin(proposer="user", description=str(kernel)))
     async with Session(settings) as session:
-        index = await session.gpu_index()
+        await session.gpu_index()
         tell("its task is captured")
         task = await session.capture(source, with_backward=parsed.plan.backward is not None)
-        evaluator = await (session.executor(task) if index is None else session.evaluator(task))
-        return await profile_candidate(session, evaluator, task, candidate, kernel.name, tell)
+        runs = (await session.verifier(source, task)).runs
+        return await profile_candidate(session, runs, task, candidate, kernel.name, tell)
 
 
 async def profile_candidate(
-    session: Session, evaluator: Evaluator, task: Task, candidate: Candidate, file_name: str, tell: Tell = _ignore
+    session: Session, runs: RunBuilder, task: Task, candidate: Candidate, file_name: str, tell: Tell = _ignore
 ) -> ProfileReport | CheckOutcome:
     """The profile of a candidate of the session's task, which the report calls `file_name`; as `profile_kernel`."""
     index = await session.gpu_index()
     copy = _copy(candidate, session.settings.cache_directory)
     tell("it is compiled")
-    ready = await evaluator.ready_runs(candidate, str(copy))
+    ready = await runs.ready_runs(candidate, str(copy))
     if not isinstance(ready, list):
         return ready
-    profiled = _Profiled(session, evaluator, task, ready, file_name, copy, tell)
+    profiled = _Profiled(session, runs, task, ready, file_name, copy, tell)
     return await (profiled.count() if index is None else profiled.measure(index))
 
 
@@ -105,14 +105,14 @@ class _Profiled:
     def __init__(
         self,
         session: Session,
-        evaluator: Evaluator,
+        runs: RunBuilder,
         task: Task,
         ready: list[ReadyRun],
         file: str,
         copy: Path,
         tell: Tell,
     ) -> None:
-        self._session, self._evaluator, self._task = session, evaluator, task
+        self._session, self._runs, self._task = session, runs, task
         self._given = [run for run in ready if run.is_given]
         self._small = [run for run in ready if not run.is_given]
         self._file, self._copy, self._tell = file, copy, tell
@@ -121,7 +121,7 @@ class _Profiled:
     async def count(self) -> ProfileReport | CheckOutcome:
         """By the executor, with ptxas's facts and estimated times."""
         self._tell("the PTX executor counts what each line does")
-        profiles = await self._evaluator.count_runs(self._given)
+        profiles = await self._runs.count_runs(self._given)
         if not isinstance(profiles, tuple):
             return profiles
         gpu, symbols = self._session.gpu, self._built.symbols
@@ -139,7 +139,7 @@ class _Profiled:
     async def measure(self, index: int) -> ProfileReport | CheckOutcome:
         """By the tools on the GPU; what they leave open stays open."""
         ncu, sanitizer, tidy = await find_tools(NEEDED_TOOLS)
-        files = [await self._evaluator.inputs_of(run) for run in self._given]
+        files = [await self._runs.inputs_of(run) for run in self._given]
         for found in files:
             if isinstance(found, NoCase):
                 return Unsupported(message=found.reason)
@@ -198,7 +198,7 @@ class _Profiled:
         runs: list[ToolRun] = []
         findings: list[Finding] = []
         for run in self._small or self._given:
-            files = await self._evaluator.inputs_of(run)
+            files = await self._runs.inputs_of(run)
             if isinstance(files, NoCase):
                 runs.append(ToolRun(tool=tool.name, status="failed", reason=files.reason))
                 continue

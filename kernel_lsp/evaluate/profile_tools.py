@@ -19,7 +19,7 @@ from typing import Any
 
 from kernel_lsp.core.finding import Finding
 from kernel_lsp.core.profile import ToolRun
-from kernel_lsp.evaluate.pipeline import ReadyRun
+from kernel_lsp.evaluate.ready_runs import ReadyRun
 from kernel_lsp.process.confine import EXIT_NOT_CONFINED
 from kernel_lsp.process.confinement import Confinement, SandboxLevel
 from kernel_lsp.process.profiles import linter_confinement

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -42,8 +42,6 @@ class Progress(StageTimes):
     """Filled in as stages pass; a verdict is made of it whenever one fails."""
 
     candidate_id: str
-    when_worker_is_free: Callable[[], None] = lambda: None
-    """Called when the worker that makes the cases has little left to do."""
     findings: list[Finding] = field(default_factory=list)
     cases: list[CaseResult] = field(default_factory=list)
     times: dict[str, Comparison] = field(default_factory=dict)

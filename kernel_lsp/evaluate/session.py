@@ -4,7 +4,6 @@ private scratch folder. Everything ends with the session."""
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,15 +14,16 @@ from kernel_lsp.core.target import TargetSource
 from kernel_lsp.core.task import Task
 from kernel_lsp.errors import EnvironmentProblem, SettingError
 from kernel_lsp.evaluate.building import Module, build_ahead
-from kernel_lsp.evaluate.cases import SCREEN_FAMILIES
 from kernel_lsp.evaluate.cpu import new_executor
 from kernel_lsp.evaluate.cuda import GpuDevice
 from kernel_lsp.evaluate.executor_pool import ExecutorPool
-from kernel_lsp.evaluate.gpu_checks import MeasuringGpu, Untimed
-from kernel_lsp.evaluate.pipeline import N_SLOTS, Evaluator
+from kernel_lsp.evaluate.gpu_checks import MeasuringGpu
+from kernel_lsp.evaluate.pipeline import N_SLOTS
+from kernel_lsp.evaluate.platform import Platform
 from kernel_lsp.evaluate.session_gpu import SessionGpu
 from kernel_lsp.evaluate.session_start import SessionStart, gpu_number, may_use_gpu
 from kernel_lsp.evaluate.timing_operation import OperationTimer
+from kernel_lsp.evaluate.verifier import Verifier
 from kernel_lsp.gpu.specs import GpuSpec, find_gpu
 from kernel_lsp.process.confinement import SandboxLevel
 from kernel_lsp.process.interpreter import site_packages
@@ -32,10 +32,13 @@ from kernel_lsp.toolchain.cache import BuildCache
 from kernel_lsp.toolchain.compile import Compiler
 from kernel_lsp.toolchain.discovery import find_toolchain
 
+FIRST_CAPTURE_NUMBER = 1 << 16
+"""Lowest number of a mutated capture; above every index of a task folder's configuration."""
+
 
 @dataclass(frozen=True)
-class _Ahead:
-    """Executors that began before there was an evaluator, and the folder that they may use."""
+class _Workbench:
+    """PTX executors, and the folder that they may use."""
 
     directory: Path
     executors: ExecutorPool
@@ -52,8 +55,9 @@ class Session:
         self.gpu: GpuSpec
         self._compiler: Compiler
         self._session_gpu: SessionGpu | None = None
-        self._n_evaluators = itertools.count()
-        self._ahead: _Ahead | None = None
+        self._folder_numbers = itertools.count()
+        self._capture_numbers = itertools.count(FIRST_CAPTURE_NUMBER)
+        self._ahead: _Workbench | None = None
 
     async def __aenter__(self) -> Session:
         async with AsyncExitStack() as stack:
@@ -115,14 +119,14 @@ class Session:
 
     def new_folder(self, name: str) -> Path:
         """An empty folder that ends with the session."""
-        folder = self.scratch / f"{name}-{next(self._n_evaluators)}"
+        folder = self.scratch / f"{name}-{next(self._folder_numbers)}"
         folder.mkdir(parents=True)
         return folder
 
     async def gpu_index(self) -> int | None:
         """The GPU that the settings ask for; None to use the executor alone. Raises SettingError when it is not there.
 
-        One that the machine has is not waited for: `evaluator` does that. What is measured on it is of that GPU: the
+        One that the machine has is not waited for: `verifier` does that. What is measured on it is of that GPU: the
         target GPU of estimates stays what the settings say."""
         device = self.settings.device
         if device == "cpu" or (device == "auto" and self._session_gpu is None):
@@ -136,43 +140,31 @@ class Session:
         return await self.worker.capture(source, with_backward=with_backward)
 
     def begin(self, text: str, plan: LaunchPlan) -> None:
-        """Begin to build a kernel, and have an executor load it, while its task is captured. The next `evaluator` has
+        """Begin to build a kernel, and have an executor load it, while its task is captured. The next `verifier` has
         both."""
-        directory = self._evaluator_folder()
-        pool = ExecutorPool(lambda: new_executor(directory, self.sandbox), N_SLOTS)
-        pool.start_with(
+        self._ahead = self._new_workbench()
+        self._ahead.executors.start_with(
             lambda: build_ahead(self._compiler, text, plan, self.gpu, None),
             lambda: self._build_for_device(text, plan),
         )
-        self._stack.push_async_callback(pool.close)
-        self._ahead = _Ahead(directory, pool)
+        self._stack.push_async_callback(self._ahead.executors.close)
 
-    async def executor(self, task: Task) -> Evaluator:
-        """An evaluator that uses no GPU, for what is checked before one is; it ends with the session."""
-        return await self._enter(task, self._evaluator_folder())
-
-    async def evaluator(self, task: Task) -> Evaluator:
-        """An evaluator of this task's candidates; it ends with the session."""
-        await self.gpu_index()
-        device, ahead = await self.gpu_device(), self._ahead
-        self._ahead = None
+    async def verifier(self, source: TargetSource, task: Task, *, uses_gpu: bool = True) -> Verifier:
+        """Return the verifier of the candidates of a task that was captured last, from `source`; it ends with the
+        session. Without `uses_gpu` candidates run on the PTX executor alone."""
+        device = await self.gpu_device() if uses_gpu and await self.gpu_index() is not None else None
         measured_on = None if device is None else await self._measuring_gpu(task, device)
-        if ahead is None:
-            return await self._enter(task, self._evaluator_folder(), measured_on)
-        return await self._enter(task, ahead.directory, measured_on, executors=ahead.executors)
-
-    async def untimed_evaluator(self, task: Task, screen_families: Sequence[str], beside: Evaluator) -> Evaluator:
-        """An evaluator that says whether candidates are right, and not how fast; it ends with the session. It shares
-        the executors of `beside`, which have the candidates loaded. `screen_families` are as `Evaluator`'s."""
-        device = await self.gpu_device()
-        return await self._enter(
-            task,
-            beside.directory,
-            None if device is None else MeasuringGpu(device, Untimed()),
-            executors=beside.executors,
-            screen_families=screen_families,
-            name=f"beside-{next(self._n_evaluators)}",
+        bench, self._ahead = self._ahead or self._new_workbench(), None
+        platform = Platform(
+            worker=self.worker,
+            compiler=self._compiler,
+            gpu=self.gpu,
+            directory=bench.directory,
+            executors=bench.executors,
+            seed=self.settings.seed,
+            capture_numbers=self._capture_numbers,
         )
+        return await self._stack.enter_async_context(Verifier(source, task, platform, measured_on))
 
     async def gpu_device(self) -> GpuDevice | None:
         """The session's GPU, once it is open. None when the settings leave it to us and torch cannot use it.
@@ -200,33 +192,9 @@ class Session:
         )
         return await self._stack.enter_async_context(timer)
 
-    async def _enter(
-        self,
-        task: Task,
-        directory: Path,
-        measured_on: MeasuringGpu | None = None,
-        *,
-        executors: ExecutorPool | None = None,
-        screen_families: Sequence[str] = SCREEN_FAMILIES,
-        name: str = "",
-    ) -> Evaluator:
-        evaluator = Evaluator(
-            task,
-            self.worker,
-            self._compiler,
-            self.gpu,
-            directory,
-            seed=self.settings.seed,
-            measured_on=measured_on,
-            sandbox=self.sandbox,
-            executors=executors,
-            screen_families=screen_families,
-            name=name,
-        )
-        return await self._stack.enter_async_context(evaluator)
-
-    def _evaluator_folder(self) -> Path:
-        return self.scratch / f"evaluate-{next(self._n_evaluators)}"
+    def _new_workbench(self) -> _Workbench:
+        directory = self.scratch / f"evaluate-{next(self._folder_numbers)}"
+        return _Workbench(directory, ExecutorPool(lambda: new_executor(directory, self.sandbox), N_SLOTS))
 
     async def _build_for_device(self, text: str, plan: LaunchPlan) -> Module | None:
         """It opens later than a compiler does, and mostly is of the target GPU's architecture: the same build."""

@@ -21,10 +21,9 @@ from kernel_lsp.core.profile import ProfileReport
 from kernel_lsp.core.task import Task
 from kernel_lsp.core.verdict import Verdict
 from kernel_lsp.errors import KernelLspError
-from kernel_lsp.evaluate.other_numbers import OtherNumbers
-from kernel_lsp.evaluate.pipeline import Evaluator
 from kernel_lsp.evaluate.profile import profile_candidate
 from kernel_lsp.evaluate.session import Session
+from kernel_lsp.evaluate.verifier import Verifier
 from kernel_lsp.evolve.assembly import assemble
 from kernel_lsp.evolve.evaluations import outcome_message
 from kernel_lsp.evolve.explanations import explain, has_page
@@ -80,15 +79,13 @@ class AgentTools:
         self._stack = AsyncExitStack()
         self._task: Task
         self._session: Session
-        self._evaluator: Evaluator
-        self._numbers: OtherNumbers
+        self._verifier: Verifier
 
     async def __aenter__(self) -> AgentTools:
         async with AsyncExitStack() as stack:
             self._session = await stack.enter_async_context(Session(self._settings))
             self._task = await self._session.capture(self._source, with_backward=self._with_backward)
-            self._evaluator = await self._session.evaluator(self._task)
-            self._numbers = OtherNumbers(self._evaluator, self._session, self._source, self._task)
+            self._verifier = await self._session.verifier(self._source, self._task)
             self._stack = stack.pop_all()
         return self
 
@@ -128,7 +125,7 @@ class AgentTools:
 
     async def _compile(self, code: str) -> ToolResult:
         candidate = self._candidate(code)
-        ready = await self._evaluator.ready_runs(candidate)
+        ready = await self._verifier.runs.ready_runs(candidate)
         if isinstance(ready, list):
             kernels = "; ".join(
                 f"{k.kernel}: {k.n_registers} registers, {k.shared_bytes} bytes shared, "
@@ -141,18 +138,19 @@ class AgentTools:
 
     async def _check(self, code: str) -> ToolResult:
         candidate = self._candidate(code)
-        verdict = await self._numbers.evaluate(candidate, "full")
+        verdict = await self._verifier.verify(candidate, "full")
         earned = reward(verdict)
         text = self._words(verdict, candidate)
         return ToolResult(f"{text}\nReward: {earned.value} ({earned.kind} times)", reward=earned.value)
 
     async def _time(self, code: str) -> ToolResult:
         candidate = self._candidate(code)
-        return ToolResult(self._words(await self._evaluator.evaluate(candidate, "screen"), candidate))
+        return ToolResult(self._words(await self._verifier.verify(candidate, "screen"), candidate))
 
     async def _profile(self, code: str) -> ToolResult:
         candidate = self._candidate(code)
-        report = await profile_candidate(self._session, self._evaluator, self._task, candidate, f"{self._task.name}.cu")
+        runs, file_name = self._verifier.runs, f"{self._task.name}.cu"
+        report = await profile_candidate(self._session, runs, self._task, candidate, file_name)
         if isinstance(report, ProfileReport):
             return ToolResult(report.summary())
         verdict = Verdict(candidate_id=candidate.id, device="profiler", outcome=report)

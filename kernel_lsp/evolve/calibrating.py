@@ -151,12 +151,12 @@ async def _label_group(
     source = find_task(files[0], task_line, None, folder)
     async with Session(settings) as session:
         task = await session.capture(source, with_backward=has_backward)
-        evaluator = await session.evaluator(task)
+        verifier = await session.verifier(source, task)
         task_text = describe_task(task, session.gpu)
         candidates = [
             Candidate(text=texts[file], origin=Origin(proposer="user", description=file.name)) for file in files
         ]
-        verdicts = await asyncio.gather(*(evaluator.evaluate(candidate, "full") for candidate in candidates))
+        verdicts = await asyncio.gather(*(verifier.verify(candidate, "full") for candidate in candidates))
     cases = (Case(task=task_text, text=texts[file], compiler=WITHHELD, checks=WITHHELD) for file in files)
     names = (str(file.relative_to(folder.parent)) for file in files)
     return [Labelled(*parts) for parts in zip(names, cases, verdicts, strict=True)]

@@ -18,28 +18,30 @@ from kernel_lsp.evolve.archive import Archive
 Depth = Literal["precheck", "screen", "full"]
 
 
-class Evaluator(Protocol):
-    """What a run needs of a device."""
+class CandidateVerifier(Protocol):
+    """What a run needs to reach verdicts; `evaluate.verifier.Verifier` is one."""
 
     n_slots: int
 
     @property
     def baseline_wait_s(self) -> float:
-        """How long a full verdict waits at most for what PyTorch compiles; 0 where nothing is timed."""
+        """Return the longest time that a full verdict waits for PyTorch's compiled modes; 0 where nothing is timed."""
         ...
 
-    async def evaluate(self, candidate: Candidate, depth: Literal["screen", "full"]) -> Verdict:
-        """The verdict; never an exception for what a candidate does."""
+    async def verify(self, candidate: Candidate, depth: Literal["screen", "full"]) -> Verdict:
+        """Return the verdict; never raise for what a candidate does."""
         ...
 
 
 class Evaluations:
     """The verdicts of one run. `executor`, where there is one, does the prechecks: the PTX executor before a GPU."""
 
-    def __init__(self, run_id: str, archive: Archive, evaluator: Evaluator, executor: Evaluator | None = None) -> None:
+    def __init__(
+        self, run_id: str, archive: Archive, verifier: CandidateVerifier, executor: CandidateVerifier | None = None
+    ) -> None:
         self._run_id, self._archive = run_id, archive
-        self._evaluator, self._executor = evaluator, executor
-        self._slots = PrioritySlots(evaluator.n_slots)
+        self._verifier, self._executor = verifier, executor
+        self._slots = PrioritySlots(verifier.n_slots)
         self._executor_slots = PrioritySlots(executor.n_slots if executor is not None else 1)
         self._under_way: dict[tuple[str, Depth], asyncio.Task[tuple[Verdict, CandidateEvaluated]]] = {}
 
@@ -49,8 +51,8 @@ class Evaluations:
 
     @property
     def baseline_wait_s(self) -> float:
-        """As the evaluator's."""
-        return self._evaluator.baseline_wait_s
+        """Return the verifier's."""
+        return self._verifier.baseline_wait_s
 
     async def evaluate(
         self, candidate: Candidate, depth: Depth, priority: float = 0.0
@@ -80,11 +82,11 @@ class Evaluations:
         if depth == "precheck":
             assert self._executor is not None, "only a run with an executor of its own prechecks"
             async with self._executor_slots.taken(priority):
-                verdict = await self._executor.evaluate(candidate, "screen")
+                verdict = await self._executor.verify(candidate, "screen")
             verdict = verdict.model_copy(update={"depth": "precheck"})
         else:
             async with self._slots.taken(priority):
-                verdict = await self._evaluator.evaluate(candidate, depth)
+                verdict = await self._verifier.verify(candidate, depth)
         event = evaluated_event(verdict, candidate.origin.generation, from_archive=False)
         self._archive.save_verdict(self._run_id, verdict, event)
         return verdict, event

@@ -16,7 +16,7 @@ from kernel_lsp.core.event import CandidateProposed, Event, GenerationStarted, N
 from kernel_lsp.core.verdict import Verdict
 from kernel_lsp.evolve.archive import Archive
 from kernel_lsp.evolve.ending import Ending, Finalist, SearchResult
-from kernel_lsp.evolve.evaluations import Evaluations, Evaluator, score_kind, score_us
+from kernel_lsp.evolve.evaluations import CandidateVerifier, Evaluations, score_kind, score_us
 from kernel_lsp.evolve.search import Proposal, Proposer, SchedulableProgram, Scored
 
 
@@ -35,11 +35,16 @@ class Search:
     """The generations of one run, then the full check of the best until one holds."""
 
     def __init__(
-        self, run_id: str, program: SchedulableProgram, evaluator: Evaluator, archive: Archive, settings: SearchSettings
+        self,
+        run_id: str,
+        program: SchedulableProgram,
+        verifier: CandidateVerifier,
+        archive: Archive,
+        settings: SearchSettings,
     ) -> None:
-        self._run_id, self._n_slots = run_id, evaluator.n_slots
+        self._run_id, self._n_slots = run_id, verifier.n_slots
         self._archive, self._settings = archive, settings
-        self._evaluations = Evaluations(run_id, archive, evaluator)
+        self._evaluations = Evaluations(run_id, archive, verifier)
         self._proposer = Proposer(program, settings.seed)
         self._proposals: dict[str, Proposal] = {}
         self._candidates: dict[str, Candidate] = {}

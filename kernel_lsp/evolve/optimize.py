@@ -25,10 +25,9 @@ from kernel_lsp.core.target import TargetSource
 from kernel_lsp.core.task import Task
 from kernel_lsp.core.verdict import Verdict
 from kernel_lsp.errors import EnvironmentProblem, TargetError
-from kernel_lsp.evaluate.other_numbers import OtherNumbers
-from kernel_lsp.evaluate.pipeline import Evaluator
 from kernel_lsp.evaluate.profile import profile_candidate
 from kernel_lsp.evaluate.session import Session
+from kernel_lsp.evaluate.verifier import Verifier
 from kernel_lsp.evolve.archive import Archive, check_workspace_is_free, workspace_lock
 from kernel_lsp.evolve.ending import SearchResult
 from kernel_lsp.evolve.evaluations import Evaluations, score_kind, score_us
@@ -124,16 +123,16 @@ class RunHandle:
 
     async def _run(self, archive: Archive, run_id: str, resumed: bool, prepared: _Prepared) -> AsyncIterator[Event]:
         session, task = prepared.session, prepared.task
-        evaluator = await session.evaluator(task)
+        verifier = await session.verifier(prepared.source, task)
         yield RunStarted(
             run_id=run_id,
             target=self.request.target,
-            device=evaluator.device_name,
+            device=verifier.device_name,
             target_gpu=session.gpu.name,
             resumed=resumed,
         )
         yield _captured(task, self.task_summary)
-        search = await self._search(archive, run_id, evaluator, prepared)
+        search = await self._search(archive, run_id, verifier, prepared)
         async for event in search.run():
             yield event
         assert search.result is not None, "a search that ends has a result"
@@ -145,18 +144,17 @@ class RunHandle:
         yield _finished(run_id, search.result, spending, files, time.monotonic() - prepared.started)
 
     async def _search(
-        self, archive: Archive, run_id: str, evaluator: Evaluator, prepared: _Prepared
+        self, archive: Archive, run_id: str, verifier: Verifier, prepared: _Prepared
     ) -> Search | ModelSearch:
         """Over the generator's schedules, or with models where the request names some."""
         request = self.request
-        numbers = OtherNumbers(evaluator, prepared.session, prepared.source, prepared.task)
         if prepared.tools is None:
             assert prepared.program is not None, "without models there is a program, or the run has not begun"
             given = request.given(prepared.task_line)
             limits = SearchSettings(request.generations, request.proposals, request.seed, given)
-            return Search(run_id, prepared.program, numbers, archive, limits)
-        session, task = prepared.session, prepared.task
-        executor = await session.executor(task) if await session.gpu_index() is not None else None
+            return Search(run_id, prepared.program, verifier, archive, limits)
+        session, task, has_gpu = prepared.session, prepared.task, await prepared.session.gpu_index() is not None
+        executor = await session.verifier(prepared.source, task, uses_gpu=False) if has_gpu else None
         run = ModelRun(
             run_id=run_id,
             archive=archive,
@@ -166,10 +164,10 @@ class RunHandle:
             task=task,
             target=prepared.task_line,
             gpu=session.gpu,
-            evaluations=Evaluations(run_id, archive, numbers, executor),
+            evaluations=Evaluations(run_id, archive, verifier, executor),
             program=prepared.program,
             deadline_s=self.settings.run_deadline_s,
-            profile=lambda candidate: profile_candidate(session, evaluator, task, candidate, f"{task.name}.cu"),
+            profile=lambda candidate: profile_candidate(session, verifier.runs, task, candidate, f"{task.name}.cu"),
         )
         return run.search()
 

@@ -1,4 +1,4 @@
-"""A kernel that may be given away: the winner of an archived run, or a file that passes its full check now."""
+"""A kernel that may be exported: the winner of an archived run, or a file that passes its full check now."""
 
 from __future__ import annotations
 
@@ -58,10 +58,10 @@ async def checked_winner(kernel: Path, target: str | None, directory: Path, sett
     async with Session(settings) as session:
         await session.gpu_index()
         task = await session.capture(source, with_backward=plan.backward is not None)
-        verdict = await (await session.evaluator(task)).evaluate(candidate, "full")
+        verdict = await (await session.verifier(source, task)).verify(candidate, "full")
     if not verdict.is_correct:
         raise UserError(
-            f"it is not given away, for its verdict is: {verdict.outcome.kind.replace('_', ' ')}",
+            f'export refused: the kernel\'s verdict is "{verdict.outcome.kind.replace("_", " ")}"',
             file=str(kernel),
             next_step=f"kernel-lsp check {kernel} says why",
         )

@@ -69,9 +69,11 @@ class Rounding:
 @dataclass(frozen=True)
 class ChosenFrom:
     """What integers of an output are places of, along `dim`: `values` are float64, with numbers for NaN and infinities.
-    Elements are equal if they are no farther apart than `unit` times the larger of their size and `least`."""
+    `ties` masks the elements for which the place of any equal element is correct. Elements are equal if they are no
+    farther apart than `unit` times the larger of their size and `least`."""
 
     values: CaseTensor
+    ties: CaseTensor
     dim: int
     unit: float
     least: float
@@ -83,8 +85,8 @@ class CaseFiles:
     """One case on disk. `expected` is the fp64 reference; `native` is what PyTorch gives at the declared dtypes, as
     float64 bytes, for outputs that are not floating or not finite throughout; `roundings` has every output.
     `may_lose_nans` names outputs of which `expected` has what is left without a NaN of PyTorch's, which is right, too.
-    `chosen` says for outputs of integers what they are places of, where `native` is NaN and `expected` is not: there
-    PyTorch does not say which of equal elements it gives.
+    `unspecified` has the masks of elements for which any value is correct, of outputs with such elements. `chosen` says
+    for outputs of integers what they are places of: PyTorch does not say which of equal elements it gives.
     `eager_bytes` is what PyTorch's own run needed at its peak beside its inputs, where a GPU did it, else 0.
     `is_degenerate` says that most of the reference is not finite, or that the family cannot be made: then `reason` says
     why, and the case tells nothing."""
@@ -96,6 +98,7 @@ class CaseFiles:
     native: tuple[CaseTensor, ...]
     roundings: dict[str, Rounding]
     output_dtypes: dict[str, DType]
+    unspecified: tuple[CaseTensor, ...] = ()
     may_lose_nans: frozenset[str] = frozenset()
     chosen: Mapping[str, ChosenFrom] = field(default_factory=dict)
     eager_bytes: int = 0
@@ -264,6 +267,7 @@ class Worker:
             inputs=_tensors(reply["inputs"]),
             expected=_tensors(reply["expected"]),
             native=_tensors(reply["native"]),
+            unspecified=_tensors(reply["unspecified"]),
             roundings={name: Rounding(**rounding) for name, rounding in reply["roundings"].items()},
             output_dtypes={name: DType(dtype) for name, dtype in reply["output_dtypes"].items()},
             may_lose_nans=frozenset(reply["may_lose_nans"]),
@@ -404,7 +408,8 @@ def _tensors(entries: Sequence[Mapping[str, Any]]) -> tuple[CaseTensor, ...]:
 
 
 def _chosen_from(entry: Mapping[str, Any]) -> ChosenFrom:
-    return ChosenFrom(**{**entry, "values": _tensors([entry["values"]])[0]})
+    values, ties = _tensors([entry["values"], entry["ties"]])
+    return ChosenFrom(**{**entry, "values": values, "ties": ties})
 
 
 def _as_json(tensor: CaseTensor) -> dict[str, Any]:

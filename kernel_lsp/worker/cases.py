@@ -23,7 +23,6 @@ from .failure import Failure, TargetFailure
 from .families import FAMILIES
 from .files import write_tensor
 from .integers import PLAIN
-from .open_results import left_open
 from .results import Results, give_back_memory, result_dtypes, results_of
 from .roundings import is_plain, rounding
 from .special_values import has_no_place
@@ -158,6 +157,7 @@ def _nothing(reason: str) -> dict[str, Any]:
         "inputs": [],
         "expected": [],
         "native": [],
+        "unspecified": [],
         "chosen": {},
         "roundings": {},
         "output_dtypes": {},
@@ -186,9 +186,10 @@ def _write(
         gradients = [f"{GRADIENT}{captured.output_names[p]}" for p in captured.backward.outputs]
     return {
         "inputs": _write_all(folder, "inputs", gradients, case.gradients),
-        "expected": _write_wide(folder, "expected", names, left_open(results.expected, _of_any(results), math.inf)),
+        "expected": _write_wide(folder, "expected", names, results.expected),
         "chosen": {name: _write_chosen(folder, name, one) for name, one in zip(names, results.chosen) if one},
         "native": _write_native(folder, names, results),
+        "unspecified": _write_unspecified(folder, names, results),
         "roundings": {
             name: rounding(expected, native, perturbed)
             for name, expected, native, perturbed in zip_longest(
@@ -224,25 +225,27 @@ def _write_wide(folder: str, kind: str, names: Sequence[str], tensors: Sequence[
     ]
 
 
-def _of_any(results: Results) -> list[torch.Tensor]:
-    """Where anything is right: of what is chosen among equal elements, the reference has one choice."""
+def _write_unspecified(folder: str, names: Sequence[str], results: Results) -> list[dict[str, Any]]:
+    """Write the masks of elements for which any value is correct, of results that have some. A tie between equal
+    elements is none: of those the reference has one choice."""
     pairs = zip_longest(results.undecided, results.chosen)
-    return [where if chosen is None else where & ~chosen.where.to(where.device) for where, chosen in pairs]
+    masks = [where if chosen is None else where & ~chosen.where.to(where.device) for where, chosen in pairs]
+    marked = [(name, mask) for name, mask in zip(names, masks) if bool(mask.any())]
+    return _write_all(folder, "unspecified", [name for name, _ in marked], [mask for _, mask in marked])
 
 
 def _write_chosen(folder: str, name: str, chosen: Chosen) -> dict[str, Any]:
-    entry = write_tensor(os.path.join(folder, "chosen", f"{name}.bin"), name, chosen.values)
+    values = write_tensor(os.path.join(folder, "chosen", f"{name}.bin"), name, chosen.values)
+    ties = write_tensor(os.path.join(folder, "ties", f"{name}.bin"), name, chosen.where)
     facts = {"dim": chosen.dim, "unit": chosen.unit, "least": chosen.least, "each_once": chosen.each_once}
-    return {"values": entry, **facts}
+    return {"values": values, "ties": ties, **facts}
 
 
 def _write_native(folder: str, names: Sequence[str], results: Results) -> list[dict[str, Any]]:
     """PyTorch's own results, where their distance from the reference does not say everything."""
     told = [
         (name, native)
-        for name, expected, native in zip(
-            names, results.expected, left_open(results.native, results.undecided, -math.inf)
-        )
+        for name, expected, native in zip(names, results.expected, results.native)
         if not is_plain(expected, native)
     ]
     return _write_wide(folder, "native", [name for name, _ in told], [native for _, native in told])

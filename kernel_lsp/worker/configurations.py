@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from .capture import capture_call, prepare_module, refuse_empty
+from .capture_call import capture_call, prepare_module, refuse_empty
 from .captured import Argument, Captured
 from .dtypes import PLAN_NAMES
 from .failure import Failure, TargetFailure

@@ -1,4 +1,4 @@
-"""Elements of results that several numbers are right for: where they are, and how they are marked in files."""
+"""Unspecified elements of results: those that PyTorch leaves open, so that more than one value is correct."""
 
 from __future__ import annotations
 
@@ -19,18 +19,3 @@ def undecided(
             for w, e, r in zip(where, expected, results)
         ]
     return where
-
-
-def left_open(results: Sequence[torch.Tensor], where: Sequence[torch.Tensor], infinity: float) -> list[torch.Tensor]:
-    """The results with what any number stands for where they are undecided: NaN among integers, and among others this
-    infinity, of which the reference and PyTorch's own result have different ones. Unchanged without a `where`."""
-    if not where:
-        return list(results)
-    return [
-        (r if r.is_floating_point() else r.double()).masked_fill(
-            w.to(r.device), infinity if r.is_floating_point() else float("nan")
-        )
-        if bool(w.any())
-        else r
-        for r, w in zip(results, where)
-    ]

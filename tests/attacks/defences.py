@@ -25,7 +25,7 @@ from kernel_lsp.evaluate import (
 )
 from kernel_lsp.evaluate.cases import Case
 from kernel_lsp.evaluate.compare_chunks import Total
-from kernel_lsp.evaluate.other_numbers import OtherNumbers
+from kernel_lsp.evaluate.scalar_mutation import ScalarMutation
 from kernel_lsp.ptx.executor import RunOptions
 
 LENIENT = 1e-2
@@ -172,12 +172,12 @@ def _guards(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _numbers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The numbers that a plan takes are those of its task."""
+    """Scalars are not mutated."""
 
     async def none(*_: Any) -> list[Any]:
         return []
 
-    monkeypatch.setattr(OtherNumbers, "_others", none)
+    monkeypatch.setattr(ScalarMutation, "mutated_tasks", none)
 
 
 SWITCHES: dict[str, Callable[[pytest.MonkeyPatch], None]] = {

@@ -80,7 +80,7 @@ def test_a_wrong_kernel_is_not_given_away(tmp_path: Path) -> None:
     (tmp_path / "wrong.cu").write_text(KERNEL.replace("v.x * scale * w.x", "v.x * scale"))
     done = run(tmp_path, "export", "wrong.cu", "--package", "out", "--device", "cpu")
     assert done.status == 2
-    assert "not given away, for its verdict is: mismatch" in done.stderr
+    assert 'export refused: the kernel\'s verdict is "mismatch"' in done.stderr
     assert not (tmp_path / "out").exists()
 
 

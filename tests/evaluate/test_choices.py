@@ -15,18 +15,23 @@ from kernel_lsp.process.worker_client import CaseTensor, ChosenFrom, Rounding
 VALUES = np.array([[0.0, 9.0, 9.0, 1.0, 9.0], [4.0, 3.0, 2.0, 1.0, 0.0]])
 
 
-def choice_of(values: np.ndarray, dim: int = 1, unit: float = 1e-9, *, each_once: bool = True) -> Choice:
+TIES = np.array([[True, True], [False, False]])
+
+
+def choice_of(
+    values: np.ndarray, dim: int = 1, unit: float = 1e-9, *, each_once: bool = True, ties: np.ndarray = TIES
+) -> Choice:
     file = CaseTensor("i", Path("nowhere"), DType.F64, values.shape)
-    return Choice(values, ChosenFrom(file, dim, unit, least=1.0, each_once=each_once))
+    return Choice(values, ties, ChosenFrom(file, file, dim, unit, least=1.0, each_once=each_once))
 
 
 CHOICE = choice_of(VALUES)
 REFERENCE = np.array([[1, 2], [0, 1]])
-NATIVE = np.array([[np.nan, np.nan], [0.0, 1.0]])
+NATIVE = np.array([[1, 4], [0, 1]])
 
 
 def n_wrong(found: list[list[int]], choice: Choice = CHOICE, written: np.ndarray | None = None) -> int:
-    return choice_total(choice, np.array(found), REFERENCE, NATIVE, written).n_wrong
+    return choice_total(choice, np.array(found), REFERENCE, written).n_wrong
 
 
 @pytest.mark.parametrize("row", [[1, 2], [2, 1], [4, 1], [2, 4]])
@@ -64,15 +69,16 @@ def test_nearly_equal_is_equal_as_far_as_the_values_are_rounded() -> None:
 @pytest.mark.parametrize("dim", [0, 1])
 def test_an_output_may_be_without_the_dimension_or_go_along_another(dim: int) -> None:
     values = VALUES if dim == 1 else VALUES.T
-    one = choice_of(values, dim, each_once=False)
-    reference, native = np.array([1, 0]), np.array([np.nan, np.nan])
-    assert choice_total(one, np.array([4, 0]), reference, native, None).n_wrong == 0
-    assert choice_total(one, np.array([0, 0]), reference, native, None).worst == 0
-    assert choice_total(one, np.array([4, 1]), reference, native, None).worst == 1
+    one = choice_of(values, dim, each_once=False, ties=np.array([True, True]))
+    reference = np.array([1, 0])
+    assert choice_total(one, np.array([4, 0]), reference, None).n_wrong == 0
+    assert choice_total(one, np.array([0, 0]), reference, None).worst == 0
+    assert choice_total(one, np.array([4, 1]), reference, None).worst == 1
 
 
 def test_of_a_single_place_none_is_there_twice() -> None:
-    assert choice_total(CHOICE, np.array([[4], [0]]), np.array([[1], [0]]), np.full((2, 1), np.nan), None).n_wrong == 0
+    choice = choice_of(VALUES, ties=np.array([[True], [True]]))
+    assert choice_total(choice, np.array([[4], [0]]), np.array([[1], [0]]), None).n_wrong == 0
 
 
 @pytest.mark.parametrize(("found", "is_right"), [([[4, 2], [0, 1]], True), ([[4, 3], [0, 1]], False)])

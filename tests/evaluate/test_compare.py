@@ -206,3 +206,22 @@ def test_what_is_rounded_once_must_be_the_nearest_number(dtype: DType) -> None:
     check(rounded, single, True)
     check(towards_zero, single, False)
     check(towards_zero, expected, True)
+
+
+@pytest.mark.parametrize("dtype", [DType.F32, DType.F16, DType.I32])
+@pytest.mark.parametrize("place", [0, 2])
+def test_any_value_is_correct_for_an_unspecified_element_alone(dtype: DType, place: int) -> None:
+    reference = np.array([1.0, 2.0, 3.0])
+    expected = _expect(reference, dtype, reference if dtype.is_floating else reference.astype(np.int64))
+    marked = replace(expected, unspecified=np.array([False, False, True]))
+    found = reference.astype(np.int32) if dtype is DType.I32 else reference.astype(np.float32)
+    found[place] = 77
+    assert not is_within_budget(compare(found, expected, factor=2.0))
+    assert is_within_budget(compare(found, marked, factor=2.0)) is (place == 2)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, 77.0])
+def test_a_reference_that_is_no_number_says_nothing_of_an_unspecified_element(value: float) -> None:
+    reference = np.array([1.0, 2.0, np.nan])
+    expected = replace(_expect(reference, native=reference), unspecified=np.array([False, False, True]))
+    assert is_within_budget(compare(np.array([1.0, 2.0, value], np.float32), expected, factor=2.0))

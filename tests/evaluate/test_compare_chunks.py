@@ -112,10 +112,24 @@ def test_the_total_is_the_same_for_any_number_of_threads(n_threads: int, monkeyp
     assert (expected.worst, expected.n_judged) == (of.found.size - 1, of.found.size)
 
 
-def test_where_the_reference_leaves_an_integer_open_any_is_right() -> None:
-    reference = np.array([3.0, np.nan, 5.0])
-    total = exact_total(Sides(DType.I64, np.array([3, 7, 4]), reference, None, None))
+def test_an_integer_that_is_not_judged_may_be_any() -> None:
+    judged = np.array([True, False, True])
+    total = exact_total(Sides(DType.I64, np.array([3, 7, 4]), np.array([3, 6, 5]), None, judged))
     assert (total.n_judged, total.n_wrong, total.worst) == (2, 1, 2)
+
+
+@pytest.mark.parametrize("place", [0, 3 * CHUNK_ELEMENTS // 2])
+@pytest.mark.parametrize("value", [7.0, np.nan, np.inf])
+def test_a_number_that_is_not_judged_may_be_any(place: int, value: float) -> None:
+    """In a chunk of its own path: the other chunks are compared as ever."""
+    of = sides(n=2 * CHUNK_ELEMENTS)
+    judged = np.arange(of.found.size) != place
+    of.found[place] = value
+    assert floating_total(of, ALLOWANCE).n_wrong == 1
+    seen = floating_total(replace(of, judged=judged), ALLOWANCE)
+    assert (seen.n_wrong, seen.n_judged) == (0, of.found.size - 1)
+    of.found[place - 1] = 7.0
+    assert floating_total(replace(of, judged=judged), ALLOWANCE).n_wrong == 1
 
 
 def test_no_element_gives_nothing() -> None:

@@ -15,8 +15,8 @@ from kernel_lsp.evaluate.compare import Expectation
 from kernel_lsp.evaluate.judgement import judge_outputs, lost_nans
 from kernel_lsp.process.worker_client import Rounding
 
-NAN, INF = float("nan"), float("inf")
-REFERENCE, NATIVE = [1.0, 0.0, INF, 2.0], [1.0, NAN, -INF, 2.0]
+NAN = float("nan")
+REFERENCE, NATIVE, UNSPECIFIED = [1.0, 0.0, NAN, 2.0], [1.0, NAN, NAN, 2.0], [False, False, True, False]
 """Of relu, of a limit on either side, and two numbers."""
 
 
@@ -25,7 +25,15 @@ def judged(folder: Path, found: list[float], *, may_lose_nans: bool = True) -> C
     case = CaseResult(operation="relu", family="special_nan", shapes={"x": (4,)}, n_blocks=1, n_blocks_run=1, errors=())
     tensor = BoundTensor(name="out", dtype=DType.F32, shape=(4,), role="output")
     rounding = Rounding(2, 5.0**0.5, 0.0, 0.0, 0.0, 0.0)
-    expectation = Expectation("out", DType.F32, np.array(REFERENCE), np.array(NATIVE), rounding, may_lose_nans)
+    expectation = Expectation(
+        "out",
+        DType.F32,
+        np.array(REFERENCE),
+        np.array(NATIVE),
+        rounding,
+        may_lose_nans,
+        unspecified=np.array(UNSPECIFIED),
+    )
     return judge_outputs("forward", case, [(tensor, folder / "out.bin")], [expectation])
 
 

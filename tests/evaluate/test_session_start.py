@@ -220,8 +220,9 @@ async def test_an_executor_loads_a_candidate_before_its_cases_are_chosen(
     (tmp_path / "task.py").write_text(DOUBLED)
     source = find_task(tmp_path / "k.cu", "task.py::doubled", None, tmp_path)
     async with Session(load_settings(tmp_path, {"device": "cpu"})) as session:
-        evaluator = await session.evaluator(await session.capture(source, with_backward=False))
-        order, load, audited = list[str](), evaluator.executors.load, pipeline.audited
+        verifier = await session.verifier(source, await session.capture(source, with_backward=False))
+        executors = verifier.runs.platform.executors
+        order, load, audited = list[str](), executors.load, pipeline.audited
 
         async def loaded(executor: PtxExecutor, module: Module) -> LoadOutcome:
             order.append("load")
@@ -231,12 +232,12 @@ async def test_an_executor_loads_a_candidate_before_its_cases_are_chosen(
             order.append("audit")
             return audited(*of)
 
-        async with evaluator.executors.executor():
+        async with executors.executor():
             pass  # one has started
-        monkeypatch.setattr(evaluator.executors, "load", loaded)
+        monkeypatch.setattr(executors, "load", loaded)
         monkeypatch.setattr(pipeline, "audited", audit)
         candidate = Candidate(text=DOUBLING, origin=Origin(proposer="user"))
-        assert (await evaluator.evaluate(candidate, "screen")).is_correct
+        assert (await verifier.verify(candidate, "screen")).is_correct
     assert order[:2] == ["load", "audit"]
 
 

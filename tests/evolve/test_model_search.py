@@ -239,7 +239,7 @@ async def test_every_call_is_told_with_the_cost_so_far(tmp_path: Path) -> None:
 
 async def test_a_broken_device_ends_the_run_at_once(tmp_path: Path) -> None:
     class Broken(FakeDevice):
-        async def evaluate(self, candidate: object, depth: object) -> object:  # type: ignore[override]
+        async def verify(self, candidate: object, depth: object) -> object:  # type: ignore[override]
             raise RuntimeError("the worker died")
 
     with pytest.raises(RuntimeError, match="the worker died"):

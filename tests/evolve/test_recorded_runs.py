@@ -47,8 +47,9 @@ async def test_recorded_kernels_are_judged_as_they_were(name: str, tmp_path: Pat
     recorded, task = kernels(name), TASKS[name]
     settings = load_settings(ROOT, {"device": "cpu", "cache_directory": tmp_path / "cache"})
     async with Session(settings) as session:
-        captured = await session.capture(read_target(task["target"], ROOT), with_backward=task["backward"])
-        evaluator = await session.evaluator(captured)
+        source = read_target(task["target"], ROOT)
+        captured = await session.capture(source, with_backward=task["backward"])
+        verifier = await session.verifier(source, captured)
         candidates = [Candidate(text=kernel["kernel"], origin=Origin(proposer="user")) for kernel in recorded]
-        found = [(await evaluator.evaluate(candidate, "screen")).outcome.kind for candidate in candidates]
+        found = [(await verifier.verify(candidate, "screen")).outcome.kind for candidate in candidates]
     assert found == [kernel["outcome"] for kernel in recorded]

@@ -82,7 +82,7 @@ class FakeDevice:
         self.first_s: float | None = None
         self.last_s = 0.0
 
-    async def evaluate(self, candidate: Candidate, depth: Literal["screen", "full"]) -> Verdict:
+    async def verify(self, candidate: Candidate, depth: Literal["screen", "full"]) -> Verdict:
         started = time.monotonic()
         self.first_s = started if self.first_s is None else self.first_s
         await asyncio.sleep(self._delay_s)

@@ -65,6 +65,6 @@ def settings(folder: Path) -> Settings:
 async def verdict(folder: Path, text: str = TEXT) -> Verdict:
     """Of a whole session with one candidate."""
     async with Session(settings(folder)) as own:
-        task = await own.capture(read_target("task.py::affine", folder), with_backward=False)
-        evaluator = await own.evaluator(task)
-        return await evaluator.evaluate(Candidate(text=text, origin=Origin(proposer="user")), "full")
+        source = read_target("task.py::affine", folder)
+        verifier = await own.verifier(source, await own.capture(source, with_backward=False))
+        return await verifier.verify(Candidate(text=text, origin=Origin(proposer="user")), "full")

@@ -67,21 +67,19 @@ async def test_a_kernel_that_was_begun_before_its_task_was_known_gets_its_verdic
     assert plan is not None
     async with Session(settings(tmp_path)) as own:
         own.begin(TEXT, plan)
-        task = await own.capture(read_target("task.py::affine", tmp_path), with_backward=False)
-        evaluator = await own.evaluator(task)
+        source = read_target("task.py::affine", tmp_path)
+        verifier = await own.verifier(source, await own.capture(source, with_backward=False))
         candidate = Candidate(text=TEXT, origin=Origin(proposer="user"))
-        first, again = [await evaluator.evaluate(candidate, "full") for _ in range(2)]
+        first, again = [await verifier.verify(candidate, "full") for _ in range(2)]
     assert isinstance(first.outcome, Correct), first.outcome
     assert isinstance(again.outcome, Correct), again.outcome
 
 
 async def test_an_evaluation_ends_with_its_session(tmp_path: Path) -> None:
     async with Session(settings(tmp_path)) as own:
-        task = await own.capture(read_target("task.py::affine", tmp_path), with_backward=False)
-        evaluator = await own.evaluator(task)
-        left_behind = asyncio.create_task(
-            evaluator.evaluate(Candidate(text=TEXT, origin=Origin(proposer="user")), "full")
-        )
+        source = read_target("task.py::affine", tmp_path)
+        verifier = await own.verifier(source, await own.capture(source, with_backward=False))
+        left_behind = asyncio.create_task(verifier.verify(Candidate(text=TEXT, origin=Origin(proposer="user")), "full"))
         await asyncio.sleep(0)
     assert left_behind.cancelled() or isinstance(await settled(left_behind), asyncio.CancelledError)
 

@@ -1,9 +1,8 @@
-"""Numbers that a plan takes are given other values, whose tasks are captured once."""
+"""Scalars that a plan takes are mutated, and each mutation is captured once."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,8 +14,8 @@ from kernel_lsp.core.task import Task
 from kernel_lsp.core.verdict import Mismatch
 from kernel_lsp.evaluate.check import find_task
 from kernel_lsp.evaluate.number_changes import FRACTIONS, NEGATIVE, VAST, ZERO, Change, far
-from kernel_lsp.evaluate.other_numbers import OtherNumbers, _Other
 from kernel_lsp.evaluate.prepare import Prepared
+from kernel_lsp.evaluate.scalar_mutation import MutatedTask, ScalarMutation
 from kernel_lsp.evaluate.session import Session
 from tests.evaluate.test_pointed_sizes import TASK as COPY
 from tests.evaluate.test_pointed_sizes import prepared
@@ -108,13 +107,13 @@ async def test_a_number_that_is_not_read_is_found_and_one_that_is_passes(
     source = find_task(tmp_path / "k.cu", "task.py::f", None, tmp_path)
     async with Session(Settings(device="cpu")) as session:
         task = await session.capture(source, with_backward=False)
-        evaluator = OtherNumbers(await session.evaluator(task), session, source, task)
+        verifier = await session.verifier(source, task)
         captures = counted_captures(session, monkeypatch)
-        contract = await evaluator.evaluate(kernel(scale="0.5f", contract="where: alpha == 0.5"), "full")
+        contract = await verifier.verify(kernel(scale="0.5f", contract="where: alpha == 0.5"), "full")
         n_excluded = len(captures)
         kernels = [kernel(), kernel(scale="0.5f"), kernel(offset="0.0f")]
-        found = [(await evaluator.evaluate(each, "full")).outcome for each in kernels]
-        screened = await evaluator.evaluate(kernels[1], "screen")
+        found = [(await verifier.verify(each, "full")).outcome for each in kernels]
+        screened = await verifier.verify(kernels[1], "screen")
     assert [outcome.kind for outcome in found] == ["correct", "mismatch", "mismatch"]
     assert isinstance(found[1], Mismatch)
     assert "alpha=0.15 instead of 0.5, beta=0.671 instead of 0" in found[1].message
@@ -129,9 +128,9 @@ async def test_whole_numbers_and_truth_values_are_changed_and_what_pytorch_refus
     source = find_task(tmp_path / "k.cu", "task.py::g", None, tmp_path)
     async with Session(Settings(device="cpu")) as session:
         task = await session.capture(source, with_backward=False)
-        evaluator = OtherNumbers(await session.evaluator(task), session, source, task)
+        verifier = await session.verifier(source, task)
         kernels = [with_flag(), with_flag(flag="1")]
-        found = [(await evaluator.evaluate(each, "full")).outcome for each in kernels]
+        found = [(await verifier.verify(each, "full")).outcome for each in kernels]
     assert found[0].kind == "correct"
     assert isinstance(found[1], Mismatch)
     assert "with p=0.485 instead of 0.5, shift=-4 instead of 3, flag=False instead of True" in found[1].message
@@ -150,17 +149,17 @@ async def test_whole_numbers_go_far_away_only_where_the_next_ones_are_the_same_c
     next_ones: frozenset[str] | None, asked: list[Change], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A count of repetitions would be a thousand times the work. Where nothing is taken every change is asked for."""
-    nothing: Any = SimpleNamespace(n_slots=1)
-    evaluator, seen = OtherNumbers(nothing, nothing, nothing, COPY), []
+    nothing: Any = None
+    mutation, seen = ScalarMutation(nothing, COPY, nothing), []
 
     async def other(change: Change, _: Prepared) -> object:
         seen.append(change)
-        return None if next_ones is None else _Other(COPY, next_ones, "", ())
+        return None if next_ones is None else MutatedTask(COPY, next_ones, "", ())
 
-    monkeypatch.setattr(evaluator, "_other", other)
-    monkeypatch.setattr(evaluator, "_whole", lambda _: frozenset({"n", "m"}))
+    monkeypatch.setattr(mutation, "_mutated", other)
+    monkeypatch.setattr(mutation, "_integers", lambda _: frozenset({"n", "m"}))
     text = prepared("launch: k<<<1, 32>>>(x, out, D)").text
-    found = await evaluator._others(Candidate(text=text, origin=Origin(proposer="user")))
+    found = await mutation.mutated_tasks(Candidate(text=text, origin=Origin(proposer="user")))
     assert seen == asked
     assert len(found) == (0 if next_ones is None else 4)
 
@@ -171,7 +170,7 @@ async def test_where_pytorch_has_no_number_nothing_is_asked(tmp_path: Path) -> N
     source = find_task(tmp_path / "k.cu", "task.py::h", None, tmp_path)
     async with Session(Settings(device="cpu")) as session:
         task = await session.capture(source, with_backward=False)
-        evaluator = OtherNumbers(await session.evaluator(task), session, source, task)
+        verifier = await session.verifier(source, task)
         kernels = [with_root("sqrtf(fmaxf(scale, 0.0f))"), with_root("1.0f")]
-        found = [(await evaluator.evaluate(each, "full")).outcome for each in kernels]
+        found = [(await verifier.verify(each, "full")).outcome for each in kernels]
     assert [outcome.kind for outcome in found] == ["correct", "mismatch"]
