@@ -18,8 +18,8 @@ N_DIGITS = 8
 
 @dataclass(frozen=True)
 class Run:
-    """One run that was asked for. `program` tells builds of one kernel apart; `part` is the part of the check that asks,
-    e.g. ``forward``; `inputs` are family, thread order and environment."""
+    """One run that was asked for. `part` is the part of the check that asks, e.g. ``forward``; `program` tells builds
+    of one kernel apart; `inputs` are family, thread order and environment. Seeds are left out: they may be redrawn."""
 
     part: str
     program: str
@@ -37,11 +37,11 @@ class Entry:
 
 
 def entry_of(name: str, task: str, outcome: str, runs: Sequence[Run], on_gpu: Sequence[Run]) -> Entry:
-    """The entry of a kernel. `outcome` is what becomes of it where every run is right. Of a GPU's runs it has those that
-    the executor has not."""
+    """The entry of a kernel. `outcome` is what becomes of it where every run is right. Of the runs `on_gpu` it has
+    those that the executor has not."""
     known = {(run.part, run.sizes, run.inputs) for run in runs}
     more = [run for run in on_gpu if (run.part.removeprefix("gpu "), run.sizes, run.inputs) not in known]
-    return Entry(name, (f"task {task}", f"outcome {outcome}", *_lines([*runs, *more])))
+    return Entry(name, (f"task: {task}", f"outcome: {outcome}", *_lines([*runs, *more])))
 
 
 def digest(texts: Iterable[str]) -> str:
@@ -84,7 +84,7 @@ def _lines(runs: Sequence[Run]) -> Iterator[str]:
     yield from _parts([run for run in runs if run.program == own])
     others = sorted((run for run in runs if run.program != own), key=lambda run: run.program)
     texts = [
-        (f"program for {same[0].architecture}", *(f" {line}" for line in _parts(same)))
+        (f"other program: {same[0].architecture}", *(f" {line}" for line in _parts(same)))
         for _, group in groupby(others, key=lambda run: run.program)
         if (same := list(group))
     ]
@@ -111,7 +111,23 @@ def _numeric(sizes: str) -> tuple[tuple[int, str], ...]:
 
 
 def _changes(before: Sequence[str], after: Sequence[str]) -> Iterator[str]:
-    """Lines that are gone and new, with the words that changed where one line became another."""
-    gone, new = ([line for line in lines if line not in others] for lines, others in ((before, after), (after, before)))
-    yield from (f"  - {line}" for line in gone)
-    yield from (f"  + {line}" for line in new)
+    """Lines that are gone or new. Where both have a line of the same part and sizes: the words that are."""
+    old, new = _by_place(before), _by_place(after)
+    for place in dict.fromkeys((*old, *new)):
+        words = [f"- {word}" for word in (old.get(place, Counter()) - new.get(place, Counter())).elements()]
+        words += [f"+ {word}" for word in (new.get(place, Counter()) - old.get(place, Counter())).elements()]
+        if place in old and place in new:
+            yield from [f"  ~ {place}: {'; '.join(words)}"] if words else []
+        else:
+            yield f"  {'-' if place in old else '+'} {place}: {' '.join((old | new)[place].elements())}"
+
+
+def _by_place(lines: Sequence[str]) -> dict[str, Counter[str]]:
+    """The words of each line, by what is before its colon and the part of the check that it is in."""
+    found: dict[str, Counter[str]] = {}
+    part = ""
+    for line in lines:
+        head, _, words = line.partition(": ")
+        part = part if line.startswith(" ") else head
+        found.setdefault(head if head == part else f"{part} at{head}", Counter()).update(words.split())
+    return found

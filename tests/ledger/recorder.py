@@ -48,8 +48,8 @@ from tests.ledger.entry import Entry, Run, digest, entry_of
 N_TASKS_AT_ONCE = 3
 """The worker captures one task while cases of another are chosen."""
 MAX_VALUES_SHOWN = 8
-_FIXED = 0x1ED6E2
-"""In place of secret random bits."""
+_FIXED_BITS = 0x1ED6E2
+"""In place of random ones: sizes that no kernel can know are the same every time."""
 _TIMED_OUT = "timed_out"
 
 
@@ -96,7 +96,7 @@ class _Bench:
     def evaluator(
         self, task: Task, families: Sequence[str] = SCREEN_FAMILIES, numbers: str = "", *, has_gpu: bool = False
     ) -> Evaluator:
-        return _Recording(
+        return _NumberedEvaluator(
             numbers,
             task,
             self.worker,
@@ -179,8 +179,8 @@ _LOADED = Loaded((KernelFactsOfPtx("", 1, uses_global_atomics=False, may_wait=Tr
 _READ_UNWRITTEN = Finding(code=UNWRITTEN, severity=Severity.WARNING, message="", source="executor", line=1)
 
 
-class _Recording(Evaluator):
-    """Records under which numbers it is asked."""
+class _NumberedEvaluator(Evaluator):
+    """Notes with which numbers its task was captured; empty for the task's own."""
 
     def __init__(self, numbers: str, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
@@ -208,7 +208,7 @@ class _Pool:
 
 @contextmanager
 def _recording_devices() -> Iterator[None]:
-    """Replace what devices do. A case of secret sizes has the same ones every time."""
+    """Replace the methods by which a check reaches a device."""
     on_executor = {
         "run_case": _run_case,
         "profile": _profile,
@@ -217,7 +217,7 @@ def _recording_devices() -> Iterator[None]:
         "make_aside": _made,
     }
     with (
-        patch.object(secrets, "randbits", lambda _: _FIXED),
+        patch.object(secrets, "randbits", lambda _: _FIXED_BITS),
         patch.multiple(CpuDevice, **on_executor),
         patch.multiple(GpuChecks, prefetch=lambda *_: None, check=_checked_on_gpu),
     ):
