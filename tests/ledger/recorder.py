@@ -11,7 +11,7 @@ import secrets
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from itertools import groupby
 from pathlib import Path
 from types import SimpleNamespace
@@ -50,7 +50,8 @@ N_TASKS_AT_ONCE = 3
 MAX_VALUES_SHOWN = 8
 _FIXED_BITS = 0x1ED6E2
 """In place of random ones: sizes that no kernel can know are the same every time."""
-_TIMED_OUT = "timed_out"
+SEED_OFFSETS = (0, 1)
+_TIMED_OUT, _ON_GPU = "timed_out", "gpu"
 
 
 @dataclass
@@ -94,7 +95,13 @@ class _Bench:
     scratch: Path
 
     def evaluator(
-        self, task: Task, families: Sequence[str] = SCREEN_FAMILIES, numbers: str = "", *, has_gpu: bool = False
+        self,
+        task: Task,
+        families: Sequence[str] = SCREEN_FAMILIES,
+        numbers: str = "",
+        *,
+        has_gpu: bool = False,
+        seed_offset: int = 0,
     ) -> Evaluator:
         return _NumberedEvaluator(
             numbers,
@@ -103,7 +110,7 @@ class _Bench:
             self.compiler,
             find_gpu(self.settings.target_gpu),
             self.scratch,
-            seed=self.settings.seed,
+            seed=self.settings.seed + seed_offset,
             measured_on=MeasuringGpu(_GPU, Untimed()) if has_gpu else None,  # type: ignore[arg-type]
             executors=_Pool(),  # type: ignore[arg-type]
             screen_families=families,
@@ -133,16 +140,20 @@ async def _entries(bench: _Bench, kernels: Sequence[Kernel]) -> list[Entry]:
     source = find_task(first.file, first.task_line, None, first.file.parent)
     task = await bench.worker.capture(source, with_backward=first.has_backward)
     on_cpu = OtherNumbers(bench.evaluator(task), bench, source, task)  # type: ignore[arg-type]
-    on_gpu = bench.evaluator(task, has_gpu=True)
-    return [await _both(kernel, on_cpu, on_gpu) for kernel in kernels]
+    on_gpu = [bench.evaluator(task, has_gpu=True, seed_offset=offset) for offset in SEED_OFFSETS]
+    return [await _on_both(kernel, on_cpu, on_gpu) for kernel in kernels]
 
 
-async def _both(kernel: Kernel, on_cpu: OtherNumbers, on_gpu: Evaluator) -> Entry:
+async def _on_both(kernel: Kernel, on_cpu: OtherNumbers, on_gpu: Sequence[Evaluator]) -> Entry:
+    """What the executor and a GPU are asked. Sizes for a GPU that are others with another seed count as drawn."""
     verdict, runs = await _asked(kernel, on_cpu)
     if verdict.outcome.kind == _TIMED_OUT:  # a compile takes as long again on the GPU's behalf
         return _entry(kernel, verdict.outcome, runs, [])
-    _, more = await _asked(kernel, on_gpu)
-    return _entry(kernel, verdict.outcome, runs, [run for run in more if run.part.startswith("gpu")])
+    first, second = [(await _asked(kernel, evaluator))[1] for evaluator in on_gpu]
+    same = {(run.part, run.sizes) for run in first} & {(run.part, run.sizes) for run in second}
+    on_device = [run for run in first if run.part.startswith(_ON_GPU)]
+    drawn = [run if (run.part, run.sizes) in same else replace(run, sizes="drawn") for run in on_device]
+    return _entry(kernel, verdict.outcome, runs, drawn)
 
 
 async def _asked(kernel: Kernel, evaluator: Evaluator | OtherNumbers) -> tuple[Verdict, list[Run]]:
@@ -209,16 +220,16 @@ class _Pool:
 @contextmanager
 def _recording_devices() -> Iterator[None]:
     """Replace the methods by which a check reaches a device."""
-    on_executor = {
-        "run_case": _run_case,
-        "profile": _profile,
-        "written_bytes": _written_bytes,
-        "ends": _ends,
-        "make_aside": _made,
-    }
     with (
         patch.object(secrets, "randbits", lambda _: _FIXED_BITS),
-        patch.multiple(CpuDevice, **on_executor),
+        patch.multiple(
+            CpuDevice,
+            run_case=_run_case,
+            profile=_profile,
+            written_bytes=_written_bytes,
+            ends=_ends,
+            make_aside=_made,
+        ),
         patch.multiple(GpuChecks, prefetch=lambda *_: None, check=_checked_on_gpu),
     ):
         yield
@@ -266,7 +277,7 @@ async def _checked_on_gpu(
     _: object, built: Built, plans: Sequence[Plan], progress: object, *, beside: object
 ) -> CheckOutcome | None:
     for case, _bound in (entry for plan in plans for entry in plan):
-        _note(f"gpu {case.operation}", built, case.sizes, _inputs(case), case.is_captured)
+        _note(f"{_ON_GPU} {case.operation}", built, case.sizes, _inputs(case), case.is_captured)
     return None
 
 
