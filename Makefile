@@ -13,7 +13,7 @@ INSTALLED := $(VENV)/.installed
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-editors attacks lint format examples corpus clean
+.PHONY: help install demo test test-editors attacks ledger ledger-update lint format examples corpus clean
 
 help:  ## list the targets
 	@echo "kernel-lsp: optimize PyTorch to CUDA, with or without a GPU"
@@ -39,6 +39,12 @@ test-editors: $(INSTALLED)  ## drive real editors: VS Code in Chromium, Neovim, 
 
 attacks: $(INSTALLED)  ## check the kernels that cheat and those that are only unusual, and print both rates
 	@$(BIN)/python scripts/run_corpora.py
+
+ledger: $(INSTALLED)  ## compare the cases proposed for each of these kernels, or VERDICTS=FILE, with the record
+	@$(BIN)/python scripts/ledger.py $(if $(VERDICTS),--verdicts $(VERDICTS))
+
+ledger-update: $(INSTALLED)  ## the same, and accept what differs
+	@$(BIN)/python scripts/ledger.py --write $(if $(VERDICTS),--verdicts $(VERDICTS))
 
 lint: $(INSTALLED)  ## check style, format and types
 	@$(BIN)/ruff check .

@@ -5,7 +5,7 @@
 
 Every attack must be caught and every benign kernel must pass: the exit status is 1 otherwise. A `.cu` file says in its
 `task:` line what it claims to compute. An attack says in a comment above its plan how it cheats and which verdict is
-right.
+right; on the CPU it must be that one.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import sys
 import time
 from collections.abc import Sequence
@@ -22,7 +23,10 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from kernel_lsp.core.measurement import Measurement
-from tests.corpora import Kernel, Outcome, evaluate_all, is_caught, is_passed, read_kernels
+from tests.corpora import Kernel, Outcome, evaluate_all, is_caught, is_passed, is_right, read_kernels, what_failed
+
+MAX_SESSIONS = 8
+"""By default: each has an interpreter with torch."""
 
 
 def main() -> int:
@@ -37,7 +41,10 @@ def main() -> int:
     if len(attacks) < len(known):
         print(f"not run: {len(known) - len(attacks)} that only a GPU can tell")
     print(f"on {_where(outcomes)}, in {time.monotonic() - started:.0f} s")
-    return 0 if n_caught == len(attacks) and n_passed == len(benign) else 1
+    n_good = sum(_is_good(outcome, arguments.device) for outcome in outcomes)
+    if n_good < n_caught + n_passed:
+        print(f"caught by another verdict than the attack lists: {n_caught + n_passed - n_good}")
+    return 0 if n_good == len(attacks) + len(benign) else 1
 
 
 async def _evaluated(attacks: list[Kernel], benign: list[Kernel], arguments: argparse.Namespace) -> list[Outcome]:
@@ -46,10 +53,17 @@ async def _evaluated(attacks: list[Kernel], benign: list[Kernel], arguments: arg
     every = evaluate_all([*attacks, *benign], device=arguments.device, n_sessions=arguments.sessions)
     async for found in every:
         for outcome in found:
-            _print(outcome, is_good=is_caught(outcome) if outcome.kernel in attacks else is_passed(outcome))
+            _print(outcome, is_good=_is_good(outcome, arguments.device))
         outcomes += found
         _write(arguments.json, outcomes, attacks, benign)
     return outcomes
+
+
+def _is_good(outcome: Outcome, device: str) -> bool:
+    """A GPU may find an attack in another way than the executor, whose verdicts the attacks list."""
+    if outcome.kernel.strategy and device != "cpu":
+        return is_caught(outcome)
+    return is_right(outcome)
 
 
 def _counts(outcomes: Sequence[Outcome], attacks: Sequence[Kernel], benign: Sequence[Kernel]) -> tuple[int, int]:
@@ -80,9 +94,13 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--benign", type=Path, default=ROOT / "tests" / "benign", help="a folder of .cu files")
     parser.add_argument("--only", default="", help="only files whose name holds this")
     parser.add_argument("--skip", action="append", default=[], help="no files whose name holds this")
-    parser.add_argument("--sessions", type=int, default=1, help="tasks at once")
+    parser.add_argument("--sessions", type=int, default=_n_sessions(), help="tasks at once; by default one a core")
     parser.add_argument("--json", type=Path, help="where to write the verdicts")
     return parser.parse_args()
+
+
+def _n_sessions() -> int:
+    return min(len(os.sched_getaffinity(0)), MAX_SESSIONS)
 
 
 def _chosen(folder: Path, arguments: argparse.Namespace) -> list[Kernel]:
@@ -123,6 +141,7 @@ def _write(file: Path | None, outcomes: Sequence[Outcome], attacks: Sequence[Ker
             {
                 "file": f"{outcome.kernel.file.parent.name}/{outcome.kernel.file.name}",
                 "kind": outcome.verdict.outcome.kind,
+                "failed": what_failed(outcome),
                 "message": getattr(outcome.verdict.outcome, "message", ""),
                 "evaluate_s": round(outcome.verdict.evaluate_s, 3),
             }

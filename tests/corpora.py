@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from kernel_lsp.config import Settings
 from kernel_lsp.core.candidate import Candidate, Origin
-from kernel_lsp.core.verdict import BuildFailed, Correct, Unsupported, Verdict
+from kernel_lsp.core.verdict import BuildFailed, Correct, Mismatch, Unsupported, Verdict
 from kernel_lsp.evaluate.check import find_task
 from kernel_lsp.evaluate.session import Session
 from kernel_lsp.plan.parser import parse
@@ -68,18 +68,10 @@ def read_kernels(folder: Path) -> list[Kernel]:
 
 def sample(items: Sequence[Item], key: Callable[[Item], object], every: int = 1) -> list[Item]:
     """The first of each kind, or of every second kind and so on; all with ``KERNEL_LSP_TEST_CORPORA=all``. `make
-    attacks` runs every kernel, too, and `make examples` every example."""
+    attacks` runs every kernel, and `make examples` every example."""
     if os.environ.get("KERNEL_LSP_TEST_CORPORA") == "all":
         return list(items)
     return list({key(item): item for item in reversed(items)}.values())[::-1][every - 1 :: every]
-
-
-def by_task(kernels: Sequence[Kernel], n_groups: int) -> list[list[Kernel]]:
-    """At most so many groups of about equal size. Kernels of one task stay together: they share its capture."""
-    groups: list[list[Kernel]] = [[] for _ in range(n_groups)]
-    for _, together in groupby(sorted(kernels, key=_task), key=_task):
-        min(groups, key=len).extend(together)
-    return [group for group in groups if group]
 
 
 def is_caught(outcome: Outcome) -> bool:
@@ -90,6 +82,22 @@ def is_caught(outcome: Outcome) -> bool:
 def is_passed(outcome: Outcome) -> bool:
     """Called correct."""
     return isinstance(outcome.verdict.outcome, Correct)
+
+
+def is_right(outcome: Outcome) -> bool:
+    """An attack is caught by a verdict that it lists, a benign kernel called correct."""
+    if not outcome.kernel.strategy:
+        return is_passed(outcome)
+    return is_caught(outcome) and not set(labels(outcome)).isdisjoint(outcome.kernel.caught)
+
+
+def what_failed(outcome: Outcome) -> str:
+    """The case of a mismatch: operation, inputs and shapes. Of other failures the codes of what was found."""
+    verdict = outcome.verdict.outcome
+    if not isinstance(verdict, Mismatch):
+        return " ".join(sorted({finding.code for finding in getattr(verdict, "findings", ())}))
+    shapes = (f"{name}[{','.join(map(str, shape))}]" for name, shape in verdict.failed.shapes.items())
+    return f"{verdict.failed.operation} {verdict.failed.family.replace(' ', '_')} {' '.join(shapes)}"
 
 
 def labels(outcome: Outcome) -> tuple[str, ...]:

@@ -1,5 +1,5 @@
 // Attack: Four elements per thread and no remainder: right for the sizes of the task.
-// Caught: mismatch
+// Caught: build_failed
 // Without: sizes
 // kernel-lsp: 1
 // task: tasks.py::double
