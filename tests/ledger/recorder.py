@@ -150,9 +150,15 @@ async def _on_both(kernel: Kernel, on_cpu: OtherNumbers, on_gpu: Sequence[Evalua
     if verdict.outcome.kind == _TIMED_OUT:  # a compile takes as long again on the GPU's behalf
         return _entry(kernel, verdict.outcome, runs, [])
     first, second = [(await _asked(kernel, evaluator))[1] for evaluator in on_gpu]
-    same = {(run.part, run.sizes) for run in first} & {(run.part, run.sizes) for run in second}
     on_device = [run for run in first if run.part.startswith(_ON_GPU)]
-    drawn = [run if (run.part, run.sizes) in same else replace(run, sizes="drawn") for run in on_device]
+    known = {(f"{_ON_GPU} {run.part}", run.sizes, run.inputs) for run in runs}
+    others = {(run.part, run.inputs) for run in {*first} - {*second}}
+    drawn = [
+        replace(run, sizes="drawn")
+        if (run.part, run.inputs) in others and (run.part, run.sizes, run.inputs) not in known
+        else run
+        for run in on_device
+    ]
     return _entry(kernel, verdict.outcome, runs, drawn)
 
 
