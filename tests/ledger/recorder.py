@@ -18,6 +18,8 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
+from kernel_lsp.evaluate.other_numbers import OtherNumbers
+
 from kernel_lsp.config import Settings
 from kernel_lsp.core.candidate import Candidate, Origin
 from kernel_lsp.core.finding import Finding, Severity
@@ -29,7 +31,6 @@ from kernel_lsp.evaluate.check import find_task
 from kernel_lsp.evaluate.circumstances import USUAL, Circumstances
 from kernel_lsp.evaluate.cpu import CaseRun, CpuDevice, Limits, Skipped
 from kernel_lsp.evaluate.gpu_checks import GpuChecks, MeasuringGpu, Untimed
-from kernel_lsp.evaluate.other_numbers import OtherNumbers
 from kernel_lsp.evaluate.pipeline import Evaluator
 from kernel_lsp.evaluate.progress import Plan
 from kernel_lsp.evaluate.session_start import SessionStart
