@@ -30,8 +30,8 @@ from kernel_lsp.process.interpreter import find_python
 from kernel_lsp.process.worker_client import Worker
 from kernel_lsp.ptx.executor import BlockSample, BufferFile, ExecutionReport, PtxExecutor, RunOptions
 from kernel_lsp.source.pytorch import read_target
-from kernel_lsp.toolchain.compile import BuildRequest, Compiler
-from kernel_lsp.toolchain.discovery import find_toolchain
+from kernel_lsp.toolchain.nvrtc.compile import BuildRequest, Compiler
+from kernel_lsp.toolchain.nvrtc.discovery import find_toolchain
 
 HERE = Path(__file__).parent
 TARGETS = HERE / "estimate_vs_measured_targets.py"

@@ -29,17 +29,17 @@ from kernel_lsp.core.measurement import BaselineResult, TimedBaseline, TimeFloor
 from kernel_lsp.core.plan import BoundOperation, BoundTensor
 from kernel_lsp.core.task import Graph, Task, TensorType
 from kernel_lsp.errors import SettingError
-from kernel_lsp.evaluate.baselines import MODES, Baselines, Job
-from kernel_lsp.evaluate.baselines_cache import BaselineCache
-from kernel_lsp.evaluate.cases import captured_sizes, graph_of, shapes_for
-from kernel_lsp.evaluate.session import Session
-from kernel_lsp.evaluate.timing import Rounds, SubjectFailed, TimingPlan, measure_in_turn
-from kernel_lsp.evaluate.timing_floor import time_floor
-from kernel_lsp.evaluate.timing_operation import baseline_job
-from kernel_lsp.evaluate.timing_result import measurement
 from kernel_lsp.gpu.specs import find_gpu
 from kernel_lsp.process.worker_client import CaseFiles, CaseTensor, OperationName
 from kernel_lsp.source.pytorch import read_target
+from kernel_lsp.verify.model.cases import captured_sizes, graph_of, shapes_for
+from kernel_lsp.verify.session.session import Session
+from kernel_lsp.verify.timing.baselines import MODES, Baselines, Job
+from kernel_lsp.verify.timing.baselines_cache import BaselineCache
+from kernel_lsp.verify.timing.floor import time_floor
+from kernel_lsp.verify.timing.operation import baseline_job
+from kernel_lsp.verify.timing.result import measurement
+from kernel_lsp.verify.timing.rounds import Rounds, SubjectFailed, TimingPlan, measure_in_turn
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"

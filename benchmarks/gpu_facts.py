@@ -5,7 +5,7 @@ from __future__ import annotations
 import compileall
 from pathlib import Path
 
-from kernel_lsp.evaluate.session import Session
+from kernel_lsp.verify.session.session import Session
 
 PACKAGE = Path(__file__).resolve().parent.parent / "kernel_lsp"
 

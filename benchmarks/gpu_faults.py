@@ -36,8 +36,8 @@ from gpu_facts import gpu_facts
 from kernel_lsp.config import load_settings
 from kernel_lsp.core.candidate import Candidate, Origin
 from kernel_lsp.core.verdict import Verdict
-from kernel_lsp.evaluate.session import Session
 from kernel_lsp.source.pytorch import read_target
+from kernel_lsp.verify.session.session import Session
 
 ROOT = Path(__file__).resolve().parent.parent
 TASK = """import torch

@@ -27,7 +27,13 @@ import numpy as np
 
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.plan import BoundLaunch, BoundOperation, BoundTensor, ScalarArgument, TensorArgument
-from kernel_lsp.evaluate.timing import (
+from kernel_lsp.process.confinement import sandbox_level
+from kernel_lsp.process.interpreter import find_python
+from kernel_lsp.process.worker_client import Worker
+from kernel_lsp.verify.timing.noise import AGAIN, OURS, TimingNoise
+from kernel_lsp.verify.timing.operation import PREPARE_DEADLINE_S
+from kernel_lsp.verify.timing.result import measurement, ratio
+from kernel_lsp.verify.timing.rounds import (
     Rounds,
     Subject,
     SubjectFailed,
@@ -37,12 +43,6 @@ from kernel_lsp.evaluate.timing import (
     measure_in_turn,
     prepare,
 )
-from kernel_lsp.evaluate.timing_noise import AGAIN, OURS, TimingNoise
-from kernel_lsp.evaluate.timing_operation import PREPARE_DEADLINE_S
-from kernel_lsp.evaluate.timing_result import measurement, ratio
-from kernel_lsp.process.confinement import sandbox_level
-from kernel_lsp.process.interpreter import find_python
-from kernel_lsp.process.worker_client import Worker
 
 RESULTS = Path(__file__).resolve().parent / "results"
 LOAD_DEADLINE_S = 120.0

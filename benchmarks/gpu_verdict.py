@@ -35,12 +35,12 @@ from kernel_lsp.config import load_settings
 from kernel_lsp.core.candidate import Candidate, Origin
 from kernel_lsp.core.task import Task
 from kernel_lsp.core.verdict import Verdict
-from kernel_lsp.evaluate.session import Session
-from kernel_lsp.evaluate.verifier import Verifier
-from kernel_lsp.evolve.search import Proposer
+from kernel_lsp.evolve.run.search import Proposer
 from kernel_lsp.generate.program import plan_program
 from kernel_lsp.process.worker_client import WORKER_CACHE
 from kernel_lsp.source.pytorch import read_target
+from kernel_lsp.verify.session.session import Session
+from kernel_lsp.verify.session.verifier import Verifier
 
 ROOT = Path(__file__).resolve().parent.parent
 TARGETS = ("examples/rms_norm.py::RMSNorm", "benchmarks/targets/large_rms_norm.py::rms_norm")

@@ -103,7 +103,7 @@ def bound_operations(
     from kernel_lsp.plan.binding import bind
     from kernel_lsp.plan.parser import parse_or_raise
     from kernel_lsp.source.cuda import kernel_signatures
-    from kernel_lsp.toolchain.standard_headers import headers_of
+    from kernel_lsp.toolchain.nvrtc.standard_headers import headers_of
 
     text = path.read_text(encoding="utf-8")
     plan = parse_or_raise(text, str(path))
@@ -154,7 +154,7 @@ def time_all(folders: list[Path], arguments: argparse.Namespace) -> int:
 
 
 def texts_of(folder: Path) -> Iterator[CompileJob]:
-    from kernel_lsp.worker.cuda_runtime import architecture_of
+    from kernel_lsp.worker.shipped.cuda_runtime import architecture_of
 
     architecture = architecture_of(0)
     for name, candidate in json.loads((folder / "bound.json").read_text(encoding="utf-8")).items():
@@ -173,7 +173,7 @@ CompileJob = tuple[str, str, list[str], dict[str, str], str]
 
 def compile_one(job: CompileJob) -> str:
     """Into the cache, in a process of its own. Returns the compiler's log where it refuses."""
-    from kernel_lsp.worker.cuda_runtime import CudaError, compiled
+    from kernel_lsp.worker.shipped.cuda_runtime import CudaError, compiled
 
     name, text, kernels, headers, architecture = job
     try:
@@ -211,8 +211,8 @@ class TaskTimer:
         return found
 
     def _candidate(self, name: str, candidate: Mapping[str, Any], direction: str, expected: Any) -> dict[str, Any]:
-        from kernel_lsp.worker.cuda_runtime import KernelLibrary
-        from kernel_lsp.worker.gpu_run import BoundRun, Candidate
+        from kernel_lsp.worker.gpu.run import BoundRun, Candidate
+        from kernel_lsp.worker.shipped.cuda_runtime import KernelLibrary
 
         try:
             names = names_of(candidate)

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kernel_lsp.core.verdict import Verdict
-from kernel_lsp.evolve.archive import FOLDER_NAME, Archive
+from kernel_lsp.evolve.archive.archive import FOLDER_NAME, Archive
 
 ROOT = Path(__file__).resolve().parent.parent
 TARGET = "rms_norm.py::RMSNorm"

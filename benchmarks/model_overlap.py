@@ -19,7 +19,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from kernel_lsp.evolve.request import ModelChoices
+from kernel_lsp.evolve.run.request import ModelChoices
 from kernel_lsp.llm.scripted import ScriptedModel
 from tests.evolve.test_model_search import faster_each_time
 from tests.evolve.world import FakeDevice, World

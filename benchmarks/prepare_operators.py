@@ -12,7 +12,7 @@ from pathlib import Path
 
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.task import Graph, Task, TaskScalar, TaskTensor, TensorType
-from kernel_lsp.export.operator import write_operator
+from kernel_lsp.export.python.operator import write_operator
 from kernel_lsp.plan.binding import bind
 from kernel_lsp.plan.parser import parse_or_raise
 from kernel_lsp.source.cuda import kernel_signatures

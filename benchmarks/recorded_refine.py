@@ -25,8 +25,8 @@ from typing import Any
 from recorded_tasks import REFINED, ROOT, STRATEGIES, RecordedTask, copy_target, read_tasks
 
 from kernel_lsp.core.candidate import Candidate, Origin
-from kernel_lsp.evolve.archive import FOLDER_NAME, Archive
-from kernel_lsp.evolve.record import record_run
+from kernel_lsp.evolve.archive.archive import FOLDER_NAME, Archive
+from kernel_lsp.evolve.archive.record import record_run
 
 MEASURED = ROOT / "benchmarks" / "results" / "recorded_runs-nvidia_h200-2026-11-21.json"
 TASKS = (

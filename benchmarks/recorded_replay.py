@@ -23,8 +23,8 @@ from recorded_tasks import ROOT, STRATEGIES, RecordedTask, copy_target
 
 from kernel_lsp.config import load_settings
 from kernel_lsp.core.candidate import Candidate, Origin
-from kernel_lsp.evaluate.session import Session
 from kernel_lsp.source.pytorch import read_target
+from kernel_lsp.verify.session.session import Session
 
 GENERATIONS, PROPOSALS = 2, 2
 """Of each recording: four proposals, repairs beside them."""

@@ -20,8 +20,8 @@ from rules_speed_texts import CUDA_SHAPES, PYTORCH_SHAPES, Make, pytorch_text, s
 
 from kernel_lsp.rules import cuda, pytorch
 from kernel_lsp.rules.finding import RuleFinding
-from kernel_lsp.server.analysed import ANALYSIS
-from kernel_lsp.server.analyst import analyse
+from kernel_lsp.server.analysis.analysis_types import ANALYSIS
+from kernel_lsp.server.analysis.analysis_worker import analyse
 
 N_TRIES = 5
 BUDGET_MS = 150.0

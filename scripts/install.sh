@@ -46,7 +46,7 @@ install() {
 }
 
 has_cuda_compiler() {
-    "$venv/bin/python" -c 'from kernel_lsp.toolchain.discovery import find_toolchain as find; print(find().origin)' \
+    "$venv/bin/python" -c 'from kernel_lsp.toolchain.nvrtc.discovery import find_toolchain as find; print(find().origin)' \
         2>/dev/null
 }
 

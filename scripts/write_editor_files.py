@@ -2,7 +2,7 @@
 
 The settings in `vscode-client/package.json`, the protocol's types in `vscode-client/src/protocol.ts`, the settings'
 types in `nvim-client/lua/kernel_lsp/settings.lua`, and `docs/editors/settings.md` all come from `kernel_lsp.config` and
-`kernel_lsp.server.protocol`. With ``--check`` nothing is written, and the exit status is 1 when one of them is stale.
+`server.protocol.messages`. With ``--check`` nothing is written, and the exit status is 1 when one of them is stale.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import attrs
 from kernel_lsp import __version__
 from kernel_lsp.config import Settings, describe_settings
 from kernel_lsp.gpu.specs import GPUS
-from kernel_lsp.server import protocol
+from kernel_lsp.server.protocol import messages as protocol
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "vscode-client" / "package.json"
@@ -123,7 +123,7 @@ def _property(name: str, schema: dict[str, Any]) -> dict[str, Any]:
 
 def _protocol_types() -> str:
     parts = [
-        "// Written by scripts/write_editor_files.py from kernel_lsp/server/protocol.py. Do not edit.",
+        "// Written by scripts/write_editor_files.py from kernel_lsp/server/protocol/messages.py. Do not edit.",
         f'export const SERVER_VERSION = "{__version__}";',
         f"export const GPUS: readonly string[] = {json.dumps([gpu.name for gpu in GPUS])};",
         "export const COMMANDS = {\n"

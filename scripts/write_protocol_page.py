@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from kernel_lsp.server.pages import render
+from kernel_lsp.server.protocol.pages import render
 
 PAGE = Path(__file__).parent.parent / "docs" / "protocol.md"
 

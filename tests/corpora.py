@@ -17,9 +17,9 @@ from typing import TypeVar
 from kernel_lsp.config import Settings
 from kernel_lsp.core.candidate import Candidate, Origin
 from kernel_lsp.core.verdict import BuildFailed, Correct, Mismatch, Unsupported, Verdict
-from kernel_lsp.evaluate.check import find_task
-from kernel_lsp.evaluate.session import Session
 from kernel_lsp.plan.parser import parse
+from kernel_lsp.verify.session.check import find_task
+from kernel_lsp.verify.session.session import Session
 
 Item = TypeVar("Item")
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from kernel_lsp import __version__
 from kernel_lsp.config import Settings
-from kernel_lsp.server import protocol
+from kernel_lsp.server.protocol import messages as protocol
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = json.loads((ROOT / "vscode-client" / "package.json").read_text())

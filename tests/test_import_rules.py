@@ -34,7 +34,6 @@ ROOMS = (
     "generate",
     "llm",
     "verify",
-    "evaluate",
     "export",
     "evolve",
     "engine",
@@ -55,9 +54,9 @@ WHERE_ALLOWED = {
     "rich": ("cli/",),
     "llvmlite": ("ptx/",),
 }
-PRIVATE = {"Evaluator": ("evaluate/verifier.py",)}
+PRIVATE = {"Evaluator": ("verify/session/verifier.py",)}
 """Classes of a room, and the only modules that import them: a full verdict is more than one evaluation."""
-MAY_PRINT = ("cli/", "worker/", "process/probe.py", "toolchain/nvrtc_program.py")
+MAY_PRINT = ("cli/", "worker/", "process/probe.py", "toolchain/nvrtc/nvrtc_program.py")
 """The command line, and programs of their own whose stdout is a protocol."""
 WORKER_MAY_IMPORT = {*sys.stdlib_module_names, "torch", "sympy"}
 """sympy comes with torch: it is what symbolic sizes are made of."""
@@ -214,7 +213,7 @@ def test_the_rules_see_a_function_level_import() -> None:
 
 
 def test_the_rules_see_a_path_in_prose_and_none_in_a_code_block() -> None:
-    assert named_paths("see `evaluate/ray.py` and [x](x.md)\n```\nmodel.py\n```\n") == ["evaluate/ray.py", "x.md"]
+    assert named_paths("see `verify/ray.py` and [x](x.md)\n```\nmodel.py\n```\n") == ["verify/ray.py", "x.md"]
 
 
 def test_the_rules_see_a_circle() -> None:

@@ -12,10 +12,10 @@ from kernel_lsp.cli import console
 from kernel_lsp.core.benchmark import BenchEntry, BenchReport, BenchScore
 from kernel_lsp.core.event import RunFinished, TaskCaptured
 from kernel_lsp.errors import KernelLspError, UserError
-from kernel_lsp.evaluate.bench_score import bench_report, bench_time, speedups
-from kernel_lsp.evolve.optimize import start_request
-from kernel_lsp.evolve.request import find_workspace
+from kernel_lsp.evolve.run.optimize import start_request
+from kernel_lsp.evolve.run.request import find_workspace
 from kernel_lsp.source.suite import expand_targets
+from kernel_lsp.verify.tasks.bench_score import bench_report, bench_time, speedups
 
 SUITE_FILE = Path("examples") / "examples.toml"
 RESULTS_FOLDER = Path(".kernel-lsp") / "bench"

@@ -10,8 +10,8 @@ from kernel_lsp.cli import console
 from kernel_lsp.config import load_settings
 from kernel_lsp.core.finding import Finding, Severity
 from kernel_lsp.core.verdict import BuildFailed, Unsupported, Verdict
-from kernel_lsp.evaluate.session_start import SessionStart
-from kernel_lsp.evaluate.timing_words import detail_lines, one_line
+from kernel_lsp.verify.session.start import SessionStart
+from kernel_lsp.verify.timing.words import detail_lines, one_line
 
 STYLES = {
     Severity.ERROR: "red",
@@ -30,7 +30,7 @@ async def _check(kernel: Path, task: str | None, overrides: Mapping[str, Any], a
     settings = load_settings(Path.cwd(), overrides)
     async with SessionStart(settings) as start:
         with console.stderr.status(f"checking {kernel}"):
-            from kernel_lsp.evaluate.check import check_kernel  # takes half a second, and the worker has begun
+            from kernel_lsp.verify.session.check import check_kernel  # takes half a second, and the worker has begun
 
             verdict = await check_kernel(kernel, task, Path.cwd(), settings, start)
         # Said before all processes have ended: a GPU's driver takes a third of a second for that.

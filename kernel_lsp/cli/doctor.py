@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from kernel_lsp.cli import console
+from kernel_lsp.cli.machine import Check, DoctorReport, examine
 from kernel_lsp.config import load_settings
-from kernel_lsp.evaluate.doctor import Check, DoctorReport, examine
 
 MARKS = {"ok": ("ok     ", "green"), "missing": ("missing", "yellow"), "broken": ("broken ", "red")}
 

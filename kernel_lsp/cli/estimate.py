@@ -9,7 +9,7 @@ from typing import Any
 from kernel_lsp.cli import console
 from kernel_lsp.config import load_settings
 from kernel_lsp.core.measurement import Estimate
-from kernel_lsp.evaluate.estimates import EstimateReport, estimate_target
+from kernel_lsp.verify.session.estimates import EstimateReport, estimate_target
 
 
 def main(target: str, overrides: Mapping[str, Any], as_json: bool) -> int:

@@ -12,10 +12,16 @@ from kernel_lsp.cli import console
 from kernel_lsp.config import Settings, load_settings
 from kernel_lsp.core.exported import Exported
 from kernel_lsp.errors import UserError
-from kernel_lsp.evolve.optimize import describe_verification
-from kernel_lsp.evolve.winner import Winner, archived_winner, checked_winner
-from kernel_lsp.export.operator import write_operator
-from kernel_lsp.export.package import PackageParts, Provenance, default_package_name, sha256_of, write_package
+from kernel_lsp.evolve.run.export_source import Winner, archived_winner, checked_winner
+from kernel_lsp.evolve.run.optimize import describe_verification
+from kernel_lsp.export.package.project import (
+    PackageParts,
+    Provenance,
+    default_package_name,
+    sha256_of,
+    write_package,
+)
+from kernel_lsp.export.python.operator import write_operator
 from kernel_lsp.plan.parser import parse_or_raise
 
 KERNEL_SUFFIX = ".cu"

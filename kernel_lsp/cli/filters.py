@@ -10,8 +10,8 @@ from kernel_lsp.cli import console
 from kernel_lsp.config import load_settings
 from kernel_lsp.core.filter import FilterReport, FilterResult, TaskFilters
 from kernel_lsp.errors import UserError
-from kernel_lsp.evaluate.filters import filter_targets
 from kernel_lsp.source.suite import expand_targets
+from kernel_lsp.verify.tasks.filters import filter_targets
 
 STYLES = {"passed": "green", "flagged": "bold red", "skipped": "dim"}
 

@@ -10,8 +10,8 @@ from typing import Any, BinaryIO
 from kernel_lsp.cli import console
 from kernel_lsp.config import load_settings
 from kernel_lsp.engine.stdio import claim_stdout, open_stdin
-from kernel_lsp.evolve.agent_tools import AgentTools
-from kernel_lsp.evolve.mcp import answer
+from kernel_lsp.evolve.agent.mcp import answer
+from kernel_lsp.evolve.agent.tools import AgentTools
 
 
 def main(target: str, backward: bool, overrides: Mapping[str, Any]) -> int:

@@ -27,11 +27,11 @@ from kernel_lsp.core.event import (
     TaskCaptured,
 )
 from kernel_lsp.errors import UserError
-from kernel_lsp.evaluate.timing_words import detail_lines, one_line
-from kernel_lsp.evolve.archive import Archive
-from kernel_lsp.evolve.optimize import RunHandle, resume_request, start_request
-from kernel_lsp.evolve.record import record_run
-from kernel_lsp.evolve.request import read_seed_kernel
+from kernel_lsp.evolve.archive.archive import Archive
+from kernel_lsp.evolve.archive.record import record_run
+from kernel_lsp.evolve.run.optimize import RunHandle, resume_request, start_request
+from kernel_lsp.evolve.run.request import read_seed_kernel
+from kernel_lsp.verify.timing.words import detail_lines, one_line
 
 
 @dataclass(frozen=True)

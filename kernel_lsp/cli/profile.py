@@ -10,7 +10,7 @@ from kernel_lsp.cli import console
 from kernel_lsp.cli.check import STYLES, describe_finding
 from kernel_lsp.config import load_settings
 from kernel_lsp.core.profile import KernelProfile, ProfileReport
-from kernel_lsp.evaluate.profile import profile_kernel
+from kernel_lsp.verify.profile.profile import profile_kernel
 
 MAX_LINES, MAX_EAGER = 12, 5
 MIN_SHARE = 0.01

@@ -8,8 +8,8 @@ from pathlib import Path
 from kernel_lsp.cli import console
 from kernel_lsp.engine.archived import run_result
 from kernel_lsp.engine.run_report import run_report
-from kernel_lsp.evolve.archive import FOLDER_NAME
-from kernel_lsp.evolve.request import find_workspace
+from kernel_lsp.evolve.archive.archive import FOLDER_NAME
+from kernel_lsp.evolve.run.request import find_workspace
 from kernel_lsp.export.report import render_report
 
 PAGE_NAME = "report.html"
@@ -27,7 +27,7 @@ async def _report(run_id: str, as_html: bool, out: Path | None, as_json: bool) -
     elif as_html or out is not None:
         console.stdout.print(str(_write_page(directory, run_id, out)), markup=False)
     else:
-        from kernel_lsp.server.reports import run_report as in_words
+        from kernel_lsp.server.features.reports import run_report as in_words
 
         console.stdout.print(in_words(run_result(directory, run_id)), markup=False, end="")
     return console.EXIT_OK

@@ -9,8 +9,8 @@ from typing import Any
 
 from kernel_lsp.cli import console
 from kernel_lsp.config import load_settings
-from kernel_lsp.evolve.agent_tools import AgentTools
-from kernel_lsp.evolve.agent_workspace import write_workspace
+from kernel_lsp.evolve.agent.tools import AgentTools
+from kernel_lsp.evolve.agent.workspace import write_workspace
 
 
 def main(target: str, directory: Path, backward: bool, overrides: Mapping[str, Any]) -> int:

@@ -11,10 +11,10 @@ from kernel_lsp.core.task import Task
 from kernel_lsp.engine.generated import origin_of
 from kernel_lsp.engine.messages import Origin, ResultFile, RunResult, RunSummary
 from kernel_lsp.errors import KernelLspError
-from kernel_lsp.evolve.archive import FOLDER_NAME, Archive, RunRecord
-from kernel_lsp.evolve.optimize import OUT_FOLDER_NAME, describe_verification
-from kernel_lsp.evolve.request import OptimizeRequest, find_workspace
-from kernel_lsp.export.operator import render_operator
+from kernel_lsp.evolve.archive.archive import FOLDER_NAME, Archive, RunRecord
+from kernel_lsp.evolve.run.optimize import OUT_FOLDER_NAME, describe_verification
+from kernel_lsp.evolve.run.request import OptimizeRequest, find_workspace
+from kernel_lsp.export.python.operator import render_operator
 from kernel_lsp.plan.parser import parse_or_raise
 
 MAX_RUNS_LISTED = 200

@@ -6,14 +6,14 @@ from kernel_lsp.config import Settings
 from kernel_lsp.core.candidate import Candidate, Origin
 from kernel_lsp.core.plan import LaunchPlan
 from kernel_lsp.core.verdict import Built, Unsupported, Verdict
-from kernel_lsp.evaluate.building import names_without_sizes, request_of
 from kernel_lsp.gpu.specs import find_gpu
 from kernel_lsp.process.confinement import sandbox_level
 from kernel_lsp.process.interpreter import find_python, site_packages
 from kernel_lsp.source.cuda import kernel_signatures
-from kernel_lsp.toolchain.cache import BuildCache
-from kernel_lsp.toolchain.compile import Compiler
-from kernel_lsp.toolchain.discovery import find_toolchain
+from kernel_lsp.toolchain.nvrtc.cache import BuildCache
+from kernel_lsp.toolchain.nvrtc.compile import Compiler
+from kernel_lsp.toolchain.nvrtc.discovery import find_toolchain
+from kernel_lsp.verify.build.building import names_without_sizes, request_of
 
 COMPILER = "NVRTC"
 """Where such a verdict was reached."""

@@ -11,7 +11,7 @@ from kernel_lsp.config import load_settings
 from kernel_lsp.core.model import Noun
 from kernel_lsp.core.task import Task
 from kernel_lsp.engine.generated import origin_of
-from kernel_lsp.engine.lines import estimate_lines
+from kernel_lsp.engine.line_costs import estimate_lines
 from kernel_lsp.engine.messages import EstimateTarget, TargetEstimate
 from kernel_lsp.errors import SettingError
 from kernel_lsp.gpu.specs import GpuSpec, find_gpu

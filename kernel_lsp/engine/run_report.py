@@ -17,11 +17,11 @@ from kernel_lsp.core.event import (
 from kernel_lsp.core.task import Task
 from kernel_lsp.core.verdict import Verdict
 from kernel_lsp.engine.archived import run_result
-from kernel_lsp.engine.lines import forward_floor_us
+from kernel_lsp.engine.line_costs import forward_floor_us
 from kernel_lsp.engine.messages import ResultFile
 from kernel_lsp.errors import KernelLspError
-from kernel_lsp.evolve.archive import Archive, RunRecord
-from kernel_lsp.evolve.request import OptimizeRequest, find_workspace
+from kernel_lsp.evolve.archive.archive import Archive, RunRecord
+from kernel_lsp.evolve.run.request import OptimizeRequest, find_workspace
 from kernel_lsp.export.report import ReportCandidate, ReportFile, RunReport
 from kernel_lsp.gpu.specs import find_gpu
 

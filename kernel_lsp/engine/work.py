@@ -35,16 +35,16 @@ from kernel_lsp.engine.messages import (
     SettingValues,
 )
 from kernel_lsp.engine.selected import extract_lines
-from kernel_lsp.evaluate.check import check_kernel
-from kernel_lsp.evaluate.profile import profile_kernel
-from kernel_lsp.evaluate.session import Session
-from kernel_lsp.evolve.optimize import OUT_FOLDER_NAME, RunHandle, resume_request, start_request
-from kernel_lsp.evolve.request import SeedKernel, find_workspace, read_seed_kernel
+from kernel_lsp.evolve.run.optimize import OUT_FOLDER_NAME, RunHandle, resume_request, start_request
+from kernel_lsp.evolve.run.request import SeedKernel, find_workspace, read_seed_kernel
 from kernel_lsp.llm.callback import Ask
 from kernel_lsp.llm.manual import ManualPrompt
 from kernel_lsp.plan.parser import parse
 from kernel_lsp.source.notebook import definitions_of
 from kernel_lsp.source.pytorch import read_target
+from kernel_lsp.verify.profile.profile import profile_kernel
+from kernel_lsp.verify.session.check import check_kernel
+from kernel_lsp.verify.session.session import Session
 
 Tell = Callable[[JobNews], None]
 EDITOR = "editor"

@@ -18,7 +18,7 @@ from kernel_lsp.errors import InternalError
 from kernel_lsp.process.confinement import SandboxLevel, sandbox_level
 from kernel_lsp.process.profiles import executor_confinement
 from kernel_lsp.process.supervisor import Answered, Conversation, Died, Overran
-from kernel_lsp.ptx.layout import (
+from kernel_lsp.ptx.run.layout import (
     N_MULTIPROCESSORS,
     N_WARP_SLOTS,
     SHARED_POISON,

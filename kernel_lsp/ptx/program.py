@@ -13,15 +13,21 @@ import sys
 from collections.abc import Sequence
 from typing import Any, TextIO
 
-from kernel_lsp.ptx.buffers import BufferRequest
-from kernel_lsp.ptx.clusters import is_mapped_access, mapped_registers
-from kernel_lsp.ptx.endless import EndlessLoop, endless_loops
-from kernel_lsp.ptx.findings import FindingLog, Place
-from kernel_lsp.ptx.jit import CompiledKernel, Compiler, LoadedModule
-from kernel_lsp.ptx.layout import N_MULTIPROCESSORS, N_WARP_SLOTS, SHARED_POISON, SHARED_START, SHARED_UNIT_BYTES
-from kernel_lsp.ptx.machine import run_steps
-from kernel_lsp.ptx.run_request import InvalidRequestError, RunRequest
-from kernel_lsp.ptx.syntax import Instruction, Module, UnsupportedPtxError
+from kernel_lsp.ptx.analysis.endless import EndlessLoop, endless_loops
+from kernel_lsp.ptx.checks.findings import FindingLog, Place
+from kernel_lsp.ptx.compile.clusters import is_mapped_access, mapped_registers
+from kernel_lsp.ptx.compile.jit import CompiledKernel, Compiler, LoadedModule
+from kernel_lsp.ptx.run.buffers import BufferRequest
+from kernel_lsp.ptx.run.layout import (
+    N_MULTIPROCESSORS,
+    N_WARP_SLOTS,
+    SHARED_POISON,
+    SHARED_START,
+    SHARED_UNIT_BYTES,
+)
+from kernel_lsp.ptx.run.machine import run_steps
+from kernel_lsp.ptx.run.run_request import InvalidRequestError, RunRequest
+from kernel_lsp.ptx.text.syntax import Instruction, Module, UnsupportedPtxError
 
 MAX_ENDLESS_LOOPS = 20
 """As many findings as a run has."""

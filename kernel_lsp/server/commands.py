@@ -20,16 +20,16 @@ from kernel_lsp.engine.messages import (
     ProfileKernel,
     Resume,
 )
-from kernel_lsp.evolve.request import find_workspace
-from kernel_lsp.server import protocol
-from kernel_lsp.server.documents import Document
-from kernel_lsp.server.explanations import explanation
-from kernel_lsp.server.jobs import Job, new_id
+from kernel_lsp.evolve.run.request import find_workspace
+from kernel_lsp.server.documents.documents import Document
+from kernel_lsp.server.documents.places import cells_of, file_at, file_of, is_saved, place_of
+from kernel_lsp.server.features.explanations import explanation
+from kernel_lsp.server.features.result_view import show_report, show_result
+from kernel_lsp.server.jobs.jobs import Job, new_id
+from kernel_lsp.server.jobs.progress import WorkDoneProgress
 from kernel_lsp.server.language_server import KernelLanguageServer
-from kernel_lsp.server.places import cells_of, file_at, file_of, is_saved, place_of
-from kernel_lsp.server.progress import WorkDoneProgress
-from kernel_lsp.server.rpc import structure_strictly
-from kernel_lsp.server.showing import show_report, show_result
+from kernel_lsp.server.protocol import messages as protocol
+from kernel_lsp.server.protocol.rpc import structure_strictly
 
 ANALYSIS_WAIT_S, FIRST_ANALYSIS_S = 0.5, 5.0
 """A text takes some hundredths of a second, the first one as long as its analyst takes to start."""

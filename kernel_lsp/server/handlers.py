@@ -7,19 +7,20 @@ from typing import Any
 
 from lsprotocol import types
 
-from kernel_lsp.server import protocol, runs
-from kernel_lsp.server.analysed import Analysis
-from kernel_lsp.server.capabilities import DIAGNOSTICS_IDENTIFIER
+from kernel_lsp.server.analysis.analysis_types import Analysis
 from kernel_lsp.server.commands import execute, start_check, start_estimate
-from kernel_lsp.server.conversion import change_of
-from kernel_lsp.server.documents import Document, path_of
+from kernel_lsp.server.documents.documents import Document, path_of
 from kernel_lsp.server.features.code_actions import CodeActions
 from kernel_lsp.server.features.code_lens import cuda_lenses, python_lenses
+from kernel_lsp.server.features.formatting import plain_text
 from kernel_lsp.server.features.hover import cuda_hover, python_hover
 from kernel_lsp.server.features.inlay_hints import line_hints, profile_hints
+from kernel_lsp.server.jobs import runs
 from kernel_lsp.server.language_server import KernelLanguageServer
+from kernel_lsp.server.protocol import messages as protocol
+from kernel_lsp.server.protocol.capabilities import DIAGNOSTICS_IDENTIFIER
+from kernel_lsp.server.protocol.conversion import change_of
 from kernel_lsp.server.settings import SECTION
-from kernel_lsp.server.words import plain_text
 
 FIRST_ANALYSIS_S = 5.0
 """A request waits so long for a text that was never analysed. With an older analysis it does not wait: that is carried

@@ -12,8 +12,8 @@ from kernel_lsp.core.finding import Finding
 from kernel_lsp.core.profile import LineProfile, ProfileReport
 from kernel_lsp.core.verdict import KernelFacts, Verdict
 from kernel_lsp.engine.messages import LineEstimate, RunSummary, TargetEstimate
-from kernel_lsp.server.analysed import Target
-from kernel_lsp.server.documents import Document
+from kernel_lsp.server.analysis.analysis_types import Target
+from kernel_lsp.server.documents.documents import Document
 
 PLAN_SOURCE = "plan"
 """The rules find what is wrong with a launch plan; a check's findings of it would say the same again."""

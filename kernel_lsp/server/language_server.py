@@ -25,21 +25,21 @@ from kernel_lsp.engine.messages import (
     RunList,
 )
 from kernel_lsp.errors import SettingError
-from kernel_lsp.evolve.archive import FOLDER_NAME
-from kernel_lsp.evolve.request import find_workspace
+from kernel_lsp.evolve.archive.archive import FOLDER_NAME
+from kernel_lsp.evolve.run.request import find_workspace
 from kernel_lsp.gpu.presence import has_gpu
-from kernel_lsp.server.analysis import Analyses
-from kernel_lsp.server.diagnostics import diagnostics_of
-from kernel_lsp.server.documents import Document, Documents, path_of
-from kernel_lsp.server.editor_model import EditorModel
-from kernel_lsp.server.engines import Engines
-from kernel_lsp.server.handshake import Initialized
-from kernel_lsp.server.jobs import Job, Jobs, new_id
+from kernel_lsp.server.analysis.analysis_client import Analyses
+from kernel_lsp.server.documents.documents import Document, Documents, path_of
+from kernel_lsp.server.documents.notebooks import Notebooks
+from kernel_lsp.server.features.diagnostics import diagnostics_of
+from kernel_lsp.server.jobs.editor_model import EditorModel
+from kernel_lsp.server.jobs.engines import Engines
+from kernel_lsp.server.jobs.jobs import Job, Jobs, new_id
+from kernel_lsp.server.jobs.manual_prompts import ManualPrompts
 from kernel_lsp.server.knowledge import Knowledge
-from kernel_lsp.server.manual_prompts import ManualPrompts
-from kernel_lsp.server.notebooks import Notebooks
-from kernel_lsp.server.protocol import RunEventParams
-from kernel_lsp.server.rpc import ClientRefused, Protocol
+from kernel_lsp.server.protocol.handshake import Initialized
+from kernel_lsp.server.protocol.messages import RunEventParams
+from kernel_lsp.server.protocol.rpc import ClientRefused, Protocol
 from kernel_lsp.server.settings import SECTION, EditorSettings
 from kernel_lsp.server.trust import Trust
 
@@ -250,7 +250,7 @@ class KernelLanguageServer(LanguageServer):
                 self.protocol.notify("kernelLsp/runEvent", told)
 
     async def _job_ended(self, job: Job, reply: Any) -> None:
-        from kernel_lsp.server.endings import job_ended
+        from kernel_lsp.server.jobs.job_results import job_ended
 
         self.editor_model.drop_all(job.id)
         self.manual_prompts.drop_all(job.id)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from kernel_lsp.server.handshake import Connection, Left, shake_hands
+from kernel_lsp.server.protocol.handshake import Connection, Left, shake_hands
 
 EXIT_OK, EXIT_UNASKED = 0, 1
 

@@ -13,8 +13,8 @@ from contextlib import suppress
 from typing import Any
 
 from kernel_lsp.server.handlers import register
-from kernel_lsp.server.handshake import READ_BYTES, Connection, Initialized
 from kernel_lsp.server.language_server import KernelLanguageServer
+from kernel_lsp.server.protocol.handshake import READ_BYTES, Connection, Initialized
 
 PARENT_CHECK_S = 2.0
 FLUSH_S = 0.5

@@ -7,7 +7,7 @@ import os
 import sys
 
 PACKAGE = "_kernel_lsp_worker"
-PROGRAMS = ("bytecode", "profile_launches")
+PROGRAMS = {"bytecode": "bytecode", "profile_launches": "profile.launches"}
 """Modules here that run once and end, by their ``main(arguments)``. Without one, requests are served."""
 
 
@@ -25,7 +25,7 @@ def main() -> None:
     sys.modules[PACKAGE] = package
     spec.loader.exec_module(package)
     if len(sys.argv) > 1 and sys.argv[1] in PROGRAMS:
-        raise SystemExit(importlib.import_module(f"{PACKAGE}.{sys.argv[1]}").main(sys.argv[2:]))
+        raise SystemExit(importlib.import_module(f"{PACKAGE}.{PROGRAMS[sys.argv[1]]}").main(sys.argv[2:]))
     importlib.import_module(f"{PACKAGE}.protocol").serve()
 
 

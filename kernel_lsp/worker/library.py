@@ -6,10 +6,10 @@ from typing import Any
 
 import torch
 
+from .capture.program import quiet
 from .dtypes import torch_dtype
 from .failure import Failure, TargetFailure, short_message
 from .files import read_tensor, write_tensor
-from .program import quiet
 
 ALLOWED = frozenset(
     "mm bmm addmm baddbmm matmul linear convolution conv1d conv2d conv3d conv_transpose1d conv_transpose2d "

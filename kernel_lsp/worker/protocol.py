@@ -18,30 +18,30 @@ from .imports import start_driver, without_collections
 OLDEST_TORCH = (2, 6)
 COMMANDS = {
     "describe": ("describe", "describe"),
-    "open_context": ("context_ahead", "open_context"),
-    "prepare_capture": ("prepared", "prepare_capture"),
-    "capture": ("capture", "capture"),
-    "make_cases": ("cases", "make_cases"),
+    "open_context": ("gpu.context_ahead", "open_context"),
+    "prepare_capture": ("preload", "prepare_capture"),
+    "capture": ("capture.capture", "capture"),
+    "make_cases": ("cases.cases", "make_cases"),
     "run_library": ("library", "run_library"),
-    "profile_trace": ("profile_trace", "profile_trace"),
-    "examine_task": ("filters", "examine_task"),
-    "count_configurations": ("filters", "count_configurations"),
-    "prepare_candidate": ("timing_candidate", "prepare_candidate"),
-    "prepare_baseline": ("baseline", "prepare_baseline"),
-    "prepare_probe": ("timing", "prepare_probe"),
-    "set_calls": ("timing", "set_calls"),
-    "time_block": ("timing", "time_block"),
-    "end_timing": ("timing", "end_timing"),
-    "extension_facts": ("foreign_facts", "extension_facts"),
-    "start_pools": ("foreign_threads", "start_pools"),
-    "open_foreign": ("foreign", "open_foreign"),
-    "run_foreign": ("foreign_run", "run_foreign"),
-    "look_again": ("foreign_run", "look_again"),
-    "prepare_foreign": ("foreign_run", "prepare_foreign"),
-    "write_timed": ("foreign_run", "write_timed"),
-    "burst": ("foreign_run", "burst"),
+    "profile_trace": ("profile.trace", "profile_trace"),
+    "examine_task": ("tasks.filters", "examine_task"),
+    "count_configurations": ("tasks.filters", "count_configurations"),
+    "prepare_candidate": ("timing.candidate", "prepare_candidate"),
+    "prepare_baseline": ("timing.baseline", "prepare_baseline"),
+    "prepare_probe": ("timing.rounds", "prepare_probe"),
+    "set_calls": ("timing.rounds", "set_calls"),
+    "time_block": ("timing.rounds", "time_block"),
+    "end_timing": ("timing.rounds", "end_timing"),
+    "extension_facts": ("foreign.facts", "extension_facts"),
+    "start_pools": ("foreign.threads", "start_pools"),
+    "open_foreign": ("foreign.module", "open_foreign"),
+    "run_foreign": ("foreign.run", "run_foreign"),
+    "look_again": ("foreign.run", "look_again"),
+    "prepare_foreign": ("foreign.run", "prepare_foreign"),
+    "write_timed": ("foreign.run", "write_timed"),
+    "burst": ("foreign.run", "burst"),
 }
-"""Command -> (module, function). Other commands belong to `gpu`, whose table is `gpu.COMMANDS`."""
+"""Command -> (module, function). Other commands belong to `gpu`, whose table is `gpu.commands.COMMANDS`."""
 
 
 def serve() -> None:
@@ -77,7 +77,7 @@ def _import(command: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
     if command in COMMANDS:
         module, function = COMMANDS[command]
         return getattr(importlib.import_module(f".{module}", __package__), function)
-    table = importlib.import_module(".gpu", __package__).COMMANDS
+    table = importlib.import_module(".gpu.commands", __package__).COMMANDS
     if command not in table:
         raise Failure(f"the worker has no command '{command}'")
     return table[command]

@@ -11,22 +11,18 @@ import numpy as np
 import pytest
 
 from kernel_lsp.core.verdict import TensorError
-from kernel_lsp.evaluate import (
-    arrays,
-    cases,
-    compare,
-    cpu,
-    judgement,
-    looks,
-    other_circumstances,
-    planned_cases,
-    pointed_cases,
-    run_files,
-)
-from kernel_lsp.evaluate.cases import Case
-from kernel_lsp.evaluate.compare_chunks import Total
-from kernel_lsp.evaluate.scalar_mutation import ScalarMutation
 from kernel_lsp.ptx.executor import RunOptions
+from kernel_lsp.verify.cpu import device as cpu
+from kernel_lsp.verify.cpu import environment_variants as other_circumstances
+from kernel_lsp.verify.cpu import run_files
+from kernel_lsp.verify.model import cases
+from kernel_lsp.verify.model.cases import Case
+from kernel_lsp.verify.oracle import arrays, compare, judgement
+from kernel_lsp.verify.oracle.compare_chunks import Total
+from kernel_lsp.verify.probes import code_guided_cases as pointed_cases
+from kernel_lsp.verify.probes import planned_cases
+from kernel_lsp.verify.session import check_scheduler as looks
+from kernel_lsp.verify.session.scalar_mutation import ScalarMutation
 
 LENIENT = 1e-2
 """A tolerance as other harnesses have it, on the whole of an output."""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kernel_lsp.evaluate import executor_checks
+from kernel_lsp.verify.cpu import executor_checks
 from tests.attacks.defences import SWITCHES, switch_off
 from tests.corpora import Kernel, Outcome, evaluate_all, is_passed, read_kernels, sample
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from kernel_lsp.evolve.archive import Archive, workspace_lock
+from kernel_lsp.evolve.archive.archive import Archive, workspace_lock
 from tests.cli.commands import SCALE, Ran, command, environment, run, write
 
 QUICK = ("--device", "cpu", "--generations", "2", "--proposals", "3")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tests.cli.commands import run
 
-PROFILES = Path(__file__).parent.parent / "evaluate" / "profiles"
+PROFILES = Path(__file__).parent.parent / "verify" / "profiles"
 KERNEL = str(PROFILES / "slow_transpose.cu")
 
 

@@ -9,8 +9,8 @@ import pytest
 
 from kernel_lsp.cli.report import main
 from kernel_lsp.core.candidate import Candidate, Origin
-from kernel_lsp.evolve.archive import Archive
-from kernel_lsp.evolve.request import OptimizeRequest
+from kernel_lsp.evolve.archive.archive import Archive
+from kernel_lsp.evolve.run.request import OptimizeRequest
 
 
 @pytest.fixture

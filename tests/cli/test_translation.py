@@ -8,8 +8,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from kernel_lsp.evolve.archive import Archive
-from kernel_lsp.evolve.model_records import ModelRecords
+from kernel_lsp.evolve.archive.archive import Archive
+from kernel_lsp.evolve.archive.model_records import ModelRecords
 from tests.cli.commands import Ran, run, write
 
 TARGETS = """

@@ -14,7 +14,7 @@ import pytest
 from kernel_lsp.engine.client import ENGINE
 from kernel_lsp.engine.messages import Cancel, Check, EstimateTarget, GetResult, ListRuns, Resume, RunList, RunResult
 from kernel_lsp.engine.scratch import PREFIX
-from kernel_lsp.evolve.archive import Archive
+from kernel_lsp.evolve.archive.archive import Archive
 from kernel_lsp.process.channel import Channel
 from kernel_lsp.process.tree import descendants
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from kernel_lsp.evolve.agent_proposal import N_TURNS, ToolCall, read_tool
-from kernel_lsp.evolve.request import ModelChoices
+from kernel_lsp.evolve.agent.proposal import N_TURNS, ToolCall, read_tool
+from kernel_lsp.evolve.run.request import ModelChoices
 from kernel_lsp.llm.scripted import ScriptedModel
 from tests.evolve.world import Ran, World, reply
 

@@ -11,7 +11,7 @@ from kernel_lsp.core.candidate import Candidate, Origin
 from kernel_lsp.core.event import CandidateEvaluated
 from kernel_lsp.core.verdict import Unsupported, Verdict
 from kernel_lsp.errors import EnvironmentProblem, UserError, WorkspaceBusyError
-from kernel_lsp.evolve.archive import Archive, workspace_lock
+from kernel_lsp.evolve.archive.archive import Archive, workspace_lock
 
 
 def _candidate(text: str = "// kernel") -> Candidate:

@@ -8,9 +8,9 @@ import pytest
 
 from kernel_lsp.cli.console import EXIT_INTERRUPTED, run_to_exit_status
 from kernel_lsp.errors import RepliesAwaited
-from kernel_lsp.evolve.archive import Archive
-from kernel_lsp.evolve.model_records import ModelRecords
-from kernel_lsp.evolve.request import ModelChoices, SeedKernel
+from kernel_lsp.evolve.archive.archive import Archive
+from kernel_lsp.evolve.archive.model_records import ModelRecords
+from kernel_lsp.evolve.run.request import ModelChoices, SeedKernel
 from kernel_lsp.llm.manual import ManualModel
 from tests.evolve.world import Ran, World, kernel, reply
 

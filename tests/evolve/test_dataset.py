@@ -13,10 +13,10 @@ from kernel_lsp.core.candidate import Candidate, Origin
 from kernel_lsp.core.measurement import Comparison, Measurement, TimedBaseline
 from kernel_lsp.core.verdict import Verdict
 from kernel_lsp.errors import EnvironmentProblem, KernelLspError
-from kernel_lsp.evolve.archive import Archive
-from kernel_lsp.evolve.dataset import Row, rows, write_dataset
-from kernel_lsp.evolve.request import ModelChoices
-from kernel_lsp.evolve.rewards import reward
+from kernel_lsp.evolve.archive.archive import Archive
+from kernel_lsp.evolve.archive.dataset import Row, rows, write_dataset
+from kernel_lsp.evolve.run.request import ModelChoices
+from kernel_lsp.evolve.run.rewards import reward
 from kernel_lsp.llm.request import ModelRequest
 from kernel_lsp.llm.scripted import ScriptedModel
 from tests.evolve.world import TASK, World, kernel, reply, verdict_of

@@ -10,21 +10,21 @@ from kernel_lsp.core.candidate import Candidate, Origin
 from kernel_lsp.core.measurement import Comparison, Measurement, TimeFloor
 from kernel_lsp.core.plan import LaunchPlan
 from kernel_lsp.core.verdict import Verdict
-from kernel_lsp.evolve.archive import Archive
-from kernel_lsp.evolve.assembly import assemble
-from kernel_lsp.evolve.facts import facts_of_kernel, facts_of_task
-from kernel_lsp.evolve.feedback import describe_failure, describe_profile, describe_times
-from kernel_lsp.evolve.hints import Hint, applicable, catalogue, kinds
-from kernel_lsp.evolve.innovations import Innovation, keep_innovation, related, similarity
-from kernel_lsp.evolve.population import Member, island_of, ranked, shown
-from kernel_lsp.evolve.stopping import why_give_up, why_stop
-from kernel_lsp.evolve.strategies import plan_proposal
-from kernel_lsp.evolve.task_text import describe_task, signatures
+from kernel_lsp.evolve.archive.archive import Archive
+from kernel_lsp.evolve.propose.facts import facts_of_kernel, facts_of_task
+from kernel_lsp.evolve.propose.feedback import describe_failure, describe_profile, describe_times
+from kernel_lsp.evolve.propose.hints import Hint, applicable, catalogue, kinds
+from kernel_lsp.evolve.propose.innovations import Innovation, keep_innovation, related, similarity
+from kernel_lsp.evolve.propose.plan_header import assemble
+from kernel_lsp.evolve.propose.population import Member, island_of, ranked, shown
+from kernel_lsp.evolve.propose.strategies import plan_proposal
+from kernel_lsp.evolve.run.stopping import why_give_up, why_stop
+from kernel_lsp.evolve.run.task_text import describe_task, signatures
 from kernel_lsp.gpu.floor import graph_bytes
 from kernel_lsp.gpu.specs import find_gpu
 from kernel_lsp.llm.ensemble import Arms, Ensemble, Pull, gain_of
 from kernel_lsp.plan.parser import parse
-from kernel_lsp.toolchain.ptx_identity import program_hash
+from kernel_lsp.toolchain.integrity.ptx_identity import program_hash
 from tests.evolve.world import FACTS, TASK, kernel, verdict_of
 
 TARGET = "../model.py::scale"

@@ -12,10 +12,10 @@ import pytest
 from kernel_lsp.cli.optimize import RunView
 from kernel_lsp.core.candidate import Candidate, Origin
 from kernel_lsp.core.event import Event, GenerationStarted, NewBest, RunStarted, StageStarted
-from kernel_lsp.evolve.archive import Archive
-from kernel_lsp.evolve.ending import Ending, Finalist
-from kernel_lsp.evolve.evaluations import Evaluations
-from kernel_lsp.server.tracking import Tracker
+from kernel_lsp.evolve.archive.archive import Archive
+from kernel_lsp.evolve.run.evaluations import Evaluations
+from kernel_lsp.evolve.run.final_verification import Ending, Finalist
+from kernel_lsp.server.documents.tracking import Tracker
 
 from .world import FakeDevice, kernel, verdict_of
 

@@ -10,10 +10,10 @@ import pytest
 
 from kernel_lsp.core.event import CandidateProposed
 from kernel_lsp.errors import TargetError
-from kernel_lsp.evolve.archive import Archive
-from kernel_lsp.evolve.ending import SearchResult
-from kernel_lsp.evolve.generations import Search, SearchSettings
-from kernel_lsp.evolve.request import ModelChoices, OptimizeRequest, SeedKernel, read_seed_kernel
+from kernel_lsp.evolve.archive.archive import Archive
+from kernel_lsp.evolve.run.final_verification import SearchResult
+from kernel_lsp.evolve.run.generations import Search, SearchSettings
+from kernel_lsp.evolve.run.request import ModelChoices, OptimizeRequest, SeedKernel, read_seed_kernel
 from kernel_lsp.llm.scripted import ScriptedModel
 from tests.evolve.world import FakeDevice, Ran, World, kernel, reply
 

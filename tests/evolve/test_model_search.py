@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from kernel_lsp.evolve.archive import Archive
-from kernel_lsp.evolve.model_records import ModelRecords
-from kernel_lsp.evolve.record import canonical_record
-from kernel_lsp.evolve.request import ModelChoices
+from kernel_lsp.evolve.archive.archive import Archive
+from kernel_lsp.evolve.archive.model_records import ModelRecords
+from kernel_lsp.evolve.archive.record import canonical_record
+from kernel_lsp.evolve.run.request import ModelChoices
 from kernel_lsp.llm.recording import Recording, ReplayModel
 from kernel_lsp.llm.request import Message, ModelFailed, ModelRequest, OnText, Replied, Usage, ignore_text
 from kernel_lsp.llm.scripted import Answer, ScriptedModel

@@ -11,10 +11,10 @@ import pytest
 
 from kernel_lsp.config import load_settings
 from kernel_lsp.core.candidate import Candidate, Origin
-from kernel_lsp.evaluate.session import Session
 from kernel_lsp.llm.recording import read_recording
 from kernel_lsp.llm.request import Replied
 from kernel_lsp.source.pytorch import read_target
+from kernel_lsp.verify.session.session import Session
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "benchmarks" / "recorded_runs"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from kernel_lsp.evolve.search import Proposer, Scored
+from kernel_lsp.evolve.run.search import Proposer, Scored
 
 
 @dataclass(frozen=True)

@@ -28,12 +28,12 @@ from kernel_lsp.core.verdict import (
     TensorError,
     Verdict,
 )
-from kernel_lsp.evolve.archive import Archive
-from kernel_lsp.evolve.ending import SearchResult
-from kernel_lsp.evolve.evaluations import Evaluations
-from kernel_lsp.evolve.model_records import ModelRecords, ProposalRecord
-from kernel_lsp.evolve.model_run import ModelRun, ModelTools
-from kernel_lsp.evolve.request import ModelChoices, OptimizeRequest, SeedKernel
+from kernel_lsp.evolve.archive.archive import Archive
+from kernel_lsp.evolve.archive.model_records import ModelRecords, ProposalRecord
+from kernel_lsp.evolve.propose.model_run import ModelRun, ModelTools
+from kernel_lsp.evolve.run.evaluations import Evaluations
+from kernel_lsp.evolve.run.final_verification import SearchResult
+from kernel_lsp.evolve.run.request import ModelChoices, OptimizeRequest, SeedKernel
 from kernel_lsp.gpu.specs import find_gpu
 from kernel_lsp.llm.prompts import Prompts
 from kernel_lsp.llm.recording import Recording

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import ModuleType
 
 from kernel_lsp.core.task import Task
-from kernel_lsp.export.operator import write_operator
+from kernel_lsp.export.python.operator import write_operator
 
 from .samples import VERIFICATION, plan_of
 

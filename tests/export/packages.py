@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from kernel_lsp.core.task import Configuration, Task
-from kernel_lsp.export.package import (
+from kernel_lsp.export.package.project import (
     PackageParts,
     Provenance,
     default_package_name,

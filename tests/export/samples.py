@@ -9,11 +9,11 @@ from pathlib import Path
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.plan import LaunchPlan
 from kernel_lsp.core.task import Graph, Task, TaskScalar, TaskTensor, TensorType
-from kernel_lsp.export.operator_file import operator_text
-from kernel_lsp.export.operator_text import OperatorParts
+from kernel_lsp.export.python.operator_file import operator_text
+from kernel_lsp.export.python.operator_text import OperatorParts
 from kernel_lsp.plan.parser import parse_or_raise
 from kernel_lsp.source.cuda import kernel_signatures
-from kernel_lsp.toolchain.standard_headers import headers_of
+from kernel_lsp.toolchain.nvrtc.standard_headers import headers_of
 
 RMS_NORM_CU = (Path(__file__).parent / "rms_norm.cu").read_text()
 VERIFICATION = "by the tests of this file."

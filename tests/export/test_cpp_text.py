@@ -13,7 +13,7 @@ import pytest
 from kernel_lsp.core.expression import ExpressionError, Number
 from kernel_lsp.core.expression_parser import parse
 from kernel_lsp.core.expression_value import evaluate
-from kernel_lsp.export.cpp_text import (
+from kernel_lsp.export.package.cpp_text import (
     CppNames,
     cpp_condition,
     cpp_double,
@@ -23,7 +23,7 @@ from kernel_lsp.export.cpp_text import (
     cpp_string,
     cpp_value,
 )
-from kernel_lsp.export.package import SOURCES
+from kernel_lsp.export.package.project import SOURCES
 
 VALUES: dict[str, Number] = {"B": 7, "D": -3, "N": 1 << 40, "Z": 0, "eps": 0.75, "low": -2.5, "flag": True}
 NAMES = CppNames(

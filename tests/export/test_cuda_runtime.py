@@ -9,9 +9,9 @@ from types import ModuleType
 import pytest
 import torch
 
-from kernel_lsp.toolchain import compile as checking
-from kernel_lsp.toolchain.standard_headers import headers_of
-from kernel_lsp.worker import cuda_runtime
+from kernel_lsp.toolchain.nvrtc import compile as checking
+from kernel_lsp.toolchain.nvrtc.standard_headers import headers_of
+from kernel_lsp.worker.shipped import cuda_runtime
 
 from .fake_driver import FakeDriver
 

@@ -40,7 +40,7 @@ TYPES = {"add": [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int, ctypes.c_float]
 
 @pytest.fixture(scope="module")
 def gpu() -> ModuleType:
-    return importlib.import_module("kernel_lsp.worker.gpu")
+    return importlib.import_module("kernel_lsp.worker.gpu.commands")
 
 
 @pytest.fixture

@@ -12,9 +12,9 @@ import pytest
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.task import TaskTensor, TensorType
 from kernel_lsp.errors import PlanError, TargetError
-from kernel_lsp.export.operator import write_operator
-from kernel_lsp.export.python_text import LINE_LENGTH
-from kernel_lsp.export.runtime_text import PARTS, runtime_sections
+from kernel_lsp.export.python.operator import write_operator
+from kernel_lsp.export.python.python_text import LINE_LENGTH
+from kernel_lsp.export.python.runtime_text import PARTS, runtime_sections
 
 from .other_samples import ROW_MAX, SAMPLES, Sample
 from .samples import RMS_NORM_CU, VERIFICATION, plan_of, rms_norm_cu, rms_norm_task, scalar, task, tensor, text_of

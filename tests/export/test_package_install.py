@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from kernel_lsp.config import default_cache_directory
-from kernel_lsp.export.package import SOURCES
-from kernel_lsp.toolchain.cache import content_key
+from kernel_lsp.export.package.project import SOURCES
+from kernel_lsp.toolchain.nvrtc.cache import content_key
 
 from .other_samples import LINEAR_RELU, RMS_NORM
 from .packages import written

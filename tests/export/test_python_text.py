@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from kernel_lsp.core.expression import COMPARISONS, Binary, Call, Constant, Expression, ExpressionError, Name, Unary
 from kernel_lsp.core.expression_parser import parse
 from kernel_lsp.core.expression_value import evaluate
-from kernel_lsp.export.python_text import (
+from kernel_lsp.export.python.python_text import (
     LINE_LENGTH,
     bracketed,
     literal,

@@ -18,10 +18,6 @@ import numpy as np
 from kernel_lsp.core.plan import BoundLibraryStep, BoundOperation, LaunchPlan, Operation, TensorArgument
 from kernel_lsp.core.task import Graph, Task, TaskScalar
 from kernel_lsp.core.verdict import BuildFailed, Built
-from kernel_lsp.evaluate.arrays import read_array, write_poison
-from kernel_lsp.evaluate.case_store import read_expectations
-from kernel_lsp.evaluate.cases import shapes_for
-from kernel_lsp.evaluate.compare import BACKWARD_FACTOR, FORWARD_FACTOR, compare, is_within_budget
 from kernel_lsp.generate.program import Program, plan_program
 from kernel_lsp.plan.binding import bind
 from kernel_lsp.plan.checking import check as check_plan
@@ -30,8 +26,12 @@ from kernel_lsp.plan.parser import parse_or_raise
 from kernel_lsp.process.worker_client import CaseFiles, CaseTensor
 from kernel_lsp.ptx.executor import BufferFile, ExecutionReport, Loaded, PtxExecutor, RunOptions
 from kernel_lsp.source.cuda import kernel_signatures
-from kernel_lsp.toolchain.compile import compile_cuda
-from kernel_lsp.toolchain.discovery import find_toolchain
+from kernel_lsp.toolchain.nvrtc.compile import compile_cuda
+from kernel_lsp.toolchain.nvrtc.discovery import find_toolchain
+from kernel_lsp.verify.model.cases import shapes_for
+from kernel_lsp.verify.oracle.arrays import read_array, write_poison
+from kernel_lsp.verify.oracle.case_store import read_expectations
+from kernel_lsp.verify.oracle.compare import BACKWARD_FACTOR, FORWARD_FACTOR, compare, is_within_budget
 from tests.worker.capturing import capture_text, make_case, scalar, tensor, with_worker
 
 __all__ = ["Checked", "check", "plan_text", "scalar", "tensor"]

@@ -18,7 +18,7 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
-from kernel_lsp.evaluate.other_numbers import OtherNumbers
+from kernel_lsp.verify.other_numbers import OtherNumbers
 
 from kernel_lsp.config import Settings
 from kernel_lsp.core.candidate import Candidate, Origin
@@ -26,23 +26,23 @@ from kernel_lsp.core.finding import Finding, Severity
 from kernel_lsp.core.plan import BoundOperation
 from kernel_lsp.core.task import Task, TaskScalar
 from kernel_lsp.core.verdict import BuildFailed, Built, CaseResult, CheckOutcome, Verdict
-from kernel_lsp.evaluate.cases import SCREEN_FAMILIES, Case
-from kernel_lsp.evaluate.check import find_task
-from kernel_lsp.evaluate.circumstances import USUAL, Circumstances
-from kernel_lsp.evaluate.cpu import CaseRun, CpuDevice, Limits, Skipped
-from kernel_lsp.evaluate.gpu_checks import GpuChecks, MeasuringGpu, Untimed
-from kernel_lsp.evaluate.pipeline import Evaluator
-from kernel_lsp.evaluate.progress import Plan
-from kernel_lsp.evaluate.session_start import SessionStart
-from kernel_lsp.evaluate.shared_poison import UNWRITTEN
 from kernel_lsp.gpu.specs import find_gpu
 from kernel_lsp.plan.parser import parse
 from kernel_lsp.process.interpreter import site_packages
 from kernel_lsp.ptx.executor import KernelFactsOfPtx, Loaded
-from kernel_lsp.toolchain.cache import BuildCache
-from kernel_lsp.toolchain.compile import Compiler
-from kernel_lsp.toolchain.discovery import find_toolchain
-from kernel_lsp.toolchain.ptx_identity import program_hash
+from kernel_lsp.toolchain.integrity.ptx_identity import program_hash
+from kernel_lsp.toolchain.nvrtc.cache import BuildCache
+from kernel_lsp.toolchain.nvrtc.compile import Compiler
+from kernel_lsp.toolchain.nvrtc.discovery import find_toolchain
+from kernel_lsp.verify.cpu.device import CaseRun, CpuDevice, Limits, Skipped
+from kernel_lsp.verify.cpu.shared_poison import UNWRITTEN
+from kernel_lsp.verify.gpu.checks import GpuChecks, MeasuringGpu, Untimed
+from kernel_lsp.verify.model.cases import SCREEN_FAMILIES, Case
+from kernel_lsp.verify.model.environment import USUAL, Circumstances
+from kernel_lsp.verify.model.progress import Plan
+from kernel_lsp.verify.session.check import find_task
+from kernel_lsp.verify.session.pipeline import Evaluator
+from kernel_lsp.verify.session.start import SessionStart
 from tests.corpora import COMPILE_DEADLINE_S, Kernel
 from tests.ledger.entry import Entry, Run, digest, entry_of
 

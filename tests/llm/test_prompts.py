@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from kernel_lsp.errors import UserError
-from kernel_lsp.evolve.population import KernelText
-from kernel_lsp.evolve.task_text import TaskText
+from kernel_lsp.evolve.propose.population import KernelText
+from kernel_lsp.evolve.run.task_text import TaskText
 from kernel_lsp.llm.prompts import PROMPTS_FOLDER, Prompts
 
 SNAPSHOTS = Path(__file__).parent / "snapshots"

@@ -8,7 +8,7 @@ from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.task import Graph, GraphOutput, Task, TensorType
 from kernel_lsp.plan.fixed_dims import fixed_dims, with_fixed_dims
 from kernel_lsp.plan.parser import parse
-from tests.evaluate.test_pointed_sizes import TASK
+from tests.verify.test_pointed_sizes import TASK
 
 
 def task_of(*shape: str) -> Task:

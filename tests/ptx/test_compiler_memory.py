@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import weakref
 
-from kernel_lsp.ptx.jit import Compiler
+from kernel_lsp.ptx.compile.jit import Compiler
 
 
 def test_code_that_symbols_name_stays_when_its_compiler_goes() -> None:

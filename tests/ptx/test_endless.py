@@ -7,9 +7,9 @@ import pytest
 
 from kernel_lsp.core.plan import BoundLaunch, ScalarArgument, TensorArgument
 from kernel_lsp.core.verdict import Rejected, TimedOut
-from kernel_lsp.ptx.endless import endless_loops
+from kernel_lsp.ptx.analysis.endless import endless_loops
 from kernel_lsp.ptx.executor import NO_END, BufferFile, PtxExecutor, RunOptions
-from kernel_lsp.ptx.parser import parse
+from kernel_lsp.ptx.text.parser import parse
 
 LINE = 4
 TEXT = """

@@ -8,8 +8,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kernel_lsp.ptx.parser import parse
-from kernel_lsp.ptx.syntax import Address, Immediate, Instruction, Module, Pair, Register, UnsupportedPtxError, Vector
+from kernel_lsp.ptx.text.parser import parse
+from kernel_lsp.ptx.text.syntax import (
+    Address,
+    Immediate,
+    Instruction,
+    Module,
+    Pair,
+    Register,
+    UnsupportedPtxError,
+    Vector,
+)
 
 MODULE = """
 .version 9.0

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from kernel_lsp.ptx.buffers import Region
-from kernel_lsp.ptx.stillness import BlockMemory, Stillness
+from kernel_lsp.ptx.checks.livelock import BlockMemory, Stillness
+from kernel_lsp.ptx.run.buffers import Region
 
 KERNEL = """
 extern "C" __global__ void k(int* flag, float* out) {{

@@ -7,8 +7,8 @@ import pytest
 from kernel_lsp.rules import cuda
 from kernel_lsp.rules.cuda import checking
 from kernel_lsp.rules.finding import RuleFinding
-from kernel_lsp.server import analyst
-from kernel_lsp.server.analysed import Analysis
+from kernel_lsp.server.analysis import analysis_worker as analyst
+from kernel_lsp.server.analysis.analysis_types import Analysis
 
 CLEAN = "__device__ float clean{0}(float x) {{ return x + {0}; }}\n"
 FOUND = "__device__ float found{0}(float x) {{ return x * 0.5 + {0}; }}\n"

@@ -10,11 +10,11 @@ import pytest
 
 from kernel_lsp.rules import cuda
 from kernel_lsp.rules.cuda import checking, outline
-from kernel_lsp.rules.cuda.found import DEEP, PAGE_NODES, FoundSpans
+from kernel_lsp.rules.cuda.edit_window import OFFSETS, Spans, Window, Words
+from kernel_lsp.rules.cuda.node_list import DEEP, PAGE_NODES, FoundSpans
 from kernel_lsp.rules.cuda.nodes import captured_in, in_order
 from kernel_lsp.rules.cuda.outline import Definition
 from kernel_lsp.rules.cuda.parsing import ParsedCuda, Part, Shape
-from kernel_lsp.rules.cuda.windows import OFFSETS, Spans, Window, Words
 from kernel_lsp.rules.finding import RuleFinding
 from kernel_lsp.rules.registry import rules_of
 

@@ -13,7 +13,7 @@ from kernel_lsp.rules.cuda.splitting import split_behind_functions
 from kernel_lsp.rules.finding import RuleFinding
 from kernel_lsp.rules.registry import rules_of
 from kernel_lsp.rules.rule import Check
-from kernel_lsp.server import analyst
+from kernel_lsp.server.analysis import analysis_worker as analyst
 
 KERNEL = """
 // Kernel {0}.

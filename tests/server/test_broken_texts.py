@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from kernel_lsp.server.analysed import Analysis
-from kernel_lsp.server.analyst import analyse
+from kernel_lsp.server.analysis.analysis_types import Analysis
+from kernel_lsp.server.analysis.analysis_worker import analyse
 
 from .samples import SCALE, SCALE_LINE
 

@@ -8,9 +8,10 @@ import pytest
 from lsprotocol import types
 from pygls.protocol import default_converter
 
-from kernel_lsp.server import capabilities, protocol
-from kernel_lsp.server.capabilities import client_features, server_capabilities
 from kernel_lsp.server.handlers import HANDLERS
+from kernel_lsp.server.protocol import capabilities
+from kernel_lsp.server.protocol import messages as protocol
+from kernel_lsp.server.protocol.capabilities import client_features, server_capabilities
 
 from .client import MINIMAL, NEOVIM, VSCODE
 

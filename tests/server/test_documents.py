@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernel_lsp.rules.finding import TextRange
-from kernel_lsp.server.documents import Change, Document, Documents, language_of, path_of
-from kernel_lsp.server.positions import ENCODINGS, Encoding, split_lines, units_of, without_end
+from kernel_lsp.server.documents.documents import Change, Document, Documents, language_of, path_of
+from kernel_lsp.server.protocol.positions import ENCODINGS, Encoding, split_lines, units_of, without_end
 
 letters = st.text("ab\r\n😀é", max_size=12)
 small, columns = st.integers(0, 5), st.integers(0, 9)

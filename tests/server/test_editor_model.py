@@ -10,8 +10,8 @@ from typing import Any, get_args, get_type_hints
 import pytest
 
 from kernel_lsp.llm.request import Cause
-from kernel_lsp.server.editor_model import CAUSES
-from kernel_lsp.server.protocol import ChatResult
+from kernel_lsp.server.jobs.editor_model import CAUSES
+from kernel_lsp.server.protocol.messages import ChatResult
 from tests.llm.provider_script import TARGET, right_reply
 
 from .client import MINIMAL, SILENCE, VSCODE, Client, initialized

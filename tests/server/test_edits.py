@@ -9,9 +9,9 @@ import pytest
 from lsprotocol import types
 
 from kernel_lsp.engine.messages import ResultFile
-from kernel_lsp.server.capabilities import client_features
-from kernel_lsp.server.documents import Documents
-from kernel_lsp.server.edits import Proposal, propose, write_aside
+from kernel_lsp.server.documents.documents import Documents
+from kernel_lsp.server.documents.edits import Proposal, propose, write_aside
+from kernel_lsp.server.protocol.capabilities import client_features
 
 from .client import MINIMAL, NEOVIM, VSCODE
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from benchmarks.server_latency import resident_mb
-from kernel_lsp.server.documents import Change, Document, Documents
+from kernel_lsp.server.documents.documents import Change, Document, Documents
 
 from .client import VSCODE, Client, initialized
 from .samples import KERNEL, SCALE

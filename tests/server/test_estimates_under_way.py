@@ -11,11 +11,11 @@ import pytest
 from kernel_lsp.config import Settings
 from kernel_lsp.engine.messages import EstimateTarget, Problem, Reply
 from kernel_lsp.server import commands
-from kernel_lsp.server.documents import Documents
-from kernel_lsp.server.endings import job_ended
-from kernel_lsp.server.jobs import Job
+from kernel_lsp.server.documents.documents import Documents
+from kernel_lsp.server.documents.notebooks import Notebooks
+from kernel_lsp.server.jobs.job_results import job_ended
+from kernel_lsp.server.jobs.jobs import Job
 from kernel_lsp.server.knowledge import Knowledge, NoEstimate
-from kernel_lsp.server.notebooks import Notebooks
 from kernel_lsp.server.trust import Trust
 
 from .samples import SCALE, target_estimate

@@ -11,7 +11,7 @@ import kernel_lsp
 from kernel_lsp.core.verdict import CheckOutcome
 from kernel_lsp.plan.codes import PlanCode
 from kernel_lsp.rules.registry import RULES
-from kernel_lsp.server.explanations import explanation, is_explained
+from kernel_lsp.server.features.explanations import explanation, is_explained
 
 PACKAGE = Path(kernel_lsp.__file__).parent
 DOCUMENT = PACKAGE.parent / "docs" / "ptx-executor.md"
@@ -25,7 +25,7 @@ def executor_codes() -> list[str]:
 
 
 def written_codes() -> list[str]:
-    files = [file for room in ("toolchain", "evaluate", "ptx") for file in (PACKAGE / room).glob("*.py")]
+    files = [file for room in ("toolchain", "verify", "ptx") for file in (PACKAGE / room).rglob("*.py")]
     return sorted({code for file in files for code in CODES_IN_TEXT.findall(file.read_text())})
 
 

@@ -13,18 +13,18 @@ from kernel_lsp.core.finding import Finding, RelatedPlace, Severity
 from kernel_lsp.core.measurement import Comparison, Measurement
 from kernel_lsp.core.profile import Advice, KernelProfile, LineProfile, ProfileReport
 from kernel_lsp.core.verdict import BuildFailed, Correct, Crashed, KernelFacts, Unsupported, Verdict
-from kernel_lsp.server.analysed import Analysis
-from kernel_lsp.server.analysis import Known
-from kernel_lsp.server.analyst import analyse
-from kernel_lsp.server.capabilities import REWRITE_KIND, client_features
-from kernel_lsp.server.diagnostics import check_diagnostics, diagnostics_of
-from kernel_lsp.server.documents import Change, Document, Documents
+from kernel_lsp.server.analysis.analysis_client import Known
+from kernel_lsp.server.analysis.analysis_types import Analysis
+from kernel_lsp.server.analysis.analysis_worker import analyse
+from kernel_lsp.server.documents.documents import Change, Document, Documents
 from kernel_lsp.server.features.code_actions import CodeActions
 from kernel_lsp.server.features.code_lens import cuda_lenses, python_lenses
+from kernel_lsp.server.features.diagnostics import check_diagnostics, diagnostics_of
 from kernel_lsp.server.features.hover import _floor_text, cuda_hover, python_hover
 from kernel_lsp.server.features.inlay_hints import line_hints, profile_hints
 from kernel_lsp.server.knowledge import Knowledge, KnownCheck, KnownEstimate, KnownProfile, NoEstimate
-from kernel_lsp.toolchain.compile import BuildRequest
+from kernel_lsp.server.protocol.capabilities import REWRITE_KIND, client_features
+from kernel_lsp.toolchain.nvrtc.compile import BuildRequest
 
 from .client import MINIMAL, VSCODE
 from .samples import (

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from kernel_lsp.process.tree import descendants
-from kernel_lsp.server.documents import Change, Documents
+from kernel_lsp.server.documents.documents import Change, Documents
 
 from .client import MINIMAL, NEOVIM, VSCODE, Client, children, initialized
 from .samples import KERNEL, SCALE, SCALE_LINE, SHIFTED_LINE

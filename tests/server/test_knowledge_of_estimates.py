@@ -10,9 +10,9 @@ import pytest
 
 from kernel_lsp.config import Settings
 from kernel_lsp.server import estimates
-from kernel_lsp.server.analysis import Known
-from kernel_lsp.server.analyst import analyse
-from kernel_lsp.server.documents import Documents
+from kernel_lsp.server.analysis.analysis_client import Known
+from kernel_lsp.server.analysis.analysis_worker import analyse
+from kernel_lsp.server.documents.documents import Documents
 from kernel_lsp.server.estimates import renew_estimates
 from kernel_lsp.server.knowledge import Knowledge, KnownEstimate, NoEstimate
 from kernel_lsp.server.settings import are_alike

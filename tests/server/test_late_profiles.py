@@ -11,16 +11,16 @@ import pytest
 
 from kernel_lsp.core.profile import ProfileReport
 from kernel_lsp.engine.messages import ProfileResult
-from kernel_lsp.evaluate.profile_measured import measured_kernels
 from kernel_lsp.plan.binding import bind
 from kernel_lsp.plan.parser import parse_or_raise
 from kernel_lsp.source.cuda import kernel_signatures
-from kernel_lsp.toolchain.ncu import parse_raw, parse_source
+from kernel_lsp.toolchain.tools.ncu import parse_raw, parse_source
+from kernel_lsp.verify.profile.measured import measured_kernels
 
 from .client import MINIMAL, NEOVIM, VSCODE, Client, initialized
 from .fake_engine import write_script
 
-PROFILES = Path(__file__).parent.parent / "evaluate" / "profiles"
+PROFILES = Path(__file__).parent.parent / "verify" / "profiles"
 NAME = "slow_transpose.cu"
 HOT_LINE = 20
 """0-based; its loads need an eighth of the sectors that they fetch."""

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from lsprotocol import types
 
-from kernel_lsp.server import protocol
 from kernel_lsp.server.handlers import HANDLERS
+from kernel_lsp.server.protocol import messages as protocol
 
 from .client import VSCODE, Client, initialized, started
 from .samples import KERNEL, SCALE

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernel_lsp.server.positions import (
+from kernel_lsp.server.protocol.positions import (
     ENCODINGS,
     Encoding,
     choose_encoding,

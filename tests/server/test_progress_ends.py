@@ -10,8 +10,8 @@ import pytest
 from lsprotocol import types
 
 from kernel_lsp.engine.messages import Check, JobRequest, Problem, Reply
-from kernel_lsp.server.jobs import Job, Jobs
-from kernel_lsp.server.progress import MIN_INTERVAL_S, WorkDoneProgress
+from kernel_lsp.server.jobs.jobs import Job, Jobs
+from kernel_lsp.server.jobs.progress import MIN_INTERVAL_S, WorkDoneProgress
 
 ENDINGS = {
     "cancelled": Problem(kind="cancelled", message="cancelled"),

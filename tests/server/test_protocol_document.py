@@ -7,8 +7,8 @@ from pathlib import Path
 import attrs
 import pytest
 
-from kernel_lsp.server import protocol
-from kernel_lsp.server.pages import render
+from kernel_lsp.server.protocol import messages as protocol
+from kernel_lsp.server.protocol.pages import render
 
 from .client import initialized
 

@@ -7,9 +7,9 @@ from types import SimpleNamespace
 from typing import Any
 
 from kernel_lsp.engine.messages import Check, Problem, Reply
-from kernel_lsp.server.documents import Documents
-from kernel_lsp.server.endings import job_ended
-from kernel_lsp.server.jobs import Job
+from kernel_lsp.server.documents.documents import Documents
+from kernel_lsp.server.jobs.job_results import job_ended
+from kernel_lsp.server.jobs.jobs import Job
 from kernel_lsp.server.knowledge import Knowledge
 
 from .samples import KERNEL

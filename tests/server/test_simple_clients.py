@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kernel_lsp.server.words import plain_text
+from kernel_lsp.server.features.formatting import plain_text
 
 from .client import VSCODE, initialized
 from .fake_engine import requests_of, write_script

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kernel_lsp.toolchain.discovery import Toolchain, find_toolchain
+from kernel_lsp.toolchain.nvrtc.discovery import Toolchain, find_toolchain
 
 
 @pytest.fixture(scope="session")

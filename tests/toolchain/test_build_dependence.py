@@ -8,9 +8,9 @@ import pytest
 
 from kernel_lsp.core.finding import Severity
 from kernel_lsp.core.verdict import BuildFailed
-from kernel_lsp.toolchain.compile import compile_cuda
-from kernel_lsp.toolchain.discovery import Toolchain
-from kernel_lsp.toolchain.integrity import source_findings
+from kernel_lsp.toolchain.integrity.audit import source_findings
+from kernel_lsp.toolchain.nvrtc.compile import compile_cuda
+from kernel_lsp.toolchain.nvrtc.discovery import Toolchain
 
 KERNEL = "__global__ void k(float* x) { x[0] = 1.0f; }\n"
 

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from kernel_lsp.evaluate.clangd import clangd_text
-from kernel_lsp.evaluate.profile_tools import run_tidy
+from kernel_lsp.cli.clangd import clangd_text
 from kernel_lsp.process.confinement import support
-from kernel_lsp.toolchain.clang_flags import clang_cuda_flags
-from kernel_lsp.toolchain.clang_tidy import parse_tidy, tidy_command
-from kernel_lsp.toolchain.discovery import find_toolchain
-from kernel_lsp.toolchain.tools import Tool
+from kernel_lsp.toolchain.nvrtc.discovery import find_toolchain
+from kernel_lsp.toolchain.tools.binaries import Tool
+from kernel_lsp.toolchain.tools.clang_flags import clang_cuda_flags
+from kernel_lsp.toolchain.tools.clang_tidy import parse_tidy, tidy_command
+from kernel_lsp.verify.profile.tools import run_tidy
 
 KERNEL = """#include <cuda_fp16.h>
 

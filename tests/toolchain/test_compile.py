@@ -14,8 +14,8 @@ from kernel_lsp.core.finding import Finding
 from kernel_lsp.core.verdict import BuildFailed, Built, TimedOut
 from kernel_lsp.errors import EnvironmentProblem, SettingError
 from kernel_lsp.process.supervisor import Conversation
-from kernel_lsp.toolchain.compile import BuildRequest, Compiler, compile_cuda
-from kernel_lsp.toolchain.discovery import Toolchain
+from kernel_lsp.toolchain.nvrtc.compile import BuildRequest, Compiler, compile_cuda
+from kernel_lsp.toolchain.nvrtc.discovery import Toolchain
 
 REVERSE = """\
 template <int BLOCK>

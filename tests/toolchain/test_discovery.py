@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from kernel_lsp.errors import EnvironmentProblem
-from kernel_lsp.toolchain import discovery
-from kernel_lsp.toolchain.discovery import find_toolchain
+from kernel_lsp.toolchain.nvrtc import discovery
+from kernel_lsp.toolchain.nvrtc.discovery import find_toolchain
 
 
 @pytest.fixture(autouse=True)

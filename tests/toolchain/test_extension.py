@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from kernel_lsp.core.verdict import BuildFailed, TimedOut
-from kernel_lsp.toolchain.extension import ExtensionBuilder
-from kernel_lsp.toolchain.extension_built import ExtensionBuilt
-from kernel_lsp.toolchain.extension_facts import ExtensionFacts
-from kernel_lsp.toolchain.extension_headers import FRONTEND
-from kernel_lsp.toolchain.extension_tools import ExtensionTools
+from kernel_lsp.toolchain.extension.build import ExtensionBuilder
+from kernel_lsp.toolchain.extension.built import ExtensionBuilt
+from kernel_lsp.toolchain.extension.facts import ExtensionFacts
+from kernel_lsp.toolchain.extension.headers import FRONTEND
+from kernel_lsp.toolchain.extension.tools import ExtensionTools
 
 COMPILER = """#!/bin/sh
 echo "$@" >> {log}

@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 import torch
 
-from kernel_lsp.toolchain.extension import ExtensionBuilder
-from kernel_lsp.toolchain.extension_binding import PYTHON_VARIABLE, WRAPS, light_binding
-from kernel_lsp.toolchain.extension_built import ExtensionBuilt
-from kernel_lsp.toolchain.extension_facts import ExtensionFacts
-from kernel_lsp.toolchain.extension_tools import find_extension_tools
-from kernel_lsp.worker.foreign_facts import extension_facts
+from kernel_lsp.toolchain.extension.binding import PYTHON_VARIABLE, WRAPS, light_binding
+from kernel_lsp.toolchain.extension.build import ExtensionBuilder
+from kernel_lsp.toolchain.extension.built import ExtensionBuilt
+from kernel_lsp.toolchain.extension.facts import ExtensionFacts
+from kernel_lsp.toolchain.extension.tools import find_extension_tools
+from kernel_lsp.worker.foreign.facts import extension_facts
 
 TEXT = """#include <torch/extension.h>
 #include <vector>

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kernel_lsp.toolchain.extension_facts import ExtensionFacts, KeptFacts
+from kernel_lsp.toolchain.extension.facts import ExtensionFacts, KeptFacts
 
 PYTHON = Path("/venv/bin/python")
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from kernel_lsp.toolchain.extension_binding import PYTHON_VARIABLE, WRAPS
-from kernel_lsp.toolchain.extension_headers import (
+from kernel_lsp.toolchain.extension.binding import PYTHON_VARIABLE, WRAPS
+from kernel_lsp.toolchain.extension.headers import (
     ALL_OPERATORS,
     LIBRARY,
     OPERATORS,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from kernel_lsp.toolchain.grid_workspace import functions_with_only_a_grid_barrier
-from kernel_lsp.toolchain.ptx_text import read_ptx
+from kernel_lsp.toolchain.integrity.grid_workspace import functions_with_only_a_grid_barrier
+from kernel_lsp.toolchain.integrity.ptx_text import read_ptx
 
 ADDRESS = """
 mov.u32 %r64, %envreg2;

@@ -8,9 +8,14 @@ import pytest
 
 from kernel_lsp.core.finding import Finding, Severity
 from kernel_lsp.core.verdict import Built
-from kernel_lsp.toolchain.compile import BuildRequest, Compiler
-from kernel_lsp.toolchain.discovery import Toolchain
-from kernel_lsp.toolchain.integrity import approximate_instructions, audit, is_allowed_header, source_findings
+from kernel_lsp.toolchain.integrity.audit import (
+    approximate_instructions,
+    audit,
+    is_allowed_header,
+    source_findings,
+)
+from kernel_lsp.toolchain.nvrtc.compile import BuildRequest, Compiler
+from kernel_lsp.toolchain.nvrtc.discovery import Toolchain
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kernel_lsp.toolchain.masking import kernel_spans, mask_comments, mask_literals
+from kernel_lsp.toolchain.integrity.masking import kernel_spans, mask_comments, mask_literals
 
 
 def check(text: str, *spans: tuple[str, int, int]) -> None:

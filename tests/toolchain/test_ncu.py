@@ -1,4 +1,4 @@
-"""Nsight Compute's pages as an H200 printed them (2025.3.1, `tests/evaluate/profiles/slow_transpose.cu`)."""
+"""Nsight Compute's pages as an H200 printed them (2025.3.1, `tests/verify/profiles/slow_transpose.cu`)."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from kernel_lsp.toolchain.ncu import collect_command, parse_raw, parse_source
+from kernel_lsp.toolchain.tools.ncu import collect_command, parse_raw, parse_source
 
-RECORDED = Path(__file__).parent.parent / "evaluate" / "profiles" / "recorded"
+RECORDED = Path(__file__).parent.parent / "verify" / "profiles" / "recorded"
 RAW = (RECORDED / "ncu_raw.csv").read_text()
 SOURCE = (RECORDED / "ncu_source.csv").read_text()
 

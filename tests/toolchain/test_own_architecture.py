@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from kernel_lsp.core.verdict import BuildFailed, Built
-from kernel_lsp.toolchain import own_architecture as rules
-from kernel_lsp.toolchain.compile import compile_cuda
-from kernel_lsp.toolchain.discovery import Toolchain
-from kernel_lsp.worker import cuda_runtime
+from kernel_lsp.toolchain.nvrtc import own_architecture as rules
+from kernel_lsp.toolchain.nvrtc.compile import compile_cuda
+from kernel_lsp.toolchain.nvrtc.discovery import Toolchain
+from kernel_lsp.worker.shipped import cuda_runtime
 
 WAITS = '__global__ void k(float* x) { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); x[0] = 1; }'
 ASKS = """\

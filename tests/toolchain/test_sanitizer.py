@@ -1,4 +1,4 @@
-"""compute-sanitizer's reports as an H200's wrote them (2025.3.1, of `tests/evaluate/profiles/faults.cu`), clang-tidy's
+"""compute-sanitizer's reports as an H200's wrote them (2025.3.1, of `tests/verify/profiles/faults.cu`), clang-tidy's
 as its documentation has them."""
 
 from __future__ import annotations
@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from kernel_lsp.core.finding import Finding, Severity
-from kernel_lsp.toolchain.clang_tidy import parse_tidy, tidy_command
-from kernel_lsp.toolchain.sanitizer import TOOLS, SanitizerTool, parse_sanitizer, sanitizer_command
+from kernel_lsp.toolchain.tools.clang_tidy import parse_tidy, tidy_command
+from kernel_lsp.toolchain.tools.sanitizer import TOOLS, SanitizerTool, parse_sanitizer, sanitizer_command
 
-RECORDED = Path(__file__).parent.parent / "evaluate" / "profiles" / "recorded"
+RECORDED = Path(__file__).parent.parent / "verify" / "profiles" / "recorded"
 
 
 def findings(tool: SanitizerTool, name: str = "") -> tuple[Finding, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from kernel_lsp.worker import fingerprints
+from kernel_lsp.worker.gpu import fingerprints
 
 SIZES = (0, 1, 7, 8, 9, 64, 1001)
 GUARD, POISON = 16, 0xFF

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from kernel_lsp.worker import timing_candidate
+from kernel_lsp.worker.timing import candidate as timing_candidate
 
 N = 64
 

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from kernel_lsp.worker.roundings import is_finite, is_plain, rounding
+from kernel_lsp.worker.oracle.roundings import is_finite, is_plain, rounding
 
 LARGEST = torch.finfo(torch.float64).max
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from kernel_lsp.worker import cases
+from kernel_lsp.worker.cases import cases
 
 N_CORES = 16
 

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from kernel_lsp.worker import drawing, failure, files, transfer
+from kernel_lsp.worker import failure, files, transfer
+from kernel_lsp.worker.cases import input_generation as drawing
 
 
 @pytest.fixture(autouse=True, params=[3, 5], ids=["written", "mapped"])

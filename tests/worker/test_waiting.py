@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from kernel_lsp.worker import gpu_device
+from kernel_lsp.worker.gpu import device as gpu_device
 
 
 class Clock:

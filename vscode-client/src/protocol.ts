@@ -1,4 +1,4 @@
-// Written by scripts/write_editor_files.py from kernel_lsp/server/protocol.py. Do not edit.
+// Written by scripts/write_editor_files.py from kernel_lsp/server/protocol/messages.py. Do not edit.
 
 export const SERVER_VERSION = "0.1.0";
 

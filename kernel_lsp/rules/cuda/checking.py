@@ -26,15 +26,21 @@ from kernel_lsp.rules.cuda import (
     strides,
     warps,
 )
-from kernel_lsp.rules.cuda.facts import FileFacts, FunctionFacts, function_facts, has_launch_bounds, read_plan
-from kernel_lsp.rules.cuda.found import Lost
+from kernel_lsp.rules.cuda.function_summary import (
+    FileFacts,
+    FunctionFacts,
+    function_facts,
+    has_launch_bounds,
+    read_plan,
+)
 from kernel_lsp.rules.cuda.model import Function, read_function
+from kernel_lsp.rules.cuda.node_list import Lost
 from kernel_lsp.rules.cuda.outline import CudaFile, Definition, Outline, read_outline
 from kernel_lsp.rules.cuda.parsing import ParsedCuda, parse
 from kernel_lsp.rules.cuda.repeated import RepeatedArgument
 from kernel_lsp.rules.finding import FINDING_BYTES, RuleFinding, in_order
-from kernel_lsp.rules.kept import Kept
-from kernel_lsp.rules.pausing import uncollected
+from kernel_lsp.rules.gc_pause import uncollected
+from kernel_lsp.rules.lru import Kept
 from kernel_lsp.rules.rule import Check, checks_in
 
 FUNCTION_CHECKS = checks_in(

@@ -9,7 +9,7 @@ from kernel_lsp.core.plan import Fill, Launch, LibraryStep, Operation, ScalarPar
 from kernel_lsp.plan.codes import PlanCode
 from kernel_lsp.plan.step_parts import argument_expressions, launch_numbers
 from kernel_lsp.rules.cuda.declare import ERROR, HINT, INFORMATION, declare
-from kernel_lsp.rules.cuda.facts import Block, CheckedPlan, FileFacts
+from kernel_lsp.rules.cuda.function_summary import Block, CheckedPlan, FileFacts
 from kernel_lsp.rules.finding import QuickFix, TextEdit, TextRange
 from kernel_lsp.rules.rule import Hit
 

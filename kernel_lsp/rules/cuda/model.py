@@ -8,14 +8,14 @@ from typing import Any
 
 from tree_sitter import Node
 
+from kernel_lsp.rules.cached import once
 from kernel_lsp.rules.cuda import fields
 from kernel_lsp.rules.cuda.by_text import next_mention, numbers_in, quotients_in
-from kernel_lsp.rules.cuda.found import Found
+from kernel_lsp.rules.cuda.node_list import Found
 from kernel_lsp.rules.cuda.nodes import LOOPS, BinariesWith, Nesting, NodesOf
 from kernel_lsp.rules.cuda.outline import CudaFile, Definition, names_in_text
 from kernel_lsp.rules.cuda.type_text import IDENTIFIER
 from kernel_lsp.rules.cuda.variables import Variable, visible_at
-from kernel_lsp.rules.once import once
 
 MAX_PARENTS_ASKED = 64
 """Of one node, before the parents of all nodes are noted."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from tree_sitter import Node, Query, QueryCursor
 
-from kernel_lsp.rules.cuda.found import Found, end_of, start_of
+from kernel_lsp.rules.cuda.node_list import Found, end_of, start_of
 from kernel_lsp.rules.cuda.parsing import language
 
 if TYPE_CHECKING:

@@ -11,11 +11,11 @@ from typing import Any
 import tree_sitter_cuda
 from tree_sitter import Language, Node, Parser, Tree
 
+from kernel_lsp.rules.cached import once
+from kernel_lsp.rules.cuda.edit_window import Window, Words
 from kernel_lsp.rules.cuda.splitting import split_behind_functions
-from kernel_lsp.rules.cuda.windows import Window, Words
 from kernel_lsp.rules.finding import TextEdit, TextRange
-from kernel_lsp.rules.once import once
-from kernel_lsp.rules.pausing import uncollected
+from kernel_lsp.rules.gc_pause import uncollected
 
 MIN_SPLIT_BYTES = 32_768
 """Shorter texts are parsed in a few milliseconds."""

@@ -7,8 +7,8 @@ import re
 from collections.abc import Iterator
 
 from kernel_lsp.rules.finding import FINDING_BYTES, RuleFinding, shifted_finding
-from kernel_lsp.rules.kept import Kept
-from kernel_lsp.rules.pausing import uncollected
+from kernel_lsp.rules.gc_pause import uncollected
+from kernel_lsp.rules.lru import Kept
 from kernel_lsp.rules.pytorch import copies, cost, devices, memory, precision, sync, usage
 from kernel_lsp.rules.pytorch.forwards import may_be_forward
 from kernel_lsp.rules.pytorch.inference import read_scope

@@ -11,7 +11,7 @@ from itertools import pairwise
 from operator import itemgetter
 
 from kernel_lsp.rules.finding import TextEdit, TextRange
-from kernel_lsp.rules.pausing import uncollected
+from kernel_lsp.rules.gc_pause import uncollected
 
 MAX_FAULTS = 8
 """In top-level statements, after which each of them is read by itself."""

@@ -10,15 +10,15 @@ from typing import Any
 from lsprotocol import types
 
 from kernel_lsp.rules.finding import QuickFix, RuleFinding, TextEdit, TextRange
-from kernel_lsp.server.analysed import Place, Target, Use
-from kernel_lsp.server.analysis import Known
-from kernel_lsp.server.capabilities import REWRITE_KIND, ClientFeatures
-from kernel_lsp.server.conversion import to_edit
-from kernel_lsp.server.diagnostics import check_diagnostics, rule_diagnostic
-from kernel_lsp.server.documents import Document
-from kernel_lsp.server.explanations import is_explained
+from kernel_lsp.server.analysis.analysis_client import Known
+from kernel_lsp.server.analysis.analysis_types import Place, Target, Use
+from kernel_lsp.server.documents.documents import Document
+from kernel_lsp.server.features.diagnostics import check_diagnostics, rule_diagnostic
+from kernel_lsp.server.features.explanations import is_explained
+from kernel_lsp.server.features.operator_use import USE_PREFIX, import_statement, is_offered
 from kernel_lsp.server.knowledge import Knowledge
-from kernel_lsp.server.operator_use import USE_PREFIX, import_statement, is_offered
+from kernel_lsp.server.protocol.capabilities import REWRITE_KIND, ClientFeatures
+from kernel_lsp.server.protocol.conversion import to_edit
 
 QUICK_FIX = types.CodeActionKind.QuickFix.value
 

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 from lsprotocol import types
 
-from kernel_lsp.server.analysed import Analysis, Target
-from kernel_lsp.server.conversion import line_range
-from kernel_lsp.server.documents import Document
+from kernel_lsp.server.analysis.analysis_types import Analysis, Target
+from kernel_lsp.server.documents.documents import Document
+from kernel_lsp.server.features.formatting import check_text, facts_text, result_text
 from kernel_lsp.server.knowledge import Knowledge
-from kernel_lsp.server.words import check_text, facts_text, result_text
+from kernel_lsp.server.protocol.conversion import line_range
 
 
 def python_lenses(document: Document, analysis: Analysis, knowledge: Knowledge) -> list[types.CodeLens]:

@@ -6,10 +6,9 @@ from kernel_lsp.core.verdict import KernelFacts
 from kernel_lsp.errors import SettingError
 from kernel_lsp.gpu.occupancy import occupancy
 from kernel_lsp.gpu.specs import find_gpu
-from kernel_lsp.server.analysed import Analysis, Kernel, Target
-from kernel_lsp.server.documents import Document
-from kernel_lsp.server.knowledge import Knowledge, KnownEstimate
-from kernel_lsp.server.words import (
+from kernel_lsp.server.analysis.analysis_types import Analysis, Kernel, Target
+from kernel_lsp.server.documents.documents import Document
+from kernel_lsp.server.features.formatting import (
     amount_text,
     bold_number_text,
     comparison_lines,
@@ -20,6 +19,7 @@ from kernel_lsp.server.words import (
     time_text,
     verdict_text,
 )
+from kernel_lsp.server.knowledge import Knowledge, KnownEstimate
 
 NO_PLAN = (
     "No launch plan at the top of the file (`// kernel-lsp: 1`, `// op: ...`, `// launch: ...`): without one the "

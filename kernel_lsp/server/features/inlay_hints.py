@@ -6,11 +6,11 @@ from lsprotocol import types
 
 from kernel_lsp.core.profile import LineProfile
 from kernel_lsp.rules.finding import TextRange
-from kernel_lsp.server.analysed import Analysis
-from kernel_lsp.server.conversion import to_range
-from kernel_lsp.server.documents import Document
+from kernel_lsp.server.analysis.analysis_types import Analysis
+from kernel_lsp.server.documents.documents import Document
+from kernel_lsp.server.features.formatting import profile_text, time_text
 from kernel_lsp.server.knowledge import Knowledge
-from kernel_lsp.server.words import profile_text, time_text
+from kernel_lsp.server.protocol.conversion import to_range
 
 MIN_SHARE = 0.05
 """Of a kernel's time, and of a line's accesses that are wasted: lines with less of both get no hint."""

@@ -1,0 +1,22 @@
+"""A `.clangd` with which clangd reads kernels with the headers that this project compiles them with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from kernel_lsp.toolchain.nvrtc.discovery import Toolchain
+from kernel_lsp.toolchain.tools.clang_flags import clang_cuda_flags
+
+FILE_NAME = ".clangd"
+
+
+def clangd_text(toolchain: Toolchain) -> str:
+    """The file's text."""
+    arguments = clang_cuda_flags(toolchain.include_directories)
+    listed = ", ".join(f'"{argument}"' for argument in arguments)
+    return f"If:\n  PathMatch: .*\\.cuh?\nCompileFlags:\n  Add: [{listed}]\n"
+
+
+def find_clangd_file(directory: Path) -> Path | None:
+    """The one that clangd takes for files in `directory`; None when there is none."""
+    return next((path for folder in (directory, *directory.parents) if (path := folder / FILE_NAME).is_file()), None)

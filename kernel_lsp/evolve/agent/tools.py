@@ -1,0 +1,198 @@
+"""The tools of an agent that works on one task: what it may ask, and nothing that it could bend.
+
+The task is captured once, when the tools are opened, from the files as they are then. Kernels come as text; they are
+built, run, judged and timed here, in our own processes and folders. So whatever an agent does to the files of its own
+folder, the verdict and the reward are of the task as it was given. An agent that may run programs as the same user
+could still change an installation: for a hard border, start the tools as another user or in a container of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kernel_lsp.config import Settings
+from kernel_lsp.core.candidate import Candidate, Origin
+from kernel_lsp.core.measurement import Comparison
+from kernel_lsp.core.profile import ProfileReport
+from kernel_lsp.core.task import Task
+from kernel_lsp.core.verdict import Verdict
+from kernel_lsp.errors import KernelLspError
+from kernel_lsp.evolve.propose.explanations import explain, has_page
+from kernel_lsp.evolve.propose.feedback import describe_failure, describe_profile
+from kernel_lsp.evolve.propose.plan_header import assemble
+from kernel_lsp.evolve.run.evaluations import outcome_message
+from kernel_lsp.evolve.run.rewards import reward
+from kernel_lsp.evolve.run.task_text import describe_task, task_floor_us
+from kernel_lsp.llm.prompts import Prompts
+from kernel_lsp.source.pytorch import read_target
+from kernel_lsp.verify.profile.profile import profile_candidate
+from kernel_lsp.verify.session.session import Session
+from kernel_lsp.verify.session.verifier import Verifier
+
+MAX_CODE_CHARACTERS = 200_000
+
+
+@dataclass(frozen=True)
+class ToolSpec:
+    """One tool, as an agent is told of it. `parameters` are names with descriptions; all are text and required."""
+
+    name: str
+    description: str
+    parameters: dict[str, str]
+
+
+@dataclass(frozen=True)
+class ToolResult:
+    """What a tool says. `is_error` is for a call that could not be made, never for a kernel that is wrong. `reward` is
+    set by `check` alone."""
+
+    text: str
+    is_error: bool = False
+    reward: int | None = None
+
+
+_CODE = {"code": "The whole text of the kernel file, the launch plan first."}
+TOOLS = (
+    ToolSpec("task", "The function to replace, its signature and sizes, and the format of kernel files.", {}),
+    ToolSpec("compile", "Build a kernel. Says what is wrong with the plan or the code, with lines.", _CODE),
+    ToolSpec(
+        "check",
+        "Build, check every case against PyTorch, time, and reward: -1 wrong, 1 right, 2 faster, 3 best.",
+        _CODE,
+    ),
+    ToolSpec("time", "The time of a kernel that is right in one case, beside PyTorch's. Quicker than check.", _CODE),
+    ToolSpec("profile", "Where the time of a kernel goes, by line, and what would help most.", _CODE),
+    ToolSpec("explain", "What a finding means and how to avoid it.", {"finding": "A code such as KL201."}),
+)
+
+
+class AgentTools:
+    """The tools on one target. Use as ``async with``; raises what capturing raises on entry."""
+
+    def __init__(self, target: str, directory: Path, settings: Settings, *, with_backward: bool) -> None:
+        self._source = read_target(target, directory)
+        self._settings, self._with_backward = settings, with_backward
+        self._stack = AsyncExitStack()
+        self._task: Task
+        self._session: Session
+        self._verifier: Verifier
+
+    async def __aenter__(self) -> AgentTools:
+        async with AsyncExitStack() as stack:
+            self._session = await stack.enter_async_context(Session(self._settings))
+            self._task = await self._session.capture(self._source, with_backward=self._with_backward)
+            self._verifier = await self._session.verifier(self._source, self._task)
+            self._stack = stack.pop_all()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._stack.aclose()
+
+    @property
+    def name(self) -> str:
+        """The task's."""
+        return self._task.name
+
+    async def call(self, name: str, arguments: dict[str, Any]) -> ToolResult:
+        """Call a tool. What a kernel does never raises, and what goes wrong with the call is a result, too."""
+        tools: dict[str, Callable[..., Awaitable[ToolResult]]] = {
+            "task": self._describe,
+            "compile": self._compile,
+            "check": self._check,
+            "time": self._time,
+            "profile": self._profile,
+            "explain": self._explain,
+        }
+        spec = next((spec for spec in TOOLS if spec.name == name), None)
+        if spec is None:
+            return ToolResult(f"there is no tool '{name}'; the tools are {', '.join(tools)}", is_error=True)
+        problem = _problem(spec, arguments)
+        if problem:
+            return ToolResult(problem, is_error=True)
+        try:
+            return await tools[name](**arguments)
+        except KernelLspError as error:
+            return ToolResult(str(error), is_error=True)
+
+    # --- below: the tools
+
+    async def _describe(self) -> ToolResult:
+        return ToolResult(task_document(self._task, self._session))
+
+    async def _compile(self, code: str) -> ToolResult:
+        candidate = self._candidate(code)
+        ready = await self._verifier.runs.ready_runs(candidate)
+        if isinstance(ready, list):
+            kernels = "; ".join(
+                f"{k.kernel}: {k.n_registers} registers, {k.shared_bytes} bytes shared, "
+                f"{k.spill_store_bytes + k.spill_load_bytes} bytes spilled"
+                for k in ready[0].built.kernels
+            )
+            return ToolResult(f"It builds. {kernels}")
+        verdict = Verdict(candidate_id=candidate.id, device="compiler", outcome=ready)
+        return ToolResult(describe_failure(verdict, candidate.text))
+
+    async def _check(self, code: str) -> ToolResult:
+        candidate = self._candidate(code)
+        verdict = await self._verifier.verify(candidate, "full")
+        earned = reward(verdict)
+        text = self._words(verdict, candidate)
+        return ToolResult(f"{text}\nReward: {earned.value} ({earned.kind} times)", reward=earned.value)
+
+    async def _time(self, code: str) -> ToolResult:
+        candidate = self._candidate(code)
+        return ToolResult(self._words(await self._verifier.verify(candidate, "screen"), candidate))
+
+    async def _profile(self, code: str) -> ToolResult:
+        candidate = self._candidate(code)
+        runs, file_name = self._verifier.runs, f"{self._task.name}.cu"
+        report = await profile_candidate(self._session, runs, self._task, candidate, file_name)
+        if isinstance(report, ProfileReport):
+            return ToolResult(report.summary())
+        verdict = Verdict(candidate_id=candidate.id, device="profiler", outcome=report)
+        return ToolResult(describe_failure(verdict, candidate.text))
+
+    async def _explain(self, finding: str) -> ToolResult:
+        return ToolResult(explain(finding), is_error=not has_page(finding))
+
+    # --- below: words
+
+    def _candidate(self, code: str) -> Candidate:
+        return Candidate(text=assemble(code, self._task.target), origin=Origin(proposer="user", description="agent"))
+
+    def _words(self, verdict: Verdict, candidate: Candidate) -> str:
+        if not verdict.is_correct:
+            return describe_failure(verdict, candidate.text)
+        lines = [f"It is {outcome_message(verdict)} on the {verdict.device}."]
+        lines += [_comparison(name, comparison) for name, comparison in verdict.times.items()]
+        lines.append(describe_profile(verdict, task_floor_us(self._task, self._session.gpu)))
+        return "\n".join(lines)
+
+
+def task_document(task: Task, session: Session) -> str:
+    """The task and the kernel format, as prompts show them to models."""
+    inputs = {"task": describe_task(task, session.gpu), "kernels": [], "related": []}
+    system, user = Prompts().render("translate", inputs).messages
+    return f"{system.content}\n\n{user.content.split('Write the kernel file.')[0].strip()}\n"
+
+
+def _comparison(name: str, comparison: Comparison) -> str:
+    ours = comparison.ours
+    text = f"{name}: {ours.time_us:.4g} us against {comparison.baseline_name} {comparison.baseline.time_us:.4g} us"
+    return f"{text}, {comparison.speedup:.2f}x ({ours.kind} on {ours.gpu})"
+
+
+def _problem(spec: ToolSpec, arguments: dict[str, Any]) -> str:
+    """What is wrong with a call; empty when nothing is."""
+    if arguments.keys() != spec.parameters.keys():
+        wanted, given = (", ".join(names) or "nothing" for names in (spec.parameters, arguments))
+        return f"{spec.name} takes {wanted}, and was given {given}"
+    if any(not isinstance(value, str) for value in arguments.values()):
+        return f"what {spec.name} takes is text"
+    if any(len(value) > MAX_CODE_CHARACTERS for value in arguments.values()):
+        return f"more than {MAX_CODE_CHARACTERS} characters"
+    return ""

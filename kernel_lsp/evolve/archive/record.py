@@ -1,0 +1,63 @@
+"""A run of models as text that depends on prompts, replies and verdicts alone: two runs of one replay have the same.
+
+Dates, durations, folders, run ids, the order in which things happened to end, and the numbers of full checks, which
+draw a case anew each time, are left out; everything else is in.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from kernel_lsp.core.verdict import Verdict
+from kernel_lsp.evolve.archive.archive import Archive
+from kernel_lsp.evolve.archive.model_records import ModelRecords
+from kernel_lsp.evolve.propose.conversation import SPENDING
+from kernel_lsp.llm.recording import RecordedValue, write_recording
+
+VOLATILE = frozenset(("date", "run_id", "files", "from_cache", "source_file", "file"))
+SECONDS_SUFFIX = "_s"
+"""Fields that say when, how long and in which folder, wherever they are."""
+
+
+def canonical_record(archive: Archive, run_id: str) -> str:
+    """JSON lines: the task, proposals in order, replies by key, candidates by id, verdicts by id and depth, the end."""
+    records = ModelRecords(archive, run_id)
+    lines: list[Any] = [{"task": json.loads(archive.run(run_id).task_json or "null")}]
+    lines += [{"proposal": proposal.model_dump(mode="json")} for proposal in records.proposals()]
+    lines += [{"value": name, "is": value} for name, value in records.values() if name != SPENDING]
+    lines += [{"reply": recorded.model_dump(mode="json")} for recorded in records.replies()]
+    candidates = {candidate.id: candidate.text for candidate in archive.candidates(run_id)}
+    lines += [{"candidate": id_, "text": candidates[id_]} for id_ in sorted(candidates)]
+    verdicts = sorted(archive.verdicts(run_id), key=lambda verdict: (verdict.candidate_id, verdict.depth))
+    lines += [{"verdict": _verdict(verdict)} for verdict in verdicts]
+    ends = [event for event in archive.events(run_id) if event.kind == "run_finished"]
+    lines += [
+        {"end": {"candidate_id": end.candidate_id, "reason": end.reason, "stopped": end.stopped}} for end in ends[-1:]
+    ]
+    return "".join(json.dumps(_lasting(line), sort_keys=True) + "\n" for line in lines)
+
+
+def record_run(archive: Archive, run_id: str, path: Path) -> int:
+    """Write the run's replies, for `--replay`; returns how many there are. Raises OSError."""
+    records = ModelRecords(archive, run_id)
+    values = [RecordedValue(name=name, value=value) for name, value in records.values() if name != SPENDING]
+    replies = records.replies()
+    write_recording(path, values, replies)
+    return len(replies)
+
+
+def _verdict(verdict: Verdict) -> dict[str, Any]:
+    """A full check draws a case that nobody can know beforehand, so of its outcome only the kind repeats itself."""
+    found = verdict.model_dump(mode="json")
+    if verdict.depth == "full":
+        found |= {"outcome": verdict.outcome.kind, "notes": [], "findings": []}
+    return found
+
+
+def _lasting(value: Any) -> Any:
+    if isinstance(value, dict):
+        lasting = (name for name in value if name not in VOLATILE and not name.endswith(SECONDS_SUFFIX))
+        return {name: _lasting(value[name]) for name in lasting}
+    return [_lasting(inner) for inner in value] if isinstance(value, list) else value

@@ -1,0 +1,87 @@
+"""The models of one run: archived replies first, then the models, with budget and patience; each reply is committed
+before it is used."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from kernel_lsp.core.event import Event, ModelCalled
+from kernel_lsp.errors import RepliesAwaited
+from kernel_lsp.evolve.archive.model_records import ModelRecords
+from kernel_lsp.llm.budget import Ledger, Spending
+from kernel_lsp.llm.patience import Pace, PatientModel
+from kernel_lsp.llm.recording import RecordedReply
+from kernel_lsp.llm.request import Model, ModelFailed, ModelRequest, Purpose, Replied
+from kernel_lsp.llm.specs import Roster
+
+NOT_RECORDED = ("budget", "no_recording", "awaited")
+"""Ends of the run rather than replies: a resumed run with more money, or with a reply, asks again."""
+
+SPENDING = "spending"
+
+Tell = Callable[[Event], None]
+
+
+class Conversation:
+    """Asks on behalf of proposals. `spending` covers the whole run, what was spent before a resume included."""
+
+    def __init__(self, roster: Roster, records: ModelRecords, budget_usd: float | None, pace: Pace, tell: Tell) -> None:
+        self._roster, self._records, self._tell = roster, records, tell
+        spent = records.value(SPENDING)
+        self._ledger = Ledger(budget_usd, Spending() if spent is None else Spending.model_validate_json(spent))
+        self._patient: dict[int, PatientModel] = {
+            id(model): PatientModel(model, self._ledger, pace) for model in roster.models
+        }
+
+    @property
+    def spending(self) -> Spending:
+        return self._ledger.spending
+
+    def n_models(self, purpose: Purpose) -> int:
+        return len(self._roster.of(purpose))
+
+    def names(self, purpose: Purpose) -> tuple[str, ...]:
+        return tuple(model.name for model in self._roster.of(purpose))
+
+    async def ask(self, request: ModelRequest, model_index: int, slot: int) -> Replied | ModelFailed:
+        """The outcome from the archive, or from the model; `model_index` wraps around the models of the purpose.
+
+        Raises RepliesAwaited where a person has not replied yet."""
+        known = self._records.reply(request.key)
+        if known is not None:
+            self._say(request, known, slot, from_archive=True)
+            return known
+        model = self._model(request.purpose, model_index)
+        outcome = await self._patient[id(model)].ask(request)
+        self._records.save_value(SPENDING, self.spending.model_dump_json())  # first: money spent is never forgotten
+        if isinstance(outcome, Replied) or outcome.cause not in NOT_RECORDED:
+            self._records.save_reply(RecordedReply(key=request.key, model=model.name, request=request, outcome=outcome))
+        self._say(request, outcome, slot, from_archive=False)
+        if isinstance(outcome, ModelFailed) and outcome.cause == "awaited":
+            raise RepliesAwaited(outcome.message, next_step="reply to it, then resume the run")
+        return outcome
+
+    # --- below
+
+    def _model(self, purpose: Purpose, index: int) -> Model:
+        models = self._roster.of(purpose)
+        return models[index % len(models)]
+
+    def _say(self, request: ModelRequest, outcome: Replied | ModelFailed, slot: int, *, from_archive: bool) -> None:
+        spending = self.spending
+        self._tell(
+            ModelCalled(
+                slot=slot,
+                purpose=request.purpose,
+                model=outcome.model,
+                outcome="replied" if isinstance(outcome, Replied) else outcome.cause,
+                message="" if isinstance(outcome, Replied) else outcome.message,
+                n_prompt_tokens=outcome.usage.n_prompt_tokens,
+                n_reply_tokens=outcome.usage.n_reply_tokens,
+                cost_usd=outcome.usage.cost_usd,
+                run_cost_usd=spending.cost_usd,
+                n_run_calls=spending.n_calls,
+                budget_usd=self._ledger.budget_usd,
+                from_archive=from_archive,
+            )
+        )

@@ -1,0 +1,167 @@
+"""Verdicts for a run: from the archive where they were reached, else from the device, each once, the most promising
+first. A verdict is committed before anyone hears of it."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import itertools
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Literal, Protocol
+
+from kernel_lsp.core.candidate import Candidate
+from kernel_lsp.core.event import CandidateEvaluated
+from kernel_lsp.core.verdict import Verdict
+from kernel_lsp.evolve.archive.archive import Archive
+
+Depth = Literal["precheck", "screen", "full"]
+
+
+class CandidateVerifier(Protocol):
+    """What a run needs to reach verdicts; `evaluate.verifier.Verifier` is one."""
+
+    n_slots: int
+
+    @property
+    def baseline_wait_s(self) -> float:
+        """Return the longest time that a full verdict waits for PyTorch's compiled modes; 0 where nothing is timed."""
+        ...
+
+    async def verify(self, candidate: Candidate, depth: Literal["screen", "full"]) -> Verdict:
+        """Return the verdict; never raise for what a candidate does."""
+        ...
+
+
+class Evaluations:
+    """The verdicts of one run. `executor`, where there is one, does the prechecks: the PTX executor before a GPU."""
+
+    def __init__(
+        self, run_id: str, archive: Archive, verifier: CandidateVerifier, executor: CandidateVerifier | None = None
+    ) -> None:
+        self._run_id, self._archive = run_id, archive
+        self._verifier, self._executor = verifier, executor
+        self._slots = PrioritySlots(verifier.n_slots)
+        self._executor_slots = PrioritySlots(executor.n_slots if executor is not None else 1)
+        self._under_way: dict[tuple[str, Depth], asyncio.Task[tuple[Verdict, CandidateEvaluated]]] = {}
+
+    @property
+    def has_precheck(self) -> bool:
+        return self._executor is not None
+
+    @property
+    def baseline_wait_s(self) -> float:
+        """Return the verifier's."""
+        return self._verifier.baseline_wait_s
+
+    async def evaluate(
+        self, candidate: Candidate, depth: Depth, priority: float = 0.0
+    ) -> tuple[Verdict, CandidateEvaluated]:
+        """The verdict and its event. Two who ask for the same wait for the same. Higher priorities go first."""
+        key = (candidate.id, depth)
+        task = self._under_way.get(key)
+        if task is None:
+            task = asyncio.create_task(self._evaluate(candidate, depth, priority))
+            self._under_way[key] = task
+        return await asyncio.shield(task)
+
+    async def close(self) -> None:
+        """Cancel what is under way and wait until it is gone."""
+        for task in self._under_way.values():
+            task.cancel()
+        await asyncio.gather(*self._under_way.values(), return_exceptions=True)
+
+    # --- below
+
+    async def _evaluate(
+        self, candidate: Candidate, depth: Depth, priority: float
+    ) -> tuple[Verdict, CandidateEvaluated]:
+        known = self._archive.verdict(self._run_id, candidate.id, depth)
+        if known is not None:
+            return known, evaluated_event(known, candidate.origin.generation, from_archive=True)
+        if depth == "precheck":
+            assert self._executor is not None, "only a run with an executor of its own prechecks"
+            async with self._executor_slots.taken(priority):
+                verdict = await self._executor.verify(candidate, "screen")
+            verdict = verdict.model_copy(update={"depth": "precheck"})
+        else:
+            async with self._slots.taken(priority):
+                verdict = await self._verifier.verify(candidate, depth)
+        event = evaluated_event(verdict, candidate.origin.generation, from_archive=False)
+        self._archive.save_verdict(self._run_id, verdict, event)
+        return verdict, event
+
+
+class PrioritySlots:
+    """A semaphore whose waiters come by priority, then by arrival."""
+
+    def __init__(self, n_slots: int) -> None:
+        self._n_free = n_slots
+        self._waiting: list[tuple[float, int, asyncio.Future[None]]] = []
+        self._arrivals = itertools.count()
+
+    @asynccontextmanager
+    async def taken(self, priority: float) -> AsyncIterator[None]:
+        await self._acquire(priority)
+        try:
+            yield
+        finally:
+            self._release()
+
+    async def _acquire(self, priority: float) -> None:
+        if self._n_free > 0 and not self._waiting:
+            self._n_free -= 1
+            return
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        heapq.heappush(self._waiting, (-priority, next(self._arrivals), turn))
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():
+                self._release()  # the slot was handed over in the moment of cancelling
+            raise
+
+    def _release(self) -> None:
+        while self._waiting:
+            _, _, turn = heapq.heappop(self._waiting)
+            if not turn.done():
+                turn.set_result(None)
+                return
+        self._n_free += 1
+
+
+def score_us(verdict: Verdict) -> float | None:
+    """What the search minimizes: the measured time when there is one, else the estimate; None without either."""
+    if verdict.measurement is not None:
+        return verdict.measurement.time_us
+    return verdict.estimate.time_us if verdict.estimate is not None else None
+
+
+def score_kind(verdict: Verdict) -> Literal["measured", "estimated"]:
+    """Of a verdict that has a score."""
+    return "measured" if verdict.measurement is not None else "estimated"
+
+
+def outcome_message(verdict: Verdict) -> str:
+    """The outcome in one line."""
+    outcome = verdict.outcome
+    if outcome.kind == "correct":
+        return f"right in {len(outcome.cases)} cases"
+    if outcome.kind == "build_failed":
+        return outcome.findings[0].message if outcome.findings else "it does not compile"
+    return outcome.message
+
+
+def evaluated_event(verdict: Verdict, generation: int, *, from_archive: bool) -> CandidateEvaluated:
+    """What listeners are told of a verdict."""
+    score = score_us(verdict)
+    return CandidateEvaluated(
+        candidate_id=verdict.candidate_id,
+        generation=generation,
+        depth=verdict.depth,
+        outcome=verdict.outcome.kind,
+        message=outcome_message(verdict),
+        score_us=score,
+        score_kind="none" if score is None else score_kind(verdict),
+        from_archive=from_archive,
+    )

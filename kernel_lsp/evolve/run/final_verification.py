@@ -1,0 +1,110 @@
+"""The end of a search: the full check of the best, one after the other, until one holds."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+
+from kernel_lsp.core.candidate import Candidate
+from kernel_lsp.core.event import Event, StageStarted
+from kernel_lsp.core.verdict import Verdict
+from kernel_lsp.evolve.run.evaluations import Evaluations, outcome_message, score_kind
+
+N_VERIFICATION_ATTEMPTS = 6
+"""Full checks before a run gives up: candidates share their structure, so what fails six of them fails the rest."""
+
+
+@dataclass(frozen=True)
+class Finalist:
+    """A candidate that was right in its screen, with that verdict and its time."""
+
+    candidate: Candidate
+    screened: Verdict
+    time_us: float
+
+
+@dataclass(frozen=True)
+class SearchResult:
+    """What the search ended with. `winner` is fully verified, or None. `n_built` counts those that compiled. `stopped`
+    says why it ended before its last generation."""
+
+    winner: Candidate | None
+    verdict: Verdict | None
+    reason: str
+    n_proposed: int
+    n_built: int
+    n_correct: int
+    stopped: str = ""
+
+
+class Ending:
+    """Verifies `finalists`, best first; `screened` are all verdicts of the search. `given_ids` are the
+    candidates that the search was given to begin from."""
+
+    def __init__(
+        self,
+        finalists: Sequence[Finalist],
+        screened: Sequence[Verdict],
+        n_proposed: int,
+        evaluations: Evaluations,
+        stopped: str = "",
+        given_ids: frozenset[str] = frozenset(),
+    ) -> None:
+        self._finalists, self._screened, self._n_proposed = finalists, screened, n_proposed
+        self._evaluations, self._stopped, self._given_ids = evaluations, stopped, given_ids
+        self.result: SearchResult | None = None
+
+    async def run(self) -> AsyncIterator[Event]:
+        """The events of the full checks; afterwards `result` holds the end."""
+        refused: list[str] = []
+        for finalist in self._finalists[:N_VERIFICATION_ATTEMPTS]:
+            yield StageStarted(message=self._full_check_text(finalist, len(refused)))
+            verdict, event = await self._evaluations.evaluate(finalist.candidate, "full")
+            yield event
+            if verdict.is_correct:
+                self.result = self._ended(finalist.candidate, verdict, self._why(finalist, len(refused)))
+                return
+            refused.append(outcome_message(verdict))
+        self.result = self._ended(None, None, self._why_none(refused))
+
+    # --- below
+
+    def _full_check_text(self, finalist: Finalist, n_refused: int) -> str:
+        """What is done now and, where PyTorch's compiled modes are waited for, for how long at most."""
+        which = "best" if not n_refused else "next best"
+        text = f"full check of the {which} candidate {finalist.candidate.id}"
+        wait_s = self._evaluations.baseline_wait_s
+        return f"{text}: it waits at most {wait_s:.0f} s for torch.compile, to time both" if wait_s else text
+
+    def _ended(self, winner: Candidate | None, verdict: Verdict | None, reason: str) -> SearchResult:
+        n_built = sum(v.outcome.kind != "build_failed" for v in self._screened)
+        n_correct = sum(v.is_correct for v in self._screened)
+        return SearchResult(winner, verdict, reason, self._n_proposed, n_built, n_correct, self._stopped)
+
+    def _why(self, winner: Finalist, n_refused: int) -> str:
+        kind = score_kind(winner.screened)
+        others = [finalist for finalist in self._finalists if finalist is not winner]
+        text = f"lowest {kind} time of {len(self._finalists)} right candidates ({winner.time_us:.3g} us"
+        text += f"; the next {others[0].time_us:.3g} us, the slowest {others[-1].time_us:.3g} us)" if others else ")"
+        if n_refused:
+            text += f"; {n_refused} faster ones failed the full check"
+        return text + self._beside_given(winner)
+
+    def _beside_given(self, winner: Finalist) -> str:
+        """Whether anything beat the kernels that the search began from, the best of which comes first."""
+        if not self._given_ids:
+            return ""
+        words = "the given kernel" if len(self._given_ids) == 1 else "the best given kernel"
+        if winner.candidate.id in self._given_ids:
+            return f"; nothing beat {words}"
+        given = next((f for f in self._finalists if f.candidate.id in self._given_ids), None)
+        if given is not None:
+            return f"; {given.time_us / winner.time_us:.3g}x as fast as {words} ({given.time_us:.3g} us)"
+        verdict = next((v for v in self._screened if v.candidate_id in self._given_ids), None)
+        why = "has no time" if verdict is None or verdict.is_correct else f"failed: {outcome_message(verdict)}"
+        return f"; {words} {why}"
+
+    def _why_none(self, refused: Sequence[str]) -> str:
+        messages = [*refused] or [outcome_message(v) for v in self._screened if not v.is_correct]
+        first = messages[0] if messages else self._stopped or "nothing was proposed"
+        return f"no candidate passed; the first failure: {first}"

@@ -1,0 +1,155 @@
+"""The generations of a run: propose, screen, rank, again; then the full check of the best until one holds.
+
+Everything decided here is a function of the request, the task and the archived verdicts, so a killed run resumes by
+doing the same again with the archive answering for what had finished.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from kernel_lsp.core.candidate import Candidate, Origin
+from kernel_lsp.core.event import CandidateProposed, Event, GenerationStarted, NewBest
+from kernel_lsp.core.verdict import Verdict
+from kernel_lsp.evolve.archive.archive import Archive
+from kernel_lsp.evolve.run.evaluations import CandidateVerifier, Evaluations, score_kind, score_us
+from kernel_lsp.evolve.run.final_verification import Ending, Finalist, SearchResult
+from kernel_lsp.evolve.run.search import Proposal, Proposer, SchedulableProgram, Scored
+
+
+@dataclass(frozen=True)
+class SearchSettings:
+    """How long to search."""
+
+    n_generations: int
+    n_proposals: int
+    seed: int
+    given: tuple[Candidate, ...] = ()
+    """Kernels to begin from, evaluated with the first generation."""
+
+
+class Search:
+    """The generations of one run, then the full check of the best until one holds."""
+
+    def __init__(
+        self,
+        run_id: str,
+        program: SchedulableProgram,
+        verifier: CandidateVerifier,
+        archive: Archive,
+        settings: SearchSettings,
+    ) -> None:
+        self._run_id, self._n_slots = run_id, verifier.n_slots
+        self._archive, self._settings = archive, settings
+        self._evaluations = Evaluations(run_id, archive, verifier)
+        self._proposer = Proposer(program, settings.seed)
+        self._proposals: dict[str, Proposal] = {}
+        self._candidates: dict[str, Candidate] = {}
+        self._screened: dict[str, Verdict] = {}
+        self._ranked: list[Scored] = []
+        self.result: SearchResult | None = None
+
+    async def run(self) -> AsyncIterator[Event]:
+        """The events of the whole search; afterwards `result` holds its end."""
+        try:
+            for generation in range(self._settings.n_generations):
+                batch = self._propose(generation)
+                if not batch:
+                    break
+                yield GenerationStarted(
+                    generation=generation, n_generations=self._settings.n_generations, n_proposals=len(batch)
+                )
+                async for event in self._evaluate_generation(batch, generation):
+                    yield event
+            verdicts = tuple(self._screened.values())
+            given = frozenset(candidate.id for candidate in self._settings.given)
+            ending = Ending(self._finalists(), verdicts, len(self._candidates), self._evaluations, given_ids=given)
+            async for event in ending.run():
+                yield event
+            self.result = ending.result
+        finally:
+            await self._evaluations.close()
+
+    # --- below: a generation
+
+    def _propose(self, generation: int) -> list[Candidate]:
+        batch = []
+        for proposal in self._proposer.propose(self._settings.n_proposals, generation, self._ranked):
+            origin = Origin(
+                proposer="generator",
+                description=proposal.description,
+                schedule=dict(proposal.realized.schedule),
+                parents=proposal.parents,
+                generation=generation,
+            )
+            candidate = Candidate(text=proposal.text, origin=origin)
+            self._candidates[candidate.id], self._proposals[candidate.id] = candidate, proposal
+            batch.append(candidate)
+        return self._with_given(batch) if generation == 0 else batch
+
+    def _with_given(self, batch: Sequence[Candidate]) -> list[Candidate]:
+        """The given kernels first; the generator's own copy of one, if there is one, is the same candidate."""
+        given = {candidate.id: candidate for candidate in self._settings.given}
+        self._candidates.update(given)
+        return [*given.values(), *(candidate for candidate in batch if candidate.id not in given)]
+
+    async def _evaluate_generation(self, batch: Sequence[Candidate], generation: int) -> AsyncIterator[Event]:
+        finalists = self._finalists()
+        best = finalists[0].time_us if finalists else None
+        for candidate in batch:
+            self._archive.save_candidate(self._run_id, candidate)
+            yield CandidateProposed(
+                candidate_id=candidate.id, generation=generation, description=candidate.origin.description
+            )
+        async for verdict, event in _as_completed(self._screen, batch, self._n_slots):
+            self._screened[verdict.candidate_id] = verdict
+            yield event
+            score = score_us(verdict)
+            if verdict.is_correct and score is not None and (best is None or score < best):
+                best = score
+                yield NewBest(candidate_id=verdict.candidate_id, score_us=score, score_kind=score_kind(verdict))
+        self._rank()
+
+    async def _screen(self, candidate: Candidate) -> tuple[Verdict, Event]:
+        return await self._evaluations.evaluate(candidate, "screen")
+
+    def _rank(self) -> None:
+        """Schedules, best first: a kernel that no schedule makes is no parent of one."""
+        self._ranked = [
+            Scored(self._proposals[finalist.candidate.id].realized, finalist.candidate.id, finalist.time_us)
+            for finalist in self._finalists()
+            if finalist.candidate.id in self._proposals
+        ]
+
+    def _finalists(self) -> list[Finalist]:
+        """Best first; ties by id, so that the order in which evaluations finish changes nothing."""
+        found = [
+            Finalist(self._candidates[verdict.candidate_id], verdict, score)
+            for verdict in self._screened.values()
+            if verdict.is_correct and (score := score_us(verdict)) is not None
+        ]
+        return sorted(found, key=lambda finalist: (finalist.time_us, finalist.candidate.id))
+
+
+async def _as_completed(
+    evaluate: Callable[[Candidate], Awaitable[tuple[Verdict, Event]]], batch: Sequence[Candidate], n_slots: int
+) -> AsyncIterator[tuple[Verdict, Event]]:
+    """Each result as it comes, `n_slots` at a time. Leaving early cancels the rest and waits until they are gone."""
+    slots = asyncio.Semaphore(n_slots)
+
+    async def one(candidate: Candidate) -> tuple[Verdict, Event]:
+        async with slots:
+            return await evaluate(candidate)
+
+    tasks = [asyncio.create_task(one(candidate)) for candidate in batch]
+    try:
+        for finished in asyncio.as_completed(tasks):
+            yield await finished
+    finally:
+        for task in tasks:
+            task.cancel()
+        with suppress(asyncio.CancelledError):
+            await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,352 @@
+"""The main job, from a target to two files, as one stream of events."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from kernel_lsp.config import Settings, load_settings
+from kernel_lsp.core.event import (
+    CandidateEvaluated,
+    Event,
+    FilesWritten,
+    RunFinished,
+    RunStarted,
+    StageStarted,
+    TaskCaptured,
+)
+from kernel_lsp.core.target import TargetSource
+from kernel_lsp.core.task import Task
+from kernel_lsp.core.verdict import Verdict
+from kernel_lsp.errors import EnvironmentProblem, TargetError
+from kernel_lsp.evolve.archive.archive import Archive, check_workspace_is_free, workspace_lock
+from kernel_lsp.evolve.propose.innovations import Innovation, keep_innovation, operators_of
+from kernel_lsp.evolve.propose.model_run import ModelRun, ModelTools, open_tools
+from kernel_lsp.evolve.propose.model_search import ModelSearch
+from kernel_lsp.evolve.run.evaluations import Evaluations, score_kind, score_us
+from kernel_lsp.evolve.run.final_verification import SearchResult
+from kernel_lsp.evolve.run.generations import Search, SearchSettings
+from kernel_lsp.evolve.run.request import ModelChoices, OptimizeRequest, SeedKernel, find_workspace
+from kernel_lsp.export.python.operator import check_operator_can_be_written, write_operator
+from kernel_lsp.generate.program import Program, plan_program
+from kernel_lsp.llm.budget import Spending
+from kernel_lsp.llm.callback import Ask
+from kernel_lsp.llm.manual import OnPrompt, ignore_prompt
+from kernel_lsp.plan.parser import parse_or_raise
+from kernel_lsp.source.pytorch import read_target
+from kernel_lsp.verify.profile.profile import profile_candidate
+from kernel_lsp.verify.session.session import Session
+from kernel_lsp.verify.session.verifier import Verifier
+
+OUT_FOLDER_NAME = "kernels"
+"""Beside the user's file: `rms_norm.py` there must not meet the `rms_norm.py` it came from."""
+FINAL_BASELINE_WAIT_S = 45.0
+"""What the search found is compared with torch.compile, too, whose modes began to compile with the first candidate:
+those of three tasks were compiled and timed in 22 s with an H200 (`benchmarks/gpu_baselines.py`, 2026-11-21)."""
+
+
+@dataclass
+class RunHandle:
+    """A run that can be started or resumed once: iterate `events()`. `write` takes what `write_operator` takes, and
+    returns the files that are there now. `callbacks` reach the models that are someone else's, by name: ``editor``;
+    `on_prompt` hears of prompts that wait for a person's reply."""
+
+    request: OptimizeRequest
+    settings: Settings
+    workspace: Path
+    run_id: str | None = None
+    write: Callable[..., Sequence[Path]] = write_operator
+    callbacks: Mapping[str, Ask] = field(default_factory=dict)
+    on_prompt: OnPrompt = ignore_prompt
+    task_summary: str = ""
+    verified_on: str = ""
+    is_resumable: bool = field(default=False, init=False)
+
+    @property
+    def target(self) -> str:
+        return self.request.target
+
+    async def events(self) -> AsyncIterator[Event]:
+        """The whole run. Raises KernelLspError when it cannot run; what candidates do never raises.
+
+        Nothing is written, not even the archive, before the target has been captured and its kernels planned."""
+        started = time.monotonic()
+        check_workspace_is_free(self.workspace)
+        tools = self._tools() if self.request.choices.models else None
+        source = read_target(self.request.target, self.request.directory)
+        async with Session(self.settings, full_wait_s=FINAL_BASELINE_WAIT_S) as session:
+            yield StageStarted(message=f"capturing {self.request.target} with {session.worker.python}")
+            await session.gpu_index()
+            task = await session.capture(source, with_backward=self.request.backward)
+            out = self.request.out or Path(source.file).parent / OUT_FOLDER_NAME
+            seen = _as_seen_from(out, task, source)
+            program = _plan(seen, session, tools)
+            if program is None:
+                yield StageStarted(message="the generator has no rule for this target: the models begin without a seed")
+            check_operator_can_be_written(task.name, out)
+            self.task_summary = summarize(task)
+            with workspace_lock(self.workspace), Archive(self.workspace) as archive:
+                prepared = _Prepared(session, source, task, seen.target, program, out, started, tools)
+                async for event in self._archived(archive, prepared):
+                    yield event
+
+    async def _archived(self, archive: Archive, prepared: _Prepared) -> AsyncIterator[Event]:
+        """The run with its beginning, its events and its end in the archive."""
+        run_id, resumed = self._begin(archive)
+        self.is_resumable = True
+        _check_unchanged(archive, run_id, prepared.task, prepared.source)
+        try:
+            async for event in self._run(archive, run_id, resumed, prepared):
+                if not isinstance(event, CandidateEvaluated | StageStarted):  # the first are saved with their verdict
+                    archive.save_event(run_id, event)
+                yield event
+        except BaseException:
+            with suppress(EnvironmentProblem):  # the archive may be what failed; the run is resumable all the same
+                archive.finish_run(run_id, "interrupted")
+            raise
+        archive.finish_run(run_id, "finished")
+
+    def _tools(self) -> ModelTools:
+        return open_tools(self.request, self.workspace, self.callbacks, self.on_prompt, self.settings.manual_wait_s)
+
+    def _begin(self, archive: Archive) -> tuple[str, bool]:
+        if self.run_id is not None:
+            return self.run_id, True
+        self.run_id = archive.start_run(self.request.target, self.request.model_dump(mode="json"))
+        return self.run_id, False
+
+    async def _run(self, archive: Archive, run_id: str, resumed: bool, prepared: _Prepared) -> AsyncIterator[Event]:
+        session, task = prepared.session, prepared.task
+        verifier = await session.verifier(prepared.source, task)
+        yield RunStarted(
+            run_id=run_id,
+            target=self.request.target,
+            device=verifier.device_name,
+            target_gpu=session.gpu.name,
+            resumed=resumed,
+        )
+        yield _captured(task, self.task_summary)
+        search = await self._search(archive, run_id, verifier, prepared)
+        async for event in search.run():
+            yield event
+        assert search.result is not None, "a search that ends has a result"
+        files = self._write(task, search.result, prepared.out)
+        if files:
+            yield FilesWritten(files=files)
+        _keep(archive, task, search.result)
+        spending = search.spending if isinstance(search, ModelSearch) else Spending()
+        yield _finished(run_id, search.result, spending, files, time.monotonic() - prepared.started)
+
+    async def _search(
+        self, archive: Archive, run_id: str, verifier: Verifier, prepared: _Prepared
+    ) -> Search | ModelSearch:
+        """Over the generator's schedules, or with models where the request names some."""
+        request = self.request
+        if prepared.tools is None:
+            assert prepared.program is not None, "without models there is a program, or the run has not begun"
+            given = request.given(prepared.task_line)
+            limits = SearchSettings(request.generations, request.proposals, request.seed, given)
+            return Search(run_id, prepared.program, verifier, archive, limits)
+        session, task, has_gpu = prepared.session, prepared.task, await prepared.session.gpu_index() is not None
+        executor = await session.verifier(prepared.source, task, uses_gpu=False) if has_gpu else None
+        run = ModelRun(
+            run_id=run_id,
+            archive=archive,
+            request=request,
+            tools=prepared.tools,
+            workspace=self.workspace,
+            task=task,
+            target=prepared.task_line,
+            gpu=session.gpu,
+            evaluations=Evaluations(run_id, archive, verifier, executor),
+            program=prepared.program,
+            deadline_s=self.settings.run_deadline_s,
+            profile=lambda candidate: profile_candidate(session, verifier.runs, task, candidate, f"{task.name}.cu"),
+        )
+        return run.search()
+
+    def _write(self, task: Task, result: SearchResult, out: Path) -> tuple[str, ...]:
+        if result.winner is None or result.verdict is None:
+            return ()
+        self.verified_on = describe_verification(result.verdict)
+        plan = parse_or_raise(result.winner.text, f"{task.name}.cu")
+        paths = self.write(task, result.winner.text, plan, out, verification=self.verified_on)
+        return tuple(str(path) for path in paths)
+
+
+@dataclass(frozen=True)
+class _Prepared:
+    """Everything a run needs before it begins. `task_line` is the target as the `.cu` file spells it; `program` is None
+    where the generator has no rule, `tools` where no model is asked."""
+
+    session: Session
+    source: TargetSource
+    task: Task
+    task_line: str
+    program: Program | None
+    out: Path
+    started: float
+    tools: ModelTools | None
+
+
+def start_request(
+    directory: Path,
+    target: str,
+    backward: bool,
+    overrides: Mapping[str, Any],
+    *,
+    replay: Path | None = None,
+    seed_kernels: Sequence[SeedKernel] = (),
+) -> RunHandle:
+    """A new run of `target` as the settings of `directory` and the overrides say; `replay` is a recording that answers
+    in place of the models, and `seed_kernels` are kernels to begin from. Raises SettingError."""
+    settings = load_settings(directory, overrides)
+    request = OptimizeRequest(
+        target=target,
+        directory=directory,
+        backward=backward,
+        device=settings.device,
+        target_gpu=settings.target_gpu,
+        generations=settings.generations,
+        proposals=settings.proposals,
+        seed=settings.seed,
+        out=settings.out_directory.absolute() if settings.out_directory else None,
+        python=settings.python,
+        choices=ModelChoices.of(settings),
+        replay=replay.absolute() if replay is not None else None,
+        seed_kernels=tuple(seed_kernels),
+    )
+    return RunHandle(request, settings, find_workspace(directory))
+
+
+def resume_request(directory: Path, run_id: str) -> RunHandle:
+    """The run to continue, as it was asked for. Raises UserError when there is no such run."""
+    workspace = find_workspace(directory)
+    with Archive(workspace) as archive:
+        record = archive.run(run_id)
+    request = OptimizeRequest.model_validate(record.request)
+    stored = {
+        "device": request.device,
+        "target_gpu": request.target_gpu,
+        "generations": request.generations,
+        "proposals": request.proposals,
+        "seed": request.seed,
+        "python": request.python,
+        **request.choices.overrides(),
+    }
+    settings = load_settings(request.directory, stored)
+    return RunHandle(request, settings, workspace, run_id=record.run_id)
+
+
+def summarize(task: Task) -> str:
+    """The task in one line: its tensors, its graph, its direction."""
+    sizes = {symbol.name: symbol.captured for symbol in task.symbols}
+    tensors = ", ".join(f"{t.name} {t.type.dtype}[{', '.join(t.type.shape)}]" for t in task.tensors)
+    symbols = ", ".join(f"{name}={size}" for name, size in sizes.items())
+    text = f"{tensors}{f' with {symbols}' if symbols else ''}; {len(task.forward.nodes)} ATen ops"
+    return text if task.backward is None else f"{text}, {len(task.backward.nodes)} backward"
+
+
+def describe_verification(verdict: Verdict) -> str:
+    """Where and on what a verdict was reached."""
+    cases = verdict.outcome.cases if verdict.outcome.kind == "correct" else ()
+    sampled = sum(case.n_blocks_run < case.n_blocks for case in cases)
+    shapes = {json.dumps(case.shapes, sort_keys=True) for case in cases}
+    text = f"{len(cases)} cases over {len(shapes)} sets of shapes on the {verdict.device}, against an fp64 reference"
+    return f"{text}; {sampled} of them by sampled blocks" if sampled else text
+
+
+# --- below: events and checks
+
+
+def _as_seen_from(out: Path, task: Task, source: TargetSource) -> Task:
+    """The task with its target spelled relative to the folder of the `.cu`, as a plan's `task:` line has it."""
+    path, symbol = os.path.relpath(source.file, out), source.symbol
+    if source.kind == "robust_kbench":
+        path, symbol = os.path.relpath(Path(source.file).parent, out), ""
+    return task.model_copy(update={"target": f"{path}::{symbol}" if symbol else path})
+
+
+def _check_unchanged(archive: Archive, run_id: str, task: Task, source: TargetSource) -> None:
+    """A resumed run must be of the same task: its verdicts speak of that one."""
+    task_json = task.model_dump_json()
+    stored = archive.run(run_id).task_json
+    if stored is None:
+        archive.save_task(run_id, task_json)
+    elif stored != task_json:
+        raise TargetError(
+            "the code has changed since the run began, so its verdicts no longer hold",
+            file=source.file,
+            line=source.line,
+            next_step=f"start a new run: kernel-lsp optimize {source.target}",
+        )
+
+
+def _captured(task: Task, summary: str) -> TaskCaptured:
+    return TaskCaptured(
+        name=task.name,
+        summary=summary,
+        n_nodes=len(task.forward.nodes),
+        n_nodes_backward=len(task.backward.nodes) if task.backward is not None else 0,
+        configurations=tuple(configuration.name for configuration in task.configurations),
+        n_uncovered=len(task.uncovered),
+        notes=task.notes,
+    )
+
+
+def _plan(task: Task, session: Session, tools: ModelTools | None) -> Program | None:
+    """The generator's program. Where it has no rule for the target, only models can go on: None with them."""
+    try:
+        return plan_program(task, gpu=session.gpu)
+    except TargetError:
+        if tools is None:
+            raise
+        return None
+
+
+def _keep(archive: Archive, task: Task, result: SearchResult) -> None:
+    """A verified kernel may help with other tasks."""
+    winner, verdict = result.winner, result.verdict
+    if winner is None or verdict is None:
+        return
+    score = score_us(verdict)
+    keep_innovation(
+        archive,
+        Innovation(
+            identity=verdict.program_hash or winner.id,
+            task=task.name,
+            operators=operators_of(task),
+            name=winner.origin.description,
+            thought=winner.origin.thought,
+            time=f"{score:.4g} us ({score_kind(verdict)})" if score is not None else "no time",
+            text=winner.text,
+        ),
+    )
+
+
+def _finished(
+    run_id: str, result: SearchResult, spending: Spending, files: tuple[str, ...], elapsed_s: float
+) -> RunFinished:
+    return RunFinished(
+        run_id=run_id,
+        candidate_id=result.winner.id if result.winner is not None else None,
+        reason=result.reason,
+        n_proposed=result.n_proposed,
+        n_built=result.n_built,
+        n_correct=result.n_correct,
+        comparisons=result.verdict.times if result.verdict is not None else {},
+        library_steps=result.verdict.library_steps if result.verdict is not None else (),
+        files=files,
+        elapsed_s=elapsed_s,
+        stopped=result.stopped,
+        n_model_calls=spending.n_calls,
+        n_prompt_tokens=spending.n_prompt_tokens,
+        n_reply_tokens=spending.n_reply_tokens,
+        cost_usd=spending.cost_usd,
+    )

@@ -1,0 +1,231 @@
+"""A run's result as a project that pip can install: the operator in C++, its kernels, its tests, and where it is from.
+
+write_package(PackageParts(task, cu_text, plan, verdict_text, provenance), Path("rms_norm_package"))
+"""
+
+from __future__ import annotations
+
+import hashlib
+import pprint
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from kernel_lsp.core.measurement import Comparison
+from kernel_lsp.core.model import Noun
+from kernel_lsp.core.plan import LaunchPlan
+from kernel_lsp.core.task import Task, TaskScalar
+from kernel_lsp.errors import TargetError
+from kernel_lsp.export.files import write_files
+from kernel_lsp.export.package.cases import empty_cases, small_cases
+from kernel_lsp.export.package.cpp import cpp_texts
+from kernel_lsp.export.package.python import package_module
+from kernel_lsp.export.python.function_text import offered_names
+from kernel_lsp.export.python.operator_text import OperatorParts, OperatorText
+from kernel_lsp.source.cuda import host_function_lines, kernel_signatures
+from kernel_lsp.toolchain.integrity.conditionals import foreign_conditions
+from kernel_lsp.toolchain.nvrtc.own_architecture import may_need_own
+
+SOURCES = Path(__file__).parents[1] / "package_source"
+COPIED = ("plan_arithmetic.h", "operator_support.h")
+PROVENANCE_FILE = "provenance.json"
+MARKER_FILE = ".kernel-lsp-package"
+"""Holds the hash of every file that was written: a folder without it is not ours to write over."""
+OLDEST_TORCH = "2.6"
+LICENCE = (
+    "The kernels and the captured PyTorch code come from your code and from whoever proposed the kernels (see "
+    "`provenance.json`); their licence is yours to say, and `pyproject.toml` names none. `operator_support.h`, "
+    "`plan_arithmetic.h` and the support below the line in `__init__.py` are parts of kernel-lsp, under Apache-2.0."
+)
+_IDENTIFIER = re.compile(r"[a-z_][a-z0-9_]*")
+
+
+class Provenance(Noun):
+    """Where a package is from. `kernel_sha256` and `task_sha256` are of the kernel's text and of the task as JSON."""
+
+    task: str
+    task_sha256: str
+    kernel_sha256: str
+    candidate_id: str
+    proposed_by: str
+    verified: str
+    verified_on: str
+    times: dict[str, Comparison] = {}
+    library_steps: tuple[str, ...] = ()
+    kernel_lsp_version: str
+    torch_version: str
+    date: str
+
+
+@dataclass(frozen=True)
+class PackageParts:
+    """What a package is made of. `name` is what users import; `provenance.verified` stands in its docstring."""
+
+    task: Task
+    cu_text: str
+    plan: LaunchPlan
+    name: str
+    provenance: Provenance
+
+
+def default_package_name(task: Task) -> str:
+    """What the package is called when nobody says: ``rms_norm_cuda``."""
+    return f"{task.name}_cuda"
+
+
+def write_package(parts: PackageParts, directory: Path) -> tuple[Path, ...]:
+    """Write the project, all files or none, and return their paths.
+
+    Raises TargetError when a file is in the way that is not ours or was changed, PlanError for a plan that cannot be
+    compiled ahead of time, EnvironmentProblem when the directory cannot be written.
+    """
+    texts = package_texts(parts)
+    return write_files(directory, texts, marker=MARKER_FILE)
+
+
+def package_texts(parts: PackageParts) -> dict[str, str]:
+    """What each file of the project holds, by its path in it. Raises TargetError and PlanError as `write_package`."""
+    _check(parts)
+    name, verified = parts.task.name, parts.provenance.verified
+    operator = OperatorText(
+        OperatorParts(parts.task, parts.plan, kernel_signatures(parts.cu_text), verified, namespace=parts.name)
+    )
+    cpp = cpp_texts(operator)
+    words = _words(parts, operator)
+    return {
+        "pyproject.toml": _PYPROJECT.format(**words),
+        "setup.py": _filled("setup.py.txt", words),
+        "MANIFEST.in": "graft csrc\ngraft tests\nglobal-exclude *.pyc __pycache__\n",
+        "README.md": _filled("README.md.txt", words),
+        f"csrc/{name}.cu": parts.cu_text,
+        "csrc/kernels.cu": cpp.kernels,
+        "csrc/kernels.h": cpp.kernels_header,
+        "csrc/operator.cpp": cpp.operator,
+        **{f"csrc/{file}": (SOURCES / file).read_text(encoding="utf-8") for file in COPIED},
+        f"src/{parts.name}/__init__.py": package_module(operator),
+        f"src/{parts.name}/py.typed": "",
+        f"src/{parts.name}/{PROVENANCE_FILE}": parts.provenance.model_dump_json(indent=1) + "\n",
+        f"tests/test_{name}.py": _filled("test_operator.py.txt", words),
+    }
+
+
+def sha256_of(text: str) -> str:
+    """As the provenance gives it."""
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+# --- below: checks and words
+
+_PYPROJECT = """\
+[build-system]
+requires = ["setuptools>=64", "torch>={OLDEST_TORCH}"]
+build-backend = "setuptools.build_meta"
+
+[project]
+name = "{PROJECT}"
+version = "0.1.0"
+description = "{NAME} as a PyTorch operator with CUDA kernels, made by kernel-lsp"
+readme = "README.md"
+requires-python = ">=3.9"
+dependencies = ["torch>={OLDEST_TORCH}"]
+
+[tool.setuptools.packages.find]
+where = ["src"]
+
+[tool.setuptools.package-data]
+"*" = ["py.typed", "provenance.json"]
+"""
+
+
+def _check(parts: PackageParts) -> None:
+    if not _IDENTIFIER.fullmatch(parts.name) or parts.name in ("torch", "aten", "prim", parts.task.name):
+        raise TargetError(
+            f"'{parts.name}' cannot be the name of the package",
+            file=parts.task.target,
+            next_step="give --name lower-case letters, digits and underscores, and not the operator's own name",
+        )
+    unmarked = host_function_lines(parts.cu_text)
+    if unmarked:
+        raise TargetError(
+            "this function has no `__device__`: NVRTC takes it for one of the device, nvcc, which compiles a package, "
+            "for one of the host",
+            file=f"{parts.task.name}.cu",
+            line=unmarked[0],
+            next_step="write `__device__` before it, and check the kernel again",
+        )
+    if foreign := foreign_conditions(parts.cu_text):
+        raise TargetError(
+            f"'{foreign[0].name}' decides here what is compiled, and nvcc, which compiles a package, may answer "
+            "otherwise than NVRTC, which compiled what was checked",
+            file=f"{parts.task.name}.cu",
+            line=foreign[0].line,
+            next_step="decide by a macro that the file defines before, or by `launch[condition]:` in the plan",
+        )
+
+
+def _words(parts: PackageParts, operator: OperatorText) -> dict[str, str]:
+    """What stands for each ``@WORD@`` of the sources."""
+    task = parts.task
+    return {
+        "OLDEST_TORCH": OLDEST_TORCH,
+        "PROJECT": parts.name.replace("_", "-"),
+        "PACKAGE": parts.name,
+        "NAME": task.name,
+        "TARGET": task.target,
+        "WITHOUT_KERNELS": f"{parts.name.upper()}_WITHOUT_KERNELS",
+        "OFFERED": ", ".join(offered_names(task)),
+        "CONTRACT": "\n".join(f"    {line}" for line in operator.contract()),
+        "GRADIENTS": _gradients_text(operator),
+        "VERIFICATION": parts.provenance.verified,
+        "FIGURES": "\n".join(_figures(parts.provenance)) or "No time was taken.",
+        "LICENCE": LICENCE,
+        "NEED_OWN_ARCHITECTURE": str(may_need_own(parts.cu_text)),
+        **_test_words(task, operator),
+    }
+
+
+def _test_words(task: Task, operator: OperatorText) -> dict[str, str]:
+    arguments = operator.forward.arguments
+    names = dict(zip((a.name for a in task.arguments), (a.name for a in arguments), strict=True))
+    small, empty = (find(task, operator.plan.forward) for find in (small_cases, empty_cases))
+    cases, empties = ([{names[key]: s for key, s in shapes.items()} for shapes in found] for found in (small, empty))
+    if not cases:
+        raise TargetError("no shapes that the task knows are inside the plan's contract", file=task.target)
+    numbers = {names[a.name]: a.value for a in task.arguments if isinstance(a, TaskScalar)}
+    ranges = {names[t.name]: t.integer_range for t in task.tensors if t.integer_range is not None}
+    return {
+        "ARGUMENTS": _literal([argument.name for argument in arguments]),
+        "DTYPES": _literal({names[t.name]: t.type.dtype.torch_name for t in task.tensors}),
+        "RANGES": _literal(ranges),
+        "NUMBERS": _literal(numbers),
+        "CASES": _literal(cases),
+        "EMPTY_CASES": _literal(empties),
+        "CAN_BE_DOUBLE": str(not re.search(r"torch\.b?float", task.reference_source)),
+    }
+
+
+def _literal(value: object) -> str:
+    return pprint.pformat(value, width=100, sort_dicts=False)
+
+
+def _gradients_text(operator: OperatorText) -> str:
+    if not operator.is_differentiable:
+        return "there are none."
+    if operator.backward is None:
+        return "by PyTorch, which runs its own code again."
+    return "by kernels; by PyTorch where a second derivative is asked for."
+
+
+def _figures(provenance: Provenance) -> list[str]:
+    """One line per comparison, each with its kind, GPU and date."""
+    return [
+        f"- {name}: {each.ours.time_us:.3g} us against {each.baseline_name} {each.baseline.time_us:.3g} us "
+        f"({each.ours.kind} on {each.ours.gpu}, {each.ours.date})"
+        for name, each in provenance.times.items()
+    ]
+
+
+def _filled(file: str, words: Mapping[str, str]) -> str:
+    text = (SOURCES / file).read_text(encoding="utf-8")
+    return re.sub(r"@([A-Z_]+)@", lambda match: words[match[1]], text)

@@ -1,0 +1,1 @@
+"""The PyTorch operator that users keep, as text: contract, launches, autograd, fallback."""

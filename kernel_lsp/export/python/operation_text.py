@@ -1,0 +1,248 @@
+"""One operation of a launch plan as an operator has it: names, schema, dims and what it allocates.
+
+Every function that is printed for it takes the operator's arguments, all of them and in the operator's order.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from kernel_lsp.core.dtype import DType
+from kernel_lsp.core.expression import Expression, Name, Number, free_names
+from kernel_lsp.core.plan import (
+    Fill,
+    KernelSignature,
+    Launch,
+    LibraryStep,
+    Operation,
+    ScalarParameter,
+    Step,
+    TensorParameter,
+)
+from kernel_lsp.errors import PlanError
+from kernel_lsp.export.python.countable import countable
+from kernel_lsp.export.python.python_text import (
+    INDENT,
+    LINE_LENGTH,
+    bracketed,
+    python_expression,
+    python_identifier,
+    tuple_text,
+    unpacked,
+)
+from kernel_lsp.plan.cuda_types import resolve_template, scalar_type
+from kernel_lsp.plan.kernel_names import find_signature
+from kernel_lsp.plan.printer import print_step
+from kernel_lsp.plan.step_parts import argument_expressions, flat_arguments, launch_numbers
+
+NAMESPACE = "kernel_lsp"
+"""Of the operators of one-file results, in `torch.ops`."""
+SCHEMA_TYPES = {"float": "float", "int": "SymInt", "bool": "bool"}
+
+
+@dataclass(frozen=True)
+class OperatorArgument:
+    """An argument of the operator. `fixed` is the number that the kernels were made for, when they take no other."""
+
+    name: str
+    annotation: str
+    schema_type: str
+    description: str
+    default: str | None = None
+    fixed: Number | None = None
+
+    @property
+    def is_tensor(self) -> bool:
+        return self.annotation == "Tensor"
+
+    @property
+    def declaration(self) -> str:
+        """``x: Tensor``, as a parameter without default."""
+        return f"{self.name}: {self.annotation}"
+
+
+@dataclass(frozen=True)
+class OperationText:
+    """What is printed of `operation`, which the operator calls `name`."""
+
+    name: str
+    operation: Operation
+    arguments: tuple[OperatorArgument, ...]
+    signatures: tuple[KernelSignature, ...]
+    reserved: frozenset[str]
+    namespace: str = NAMESPACE
+
+    @property
+    def qualified_name(self) -> str:
+        """As Python spells the operator: ``torch.ops.kernel_lsp.rms_norm``."""
+        return f"torch.ops.{self.namespace}.{self.name}"
+
+    @property
+    def returns(self) -> str:
+        """The annotation of what it returns."""
+        n = len(self.operation.results)
+        return "Tensor" if n == 1 else f"tuple[{', '.join(['Tensor'] * n)}]"
+
+    @property
+    def schema(self) -> str:
+        """As `torch.library.Library.define` takes it."""
+        arguments = ", ".join(f"{argument.schema_type} {argument.name}" for argument in self.arguments)
+        n = len(self.operation.results)
+        results = "Tensor" if n == 1 else f"({', '.join(['Tensor'] * n)})"
+        return f"{self.name}({arguments}) -> {results}"
+
+    @property
+    def argument_names(self) -> list[str]:
+        """The arguments as a call passes them on."""
+        return [argument.name for argument in self.arguments]
+
+    @property
+    def inputs(self) -> tuple[TensorParameter, ...]:
+        """The tensors that the kernels read."""
+        return tuple(p for p in self.operation.parameters if isinstance(p, TensorParameter))
+
+    @property
+    def conditions(self) -> tuple[Expression, ...]:
+        """What must hold of dims and numbers: the plan's `where:` lines, and that no tensor is too large."""
+        return (*(condition.expression for condition in self.operation.where), *countable(self.operation))
+
+    def rename(self, name: str) -> str:
+        """The Python name of a tensor, a dim or a scalar of the plan."""
+        return python_identifier(name, self.reserved)
+
+    def define(self, prefix: str, suffix: str, returns: str) -> list[str]:
+        """The ``def`` line of one of the functions."""
+        declarations = [argument.declaration for argument in self.arguments]
+        return bracketed(f"def {prefix}{self.name}{suffix}(", declarations, f") -> {returns}:")
+
+    def signature(self, launch: Launch) -> KernelSignature:
+        """The kernel that a line launches. Raises PlanError when there is none."""
+        signature = find_signature(
+            launch, self.signatures, {tensor.name: tensor.dtype for tensor in self.operation.tensors}
+        )
+        if signature is None or len(signature.parameters) != len(launch.arguments):
+            raise PlanError(f"no kernel '{launch.kernel}' that takes these arguments", line=launch.span.line)
+        return signature
+
+    def number_types(self, launch: Launch) -> list[str]:
+        """The C++ type of each argument that is a number, and "" for pointers. Raises PlanError for any other type."""
+        signature = self.signature(launch)
+        templates = tuple(argument if isinstance(argument, str) else "" for argument in launch.template_arguments)
+        types = []
+        for parameter in signature.parameters:
+            element = None if parameter.is_pointer else resolve_template(parameter.element, signature, templates)
+            cuda_type = None if element is None else scalar_type(element)
+            if cuda_type is None and not parameter.is_pointer:
+                message = f"the parameter '{parameter.name}' of '{launch.kernel}' is {parameter.element}, no number"
+                raise PlanError(message, line=launch.span.line)
+            types.append(cuda_type or "")
+        return types
+
+    @property
+    def library_functions(self) -> tuple[str, ...]:
+        """The vendor library functions among the steps."""
+        steps = (step for step in self.operation.steps if isinstance(step, LibraryStep))
+        return tuple(dict.fromkeys(step.function for step in steps))
+
+    def allocated(self) -> list[TensorParameter]:
+        """Results, and the scratch that a step uses; but for those that a library step makes before anything else
+        touches them."""
+        made: set[str] = set()
+        seen: set[str] = set()
+        for step in self.operation.steps:
+            if isinstance(step, LibraryStep) and step.condition is None:
+                made |= set(step.results) - seen
+            seen |= _touched(step)
+        scratch = (tensor for tensor in self.operation.scratch if tensor.name in seen)
+        return [tensor for tensor in (*self.operation.results, *scratch) if tensor.name not in made]
+
+    @property
+    def launches(self) -> tuple[Launch, ...]:
+        """The launch lines, in order."""
+        return tuple(step for step in self.operation.steps if isinstance(step, Launch))
+
+    def python(self, expression: Expression) -> str:
+        """An expression of the plan, by the Python names of what it mentions."""
+        return python_expression(expression, self.rename)
+
+    def empty(self, tensor: TensorParameter, device: str) -> str:
+        """The allocation of a tensor."""
+        shape = tuple_text([self.python(dim) for dim in tensor.dims]) if tensor.dims else "()"
+        return f"torch.empty({shape}, dtype=torch.{tensor.dtype.torch_name}, device={device})"
+
+    def bindings(self, expressions: Iterable[Expression]) -> list[str]:
+        """Assignments of the dims that the expressions mention."""
+        needed = frozenset().union(*map(free_names, expressions))
+        homes = self.homes()
+        lines = []
+        for tensor in self.inputs:
+            own = [dim.id if isinstance(dim, Name) else "" for dim in tensor.dims]
+            read = [i for i, dim in enumerate(own) if dim in needed and homes.get(dim) == (tensor.name, i)]
+            shape = f"{self.rename(tensor.name)}.shape"
+            if len(read) == len(own) > 0:
+                lines += unpacked([self.rename(dim) for dim in own], shape, 2)
+            else:
+                lines += [f"{self.rename(own[i])} = {shape}[{i}]" for i in read]
+        return lines
+
+    def homes(self) -> dict[str, tuple[str, int]]:
+        """Where each dim is read: the first tensor and position at which it stands alone."""
+        homes: dict[str, tuple[str, int]] = {}
+        scalars = {p.name for p in self.operation.parameters if isinstance(p, ScalarParameter)}
+        for tensor in self.inputs:
+            for position, dim in enumerate(tensor.dims):
+                if isinstance(dim, Name) and dim.id not in scalars:
+                    homes.setdefault(dim.id, (tensor.name, position))
+        return homes
+
+    def dim_checks(self, tensor: TensorParameter) -> list[tuple[tuple[TensorParameter, int], Expression]]:
+        """The dims that must equal something, rather than giving a dim its value."""
+        homes = self.homes()
+        return [
+            ((tensor, position), dim)
+            for position, dim in enumerate(tensor.dims)
+            if not (isinstance(dim, Name) and homes.get(dim.id) == (tensor.name, position))
+        ]
+
+
+# --- below: text of parts
+
+
+def dtype_and_shape(dtype: DType, dims: Iterable[object]) -> str:
+    """``f32[B, D]``."""
+    return f"{dtype}[{', '.join(map(str, dims))}]"
+
+
+def names_in_steps(operation: Operation) -> frozenset[str]:
+    """Every dim, number and tensor that a step is given. A number that is in none is baked into the kernels."""
+    expressions: list[Expression] = []
+    for step in operation.steps:
+        match step:
+            case Fill(_, value):
+                expressions.append(value)
+            case Launch():
+                expressions += [*launch_numbers(step), *step.arguments]
+            case LibraryStep():
+                expressions += argument_expressions(step.arguments)
+    return frozenset().union(*map(free_names, expressions))
+
+
+def step_comment(step: Step, depth: int) -> list[str]:
+    """The line of the plan that a step is, as a comment that stands `depth` indents in."""
+    width = LINE_LENGTH - len(INDENT) * depth
+    return textwrap.wrap(
+        print_step(step), width, initial_indent="# ", subsequent_indent="#     ", break_long_words=False
+    )
+
+
+def _touched(step: Fill | Launch | LibraryStep) -> set[str]:
+    match step:
+        case Fill(tensor):
+            return {tensor}
+        case Launch():
+            return {argument.id for argument in step.arguments if isinstance(argument, Name)}
+        case LibraryStep():
+            names = {argument for argument in flat_arguments(step.arguments) if isinstance(argument, str)}
+            return names | set(step.results)

@@ -1,0 +1,116 @@
+"""The captured PyTorch reference as a function of the operator file."""
+
+from __future__ import annotations
+
+import ast
+import re
+
+from kernel_lsp.core.task import Task, TaskScalar, TaskTensor
+from kernel_lsp.errors import InternalError
+from kernel_lsp.export.python.operation_text import OperationText, dtype_and_shape
+from kernel_lsp.export.python.python_text import (
+    INDENT,
+    LINE_LENGTH,
+    bracketed,
+    differs,
+    indented,
+    python_identifier,
+    python_number,
+    string_literal,
+)
+
+
+def reference_function(task: Task, operation: OperationText) -> list[str]:
+    """``def <name>_reference(...)`` with annotations. Numbers that the capture has baked into the body, and that the
+    function would ignore, are checked: those that it took, and sizes, e.g. a scale of ``1 / sqrt(D)``."""
+    function = _parsed(task)
+    body = ['"""The PyTorch code that the kernels replace, as it was captured."""']
+    used = {node.id for node in ast.walk(function) if isinstance(node, ast.Name)}
+    for argument in task.arguments:
+        if isinstance(argument, TaskScalar) and argument.name not in used:
+            name = python_identifier(argument.name, operation.reserved)
+            body += _refusal(
+                differs(name, argument.value),
+                f"{task.name} was captured with {argument.name}={python_number(argument.value)}; capture it again",
+            )
+        elif isinstance(argument, TaskTensor) and (held := _held_sizes(argument)):
+            name = python_identifier(argument.name, operation.reserved)
+            differing = (f"{name}.shape[{position}] != {size}" for position, size in held.items())
+            body += _refusal(
+                " or ".join((f"{name}.dim() != {len(argument.type.shape)}", *differing)),
+                f"{task.name} was captured with {argument.name}: "
+                f"{dtype_and_shape(argument.type.dtype, argument.type.shape)}; capture it again",
+            )
+    for original, renamed in _renamed(task, operation):
+        body.append(f"{original} = {renamed}")
+    definition = operation.define("", "_reference", operation.returns)
+    return [*definition, *indented(body), *_body_lines(task, function)]
+
+
+# --- below
+
+
+def _parsed(task: Task) -> ast.FunctionDef:
+    tree = ast.parse(task.reference_source)
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef) and node.name == f"{task.name}_reference":
+            return node
+    raise InternalError(f"the task's reference has no function {task.name}_reference")
+
+
+def _held_sizes(argument: TaskTensor) -> dict[int, int]:
+    """By dim, what the capture holds. A size of one is held by every capture, and code seldom computes with it."""
+    return {place: int(size) for place, size in enumerate(argument.type.shape) if size.isdigit() and int(size) > 1}
+
+
+def _refusal(condition: str, message: str) -> list[str]:
+    raising = bracketed("raise ValueError(", [string_literal(message)], ")", depth=2)
+    return [f"if {condition}:", *indented(raising)]
+
+
+def _renamed(task: Task, operation: OperationText) -> list[tuple[str, str]]:
+    """Arguments that the operator had to call differently."""
+    pairs = [(a.name, python_identifier(a.name, operation.reserved)) for a in task.arguments]
+    return [(original, renamed) for original, renamed in pairs if original != renamed]
+
+
+def _body_lines(task: Task, function: ast.FunctionDef) -> list[str]:
+    lines = task.reference_source.splitlines()
+    first, last = function.body[0], function.body[-1]
+    if first.lineno == function.lineno or last.end_lineno is None:
+        raise InternalError("the task's reference is a function on one line")
+    body = [line.rstrip() for line in lines[first.lineno - 1 : last.end_lineno]]
+    quoted = [re.sub(r"'([^'\"\\]*)'", r'"\1"', line) for line in body]
+    return [wrapped for line in quoted for wrapped in _wrapped(line)]
+
+
+def _wrapped(line: str) -> list[str]:
+    """A line that is too long, broken at its last outermost bracket where it ends with one."""
+    depth = (len(line) - len(line.lstrip())) // len(INDENT)
+    opening = _opening_of_last_bracket(line)
+    if len(line) <= LINE_LENGTH or opening < 0:
+        return [line]
+    items = _split_at_commas(line[opening + 1 : -1])
+    return indented(bracketed(line[: opening + 1].lstrip(), items, line[-1], depth), depth)
+
+
+def _opening_of_last_bracket(line: str) -> int:
+    """Where the bracket opens that the line's last character closes; -1 when it closes none."""
+    depth = 0
+    if not line.endswith((")", "]", "}")):
+        return -1
+    for position in range(len(line) - 1, -1, -1):
+        depth += (line[position] in ")]}") - (line[position] in "([{")
+        if depth == 0:
+            return position
+    return -1
+
+
+def _split_at_commas(text: str) -> list[str]:
+    items, depth, start = [], 0, 0
+    for position, character in enumerate(text):
+        depth += (character in "([{") - (character in ")]}")
+        if character == "," and depth == 0:
+            items.append(text[start:position].strip())
+            start = position + 1
+    return [*items, text[start:].strip()]

@@ -1,0 +1,92 @@
+"""Where the variables of a kernel lie in their spaces."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from kernel_lsp.ptx.text.syntax import Function, Variable
+
+DYNAMIC_SHARED_ALIGN = 16
+GAP_BYTES = 128
+"""At least, behind each shared or local variable but the last: what an index past its end meets in place of its
+neighbour."""
+
+
+@dataclass(frozen=True)
+class SharedLayout:
+    """Where a kernel's shared variables lie here: with a gap behind each that another follows. `sizes` are those of
+    variables that are not dynamic; `n_static_bytes` is what all take on a GPU, where there are no gaps. Dynamic shared
+    memory starts at `n_laid_out_bytes`."""
+
+    offsets: dict[str, int]
+    sizes: dict[str, int]
+    n_static_bytes: int
+    n_laid_out_bytes: int
+    has_dynamic: bool
+    alignment: int = 1
+    """Of the variable with the strictest one, in bytes."""
+
+    def start(self, wanted: int) -> int:
+        """The address of the first byte, where a run asks for a start."""
+        return round_up(wanted, self.alignment)
+
+    @property
+    def gaps(self) -> list[tuple[int, int]]:
+        """Start and bytes of each."""
+        ends = [self.offsets[name] + n_bytes for name, n_bytes in self.sizes.items()]
+        starts = [*sorted(self.offsets[name] for name in self.sizes), self.n_laid_out_bytes][1:]
+        found = [(end, start - end) for end, start in zip(sorted(ends), starts, strict=True)]
+        return [(start, n_bytes) for start, n_bytes in found if n_bytes > 0]
+
+
+@dataclass
+class Places:
+    """Byte offsets of variables in one space."""
+
+    offsets: dict[str, int] = field(default_factory=dict)
+    n_bytes: int = 0
+
+    def add(self, variable: Variable) -> None:
+        start = round_up(self.n_bytes, max(1, variable.align))
+        self.offsets[variable.name] = start
+        self.n_bytes = start + variable.n_bytes
+
+
+@dataclass
+class ApartPlaces(Places):
+    """The same with a gap between any two, and with the bytes of each."""
+
+    sizes: dict[str, int] = field(default_factory=dict)
+
+    def add(self, variable: Variable) -> None:
+        self.n_bytes += GAP_BYTES if self.n_bytes else 0
+        super().add(variable)
+        self.sizes[variable.name] = variable.n_bytes
+
+    @property
+    def spans(self) -> list[tuple[int, int]]:
+        """Start and bytes of each that has any."""
+        return [(self.offsets[name], n_bytes) for name, n_bytes in self.sizes.items() if n_bytes]
+
+
+def shared_layout(kernel: Function, module_variables: Sequence[Variable]) -> SharedLayout:
+    variables = [variable for variable in (*module_variables, *kernel.variables) if variable.space == "shared"]
+    static = [variable for variable in variables if not variable.is_extern]
+    dynamic = [variable.name for variable in variables if variable.is_extern]
+    dense, apart = Places(), ApartPlaces()
+    for variable in static:
+        dense.add(variable)
+        apart.add(variable)
+    n_static, n_laid_out = dense.n_bytes, apart.n_bytes
+    if dynamic:
+        n_static = round_up(n_static, DYNAMIC_SHARED_ALIGN)
+        n_laid_out = round_up(n_laid_out + GAP_BYTES if n_laid_out else 0, DYNAMIC_SHARED_ALIGN)
+    offsets = {**apart.offsets, **dict.fromkeys(dynamic, n_laid_out)}
+    sizes = {variable.name: variable.n_bytes for variable in static if variable.n_bytes}
+    alignment = max((variable.align for variable in variables), default=1)
+    return SharedLayout(offsets, sizes, n_static, n_laid_out, bool(dynamic), max(1, alignment))
+
+
+def round_up(value: int, multiple: int) -> int:
+    return -(-value // multiple) * multiple

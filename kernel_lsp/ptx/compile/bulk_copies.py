@@ -1,0 +1,248 @@
+"""`mbarrier` objects, and copies of many bytes that report to them.
+
+What `cp.async` brings is there at once, and marked until the thread that asked has waited for it
+(`kernel_lsp.ptx.run.copies_in_flight`). The bytes of a bulk copy come later where an object tells of them
+(`ptx.run.bulk_arrivals`), and are read once more where a group is waited for (`ptx.run.bulk_stores`).
+"""
+
+from __future__ import annotations
+
+from kernel_lsp.ptx.compile.emitter import Emitter, Handler, Site
+from kernel_lsp.ptx.compile.memory import (
+    copy_async,
+    locate_at,
+    operand_address,
+    shared_offset,
+    space_of,
+    store,
+    stored_bytes,
+)
+from kernel_lsp.ptx.run.barrier_objects import PENDING_SHIFT, PHASE_SHIFT
+from kernel_lsp.ptx.run.layout import CopyQueue, FaultKind, Info, Thread
+from kernel_lsp.ptx.text.syntax import Address, Instruction, Operand, Register, UnsupportedPtxError
+
+OBJECT_BYTES = 8
+ALL_COPIES = -1
+"""As how many groups may be pending after a wait: none, and no copy outside of one."""
+OBJECT_RACE_FLAGS = int(Info.STRONG | Info.NEARBY | Info.ACQUIRES | Info.RELEASES)
+"""Who uses an object says what was done before, and gets to know what others have said, as by an atomic operation. Its
+initialisation is a plain store."""
+PIECE_BYTES = 16
+"""Bulk copies have addresses and sizes that are multiples of this."""
+_SCOPES = ("release", "acquire", "relaxed", "cta", "cluster")
+_KNOWN = frozenset(
+    (
+        *("init", "inval", "arrive", "arrive_drop", "expect_tx", "complete_tx", "test_wait", "try_wait", "parity"),
+        *("noComplete", "pending_count", "shared", "shared__cta", "shared__cluster", "b64", *_SCOPES),
+    )
+)
+_BULK_WORDS = frozenset(
+    (
+        *("async", "bulk", "global", "shared__cta", "shared__cluster", "mbarrier__complete_tx__bytes", "bulk_group"),
+        *("L2__cache_hint", "commit_group", "wait_group", "read"),
+    )
+)
+
+
+def barrier_object(e: Emitter, i: Instruction) -> None:
+    """`mbarrier` in all its forms."""
+    if unknown := [modifier for modifier in i.modifiers if modifier not in _KNOWN]:
+        raise UnsupportedPtxError(f"'{unknown[0]}' of an mbarrier", i)
+    if i.has("pending_count"):
+        word = e.read(i.operands[1], "i64")
+        e.write(i.operands[0], e.op(f"and i64 {e.op(f'lshr i64 {word}, {PENDING_SHIFT}')}, 1048575"), "i64")
+    elif i.has("init"):
+        _call(e, i, "barrier_init", _object(e, i, i.operands[0], reads=False), _wide(e, i.operands[1]))
+    elif i.has("test_wait", "try_wait"):
+        _wait(e, i)
+    elif i.has("arrive", "arrive_drop"):
+        _arrive(e, i)
+    elif i.has("expect_tx", "complete_tx"):
+        n_bytes = _wide(e, i.operands[1])
+        given = n_bytes if i.has("expect_tx") else e.op(f"sub i64 0, {n_bytes}")
+        _call(e, i, "barrier_arrive", _object(e, i, i.operands[0]), "0", "0", given)
+    elif i.has("inval"):
+        e.line(f"store i64 0, ptr {_object(e, i, i.operands[0])}, align 1")
+
+
+def copy(e: Emitter, i: Instruction) -> None:
+    """`cp.async` of all kinds."""
+    if i.has("mbarrier"):
+        _arrive_after_copies(e, i)
+    elif i.has("bulk"):
+        _copy_bulk(e, i)
+    elif i.has("ca", "cg"):
+        copy_async(e, i)
+        n_bytes = getattr(i.operands[2], "bits", 0)
+        offset = shared_offset(e, operand_address(e, i, i.operands[0]))
+        e.op(f"call i64 @copy_started(i64 %context.i, i64 {e.copy_queue()}, i64 {offset}, i64 {n_bytes})")
+    elif i.has("commit_group"):
+        e.copy_queue()
+        n_groups = e.field("%copies", int(CopyQueue.N_GROUPS))
+        n_before = e.op(f"load i64, ptr {n_groups}")
+        e.line(f"store i64 {e.op(f'add i64 1, {n_before}')}, ptr {n_groups}")
+    elif i.has("wait_group"):
+        _end_copies(e, getattr(i.operands[0], "bits", 0))
+    elif i.has("wait_all"):
+        _end_copies(e, ALL_COPIES)
+    else:
+        raise UnsupportedPtxError("this form of cp", i)
+
+
+def store_any(e: Emitter, i: Instruction) -> None:
+    """`st`; ``st.async.mbarrier [a], b, [mbarrier]`` writes at once, too, and its bytes have arrived at the object."""
+    store(e, i)
+    if i.has("async"):
+        if not i.has("mbarrier__complete_tx__bytes"):
+            raise UnsupportedPtxError("this form of st.async", i)
+        _call(e, i, "barrier_arrive", _object(e, i, i.operands[2]), "0", "0", str(-stored_bytes(i)))
+
+
+HANDLERS: dict[str, Handler] = {"mbarrier": barrier_object, "cp": copy, "st": store_any}
+
+
+# --- below: objects
+
+
+def _wide(e: Emitter, operand: Operand) -> str:
+    """A 32-bit operand as i64."""
+    return e.coerce(e.read(operand, "i32"), "i32", "i64")
+
+
+def _object(e: Emitter, i: Instruction, operand: Operand, *, reads: bool = True) -> str:
+    """The host address of an object. Whoever uses it may change it."""
+    space = _in_cluster(e, "shared" if i.opcode == "cp" else space_of(i))
+    scope = 0 if e.maps_addresses else int(Info.IN_BLOCK)
+    address, flags = operand_address(e, i, operand), OBJECT_RACE_FLAGS | scope if reads else 0
+    return locate_at(e, i, address, OBJECT_BYTES, reads=reads, writes=True, space=space, race_flags=flags)
+
+
+def _in_cluster(e: Emitter, space: str) -> str:
+    """The space of an address that may be in any block of the cluster: the own one, where none is made of others."""
+    return "shared" if space == "cluster" and not e.maps_addresses else space
+
+
+def _call(e: Emitter, i: Instruction, function: str, pointer: str, *arguments: str) -> None:
+    """Call one of `kernel_lsp.ptx.run.barrier_objects`, and leave the kernel when it says that this is a fault."""
+    fine = e.label()
+    place = e.op(f"ptrtoint ptr {pointer} to i64")
+    values = ("%context.i", "%thread.i", str(e.site(Site(i, "shared", OBJECT_BYTES, True, True))), place, *arguments)
+    verdict = e.op(f"call i64 @{function}({', '.join(f'i64 {value}' for value in values)})")
+    e.line(f"br i1 {e.op(f'icmp ne i64 {verdict}, 0')}, label %fault, label %{fine}, !prof !1")
+    e.begin(fine)
+
+
+def _arrive(e: Emitter, i: Instruction) -> None:
+    """``mbarrier.arrive{.expect_tx} state, [p]{, count}``; without a state in clusters."""
+    operands = list(i.operands)
+    target = operands.pop(0) if not isinstance(operands[0], Address) else None
+    count, n_bytes = "1", "0"
+    if len(operands) > 1:
+        value = _wide(e, operands[1])
+        count, n_bytes = ("1", value) if i.has("expect_tx") else (value, "0")
+    leaving = count if i.has("arrive_drop") else "0"
+    _call(e, i, "barrier_arrive", _object(e, i, operands[0]), count, leaving, n_bytes)
+    if target is not None:
+        e.write(target, e.thread_field(Thread.RESULT), "i64")
+
+
+def _wait(e: Emitter, i: Instruction) -> None:
+    """``mbarrier.try_wait{.parity} p, [p], state``: says whether the phase is over, and gives way where it is not.
+    What happens meanwhile it does not see: the time for which a GPU waits has a limit that is the GPU's own."""
+    target, address, phase = i.operands[:3]
+    again, done = e.label(), e.label()
+    _test(e, i, address, phase)
+    answer = e.thread_field(Thread.RESULT)
+    e.write(target, answer, "i64")
+    e.line(f"br i1 {e.op(f'icmp ne i64 {answer}, 0')}, label %{done}, label %{again}")
+    e.begin(again)
+    e.give_way(i)
+    e.line(f"br label %{done}")
+    e.begin(done)
+
+
+def _test(e: Emitter, i: Instruction, address: Operand, phase: Operand) -> None:
+    parity = _wide(e, phase) if i.has("parity") else e.op(f"lshr i64 {e.read(phase, 'i64')}, {PHASE_SHIFT}")
+    _call(e, i, "barrier_test", _object(e, i, address), parity)
+
+
+# --- below: copies
+
+
+def _end_copies(e: Emitter, n_pending: int) -> None:
+    """Wait for the thread's copies, but for the last groups."""
+    e.op(f"call i64 @copies_waited(i64 %context.i, i64 {e.copy_queue()}, i64 {n_pending})")
+
+
+def _arrive_after_copies(e: Emitter, i: Instruction) -> None:
+    """``cp.async.mbarrier.arrive{.noinc} [p]``: all copies are done. Without ``.noinc`` one more arrival is expected
+    before this one comes, so that the object stays as it is."""
+    _end_copies(e, ALL_COPIES)
+    count = "1" if i.has("noinc") else "0"
+    _call(e, i, "barrier_arrive", _object(e, i, i.operands[0]), count, "0", "0")
+
+
+def _copy_bulk(e: Emitter, i: Instruction) -> None:
+    """``cp.async.bulk.to.from.completion [d], [s], size, [mbarrier]``."""
+    if unknown := [modifier for modifier in i.modifiers if modifier not in _BULK_WORDS]:
+        raise UnsupportedPtxError(f"'{unknown[0]}' of a bulk copy", i)
+    if i.has("commit_group", "wait_group"):
+        _end_group(e, i)
+        return
+    places = [modifier for modifier in i.modifiers if modifier in ("global", "shared__cta", "shared__cluster")]
+    if len(places) != 2 or places.count("global") != 1:
+        raise UnsupportedPtxError("a bulk copy between these spaces", i)
+    to, source = ("global" if place == "global" else "shared" for place in places)
+    if "shared__cluster" in places and e.maps_addresses:
+        raise UnsupportedPtxError("a bulk copy in a kernel that maps addresses to other blocks", i)
+    from_host, to_host = _copy_pieces(e, i, to, source)
+    size = _wide(e, i.operands[2])
+    if i.has("mbarrier__complete_tx__bytes"):
+        _call(e, i, "bulk_started", _object(e, i, i.operands[3]), from_host, to_host, size)
+    else:
+        site = e.site(Site(i, source, PIECE_BYTES, True, False))
+        values = ("%context.i", "%thread.i", str(site), e.store_queue(), from_host, to_host, size)
+        e.op(f"call i64 @bulk_store_started({', '.join(f'i64 {value}' for value in values)})")
+
+
+def _end_group(e: Emitter, i: Instruction) -> None:
+    """Of copies from shared memory: threads without any wait for nothing."""
+    if not e.has_bulk_stores:
+        return
+    if i.has("commit_group"):
+        e.op(f"call i64 @bulk_stores_committed(i64 {e.store_queue()})")
+    else:
+        n_pending = getattr(i.operands[0], "bits", 0)
+        e.op(f"call i64 @bulk_stores_waited(i64 {e.store_queue()}, i64 {n_pending})")
+
+
+def _copy_pieces(e: Emitter, i: Instruction, to: str, source: str) -> tuple[str, str]:
+    """16 bytes after 16 bytes, each with its checks. Returns the host addresses of source and target."""
+    target_operand, source_operand, size_operand = i.operands[:3]
+    size = _wide(e, size_operand)
+    is_whole = e.op(f"icmp eq i64 {e.op(f'and i64 {size}, {PIECE_BYTES - 1}')}, 0")
+    e.fault_unless(is_whole, Site(i, to, PIECE_BYTES, True, True), size, FaultKind.BULK_SIZE)
+    done = Register(f"%bulk.{len(e.sites)}")
+    hosts = Register(f"{done.name}.from"), Register(f"{done.name}.to")
+    for register in (done, *hosts):
+        e.storage[register.name] = "i64"
+        e.write(register, "0", "i64")
+    head, body, end = e.label(), e.label(), e.label()
+    e.line(f"br label %{head}")
+    e.begin(head)
+    is_inside = e.op(f"icmp ult i64 {e.read(done, 'i64')}, {size}")
+    e.line(f"br i1 {is_inside}, label %{body}, label %{end}")
+    e.begin(body)
+    offset = e.read(done, "i64")
+    here = e.op(f"add i64 {operand_address(e, i, source_operand)}, {offset}")
+    there = e.op(f"add i64 {operand_address(e, i, target_operand)}, {offset}")
+    from_pointer = locate_at(e, i, here, PIECE_BYTES, reads=True, writes=False, space=source)
+    value = e.op(f"load i128, ptr {from_pointer}, align 1")
+    to_pointer = locate_at(e, i, there, PIECE_BYTES, reads=False, writes=True, space=to)
+    e.line(f"store i128 {value}, ptr {to_pointer}, align 1")
+    for register, pointer in zip(hosts, (from_pointer, to_pointer), strict=True):
+        e.write(register, e.op(f"sub i64 {e.op(f'ptrtoint ptr {pointer} to i64')}, {offset}"), "i64")
+    e.write(done, e.op(f"add i64 {offset}, {PIECE_BYTES}"), "i64")
+    e.line(f"br label %{head}")
+    e.begin(end)
+    return e.read(hosts[0], "i64"), e.read(hosts[1], "i64")

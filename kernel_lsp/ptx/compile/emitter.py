@@ -1,0 +1,597 @@
+"""Writes the LLVM IR of one kernel: a function that runs one thread from where it stopped to its next yield.
+
+Every PTX register is an `alloca`, which LLVM turns into SSA values. What lives across a yield is kept in the thread's
+frame. Every access is checked inline against the limits of its window; what fails goes to the scheduler's slow check,
+which decides, traces and records.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from kernel_lsp.ptx.analysis.kernel_traits import (
+    MATRIX_OPCODES,
+    asks_who_is_active,
+    can_be_torn,
+    can_spin,
+    ended_by,
+    has_bulk_stores,
+    is_talk,
+    may_yield,
+    meets_others,
+    mentions_clusters,
+    waits_for_grid,
+)
+from kernel_lsp.ptx.analysis.nan_bits import registers_read_as_bits
+from kernel_lsp.ptx.analysis.variable_places import (
+    ApartPlaces,
+    Places,
+    SharedLayout,
+    round_up,
+    shared_layout,
+)
+from kernel_lsp.ptx.compile.ir_text import IrText
+from kernel_lsp.ptx.compile.special_registers import special_register
+from kernel_lsp.ptx.compile.warp_batches import WarpBatch
+from kernel_lsp.ptx.compile.warp_matrices import ALL_LANES
+from kernel_lsp.ptx.races.sites import race_flags
+from kernel_lsp.ptx.run.layout import (
+    ENTRY_BYTES,
+    PARAM_WINDOW,
+    WARP_SIZE,
+    Context,
+    CopyQueue,
+    FaultKind,
+    Info,
+    Launch,
+    Operation,
+    Status,
+    StoreQueue,
+    Thread,
+    window_base,
+)
+from kernel_lsp.ptx.text.flow import CARRY, Block, build_blocks, defined, live_after, used
+from kernel_lsp.ptx.text.syntax import (
+    WIDTH_BITS,
+    Function,
+    Immediate,
+    Instruction,
+    Negated,
+    Operand,
+    Register,
+    Symbol,
+    UnsupportedPtxError,
+    Variable,
+)
+
+FRAME_SLOT_BYTES = 8
+LOCAL_ALIGN = 16
+INTEGER_BITS = {"i1": 1, "i8": 8, "i16": 16, "i32": 32, "i64": 64, "i128": 128}
+FLOATING = {"float": "i32", "double": "i64"}
+UNSET_FLOAT = "0x7FFC5A3960000000"
+"""A NaN of f64, and of f32."""
+UNSET_PREDICATE = "%unset"
+UNSET_FACTOR = 0x9E3779B97F4A7C15F39CC0605CEDC835
+"""Odd, with bits all over, for registers of up to 128 bits."""
+WAY_FACTOR = 0x9E3779B97F4A7C15
+"""Odd, with bits all over: 2^64 divided by the golden ratio."""
+
+
+@dataclass(frozen=True)
+class Site:
+    """One instruction that can fail."""
+
+    instruction: Instruction
+    space: str = ""
+    n_bytes: int = 0
+    is_read: bool = False
+    is_write: bool = False
+
+
+@dataclass
+class EmittedKernel:
+    """The IR of a kernel and what is known of it. `parameters` are (offset, variable); `yields` has the instruction of
+    each resume point, None for a backward branch. `local` says where a thread's own variables lie, those of functions
+    that were inlined too; `n_local_stride` is from one thread's to the next one's."""
+
+    name: str
+    text: str
+    blocks: list[Block]
+    sites: list[Site]
+    yields: list[Instruction | None]
+    shared: SharedLayout
+    parameters: tuple[tuple[int, Variable], ...]
+    n_parameter_bytes: int
+    local: ApartPlaces
+    n_local_stride: int
+    n_frame_bytes: int
+    can_spin: bool
+    uses_clusters: bool
+    warp_functions: dict[str, str]
+    """By name, the IR of what warps of this kernel do together."""
+
+
+Handler = Callable[["Emitter", Instruction], None]
+
+
+def llvm_type(ptx_type: str) -> str:
+    """The LLVM type that holds a register of a PTX type. 16-bit floats are held as their bits."""
+    if ptx_type in ("f32", "f64"):
+        return "float" if ptx_type == "f32" else "double"
+    return f"i{WIDTH_BITS[ptx_type]}"
+
+
+def emit_kernel(
+    kernel: Function, symbols: dict[str, int], shared_variables: Sequence[Variable], handlers: dict[str, Handler]
+) -> EmittedKernel:
+    """The IR of `kernel`, whose calls are inlined. `symbols` are generic addresses of module variables;
+    `shared_variables` those declared outside of functions. Raises UnsupportedPtxError."""
+    emitter = Emitter(kernel, symbols, shared_variables)
+    for block in emitter.blocks:
+        emitter.emit_block(block, handlers)
+    return emitter.finish()
+
+
+class Emitter(IrText):
+    """State of one kernel's translation, and the operations that instruction handlers are written in."""
+
+    def __init__(self, kernel: Function, symbols: dict[str, int], shared_variables: Sequence[Variable]) -> None:
+        super().__init__()
+        self.kernel, self.symbols = kernel, symbols
+        self.blocks = build_blocks(kernel)
+        self.shared = shared_layout(kernel, shared_variables)
+        self.parameters, self.local, self.arguments = Places(), ApartPlaces(), Places()
+        for variable in kernel.parameters:
+            self.parameters.add(variable)
+        for variable in kernel.variables:
+            if variable.space in ("local", "param"):
+                (self.local if variable.space == "local" else self.arguments).add(variable)
+        self.storage = {name: llvm_type(kind) for name, kind in kernel.registers.items()}
+        self.storage[CARRY] = "i1"
+        self.sites: list[Site] = []
+        self.resume_labels: list[str] = []
+        self.yields: list[Instruction | None] = []
+        self.position = 0
+        self.slots: dict[str, int] = {}
+        self.used_registers: dict[str, None] = {}
+        self.warp_functions: dict[str, str] = {}
+        self.batch = WarpBatch()
+        self.n_batches = 0
+        self.n_matrix_bytes = 0
+        self.has_copies = False
+        self.has_bulk_stores = has_bulk_stores(self.blocks)
+        self.can_spin = can_spin(self.blocks)
+        self.notes_ways = asks_who_is_active(self.blocks)
+        self.waits_for_grid = waits_for_grid(self.blocks)
+        self.can_be_torn = can_be_torn(self.blocks)
+        self.race_flags = race_flags(self.blocks)
+        self.read_as_bits = registers_read_as_bits(self.blocks)
+        self.maps_addresses = any(i.opcode == "mapa" for block in self.blocks for i in block.instructions)
+        """Whether an address of shared memory may be another block's."""
+        self.live: dict[int, frozenset[str]] = {}
+
+    # operands
+
+    def read(self, operand: Operand, wanted: str) -> str:
+        """The operand as a value of the LLVM type `wanted`; wider registers are truncated, narrower zero-extended."""
+        match operand:
+            case Immediate():
+                return self.literal(operand, wanted)
+            case Negated(register):
+                return self.op(f"xor i1 true, {self.read(register, 'i1')}")
+            case Register(name) if name in self.storage:
+                self.used_registers[name] = None
+                held = self.storage[name]
+                return self.coerce(self.op(f"load {held}, ptr {_slot_name(name)}"), held, wanted)
+            case Register(name):
+                return self.coerce(self.special(name), "i64" if name.endswith("64") else "i32", wanted)
+            case Symbol(name, offset) if name in self.shared.offsets:
+                place = self.shared.offsets[name] + offset
+                return self.coerce(self.op(f"add i64 {self.launch_field(Launch.SHARED_START)}, {place}"), "i64", wanted)
+            case Symbol():
+                return self.coerce(str(self.address_of(operand)), "i64", wanted)
+        raise UnsupportedPtxError(f"an operand of this kind: {operand}")
+
+    def write(self, operand: Operand, value: str, given: str, *, is_signed: bool = False) -> None:
+        """Set a register to a value of LLVM type `given`, extended or truncated to the register. ``_`` is a sink."""
+        if isinstance(operand, Symbol) and operand.name == "_":
+            return
+        if not isinstance(operand, Register) or operand.name not in self.storage:
+            raise UnsupportedPtxError(f"a result in {operand}")
+        held = self.storage[operand.name]
+        self.used_registers[operand.name] = None
+        self.line(
+            f"store {held} {self.coerce(value, given, held, is_signed=is_signed)}, ptr {_slot_name(operand.name)}"
+        )
+
+    def literal(self, immediate: Immediate, wanted: str) -> str:
+        if wanted in FLOATING:
+            integer = FLOATING[wanted]
+            bits = immediate.bits & ((1 << INTEGER_BITS[integer]) - 1)
+            return f"bitcast ({integer} {bits} to {wanted})"
+        bits = immediate.bits & ((1 << INTEGER_BITS[wanted]) - 1)
+        return ("true" if bits else "false") if wanted == "i1" else str(bits)
+
+    def coerce(self, value: str, given: str, wanted: str, *, is_signed: bool = False) -> str:
+        """Reinterpret bits: floats and integers of one width are the same, integers are extended or truncated."""
+        if given == wanted:
+            return value
+        if given in FLOATING:
+            return self.coerce(self.op(f"bitcast {given} {value} to {FLOATING[given]}"), FLOATING[given], wanted)
+        if wanted in FLOATING:
+            bits = self.coerce(value, given, FLOATING[wanted], is_signed=is_signed)
+            return self.op(f"bitcast {FLOATING[wanted]} {bits} to {wanted}")
+        if INTEGER_BITS[given] > INTEGER_BITS[wanted]:
+            return self.op(f"trunc {given} {value} to {wanted}")
+        return self.op(f"{'sext' if is_signed else 'zext'} {given} {value} to {wanted}")
+
+    def address_of(self, symbol: Symbol) -> int:
+        """The address that `mov` gives for a variable: an offset for a local one, else a generic address."""
+        for offsets, base in (
+            (self.local.offsets, 0),
+            (self.parameters.offsets, window_base(PARAM_WINDOW)),
+            (self.symbols, 0),
+        ):
+            if symbol.name in offsets:
+                return base + offsets[symbol.name] + symbol.offset
+        raise UnsupportedPtxError(f"the address of '{symbol.name}'")
+
+    def special(self, name: str) -> str:
+        """A special register as i32, or i64 when its name ends in 64."""
+        return special_register(self, name)
+
+    def launch_field(self, field_offset: int) -> str:
+        return self.op(f"load i64, ptr {self.field('%launch', field_offset)}")
+
+    def thread_field(self, field_offset: int) -> str:
+        return self.op(f"load i64, ptr {self.field('%thread', field_offset)}")
+
+    def store_thread_field(self, field_offset: int, value: str) -> None:
+        self.line(f"store i64 {value}, ptr {self.field('%thread', field_offset)}")
+
+    def matrix_area(self, n_bytes: int) -> str:
+        """Where a thread leaves what it gives to its warp, and finds what it gets: at least so many bytes."""
+        self.n_matrix_bytes = max(self.n_matrix_bytes, n_bytes)
+        return "%matrix"
+
+    def copy_queue(self) -> str:
+        """The address of the thread's `CopyQueue`."""
+        self.has_copies = True
+        return self.op("ptrtoint ptr %copies to i64")
+
+    def store_queue(self) -> str:
+        """The address of the thread's `StoreQueue`."""
+        return self.op("ptrtoint ptr %stores to i64")
+
+    # faults and yields
+
+    def site(self, site: Site) -> int:
+        self.sites.append(site)
+        return len(self.sites) - 1
+
+    def slow_check(self, function: str, info: int, address: str, is_fine: str) -> None:
+        """Branch on `is_fine`; otherwise ask `function`, and leave the kernel when it says that this is a fault."""
+        fine, slow = self.label(), self.label()
+        self.line(f"br i1 {is_fine}, label %{fine}, label %{slow}, !prof !0")
+        self.begin(slow)
+        verdict = self.op(f"call i64 @{function}(i64 %context.i, i64 %thread.i, i64 {info}, i64 {address}) cold")
+        failed = self.op(f"icmp ne i64 {verdict}, 0")
+        self.line(f"br i1 {failed}, label %fault, label %{fine}, !prof !1")
+        self.begin(fine)
+
+    def raise_fault(self, instruction: Instruction, kind: FaultKind) -> None:
+        """End the thread with a fault. What follows is unreachable."""
+        site = self.site(Site(instruction))
+        self.op(f"call i64 @fault(i64 %context.i, i64 %thread.i, i64 {site}, i64 0, i64 {int(kind)}) cold")
+        self.line("br label %fault")
+        self.begin(self.label())
+
+    def fault_unless(self, is_fine: str, site: Site, address: str, kind: FaultKind) -> None:
+        """End the thread with a fault at that address where `is_fine` is false."""
+        fine, bad = self.label(), self.label()
+        self.line(f"br i1 {is_fine}, label %{fine}, label %{bad}, !prof !0")
+        self.begin(bad)
+        place = f"i64 {self.site(site)}, i64 {address}, i64 {int(kind)}"
+        self.op(f"call i64 @fault(i64 %context.i, i64 %thread.i, {place}) cold")
+        self.line("br label %fault")
+        self.begin(fine)
+
+    def give_way(self, instruction: Instruction) -> None:
+        """Let others run before the instruction, which may be what ends its wait."""
+        self.yield_to_scheduler(
+            instruction, self.live_after_current() | frozenset(used(instruction)), Status.OUT_OF_FUEL
+        )
+
+    def give_way_if_interrupted(self, instruction: Instruction) -> None:
+        """Let others run before an access by which threads talk, in a run that interrupts them and has not done so
+        often enough."""
+        live = self.live_after_current() | frozenset(used(instruction)) if self.can_be_torn else frozenset()
+        is_possible = not self.batch.steps and all(self.storage.get(name) != "i128" for name in live)
+        if not self.can_be_torn or not is_talk(instruction) or not is_possible:
+            return
+        stopped, on = self.label(), self.label()
+        slot = self.field("%context", Context.INTERRUPTIONS)
+        left = self.op(f"load i64, ptr {slot}")
+        self.line(f"br i1 {self.op(f'icmp sgt i64 {left}, 0')}, label %{stopped}, label %{on}, !prof !1")
+        self.begin(stopped)
+        self.line(f"store i64 {self.op(f'sub i64 {left}, 1')}, ptr {slot}")
+        self.yield_to_scheduler(instruction, live, Status.OUT_OF_FUEL)
+        self.line(f"br label %{on}")
+        self.begin(on)
+
+    def yield_to_scheduler(self, instruction: Instruction | None, live: frozenset[str], status: Status) -> None:
+        """Save what lives on, return `status`, and go on here when resumed."""
+        resume = self.label()
+        self.resume_labels.append(resume)
+        self.yields.append(instruction)
+        kept = sorted(name for name in live if name in self.storage)
+        for name in kept:
+            self.save(name)
+        self.line(f"store i64 {len(self.resume_labels)}, ptr %resume.slot")
+        self.save_fuel()
+        self.line(f"ret i64 {int(status)}")
+        self.begin(resume)
+        for name in kept:
+            self.restore(name)
+
+    def save_fuel(self) -> None:
+        self.store_thread_field(Thread.FUEL, self.op("load i64, ptr %fuel"))
+
+    def slot(self, name: str) -> int:
+        if name not in self.slots:
+            self.slots[name] = Thread.FRAME + FRAME_SLOT_BYTES * len(self.slots)
+        return self.slots[name]
+
+    def save(self, name: str) -> None:
+        held = self.storage[name]
+        self.used_registers[name] = None
+        value = self.op(f"load {held}, ptr {_slot_name(name)}")
+        if held == "i1":
+            value, held = self.op(f"zext i1 {value} to i8"), "i8"
+        if held == "i128":
+            raise UnsupportedPtxError("a 128-bit register that lives across a barrier")
+        self.line(f"store {held} {value}, ptr {self.field('%thread', self.slot(name))}")
+
+    def restore(self, name: str) -> None:
+        held = self.storage[name]
+        loaded = "i8" if held == "i1" else held
+        value = self.op(f"load {loaded}, ptr {self.field('%thread', self.slot(name))}")
+        if held == "i1":
+            value = self.op(f"trunc i8 {value} to i1")
+        self.line(f"store {held} {value}, ptr {_slot_name(name)}")
+
+    def live_after_current(self) -> frozenset[str]:
+        """The registers that something after the instruction being emitted may read."""
+        return self.live[self.position]
+
+    # blocks
+
+    def emit_block(self, block: Block, handlers: dict[str, Handler]) -> None:
+        self.begin(f"b{block.index}")
+        self.count(block)
+        self.live = dict(enumerate(live_after(block))) if self.keeps_live(block) else {}
+        for position, instruction in enumerate(block.instructions):
+            self.position = position
+            if instruction.opcode not in MATRIX_OPCODES:
+                self.settle(instruction)
+            handler = handlers.get(instruction.opcode)
+            if handler is None:
+                raise UnsupportedPtxError(f"the instruction '{instruction.opcode}'", instruction)
+            try:
+                handler(self, instruction)
+            except UnsupportedPtxError as error:
+                raise UnsupportedPtxError(error.reason, error.instruction or instruction) from None
+            except (ValueError, KeyError, IndexError, AttributeError) as error:
+                # A form that the handler did not foresee: it cannot be run, and that is all there is to say.
+                raise UnsupportedPtxError(f"this form ({error})", instruction) from None
+        self.end_batch(block.live_out | ended_by(block))
+        self.end_block(block)
+
+    def keeps_live(self, block: Block) -> bool:
+        """Whether threads may give way within the block."""
+        return self.waits_for_grid or self.can_be_torn or may_yield(block)
+
+    def settle(self, instruction: Instruction) -> None:
+        """Before an instruction that is no step of the batch: let the warp do the steps, if it matters."""
+        if not self.batch.steps:
+            return
+        touched = {*used(instruction), *defined(instruction)}
+        if meets_others(instruction) or not touched.isdisjoint(self.batch.held):
+            self.end_batch(self.live[self.position] | touched)
+
+    def end_batch(self, live: frozenset[str]) -> None:
+        """Wait for the warp to do the steps of the batch. `live` are the registers that are wanted then."""
+        batch, self.batch = self.batch, WarpBatch()
+        if not batch.steps:
+            return
+        self.n_batches += 1
+        functions = batch.functions(f"{self.kernel.name}.batch{self.n_batches}")
+        self.warp_functions.update((function.name, function.text) for function in functions)
+        first_site = min([self.site(Site(step.instruction)) for step in batch.steps])
+        values = {
+            Thread.C: str(first_site),
+            Thread.MATRIX_AREA: self.op(f"ptrtoint ptr {self.matrix_area(batch.n_bytes)} to i64"),
+            Thread.WARP_FUNCTION: f'ptrtoint (ptr @"{functions[0].name}" to i64)',
+            Thread.OPERATION: str(int(Operation.MATRIX)),
+            # Lanes at different instructions do not wait for the same thing.
+            Thread.MASK: str(ALL_LANES | (len(self.resume_labels) + 1) << WARP_SIZE),
+        }
+        for place, value in values.items():
+            self.store_thread_field(place, value)
+        self.yield_to_scheduler(batch.steps[0].instruction, live - batch.held.keys(), Status.WARP)
+        for name, held in batch.held.items():
+            if name in live:
+                width = f"i{held.n_bits}"
+                value = self.op(f"load {width}, ptr {self.field('%matrix', held.offset)}, align 1")
+                self.write(Register(name), value, width)
+
+    def count(self, block: Block) -> None:
+        if block.n_instructions == 0:
+            return
+        counter = self.field("%counts", 8 * block.index)
+        n_before = self.op(f"load i64, ptr {counter}")
+        self.line(f"store i64 {self.op(f'add i64 1, {n_before}')}, ptr {counter}")
+        fuel = self.op("load i64, ptr %fuel")
+        self.line(f"store i64 {self.op(f'sub i64 {fuel}, {block.n_instructions}')}, ptr %fuel")
+
+    def end_block(self, block: Block) -> None:
+        if any(target <= block.index for target in block.targets):
+            self.check_fuel(block)
+        if not block.targets:
+            if self.has_bulk_stores:
+                n_left = self.op(f"load i64, ptr {self.field('%stores', StoreQueue.N_COPIES)}")
+                self.slow_check("check_stores_ended", 0, self.store_queue(), self.op(f"icmp eq i64 {n_left}, 0"))
+            self.save_fuel()
+            self.line(f"ret i64 {int(Status.EXITED)}")
+        elif block.selector is not None:
+            self.note_way(block, self.coerce(self.read(block.selector, "i32"), "i32", "i64"))
+            self.switch(block)
+        elif block.guard is not None:
+            condition = self.read(block.guard.register, "i1")
+            if block.terminator is not None:  # else it is one instruction under a guard
+                self.note_way(block, self.coerce(condition, "i1", "i64"))
+            taken, not_taken = block.targets if not block.guard.is_negated else block.targets[::-1]
+            self.line(f"br i1 {condition}, label %b{taken}, label %b{not_taken}")
+        else:
+            self.line(f"br label %b{block.targets[0]}")
+
+    def note_way(self, block: Block, chosen: str) -> None:
+        """Two threads that branched alike have the same number, others hardly ever."""
+        if self.notes_ways:
+            branch = self.op(f"add i64 {chosen}, {(block.index + 1) << WARP_SIZE}")
+            mixed = self.op(f"add i64 {self.thread_field(Thread.WAY)}, {branch}")
+            self.store_thread_field(Thread.WAY, self.op(f"mul i64 {mixed}, {WAY_FACTOR}"))
+
+    def switch(self, block: Block) -> None:
+        assert block.selector is not None
+        cases = " ".join(f"i32 {index}, label %b{target}" for index, target in enumerate(block.targets))
+        self.line(f"switch i32 {self.read(block.selector, 'i32')}, label %b{block.targets[-1]} [{cases}]")
+
+    def check_fuel(self, block: Block) -> None:
+        """Before a backward branch. A kernel that cannot wait for others never comes back: its loop stays natural."""
+        empty, fine = self.label(), self.label()
+        spent = self.op(f"icmp slt i64 {self.op('load i64, ptr %fuel')}, 0")
+        self.line(f"br i1 {spent}, label %{empty}, label %{fine}, !prof !1")
+        self.begin(empty)
+        if self.can_spin:
+            last = block.terminator or (block.instructions[-1] if block.instructions else None)
+            self.yield_to_scheduler(last, block.live_out | ended_by(block), Status.OUT_OF_FUEL)
+            self.line(f"br label %{fine}")
+        else:
+            self.save_fuel()
+            self.store_thread_field(Thread.OPERATION, str(block.index))
+            self.line(f"ret i64 {int(Status.OUT_OF_FUEL)}")
+        self.begin(fine)
+
+    # the whole function
+
+    def finish(self) -> EmittedKernel:
+        for block in self.blocks:
+            assert all(target < len(self.blocks) for target in block.targets)
+        frame = Thread.FRAME + FRAME_SLOT_BYTES * len(self.slots)
+        arguments_at = round_up(frame, 16)
+        matrix_at = round_up(arguments_at + self.arguments.n_bytes, 16)
+        copies_at = round_up(matrix_at + self.n_matrix_bytes, 8)
+        stores_at = copies_at + (int(CopyQueue.N_BYTES) if self.has_copies else 0)
+        n_store_bytes = int(StoreQueue.N_BYTES) if self.has_bulk_stores else 0
+        text = "\n".join([*self.head(arguments_at, matrix_at, copies_at, stores_at), *self.lines, *self.tail()])
+        return EmittedKernel(
+            name=self.kernel.name,
+            text=text,
+            blocks=self.blocks,
+            sites=self.sites,
+            yields=self.yields,
+            shared=self.shared,
+            parameters=tuple((self.parameters.offsets[variable.name], variable) for variable in self.kernel.parameters),
+            n_parameter_bytes=self.parameters.n_bytes,
+            local=self.local,
+            n_local_stride=round_up(self.local.n_bytes, LOCAL_ALIGN),
+            n_frame_bytes=round_up(stores_at + n_store_bytes, 64),
+            can_spin=self.can_spin,
+            uses_clusters=self.maps_addresses or mentions_clusters(self.blocks),
+            warp_functions=self.warp_functions,
+        )
+
+    def head(self, arguments_at: int, matrix_at: int, copies_at: int, stores_at: int) -> list[str]:
+        arguments = (
+            "ptr noalias %thread, ptr noalias %counts, ptr noalias readonly %table, ptr noalias readonly %launch"
+        )
+        lines = [
+            f'define i64 @"{self.kernel.name}"({arguments}, ptr %context) #1 {{',
+            "entry:",
+            "  %context.i = ptrtoint ptr %context to i64",
+            "  %thread.i = ptrtoint ptr %thread to i64",
+            f"  %arguments = getelementptr i8, ptr %thread, i64 {arguments_at}",
+            f"  %matrix = getelementptr i8, ptr %thread, i64 {matrix_at}",
+            f"  %copies = getelementptr i8, ptr %thread, i64 {copies_at}",
+            f"  %stores = getelementptr i8, ptr %thread, i64 {stores_at}",
+            f"  %resume.slot = getelementptr i8, ptr %thread, i64 {int(Thread.RESUME)}",
+            f"  %fuel.slot = getelementptr i8, ptr %thread, i64 {int(Thread.FUEL)}",
+            "  %fuel = alloca i64",
+            "  %fuel.start = load i64, ptr %fuel.slot",
+            "  store i64 %fuel.start, ptr %fuel",
+        ]
+        if any(self.storage[name] == "i1" for name in self.used_registers):
+            lines += [
+                f"  %unset.mixed = mul i64 %thread.i, {WAY_FACTOR}",
+                "  %unset.top = lshr i64 %unset.mixed, 63",
+                f"  {UNSET_PREDICATE} = trunc i64 %unset.top to i1",
+            ]
+        for name in self.used_registers:
+            held, unset = self.storage[name], _unset(self.storage[name], f"{self.kernel.name}.{name}")
+            lines += [f"  {_slot_name(name)} = alloca {held}", f"  store {held} {unset}, ptr {_slot_name(name)}"]
+        start = ["start:", *self.cleared_copies(), "  br label %b0"]
+        if not self.resume_labels:
+            return [*lines, "  br label %start", *start]
+        cases = " ".join(f"i64 {index + 1}, label %{label}" for index, label in enumerate(self.resume_labels))
+        resumed = ["  %resume = load i64, ptr %resume.slot", f"  switch i64 %resume, label %start [{cases}]"]
+        return [*lines, *resumed, *start]
+
+    def cleared_copies(self) -> list[str]:
+        """A thread starts without copies."""
+        copies = (CopyQueue.N_GROUPS, CopyQueue.HEAD, CopyQueue.TAIL) if self.has_copies else ()
+        stores = (StoreQueue.N_GROUPS, StoreQueue.N_COPIES) if self.has_bulk_stores else ()
+        heads = [*(("copies", int(at)) for at in copies), *(("stores", int(at)) for at in stores)]
+        places = [f"  %{queue}.{at} = getelementptr i8, ptr %{queue}, i64 {at}" for queue, at in heads]
+        return [*places, *(f"  store i64 0, ptr %{queue}.{at}" for queue, at in heads)]
+
+    def tail(self) -> list[str]:
+        return [
+            "fault:",
+            "  %fuel.left = load i64, ptr %fuel",
+            "  store i64 %fuel.left, ptr %fuel.slot",
+            f"  ret i64 {int(Status.FAULT)}",
+            "}",
+            "",
+        ]
+
+
+def access_info(site: int, n_bytes: int, *, reads: bool, writes: bool, race_flags: int = 0) -> int:
+    """How an access describes itself to the slow check."""
+    info = site | ((n_bytes.bit_length() - 1) << Info.LOG2_SHIFT) | race_flags
+    return info | (int(Info.READS) if reads else 0) | (int(Info.WRITES) if writes else 0)
+
+
+def entry_offset(window: int) -> int:
+    """Byte offset of a window's entry in the address table."""
+    return window * ENTRY_BYTES
+
+
+# --- below
+
+
+def _unset(held: str, name: str) -> str:
+    """What a register holds before its first instruction: other bits in each, of a float always those of a NaN; a
+    predicate holds one truth in some threads and the other in others."""
+    if held == "i1":
+        return UNSET_PREDICATE if name.rpartition(".")[2] != CARRY else "0"
+    if held in FLOATING:
+        return UNSET_FLOAT
+    return str(zlib.crc32(name.encode()) * UNSET_FACTOR % (1 << int(held.removeprefix("i"))))
+
+
+def _slot_name(name: str) -> str:
+    """The LLVM name of a register's `alloca`."""
+    return f'%"r.{name}"'

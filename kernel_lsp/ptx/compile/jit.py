@@ -1,0 +1,265 @@
+"""From PTX text to machine code: parse, inline, emit LLVM IR, optimise, compile with LLVM's JIT."""
+
+from __future__ import annotations
+
+import ctypes
+import ctypes.util
+import re
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import llvmlite.binding as llvm
+
+from kernel_lsp.ptx.analysis.endless import EndlessLoop, endless_among
+from kernel_lsp.ptx.checks import access_checks, access_faults, access_traces
+from kernel_lsp.ptx.compile import (
+    bulk_copies,
+    clusters,
+    conversion,
+    cooperation,
+    floating,
+    integer,
+    matrices,
+    memory,
+    warp_matrices,
+)
+from kernel_lsp.ptx.compile.emitter import EmittedKernel, emit_kernel
+from kernel_lsp.ptx.compile.native import translate
+from kernel_lsp.ptx.compile.prelude import prelude_for
+from kernel_lsp.ptx.races import (
+    clusters as race_clusters,
+)
+from kernel_lsp.ptx.races import (
+    order as race_order,
+)
+from kernel_lsp.ptx.races import (
+    signals as race_signals,
+)
+from kernel_lsp.ptx.races import (
+    watch as races,
+)
+from kernel_lsp.ptx.run import (
+    barrier_objects,
+    block_barriers,
+    bulk_arrivals,
+    bulk_stores,
+    cluster_scheduler,
+    copies_in_flight,
+    scheduler,
+    warp_operations,
+)
+from kernel_lsp.ptx.run.layout import FIRST_BUFFER_WINDOW, window_base
+from kernel_lsp.ptx.text.inline import inline_calls
+from kernel_lsp.ptx.text.parser import parse
+from kernel_lsp.ptx.text.syntax import (
+    Address,
+    Function,
+    Instruction,
+    Module,
+    Symbol,
+    UnsupportedPtxError,
+    Variable,
+    Vector,
+)
+
+HANDLERS = {
+    **integer.HANDLERS,
+    **floating.HANDLERS,
+    **conversion.HANDLERS,
+    **memory.HANDLERS,
+    **bulk_copies.HANDLERS,
+    **cooperation.HANDLERS,
+    **matrices.HANDLERS,
+    **clusters.HANDLERS,
+}
+"""What translates each opcode."""
+NATIVE_FUNCTIONS = (
+    *scheduler.FUNCTIONS,
+    *warp_operations.FUNCTIONS,
+    *block_barriers.FUNCTIONS,
+    *access_checks.FUNCTIONS,
+    *access_traces.FUNCTIONS,
+    *cluster_scheduler.FUNCTIONS,
+    *warp_matrices.FUNCTIONS,
+    *barrier_objects.FUNCTIONS,
+    *copies_in_flight.FUNCTIONS,
+    *bulk_arrivals.FUNCTIONS,
+    *bulk_stores.FUNCTIONS,
+)
+"""What every run needs to be fast."""
+RARE_FUNCTIONS = (
+    *access_faults.FUNCTIONS,
+    *races.FUNCTIONS,
+    *race_order.FUNCTIONS,
+    *race_signals.FUNCTIONS,
+    *race_clusters.FUNCTIONS,
+)
+"""What only small runs need, as much again: it is compiled in a quarter of the time, and takes half as long again."""
+LIBM_FUNCTIONS = (
+    *("exp2f", "log2f", "sinf", "cosf", "tanhf", "fma", "fmaf"),
+    *("floor", "floorf", "ceil", "ceilf", "trunc", "truncf", "roundeven", "roundevenf"),
+)
+"""What LLVM may call for operations that the CPU lacks."""
+SLOW_CHECKS = ("check", "check_shared", "check_shared_written", "check_cluster_step")
+CALLED_BY_KERNELS = {
+    **barrier_objects.CALLED_BY_KERNELS,
+    **copies_in_flight.CALLED_BY_KERNELS,
+    **bulk_arrivals.CALLED_BY_KERNELS,
+    **bulk_stores.CALLED_BY_KERNELS,
+}
+SCHEDULER_PASSES = ("sroa", "instruction_combine", "simplify_cfg")
+KERNEL_PASSES = (
+    "always_inliner",
+    "sroa",
+    "instruction_combine",
+    "simplify_cfg",
+    "new_gvn",
+    "dead_store_elimination",
+    "simplify_cfg",
+)
+"""LLVM's own levels 1 and 2 take three to eight times as long as these passes, for code that is not faster here."""
+CODE_GENERATION_LEVEL = 1
+RARE_GENERATION_LEVEL = 0
+_NAME = re.compile(r"[\w$]+")
+MODULE_FLAGS = """
+!0 = !{!"branch_weights", i32 2000, i32 1}
+!1 = !{!"branch_weights", i32 1, i32 2000}
+attributes #1 = { nounwind }
+"""
+
+
+@dataclass(frozen=True)
+class CompiledKernel:
+    """A kernel ready to run at `address`."""
+
+    emitted: EmittedKernel
+    address: int
+
+
+@dataclass(frozen=True)
+class LoadedModule:
+    """A PTX file as machine code. `windows` are the address windows of its global and constant variables."""
+
+    module: Module
+    kernels: dict[str, CompiledKernel]
+    windows: dict[str, int]
+    engine: llvm.ExecutionEngine
+    endless: tuple[EndlessLoop, ...]
+
+
+_SCHEDULERS: list[llvm.ExecutionEngine] = []
+"""LLVM's symbols are those of the whole process: machine code that they name stays."""
+
+
+class Compiler:
+    """Owns LLVM: the target machine and the compiled scheduler. One per process is enough."""
+
+    def __init__(self) -> None:
+        llvm.initialize_native_target()
+        llvm.initialize_native_asmprinter()
+        _add_library_symbols()
+        self._rare = self._compile(translate(RARE_FUNCTIONS), SCHEDULER_PASSES, RARE_GENERATION_LEVEL)
+        for function in RARE_FUNCTIONS:
+            llvm.add_symbol(function.__name__, self._rare.get_function_address(function.__name__))
+        self._scheduler = self._compile(translate(NATIVE_FUNCTIONS, RARE_FUNCTIONS), SCHEDULER_PASSES)
+        _SCHEDULERS.extend((self._rare, self._scheduler))
+        self.run_queue = self._scheduler.get_function_address("run_queue")
+        self.run_cluster_queue = self._scheduler.get_function_address("run_cluster_queue")
+        self.run_cluster = self._scheduler.get_function_address("run_cluster")
+        self.number_threads = self._scheduler.get_function_address("number_threads")
+        self.run_block = self._scheduler.get_function_address("run_block")
+        for name in (*SLOW_CHECKS, *CALLED_BY_KERNELS):
+            llvm.add_symbol(name, self._scheduler.get_function_address(name))
+
+    def load(self, text: str) -> LoadedModule:
+        """Compile every kernel of a PTX text. Raises UnsupportedPtxError."""
+        module = parse(text)
+        windows = {name: FIRST_BUFFER_WINDOW + index for index, name in enumerate(_used_variables(module, text))}
+        symbols = {name: window_base(window) for name, window in windows.items()}
+        try:
+            emitted = [_emit(function, module, symbols) for function in module.functions.values() if function.is_entry]
+        except UnsupportedPtxError as error:
+            error.module = module
+            raise
+        try:
+            engine = self._compile(_module_text(emitted), KERNEL_PASSES)
+        except RuntimeError as error:
+            # llvmlite's way to say that the IR is not valid: the PTX used something in a way that we did not foresee.
+            raise UnsupportedPtxError(f"how to translate this PTX: LLVM refuses the result ({error})") from None
+        kernels = {one.name: CompiledKernel(one, engine.get_function_address(one.name)) for one in emitted}
+        endless = tuple(loop for one in emitted for loop in endless_among(one.name, one.blocks))
+        return LoadedModule(module, kernels, windows, engine, endless)
+
+    def _compile(self, text: str, passes: Sequence[str], level: int = CODE_GENERATION_LEVEL) -> llvm.ExecutionEngine:
+        target = llvm.Target.from_default_triple()
+        machine = target.create_target_machine(
+            cpu=llvm.get_host_cpu_name(),
+            features=llvm.get_host_cpu_features().flatten(),
+            opt=level,
+            jit=True,
+        )
+        parsed = llvm.parse_assembly(text)
+        manager = llvm.create_new_module_pass_manager()
+        for name in passes:
+            getattr(manager, f"add_{name}_pass")()
+        manager.run(parsed, llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options()))
+        engine = llvm.create_mcjit_compiler(parsed, machine)
+        engine.finalize_object()
+        return engine
+
+
+# --- below
+
+
+def _emit(function: Function, module: Module, symbols: dict[str, int]) -> EmittedKernel:
+    kernel = inline_calls(function, module)
+    mentioned = _mentioned_symbols(kernel)
+    shared: list[Variable] = [v for v in module.variables if v.space == "shared" and v.name in mentioned]
+    return emit_kernel(kernel, symbols, shared, HANDLERS)
+
+
+def _mentioned_symbols(kernel: Function) -> set[str]:
+    names = set()
+    for statement in kernel.statements:
+        if isinstance(statement, Instruction):
+            for operand in statement.operands:
+                for part in operand.elements if isinstance(operand, Vector) else (operand,):
+                    base = part.base if isinstance(part, Address) else part
+                    if isinstance(base, Symbol):
+                        names.add(base.name)
+    return names
+
+
+def _module_text(kernels: list[EmittedKernel]) -> str:
+    warp_functions = {name: text for kernel in kernels for name, text in kernel.warp_functions.items()}
+    body = "\n".join([*(kernel.text for kernel in kernels), *warp_functions.values()])
+    declarations = (
+        "declare i64 @check(i64, i64, i64, i64)\n"
+        "declare i64 @check_shared(i64, i64, i64, i64)\n"
+        "declare i64 @check_shared_written(i64, i64, i64, i64)\n"
+        "declare i64 @watch_fence(i64, i64, i64, i64)\n"
+        "declare i64 @watch_cluster_arrival(i64, i64, i64, i64)\n"
+        "declare i64 @check_cluster_step(i64, i64, i64, i64)\n"
+        "declare i64 @fault(i64, i64, i64, i64, i64)\n"
+    )
+    for name, n_arguments in CALLED_BY_KERNELS.items():
+        declarations += f"declare i64 @{name}({', '.join(['i64'] * n_arguments)})\n"
+    return declarations + prelude_for(body) + body + MODULE_FLAGS
+
+
+def _used_variables(module: Module, text: str) -> list[str]:
+    """Variables that something names beside their declaration: headers declare thousands that nothing does."""
+    n_mentions = Counter(_NAME.findall(text))
+    variables = (variable.name for variable in module.variables if variable.space in ("global", "const"))
+    return [name for name in variables if n_mentions[name] > 1]
+
+
+def _add_library_symbols() -> None:
+    # `find_library` starts programs, which a confined process may not.
+    library = ctypes.CDLL("libm.so.6" if sys.platform == "linux" else ctypes.util.find_library("m"))
+    for name in LIBM_FUNCTIONS:
+        function = getattr(library, name, None)
+        if function is not None:
+            llvm.add_symbol(name, ctypes.cast(function, ctypes.c_void_p).value)

@@ -1,0 +1,97 @@
+"""Special registers of PTX: positions and sizes, of a launch and of the GPU that a run is to be on."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kernel_lsp.ptx.run.layout import Launch, Thread
+from kernel_lsp.ptx.text.syntax import UnsupportedPtxError
+
+if TYPE_CHECKING:
+    from kernel_lsp.ptx.compile.emitter import Emitter
+
+
+def special_register(e: Emitter, name: str) -> str:
+    """A special register as i32, or i64 when its name ends in 64."""
+    if name in _LAUNCH_REGISTERS:
+        return e.op(f"trunc i64 {e.launch_field(_LAUNCH_REGISTERS[name])} to i32")
+    if name in _THREAD_REGISTERS:
+        return e.op(f"trunc i64 {e.thread_field(_THREAD_REGISTERS[name])} to i32")
+    if name in _WORKSPACE_HALVES:
+        half = e.op(f"lshr i64 {e.launch_field(Launch.GRID_WORKSPACE)}, {_WORKSPACE_HALVES[name]}")
+        return e.op(f"trunc i64 {half} to i32")
+    if name == "%smid":
+        return _multiprocessor(e)
+    if name in _CONSTANT_REGISTERS:
+        return str(_CONSTANT_REGISTERS[name])
+    index = e.op(f"trunc i64 {e.thread_field(Thread.INDEX)} to i32")
+    if name == "%laneid":
+        return e.op(f"and i32 {index}, 31")
+    if name == "%warpid":
+        return e.op(f"lshr i32 {index}, 5")
+    if name.startswith("%lanemask_"):
+        return _lane_mask(e, name.removeprefix("%lanemask_"), e.op(f"and i32 {index}, 31"))
+    if name in ("%clock", "%clock64", "%globaltimer", "%globaltimer_lo", "%clock_hi"):
+        elapsed = e.op(f"sub i64 {1 << 62}, {e.op('load i64, ptr %fuel')}")
+        return elapsed if name == "%clock64" else e.op(f"trunc i64 {elapsed} to i32")
+    raise UnsupportedPtxError(f"the special register {name}")
+
+
+# --- below
+
+_LAUNCH_REGISTERS = {
+    "%ctaid.x": Launch.CTAID_X,
+    "%ctaid.y": Launch.CTAID_Y,
+    "%ctaid.z": Launch.CTAID_Z,
+    "%nctaid.x": Launch.NCTAID_X,
+    "%nctaid.y": Launch.NCTAID_Y,
+    "%nctaid.z": Launch.NCTAID_Z,
+    "%ntid.x": Launch.NTID_X,
+    "%ntid.y": Launch.NTID_Y,
+    "%ntid.z": Launch.NTID_Z,
+    "%clusterid.x": Launch.CLUSTERID_X,
+    "%clusterid.y": Launch.CLUSTERID_Y,
+    "%clusterid.z": Launch.CLUSTERID_Z,
+    "%nclusterid.x": Launch.NCLUSTERID_X,
+    "%nclusterid.y": Launch.NCLUSTERID_Y,
+    "%nclusterid.z": Launch.NCLUSTERID_Z,
+    "%cluster_ctaid.x": Launch.CLUSTER_CTAID_X,
+    "%cluster_ctaid.y": Launch.CLUSTER_CTAID_Y,
+    "%cluster_ctaid.z": Launch.CLUSTER_CTAID_Z,
+    "%cluster_nctaid.x": Launch.CLUSTER_NCTAID_X,
+    "%cluster_nctaid.y": Launch.CLUSTER_NCTAID_Y,
+    "%cluster_nctaid.z": Launch.CLUSTER_NCTAID_Z,
+    "%cluster_ctarank": Launch.CLUSTER_RANK,
+    "%cluster_nctarank": Launch.CLUSTER_N_BLOCKS,
+    "%is_explicit_cluster": Launch.IS_EXPLICIT_CLUSTER,
+    "%dynamic_smem_size": Launch.DYNAMIC_SHARED_BYTES,
+    "%total_smem_size": Launch.TOTAL_SHARED_BYTES,
+    "%nsmid": Launch.N_MULTIPROCESSORS,
+    "%nwarpid": Launch.N_WARP_SLOTS,
+}
+SPREADING_FACTORS = (2654435761, 2246822519, 3266489917)
+"""Odd numbers with bits all over; they spread consecutive blocks over the multiprocessors."""
+_WORKSPACE_HALVES = {"%envreg1": 32, "%envreg2": 0}
+"""By how many bits the driver's address of a grid's workspace is shifted (cooperative_groups/details/driver_abi.h)."""
+_THREAD_REGISTERS = {"%tid.x": Thread.TID_X, "%tid.y": Thread.TID_Y, "%tid.z": Thread.TID_Z}
+_CONSTANT_REGISTERS = {"%gridid": 1}
+
+
+def _multiprocessor(e: Emitter) -> str:
+    """Blocks are spread over as many as a GPU has, in no order that a kernel could rely on."""
+    block = "0"
+    for axis, factor in zip("xyz", SPREADING_FACTORS, strict=True):
+        index = e.op(f"trunc i64 {e.launch_field(_LAUNCH_REGISTERS[f'%ctaid.{axis}'])} to i32")
+        block = e.op(f"add i32 {block}, {e.op(f'mul i32 {index}, {factor}')}")
+    n_places = e.op(f"trunc i64 {e.launch_field(Launch.N_MULTIPROCESSORS)} to i32")
+    return e.op(f"urem i32 {e.op(f'lshr i32 {block}, 16')}, {n_places}")
+
+
+def _lane_mask(e: Emitter, which: str, lane: str) -> str:
+    bit = e.op(f"shl i32 1, {lane}")
+    below = e.op(f"sub i32 {bit}, 1")
+    up_to = e.op(f"or i32 {bit}, {below}")
+    masks = {"eq": bit, "lt": below, "le": up_to}
+    if which in masks:
+        return masks[which]
+    return e.op(f"xor i32 -1, {up_to if which == 'gt' else below}")

@@ -1,0 +1,174 @@
+"""What the blocks of a cluster know of each other: by the barrier of the cluster, and in whose shared memory a word is.
+
+In the subset that `ptx.compile.native` translates. `lead` is the context of the cluster's first block, `state` a
+`RaceBlock`, `peer` the `RaceBlock` of another block of the cluster, `last` the stamp of an access.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from kernel_lsp.ptx.compile.native import load64, store64
+from kernel_lsp.ptx.races.layout import (
+    BLOCK_MASK,
+    BLOCK_SHIFT,
+    THREAD_MASK,
+    TIME_BITS,
+    TIME_MASK,
+    Fence,
+    Known,
+    Peer,
+    RaceBlock,
+    RaceLaunch,
+    RaceThread,
+)
+from kernel_lsp.ptx.races.order import later, race_thread, raise_to, tick
+from kernel_lsp.ptx.races.signals import fenced_vector, learn_together, take_room
+from kernel_lsp.ptx.run.layout import Context, Status, Thread
+
+
+def start_cluster_races(lead: int) -> int:
+    """The blocks of a cluster begin, and none knows another."""
+    contexts = load64(lead + Context.CLUSTER_CONTEXTS)
+    n_blocks = load64(lead + Context.CLUSTER_N_BLOCKS)
+    for rank in range(n_blocks):
+        state = load64(load64(contexts + 8 * rank) + Context.RACES)
+        store64(state + RaceBlock.N_PEERS, n_blocks)
+        for nth in range(n_blocks):
+            peer = load64(load64(contexts + 8 * nth) + Context.RACES)
+            entry = state + RaceBlock.PEERS + Peer.N_BYTES * nth
+            store64(entry + Peer.BLOCK, load64(peer + RaceBlock.BLOCK))
+            store64(entry + Peer.STATE, peer)
+            store64(entry + Peer.VECTOR, 0)
+    return 0
+
+
+def watch_cluster_arrival(context: int, thread: int, info: int, is_release: int) -> int:
+    """A thread arrives at the barrier of the cluster: others will know what it did before, or, where the arrival is
+    relaxed, what it did before its last fence. Never a fault."""
+    state = load64(context + Context.RACES)
+    if state == 0:
+        return 0
+    own = race_thread(state, load64(thread + Thread.INDEX))
+    time = tick(state)
+    known = load64(state + RaceBlock.FLOOR)
+    if is_release == 0:
+        time = load64(own + RaceThread.FENCE + Fence.TIME)
+        known = load64(own + RaceThread.FENCE + Fence.REST)
+    store64(own + RaceThread.CLUSTER_TIME, time)
+    raise_to(state + RaceBlock.CLUSTER_FENCED, known)
+    return 0
+
+
+def order_cluster(lead: int) -> int:
+    """The barrier of the cluster is complete. Who has yet to wait there knows too early, which few kernels do."""
+    contexts = load64(lead + Context.CLUSTER_CONTEXTS)
+    n_blocks = load64(lead + Context.CLUSTER_N_BLOCKS)
+    for rank in range(n_blocks):
+        note_arrivals(load64(contexts + 8 * rank))
+    for rank in range(n_blocks):
+        state = load64(load64(contexts + 8 * rank) + Context.RACES)
+        store64(state + RaceBlock.HAS_NEW_PEERS, 1)
+        for nth in range(n_blocks):
+            if nth != rank:
+                meet_peer(state, nth)
+    return 0
+
+
+def note_arrivals(context: int) -> int:
+    """Up to when each thread of a block is known from now on, those that have ended with all that they did."""
+    state = load64(context + Context.RACES)
+    now = tick(state)
+    n_threads = load64(state + RaceBlock.N_THREADS)
+    vector = take_room(state, 8 * n_threads)
+    before = load64(state + RaceBlock.CLUSTER_VECTOR)
+    thread = load64(context + Context.THREADS)
+    for index in range(n_threads if vector != 0 else 0):
+        time = load64(race_thread(state, index) + RaceThread.CLUSTER_TIME)
+        if load64(thread + Thread.STATUS) == Status.EXITED:
+            time = now
+        if before != 0:
+            time = later(time, load64(before + 8 * index))
+        time = later(time, load64(state + RaceBlock.CLUSTER_FENCED))
+        store64(vector + 8 * index, time)
+        raise_to(state + RaceBlock.CLUSTER_LATEST, time)
+        thread = thread + load64(context + Context.THREAD_STRIDE)
+    store64(state + RaceBlock.CLUSTER_VECTOR, vector)
+    return 0
+
+
+def meet_peer(state: int, nth: int) -> int:
+    """A block gets to know another of its cluster, and what that one got to know by signals. What its fences cover may
+    be passed on at once: a thread may rely on a fence that another had before they waited for each other."""
+    entry = state + RaceBlock.PEERS + Peer.N_BYTES * nth
+    peer = load64(entry + Peer.STATE)
+    store64(entry + Peer.VECTOR, load64(peer + RaceBlock.CLUSTER_VECTOR))
+    if load64(peer + RaceBlock.HAS_FENCES) != 0:
+        learn_together(state, RaceBlock.TABLE, load64(entry + Peer.BLOCK), fenced_vector(peer, 0, RaceThread.FENCE))
+    if load64(peer + RaceBlock.N_SEEN) != 0:
+        pass_on(state, peer, RaceBlock.TABLE)
+        pass_on(state, peer, RaceBlock.PENDING)
+    return 0
+
+
+def pass_on(state: int, peer: int, place: int) -> int:
+    """A block gets to know what is in a table of another."""
+    table = load64(peer + place)
+    if table == 0:
+        return 0
+    launch = load64(state + RaceBlock.LAUNCH)
+    n_blocks = load64(launch + RaceLaunch.N_BLOCKS)
+    store64(launch + RaceLaunch.BUDGET, load64(launch + RaceLaunch.BUDGET) - n_blocks)
+    for block in range(n_blocks):
+        learn_together(state, place, block, load64(table + Known.N_BYTES * block + Known.VECTOR))
+    return 0
+
+
+def knows_peer(state: int, last: int) -> int:
+    """Whether an access is of a block of the cluster, and before the last barrier."""
+    peer = find_peer(state, (last >> BLOCK_SHIFT) & BLOCK_MASK)
+    if peer == 0 or load64(peer + Peer.VECTOR) == 0:
+        return 0
+    return load64(load64(peer + Peer.VECTOR) + 8 * ((last >> TIME_BITS) & THREAD_MASK)) >= last & TIME_MASK
+
+
+def find_peer(state: int, block: int) -> int:
+    """The entry of a block of the cluster, or 0."""
+    for nth in range(load64(state + RaceBlock.N_PEERS)):
+        peer = state + RaceBlock.PEERS + Peer.N_BYTES * nth
+        if load64(peer + Peer.BLOCK) == block:
+            return peer
+    return 0
+
+
+def is_left_over(state: int, record: int, block: int) -> int:
+    """Whether a word is in shared memory, and `block`, another than this one, had it before this one or its cluster
+    began: that says nothing."""
+    if load64(state + RaceBlock.N_PEERS) == 0:
+        return is_in_shared_memory(state, record)
+    if find_peer(state, block) != 0:
+        return 0
+    for nth in range(load64(state + RaceBlock.N_PEERS)):
+        if is_in_shared_memory(load64(state + RaceBlock.PEERS + Peer.N_BYTES * nth + Peer.STATE), record):
+            return 1
+    return 0
+
+
+def is_in_shared_memory(state: int, record: int) -> int:
+    """Of the block of `state`."""
+    offset = record - load64(state + RaceBlock.SHARED_RECORDS)
+    return offset >= 0 and offset < load64(state + RaceBlock.SHARED_RECORD_BYTES)
+
+
+FUNCTIONS: tuple[Callable[..., int], ...] = (
+    start_cluster_races,
+    watch_cluster_arrival,
+    order_cluster,
+    note_arrivals,
+    meet_peer,
+    pass_on,
+    knows_peer,
+    find_peer,
+    is_left_over,
+    is_in_shared_memory,
+)

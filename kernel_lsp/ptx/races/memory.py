@@ -1,0 +1,79 @@
+"""The memory that the check for races needs: of a launch, and of each block that is resident."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from kernel_lsp.ptx.compile.emitter import EmittedKernel, Site
+from kernel_lsp.ptx.compile.native import store64
+from kernel_lsp.ptx.races.layout import BLOCK_MASK, RaceBlock, RaceLaunch, RaceThread, Record
+from kernel_lsp.ptx.races.sites import may_signal
+from kernel_lsp.ptx.run.buffers import Region
+
+MAX_GRAIN_BYTES = 4
+"""What one record is for, unless a kernel accesses less at once."""
+MAX_FOLLOWED_BLOCKS = 1024
+"""Blocks whose signals are followed; of larger grids with signals, accesses of other blocks count as known."""
+MAX_STEPS = 500_000
+"""Words that a launch accesses and that are looked at, about 50 ns each; then the check gives up."""
+ROOM_BYTES = 64 << 20
+"""For vectors and tables; memory that is not used costs nothing."""
+
+
+class LaunchRaces:
+    """One launch of a kernel that is watched."""
+
+    def __init__(self, kernel: EmittedKernel, n_blocks: int, n_threads: int) -> None:
+        self.n_threads = n_threads
+        self.shared_shift = _grain_shift(kernel.sites, ("shared", "cluster"))
+        self.shift = _grain_shift(kernel.sites, ("global",))
+        self.regions = [Region(RaceLaunch.N_BYTES), Region(ROOM_BYTES)]
+        launch, room = self.regions
+        values = {
+            RaceLaunch.IS_ON: int(n_blocks <= BLOCK_MASK),
+            RaceLaunch.BUDGET: MAX_STEPS,
+            RaceLaunch.NEXT: room.address,
+            RaceLaunch.END: room.address + room.n_bytes,
+            RaceLaunch.N_BLOCKS: n_blocks,
+            RaceLaunch.FOLLOWS_BLOCKS: int(n_blocks <= MAX_FOLLOWED_BLOCKS or not may_signal(kernel.blocks)),
+            RaceLaunch.SHARED_GRAIN_SHIFT: self.shared_shift,
+            RaceLaunch.GRAIN_SHIFT: self.shift,
+        }
+        for place, value in values.items():
+            store64(launch.address + place, value)
+
+    def new_block(self, n_shared_bytes: int) -> int:
+        """The address of what is known in a new arena, with nothing in it."""
+        n_record_bytes = Record.N_BYTES * ((n_shared_bytes >> self.shared_shift) + 1)
+        n_thread_bytes = RaceThread.N_BYTES * self.n_threads
+        region = Region(RaceBlock.N_BYTES + n_thread_bytes + n_record_bytes)
+        self.regions.append(region)
+        state = region.address
+        values = {
+            RaceBlock.LAUNCH: self.regions[0].address,
+            RaceBlock.NOW: 1,
+            RaceBlock.N_THREADS: self.n_threads,
+            RaceBlock.THREADS: state + RaceBlock.N_BYTES,
+            RaceBlock.SHARED_RECORDS: state + RaceBlock.N_BYTES + n_thread_bytes,
+            RaceBlock.SHARED_RECORD_BYTES: n_record_bytes,
+        }
+        for place, value in values.items():
+            store64(state + place, value)
+        return state
+
+    def record_bytes(self, n_bytes: int) -> int:
+        """How much memory the records of a tensor take."""
+        return Record.N_BYTES * -(-n_bytes >> self.shift)
+
+    def close(self) -> None:
+        for region in self.regions:
+            region.close()
+
+
+# --- below
+
+
+def _grain_shift(sites: Iterable[Site], spaces: tuple[str, ...]) -> int:
+    """The logarithm of the bytes of a record: as many as the narrowest access has."""
+    sizes = (site.n_bytes for site in sites if site.n_bytes and site.space in (*spaces, "generic"))
+    return min(MAX_GRAIN_BYTES, *sizes, MAX_GRAIN_BYTES).bit_length() - 1

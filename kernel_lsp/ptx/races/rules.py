@@ -1,0 +1,188 @@
+"""Whether an access of a word may follow another: whether its thread knows that one, or the two cannot do harm.
+
+In the subset that `ptx.compile.native` translates. `state` is a `RaceBlock`, `record` a `Record`, `own` a thread
+index, `last` the stamp of the access before, `info` what `Info` describes of this one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from kernel_lsp.ptx.compile.native import load64, store64
+from kernel_lsp.ptx.races.clusters import is_left_over, knows_peer
+from kernel_lsp.ptx.races.layout import (
+    BLOCK_MASK,
+    BLOCK_SHIFT,
+    IN_BLOCK,
+    SILENT,
+    SITE_BITS,
+    STAMP_SITE_MASK,
+    STRONG,
+    THREAD_MASK,
+    TIME_BITS,
+    TIME_MASK,
+    Known,
+    RaceBlock,
+    RaceLaunch,
+    Record,
+    Sync,
+)
+from kernel_lsp.ptx.races.order import known_time
+from kernel_lsp.ptx.races.signals import (
+    covering_entry,
+    is_acquired,
+    is_later_throughout,
+    is_waited_since,
+)
+from kernel_lsp.ptx.run.layout import FaultKind, Info
+
+N_SAME_WRITERS = 61
+"""Bits that tell writers of the same value apart, roughly; a prime number, so that neighbours differ."""
+
+
+def is_free(state: int, own: int, info: int, record: int, last: int) -> int:
+    """Whether an access of `info` may follow that of the stamp `last`: it knows it, or both are strong."""
+    if (info & Info.STRONG) != 0 and (last & STRONG) != 0 and is_in_scope(state, info, record, last):
+        return 1
+    block = (last >> BLOCK_SHIFT) & BLOCK_MASK
+    if block != load64(state + RaceBlock.BLOCK):
+        return is_left_over(state, record, block) or knows_block(state, own, info, record, last)
+    time = last & TIME_MASK
+    if time <= load64(state + RaceBlock.FLOOR):
+        return 1
+    other = (last >> TIME_BITS) & THREAD_MASK
+    return other == own or known_time(state, own, other) >= time
+
+
+def is_in_scope(state: int, info: int, record: int, last: int) -> int:
+    """Whether two strong accesses may reach each other: those of the scope of a block do within the block."""
+    if (info & Info.IN_BLOCK) == 0 and (last & IN_BLOCK) == 0:
+        return 1
+    block = (last >> BLOCK_SHIFT) & BLOCK_MASK
+    return block == load64(state + RaceBlock.BLOCK) or is_left_over(state, record, block)
+
+
+def is_harmless(state: int, own: int, info: int, record: int, last: int) -> int:
+    """Whether a read may see an unordered write: one that changed nothing, one of a value that the reader itself wrote,
+    or a plain store of a flag after a fence, which a strong read looks for, or has seen before."""
+    is_same_value = (last & SILENT) != 0 or (load64(record + Record.SAME_WRITERS) >> (own % N_SAME_WRITERS)) & 1 != 0
+    if is_same_value and (info & Info.WRITES) == 0:
+        return 1
+    sync = load64(record + Record.SYNC)
+    if sync == 0 or load64(sync + Sync.WRITER) != last or is_in_scope(state, info, record, last) == 0:
+        return 0
+    return (info & Info.STRONG) != 0 or ((info & Info.DATA) != 0 and has_seen(state, own, sync, last))
+
+
+def has_seen(state: int, own: int, sync: int, last: int) -> int:
+    """Whether all that the write `last` published is known: then it was seen itself, as far as anybody can tell."""
+    writer = (last >> TIME_BITS) & THREAD_MASK
+    block = (last >> BLOCK_SHIFT) & BLOCK_MASK
+    if block == load64(state + RaceBlock.BLOCK):
+        return known_time(state, own, writer) >= load64(load64(sync + Sync.BLOCK_VECTOR) + 8 * writer)
+    vector = load64(sync + Sync.VECTOR)
+    if vector == 0:
+        return 0
+    is_known = has_learned(state, load64(state + RaceBlock.TABLE), block, vector)
+    return is_known or has_learned(state, load64(state + RaceBlock.PENDING), block, vector)
+
+
+def has_learned(state: int, table: int, block: int, vector: int) -> int:
+    """Whether the entry of another block in a table has all times of a vector, or later ones."""
+    if table == 0:
+        return 0
+    known = load64(table + Known.N_BYTES * block + Known.VECTOR)
+    return known != 0 and is_later_throughout(state, known, vector)
+
+
+def is_of(state: int, own: int, last: int) -> int:
+    """Whether a stamp is of this thread."""
+    is_here = (last >> BLOCK_SHIFT) & BLOCK_MASK == load64(state + RaceBlock.BLOCK)
+    return is_here and (last >> TIME_BITS) & THREAD_MASK == own
+
+
+def knows_block(state: int, own: int, info: int, record: int, last: int) -> int:
+    """Whether an access of another block is known by the barrier of the cluster, or by signals. One that was seen
+    without a fence after it is enough for strong accesses, and also when threads waited for each other since, if the
+    block has not read the word before."""
+    if load64(load64(state + RaceBlock.LAUNCH) + RaceLaunch.FOLLOWS_BLOCKS) == 0 or knows_peer(state, last):
+        return 1
+    entry = covering_entry(load64(state + RaceBlock.TABLE), last)
+    if entry != 0 and is_acquired(state, own, load64(entry + Known.ACQUIRER)) != 0:
+        return 1
+    entry = covering_entry(load64(state + RaceBlock.PENDING), last)
+    if entry == 0:
+        return 0
+    acquirer = load64(entry + Known.ACQUIRER)
+    if (info & Info.NEARBY) != 0 and is_acquired(state, own, acquirer) != 0:
+        return 1
+    if is_waited_since(state, own, acquirer) == 0:
+        return 0
+    return (info & Info.WRITES) != 0 or may_be_cached(state, record, acquirer) == 0
+
+
+def may_be_cached(state: int, record: int, acquirer: int) -> int:
+    """Whether the block read the word before it saw the signal."""
+    for place in range(2):
+        read = load64(record + Record.READ + 8 * place)
+        is_own = read != 0 and (read >> BLOCK_SHIFT) & BLOCK_MASK == load64(state + RaceBlock.BLOCK)
+        if is_own and (read & TIME_MASK) <= (acquirer & TIME_MASK):
+            return 1
+    return 0
+
+
+def new_stamp(state: int, own: int, info: int) -> int:
+    stamp = load64(state + RaceBlock.NOW) | (own << TIME_BITS) | (load64(state + RaceBlock.BLOCK) << BLOCK_SHIFT)
+    if (info & Info.IN_BLOCK) != 0:
+        stamp |= IN_BLOCK
+    return stamp | (STRONG if (info & Info.STRONG) != 0 else 0)
+
+
+def put_site(record: int, nth: int, info: int) -> int:
+    shift = SITE_BITS * nth
+    sites = load64(record + Record.SITES) & ~(STAMP_SITE_MASK << shift)
+    store64(record + Record.SITES, sites | ((info & STAMP_SITE_MASK) << shift))
+    return 0
+
+
+def blame(state: int, record: int, place: int) -> int:
+    """Note whose access it is that nothing orders. Returns the kind of fault."""
+    last = load64(record + place)
+    nth = place // 8 if place < Record.SAME_WRITERS else 0
+    store64(state + RaceBlock.OTHER_STAMP, last)
+    store64(state + RaceBlock.OTHER_SITE, (load64(record + Record.SITES) >> (SITE_BITS * nth)) & STAMP_SITE_MASK)
+    store64(state + RaceBlock.OTHER_IS_READ, nth != 0)
+    store64(state + RaceBlock.SEES_SIGNAL, covering_entry(load64(state + RaceBlock.PENDING), last) != 0)
+    if (last >> BLOCK_SHIFT) & BLOCK_MASK == load64(state + RaceBlock.BLOCK):
+        return FaultKind.RACE_OF_THREADS
+    return FaultKind.RACE_OF_BLOCKS
+
+
+def keep_last(state: int, own: int, info: int, record: int) -> int:
+    """Before a strong write: remember the last write beside it, where that is for others to know."""
+    last = load64(record + Record.WRITE)
+    if last == 0:
+        return 0
+    is_known = is_free(state, own, info & ~Info.STRONG, record, last)
+    if (last & STRONG) == 0:
+        store64(record + Record.WEAK_WRITE, last if is_known else 0)
+        store64(record + Record.OTHER_WRITE, 0)
+    elif is_known == 0:
+        store64(record + Record.OTHER_WRITE, last)
+    return 0
+
+
+FUNCTIONS: tuple[Callable[..., int], ...] = (
+    is_free,
+    is_in_scope,
+    is_harmless,
+    has_seen,
+    has_learned,
+    is_of,
+    knows_block,
+    may_be_cached,
+    new_stamp,
+    put_site,
+    blame,
+    keep_last,
+)

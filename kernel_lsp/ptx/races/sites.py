@@ -1,0 +1,109 @@
+"""What each access of a kernel is to the check for races: by which others may talk, and which tell nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from kernel_lsp.ptx.races.data import data_loads
+from kernel_lsp.ptx.races.modifiers import (
+    ACQUIRING_MODIFIERS,
+    PAST_L1_MODIFIERS,
+    RELEASING_MODIFIERS,
+    SHARED_MODIFIERS,
+    STRONG_MODIFIERS,
+)
+from kernel_lsp.ptx.run.layout import Info
+from kernel_lsp.ptx.text.data_flow import Place, address_of, origins_of, users_of
+from kernel_lsp.ptx.text.flow import Block, defined
+from kernel_lsp.ptx.text.syntax import Instruction
+
+FENCES = ("membar", "fence")
+UPDATES = ("atom", "red")
+BARRIERS = ("bar", "barrier")
+DECIDING_OPCODES = ("setp", "set", "and", "or", "cvt")
+"""Of what is done with a flag."""
+
+
+def race_flags(blocks: Sequence[Block]) -> dict[int, int]:
+    """The flags of `Info` that concern races, by the `id` of each instruction that accesses memory."""
+    users = users_of(blocks)
+    flags = {id(one): _flags(one, users) for block in blocks for one in block.instructions if one.opcode in _ACCESSES}
+    for load in data_loads(blocks, users):
+        flags[id(load)] = (flags[id(load)] & ~Info.STRONG) | Info.DATA | Info.NEARBY
+    for load in _looks_before_updates(blocks, flags):
+        flags[id(load)] |= Info.UNUSED
+    return flags
+
+
+def may_signal(blocks: Sequence[Block]) -> bool:
+    """Whether blocks of the kernel may order what they do."""
+    return any(
+        (one.opcode in FENCES and is_of_device(one)) or (one.opcode not in BARRIERS and one.has(*RELEASING_MODIFIERS))
+        for block in blocks
+        for one in block.instructions
+    )
+
+
+def is_of_device(fence: Instruction) -> bool:
+    """Whether a fence orders for other blocks too."""
+    return not fence.has("cta", "proxy")
+
+
+# --- below
+
+_ACCESSES = ("ld", "ldu", "st", "cp", *UPDATES, "ldmatrix", "stmatrix", "wmma")
+
+
+def _flags(one: Instruction, users: dict[str, list[Instruction]]) -> int:
+    is_update = one.opcode in UPDATES
+    is_strong = is_update or (one.has(*STRONG_MODIFIERS) and not _is_volatile_data(one, users))
+    flags = int(Info.STRONG | Info.NEARBY) if is_strong else 0
+    if one.has(*PAST_L1_MODIFIERS, "volatile"):
+        flags |= Info.NEARBY
+    if one.has(*ACQUIRING_MODIFIERS):
+        flags |= Info.ACQUIRES
+    if one.has(*RELEASING_MODIFIERS):
+        flags |= Info.RELEASES
+    if one.opcode == "ld" and one.has("nc"):
+        flags |= Info.READ_ONLY_CACHE
+    return flags | (int(Info.IN_BLOCK) if one.has("cta") else 0)
+
+
+def _is_volatile_data(one: Instruction, users: dict[str, list[Instruction]]) -> bool:
+    """Whether a volatile load of shared memory reads data, not a flag: it is computed with. Code for warps in step was
+    written so; that it is volatile orders nothing."""
+    if one.opcode != "ld" or not one.has("volatile") or not one.has(*SHARED_MODIFIERS):
+        return False
+    return any(user.opcode not in DECIDING_OPCODES for name in defined(one) for user in users.get(name, ()))
+
+
+def _looks_before_updates(blocks: Sequence[Block], flags: dict[int, int]) -> Iterator[Instruction]:
+    """Loads, no flags, of what the thread then updates by an atomic operation, with no barrier between: the first guess
+    of a loop around a compare-and-swap, or a look whether the update is worth it. Any value will do."""
+    origins = origins_of(blocks)
+    if not any(one.opcode in UPDATES for block in blocks for one in block.instructions):
+        return
+    for block in blocks:
+        for position, one in enumerate(block.instructions):
+            is_look = one.opcode == "ld" and (flags[id(one)] & Info.STRONG) == 0
+            if is_look and _reaches_update(blocks, block, position + 1, address_of(one, origins), origins):
+                yield one
+
+
+def _reaches_update(
+    blocks: Sequence[Block], block: Block, position: int, address: Place, origins: dict[str, Instruction | None]
+) -> bool:
+    seen: set[int] = set()
+    to_do = [(block, position)]
+    while to_do:
+        current, start = to_do.pop()
+        for one in current.instructions[start:]:
+            if one.opcode in UPDATES and address_of(one, origins) == address:
+                return True
+            if one.opcode in BARRIERS and not one.has("warp"):
+                break
+        else:
+            new = [target for target in current.targets if target not in seen]
+            seen.update(new)
+            to_do += [(blocks[target], 0) for target in new]
+    return False

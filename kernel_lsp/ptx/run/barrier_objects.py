@@ -1,0 +1,93 @@
+"""What an `mbarrier` object in shared memory does: counts arrivals and bytes, and goes from phase to phase.
+
+In the subset that `ptx.compile.native` translates. An object is one 64-bit word, with a layout that is ours: PTX
+keeps its own to itself. Each function here is called by kernels, with the host address of the word; it returns 1 after
+it recorded a fault.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from kernel_lsp.ptx.checks.access_faults import fault
+from kernel_lsp.ptx.compile.native import load64, shift_right, store64
+from kernel_lsp.ptx.run.layout import Context, FaultKind, Thread
+
+MAX_COUNT = (1 << 20) - 1
+"""Of arrivals, and of bytes that are still to come (PTX ISA, "Contents of the mbarrier object")."""
+PENDING_SHIFT = 20
+BYTES_SHIFT = 40
+BYTES_MASK = (1 << 21) - 1
+PHASE_SHIFT = 61
+MARK_SHIFT = 62
+MARK = 2
+"""The two upper bits of an object. Memory that nothing wrote, and zeros, have others."""
+
+
+def barrier_init(context: int, thread: int, info: int, place: int, count: int) -> int:
+    """``mbarrier.init``: a first phase that ends after `count` arrivals."""
+    if count < 1 or count > MAX_COUNT:
+        return fault(context, thread, info, count, FaultKind.BARRIER_COUNT)
+    store64(place, make_object(count, count, 0, 0))
+    return 0
+
+
+def barrier_arrive(context: int, thread: int, info: int, place: int, count: int, n_leaving: int, n_bytes: int) -> int:
+    """``mbarrier.arrive`` by `count`, of which `n_leaving` take no part in later phases, after `n_bytes` more are
+    expected. `Thread.RESULT` becomes the state before. A count of 0 expects or delivers bytes only."""
+    word = load64(place)
+    if is_barrier(word) == 0:
+        return fault(context, thread, info, 0, FaultKind.BARRIER_MISSING)
+    store64(thread + Thread.RESULT, word)
+    return change_object(context, thread, info, place, count, n_leaving, n_bytes)
+
+
+def change_object(context: int, thread: int, info: int, place: int, count: int, n_leaving: int, n_bytes: int) -> int:
+    """As `barrier_arrive`, for what no thread asks the object now: bytes that have arrived."""
+    word = load64(place)
+    if is_barrier(word) == 0:
+        return fault(context, thread, info, 0, FaultKind.BARRIER_MISSING)
+    expected = (word & MAX_COUNT) - n_leaving
+    pending = ((word >> PENDING_SHIFT) & MAX_COUNT) - count
+    left = ((word >> BYTES_SHIFT) & BYTES_MASK) - MAX_COUNT + n_bytes
+    phase = shift_right(word, PHASE_SHIFT) & 1
+    if pending < 0 or expected < 0:
+        return fault(context, thread, info, count, FaultKind.BARRIER_ARRIVALS)
+    if left > MAX_COUNT or left < -MAX_COUNT:
+        return fault(context, thread, info, left, FaultKind.BARRIER_BYTES)
+    if pending == 0 and left == 0:
+        phase = 1 - phase
+        pending = expected
+        store64(context + Context.N_STALLED, 0)
+    store64(place, make_object(expected, pending, left, phase))
+    return 0
+
+
+def barrier_test(context: int, thread: int, info: int, place: int, phase: int) -> int:
+    """``mbarrier.test_wait``: `Thread.RESULT` becomes whether the phase of that parity is over."""
+    word = load64(place)
+    if is_barrier(word) == 0:
+        return fault(context, thread, info, 0, FaultKind.BARRIER_MISSING)
+    store64(thread + Thread.RESULT, (shift_right(word, PHASE_SHIFT) & 1) != (phase & 1))
+    return 0
+
+
+def is_barrier(word: int) -> int:
+    return shift_right(word, MARK_SHIFT) == MARK
+
+
+def make_object(expected: int, pending: int, n_bytes: int, phase: int) -> int:
+    counts = expected | (pending << PENDING_SHIFT) | ((n_bytes + MAX_COUNT) << BYTES_SHIFT)
+    return counts | (phase << PHASE_SHIFT) | (MARK << MARK_SHIFT)
+
+
+FUNCTIONS: tuple[Callable[..., int], ...] = (
+    barrier_init,
+    barrier_arrive,
+    change_object,
+    barrier_test,
+    is_barrier,
+    make_object,
+)
+CALLED_BY_KERNELS = {"barrier_init": 5, "barrier_arrive": 7, "barrier_test": 5}
+"""With how many arguments."""

@@ -1,0 +1,88 @@
+"""What native code counts during one launch, and the totals and lines that follow from it."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from typing import Any
+
+from kernel_lsp.ptx.analysis.census import Census, LineCensus, census_of
+from kernel_lsp.ptx.compile.clusters import mapped_registers
+from kernel_lsp.ptx.compile.emitter import EmittedKernel
+from kernel_lsp.ptx.compile.native import load64, store64
+from kernel_lsp.ptx.run.launch_setup import LaunchSetup
+from kernel_lsp.ptx.run.layout import Context, SiteTrace
+from kernel_lsp.ptx.text.syntax import Instruction
+
+UserLine = Callable[[Instruction | None], int | None]
+"""The line of the user's file that an instruction comes from."""
+
+
+class Tallies:
+    """Executions per basic block, reads of unwritten shared memory and traced requests per site."""
+
+    def __init__(self, emitted: EmittedKernel) -> None:
+        self.emitted = emitted
+        n_sites = len(emitted.sites)
+        self.counts = (ctypes.c_int64 * len(emitted.blocks))()
+        self.warnings = (ctypes.c_int64 * (2 * n_sites + 2))()
+        self.site_traces = (ctypes.c_int64 * (SiteTrace.N_BYTES // 8 * (n_sites + 1)))()
+        self.max_per_thread = 0
+        self.n_traced_blocks = 0
+        self.trace_totals = [0, 0, 0, 0]
+
+    @property
+    def warning_places(self) -> int:
+        """The address of who read first, per site."""
+        return ctypes.addressof(self.warnings) + 8 * (len(self.emitted.sites) + 1)
+
+    def first_reader(self, site: int) -> int:
+        """Block and thread of the first read at a site of what nothing had written, as the scheduler packs them."""
+        return self.warnings[len(self.emitted.sites) + 1 + site]
+
+    def take(self, context: int) -> None:
+        """Add what a block's context counted, and set it to zero there."""
+        self.max_per_thread = max(self.max_per_thread, load64(context + Context.MAX_PER_THREAD))
+        for index, place in enumerate(_TRACE_COUNTERS):
+            self.trace_totals[index] += load64(context + place)
+            store64(context + place, 0)
+
+    def counters(self, setup: LaunchSetup, n_run: int, user_line: UserLine) -> dict[str, Any]:
+        """The fields of `LaunchCounters` for a launch of which `n_run` blocks ran."""
+        total, mapped = Census(), mapped_registers(self.emitted.blocks)
+        for block, count in zip(self.emitted.blocks, self.counts, strict=True):
+            if count:
+                total.add(census_of(block, mapped), count)
+        n_requests, n_sectors, n_traced, n_untraced = self.trace_totals
+        scale = (n_traced + n_untraced) / n_traced if n_traced else 1.0
+        return {
+            "kernel": setup.name,
+            "n_blocks": setup.n_blocks,
+            "n_blocks_run": n_run,
+            "n_blocks_traced": self.n_traced_blocks,
+            "n_threads_per_block": setup.n_threads,
+            **vars(total),
+            "n_global_requests": round(n_requests * scale),
+            "n_global_sectors": round(n_sectors * scale),
+            "max_instructions_per_thread": self.max_per_thread,
+            "lines": self._lines(user_line) if self.n_traced_blocks else [],
+        }
+
+    def _lines(self, user_line: UserLine) -> list[dict[str, int]]:
+        """What each line of the user's file did, in its order. What was inlined counts where it was called."""
+        counters: dict[int, LineCensus] = {}
+        for block, count in zip(self.emitted.blocks, self.counts, strict=True):
+            for instruction in (*block.instructions, block.terminator) if count else ():
+                line = user_line(instruction)
+                if line is not None:
+                    counters.setdefault(line, LineCensus()).n_instructions += count
+        for index, site in enumerate(self.emitted.sites):
+            line = user_line(site.instruction)
+            if line is not None and line in counters:
+                counters[line].add_site(self.site_traces[3 * index : 3 * index + 3], site.n_bytes)
+        return [{"line": line, **vars(census)} for line, census in sorted(counters.items())]
+
+
+# --- below
+
+_TRACE_COUNTERS = (Context.N_REQUESTS, Context.N_SECTORS, Context.N_TRACED, Context.N_UNTRACED)

@@ -1,0 +1,232 @@
+"""The control flow of a kernel: basic blocks, and which registers are live where."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from kernel_lsp.ptx.text.syntax import (
+    Address,
+    Function,
+    Guard,
+    Instruction,
+    Label,
+    Negated,
+    Operand,
+    Pair,
+    Register,
+    Symbol,
+    UnsupportedPtxError,
+    Vector,
+)
+
+CARRY = "%CC"
+"""The condition code register of `add.cc` and its like."""
+_WITHOUT_RESULT = frozenset(
+    (
+        *("st", "red", "bar", "barrier", "membar", "fence", "trap", "brkpt", "call", "cp", "nanosleep", "stmatrix"),
+        *("prefetch", "prefetchu", "discard", "applypriority", "griddepcontrol", "pmevent", "setmaxnreg"),
+    )
+)
+_WITH_CARRY_IN = frozenset(("addc", "subc", "madc"))
+
+
+@dataclass
+class Block:
+    """A straight run of instructions. `targets` are block indices: none at the end of the thread, one for a jump, two
+    for `guard` taken and not taken, several for a `selector`."""
+
+    index: int
+    instructions: list[Instruction] = field(default_factory=list)
+    targets: tuple[int, ...] = ()
+    guard: Guard | None = None
+    selector: Register | None = None
+    terminator: Instruction | None = None
+    live_out: frozenset[str] = frozenset()
+
+    @property
+    def n_instructions(self) -> int:
+        return len(self.instructions) + (self.terminator is not None)
+
+
+def build_blocks(kernel: Function) -> list[Block]:
+    """The basic blocks in program order, with `live_out` filled in. A guarded instruction that is not a branch is a
+    block of its own, so that blocks count exactly what ran."""
+    builder = _Builder(kernel)
+    builder.run()
+    _fill_liveness(builder.blocks)
+    return builder.blocks
+
+
+def live_after(block: Block) -> list[frozenset[str]]:
+    """For each instruction of the block, the registers that something after it may read."""
+    live = set(block.live_out) | _terminator_uses(block)
+    result = []
+    for instruction in reversed(block.instructions):
+        result.append(frozenset(live))
+        live -= set(defined(instruction))
+        live |= set(used(instruction))
+    return result[::-1]
+
+
+def live_in(block: Block) -> frozenset[str]:
+    """The registers that the block, or something after it, may read before they are written again."""
+    live = set(block.live_out) | _terminator_uses(block)
+    for instruction in reversed(block.instructions):
+        live -= set(defined(instruction))
+        live |= set(used(instruction))
+    return frozenset(live)
+
+
+def defined(instruction: Instruction) -> Iterator[str]:
+    """Names of the registers that the instruction writes."""
+    if _has_result(instruction):
+        yield from registers_of(instruction.operands[0])
+    if instruction.has("cc"):
+        yield CARRY
+
+
+def used(instruction: Instruction) -> Iterator[str]:
+    """Names of the registers that the instruction reads."""
+    operands = instruction.operands
+    has_result = _has_result(instruction)
+    for operand in operands[1:] if has_result else operands:
+        yield from registers_of(operand)
+    if instruction.opcode in _WITH_CARRY_IN:
+        yield CARRY
+
+
+def registers_of(operand: Operand) -> Iterator[str]:
+    """Names of the registers in an operand."""
+    match operand:
+        case Register(name):
+            yield name
+        case Negated(register):
+            yield register.name
+        case Vector(elements):
+            for element in elements:
+                yield from registers_of(element)
+        case Pair(first, second):
+            yield from registers_of(first)
+            yield from registers_of(second)
+        case Address(base, _, coordinates):
+            for part in (base, *coordinates):
+                yield from registers_of(part)
+
+
+# --- below
+
+
+def _has_result(instruction: Instruction) -> bool:
+    """What stores has an address where others have their result."""
+    if not instruction.operands or isinstance(instruction.operands[0], Address):
+        return False
+    return instruction.opcode not in _WITHOUT_RESULT
+
+
+class _Builder:
+    def __init__(self, kernel: Function) -> None:
+        self.kernel = kernel
+        self.blocks: list[Block] = []
+        self.labels: dict[str, int] = {}
+        self.pending: list[tuple[Block, tuple[str | int, ...]]] = []
+
+    def run(self) -> None:
+        block = self.new_block()
+        for statement in self.kernel.statements:
+            if isinstance(statement, Label):
+                if block.instructions or block.index == 0:
+                    block = self.fall_into_new(block)
+                if statement.name in self.labels:
+                    raise UnsupportedPtxError(f"the label '{statement.name}' twice in one function")
+                self.labels[statement.name] = block.index
+            elif statement.guard is not None and statement.opcode not in ("bra", "brx"):
+                block = self.guarded(block, statement)
+            elif statement.opcode in ("bra", "brx", "ret", "exit"):
+                self.end(block, statement)
+                block = self.new_block()
+            else:
+                block.instructions.append(statement)
+        for block, names in self.pending:
+            block.targets = tuple(self.target(name, block) for name in names)
+
+    def new_block(self) -> Block:
+        block = Block(len(self.blocks))
+        self.blocks.append(block)
+        return block
+
+    def fall_into_new(self, block: Block) -> Block:
+        following = self.new_block()
+        self.pending.append((block, (following.index,)))
+        return following
+
+    def guarded(self, block: Block, instruction: Instruction) -> Block:
+        body, following = self.new_block(), self.new_block()
+        block.guard = instruction.guard
+        self.pending.append((block, (body.index, following.index)))
+        if instruction.opcode in ("ret", "exit"):
+            body.terminator = instruction
+        else:
+            body.instructions.append(instruction)
+            self.pending.append((body, (following.index,)))
+        return following
+
+    def end(self, block: Block, instruction: Instruction) -> None:
+        block.terminator = instruction
+        targets: tuple[str | int, ...]
+        if instruction.opcode in ("ret", "exit"):
+            targets = ()
+        elif instruction.opcode == "brx":
+            selector, table = instruction.operands
+            if not isinstance(selector, Register) or not isinstance(table, Symbol):
+                raise UnsupportedPtxError("an indexed branch without a table", instruction)
+            block.selector = selector
+            targets = self.kernel.branch_tables[table.name]
+        else:
+            label = instruction.operands[0]
+            if not isinstance(label, Symbol):
+                raise UnsupportedPtxError("a branch that is not to a label", instruction)
+            targets = (label.name,)
+        if instruction.guard is not None:
+            if instruction.opcode == "brx":
+                raise UnsupportedPtxError("a guarded indexed branch", instruction)
+            block.guard = instruction.guard
+            targets = (*targets, block.index + 1)
+        self.pending.append((block, targets))
+
+    def target(self, name: str | int, block: Block) -> int:
+        if isinstance(name, int):
+            return name
+        if name not in self.labels:
+            raise UnsupportedPtxError(f"a branch to '{name}', which is not in this function", block.terminator)
+        return self.labels[name]
+
+
+def _terminator_uses(block: Block) -> set[str]:
+    uses = {block.guard.register.name} if block.guard else set()
+    return uses | ({block.selector.name} if block.selector else set())
+
+
+def _fill_liveness(blocks: list[Block]) -> None:
+    """Backward data flow to a fixed point."""
+    uses, kills = [], []
+    for block in blocks:
+        read: set[str] = set()
+        written: set[str] = set()
+        for instruction in block.instructions:
+            read |= set(used(instruction)) - written
+            written |= set(defined(instruction))
+        uses.append(read | (_terminator_uses(block) - written))
+        kills.append(written)
+    live_in: list[set[str]] = [set() for _ in blocks]
+    live_out: list[set[str]] = [set() for _ in blocks]
+    changed = True
+    while changed:
+        changed = False
+        for block in reversed(blocks):
+            out = set().union(*(live_in[target] for target in block.targets))
+            entering = uses[block.index] | (out - kills[block.index])
+            if out != live_out[block.index] or entering != live_in[block.index]:
+                live_out[block.index], live_in[block.index], changed = out, entering, True
+    for block in blocks:
+        block.live_out = frozenset(live_out[block.index])

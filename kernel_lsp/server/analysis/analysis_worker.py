@@ -1,0 +1,300 @@
+"""The static analysis, in a process of its own: a text in, an `Analysis` out, one JSON line each.
+
+A parser holds the interpreter for as long as it takes, and a broken grammar would end the process: neither may happen
+to the one that answers the editor. Nothing of the user's is run here, and nothing is read but the text.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import sys
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from math import prod
+from pathlib import Path
+
+from kernel_lsp.core.expression import Constant
+from kernel_lsp.core.plan import Launch, LaunchPlan
+from kernel_lsp.core.target import TargetSource, TensorInput
+from kernel_lsp.engine.stdio import claim_stdout
+from kernel_lsp.errors import TargetError
+from kernel_lsp.plan.parser import parse as parse_plan
+from kernel_lsp.process.priority import step_back
+from kernel_lsp.rules import cuda, pytorch
+from kernel_lsp.rules.cuda.parsing import ParsedCuda, Part
+from kernel_lsp.server.analysis.analysis_types import (
+    ANALYSIS,
+    EMPTY,
+    Analysis,
+    Kernel,
+    Place,
+    Target,
+    TextRange,
+    Use,
+    digest_of,
+)
+from kernel_lsp.server.analysis.rebase import below
+from kernel_lsp.server.features.operator_use import USE_PREFIX
+from kernel_lsp.source.cuda import KernelLines, ParsedSource, kernel_lines_in
+from kernel_lsp.source.notebook import without_magics
+from kernel_lsp.source.python_file import FunctionNode, PythonFile, import_line, parse_python
+from kernel_lsp.source.pytorch import TargetLocation, read_symbol, targets_in
+
+MAX_TREES_KEPT = 8
+NICENESS = 5
+"""Behind the editor and the server that answers it, before the jobs."""
+N_BLOCK_DIMS = 3
+CELL_SCHEMES = ("vscode-notebook-cell:", "notebook-cell:")
+BYTE_ORDER_MARK = "\ufeff"
+TORCH = "torch"
+"""A text without it has no targets."""
+PRAGMA_MARK = "# kernel-lsp:"
+
+KERNEL_MARK = b"__global__"
+MAX_PARTS_KEPT, MAX_KEPT_BYTES = 2048, 4096
+"""Parts of files of which the lines of kernels are kept, and how long each is at most."""
+
+_trees: OrderedDict[str, ParsedCuda] = OrderedDict()
+_lines: OrderedDict[bytes, tuple[KernelLines, ...]] = OrderedDict()
+"""By the text of a part."""
+
+
+def main() -> None:
+    """Answer until stdin ends."""
+    stdout = claim_stdout()
+    step_back(NICENESS)
+    _warm_up()
+    for line in sys.stdin.buffer:
+        request = json.loads(line)
+
+        def reply(analysis: Analysis, n_more: int, number: int = request["id"]) -> None:
+            message = {"id": number, "analysis": ANALYSIS.dump_python(analysis, mode="json"), "n_more": n_more}
+            stdout.write(json.dumps(message).encode() + b"\n")
+            stdout.flush()
+
+        above = request.get("above", ())
+        analysis = analyse(request["language"], request["path"], request["text"], above, lambda part: reply(part, 1))
+        reply(analysis, 0)
+
+
+def analyse(
+    language: str, path: str, text: str, above: Sequence[str] = (), soon: Callable[[Analysis], None] = lambda _: None
+) -> Analysis:
+    """The analysis of a text; an empty one for a language that is none of ours. `above` are the cells of a notebook
+    that stand above it: they belong to what it means, and nothing is said of them. `soon` hears of what is known early
+    of a long text that was never seen."""
+    if language == "python" and above:
+        together = "\n".join(map(without_magics, (*above, text)))
+        return below(_analyse_python(Path(path), together), sum(cell.count("\n") + 1 for cell in above))
+    if language == "python":
+        return _analyse_python(Path(path), without_magics(text) if path.startswith(CELL_SCHEMES) else text)
+    return _analyse_cuda(path, text, soon) if language == "cuda" else EMPTY
+
+
+def targets_of(path: Path, text: str) -> tuple[Target, ...]:
+    """What can be optimized in a Python text; nothing in one that does not parse."""
+    try:
+        return tuple(_targets(path, parse_python(text, str(path)))) if TORCH in text else ()
+    except TargetError:
+        return ()
+
+
+# --- below: CUDA
+
+
+def _warm_up() -> None:
+    """The grammars' tables and the rules' queries are made before the first text comes, not while someone waits."""
+    analyse("cuda", "", "__global__ void kernel(float* x, int n) { if (threadIdx.x < n) x[threadIdx.x] = 0.0f; }\n")
+    analyse("python", "", "import torch\n\ndef function(x: torch.Tensor):\n    return torch.relu(x)\n")
+    _trees.clear()
+
+
+def _analyse_cuda(path: str, text: str, soon: Callable[[Analysis], None]) -> Analysis:
+    previous = _trees.pop(path, None)
+    tree = cuda.parse(text, previous)
+    _trees[path] = tree
+    if len(_trees) > MAX_TREES_KEPT:
+        _trees.popitem(last=False)
+    plan = parse_plan(text).plan
+    n_threads = _block_sizes(plan) if plan is not None else {}
+    return Analysis(
+        findings=cuda.check(text, tree=tree, soon=None if previous is not None else lambda f: soon(Analysis(f))),
+        kernels=tuple(
+            Kernel(k.name, above + k.first_line, above + k.last_line, n_threads.get(k.name, 0))
+            for above, part in ((part.first_line - 1, part) for part in tree.parts)
+            for k in _lines_of(part)
+        ),
+        has_plan=plan is not None,
+        task=(plan.task or "") if plan is not None else "",
+    )
+
+
+def _lines_of(part: Part) -> tuple[KernelLines, ...]:
+    """Those of the kernels in one part of a file, counted from where it begins."""
+    known = _lines.get(part.data)
+    if known is None:
+        is_empty = KERNEL_MARK not in part.data
+        known = () if is_empty else kernel_lines_in(ParsedSource(part.data, part.tree.root_node))
+        if len(part.data) <= MAX_KEPT_BYTES:
+            _lines[part.data] = known
+            if len(_lines) > MAX_PARTS_KEPT:
+                _lines.popitem(last=False)
+    return known
+
+
+def _block_sizes(plan: LaunchPlan) -> dict[str, int]:
+    """Threads of a block by kernel, of those that the plan launches with a number."""
+    launches = [step for operation in plan.operations for step in operation.steps if isinstance(step, Launch)]
+    sizes = {launch.kernel: [size.value for size in launch.block if isinstance(size, Constant)] for launch in launches}
+    return {kernel: prod(map(int, values)) for kernel, values in sizes.items() if len(values) == N_BLOCK_DIMS}
+
+
+# --- below: Python
+
+
+def _analyse_python(path: Path, text: str) -> Analysis:
+    """Of a text that does not parse as a whole: what its sound parts have, and no calls to replace."""
+    module = pytorch.parse(text) if TORCH in text else None
+    findings = pytorch.check(text, tree=module)
+    try:
+        source = parse_python(
+            text.removeprefix(BYTE_ORDER_MARK), str(path), module.tree if module is not None else None
+        )
+    except TargetError:
+        return Analysis(findings=findings)
+    targets = tuple(_targets(path, source)) if TORCH in text else ()
+    if module is not None and not module.is_complete:
+        return Analysis(findings=findings, targets=targets)
+    calls = [node for node in ast.walk(source.tree) if isinstance(node, ast.Call)]
+    return Analysis(
+        findings=findings,
+        targets=targets,
+        places=tuple(_places(source, calls, {target.symbol for target in targets})),
+        uses=tuple(_uses(source, calls)),
+        import_line=import_line(source.tree),
+        is_in_package=(path.parent / "__init__.py").is_file(),
+    )
+
+
+def _targets(path: Path, source: PythonFile) -> Iterator[Target]:
+    for location in targets_in(source):
+        target = _target(path, location, source)
+        if target.inputs or (target.problem and _computes_tensors(location, source)):
+            yield target
+
+
+def _target(path: Path, location: TargetLocation, source: PythonFile) -> Target:
+    first = _first_line(location, source)
+    digest = digest_of("\n".join(source.lines[first - 1 : location.end_line]))
+    inputs, problem, pragma, pragma_line = "", "", "", -1
+    try:
+        inputs = _inputs_text(read_symbol(location.symbol, path, source))
+    except TargetError as error:
+        problem = error.message
+        _, mark, rest = error.next_step.partition(PRAGMA_MARK)
+        if mark and error.line is not None and "add above" in error.next_step:
+            pragma, pragma_line = f"{mark}{rest}", error.line - 1
+    return Target(
+        symbol=location.symbol,
+        is_module=location.kind == "module",
+        line=location.line - 1,
+        end_line=location.end_line - 1,
+        forward_line=_forward_line(location, source) - 1,
+        digest=digest,
+        inputs=inputs,
+        problem=problem,
+        pragma=pragma,
+        pragma_line=pragma_line,
+    )
+
+
+def _first_line(location: TargetLocation, source: PythonFile) -> int:
+    """Of the comments above it: a pragma is part of a target."""
+    first = location.line
+    while first > 1 and source.lines[first - 2].lstrip().startswith(("#", "@")):
+        first -= 1
+    return first
+
+
+def _inputs_text(found: TargetSource) -> str:
+    if found.inputs is None:
+        return "by get_inputs()"
+    parts = []
+    for value in found.inputs:
+        if isinstance(value, TensorInput):
+            parts.append(f"{value.name}: {value.dtype.value}[{', '.join(map(str, value.shape))}]")
+        else:
+            parts.append(f"{value.name} = {value.value}")
+    return ", ".join(parts) or "none"
+
+
+def _forward_line(location: TargetLocation, source: PythonFile) -> int:
+    found = source.definition(f"{location.symbol}.forward") if location.kind == "module" else None
+    is_here = isinstance(found, FunctionNode) and location.line <= found.lineno <= location.end_line
+    return found.lineno if is_here and found is not None else location.line
+
+
+def _computes_tensors(location: TargetLocation, source: PythonFile) -> bool:
+    """Whether anybody would want to optimize it: a helper that handles no tensors is left alone."""
+    node = source.definition(location.symbol)
+    if not isinstance(node, FunctionNode):
+        return source.definition(f"{location.symbol}.forward") is not None
+    if isinstance(node, ast.AsyncFunctionDef) or not (node.args.args or node.args.posonlyargs or node.args.kwonlyargs):
+        return False
+    arguments = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
+    annotations = [argument.annotation for argument in arguments if argument.annotation is not None]
+    return any("Tensor" in ast.unparse(annotation) for annotation in annotations)
+
+
+def _places(source: PythonFile, calls: Sequence[ast.Call], symbols: set[str]) -> Iterator[Place]:
+    """Calls of targets, those that stand for them already left out."""
+    wrapped = {id(call.args[0]) for call in calls if _is_wrapper(call)}
+    for call in calls:
+        if isinstance(call.func, ast.Name) and call.func.id in symbols and id(call) not in wrapped:
+            yield Place(call.func.id, _range(call, source), _range(call.func, source))
+
+
+def _uses(source: PythonFile, all_calls: Sequence[ast.Call]) -> Iterator[Use]:
+    """What `Use the optimized operator here` made."""
+    imported = {}
+    for statement in source.tree.body:
+        if isinstance(statement, ast.ImportFrom) and len(statement.names) == 1:
+            alias = statement.names[0]
+            imported[alias.asname or alias.name] = (statement, alias)
+    calls = [call for call in all_calls if isinstance(call.func, ast.Name) and call.func.id in imported]
+    for call in calls:
+        assert isinstance(call.func, ast.Name)
+        name = call.func.id
+        statement, _ = imported[name]
+        n_uses = sum(isinstance(other.func, ast.Name) and other.func.id == name for other in calls)
+        line = statement.lineno - 1
+        gone = (
+            TextRange(line, 0, (statement.end_lineno or statement.lineno), 0) if n_uses == 1 else TextRange(0, 0, 0, 0)
+        )
+        if _is_wrapper(call):
+            original = ast.get_source_segment("\n".join(source.lines), call.args[0]) or ""
+            yield Use(name, _range(call, source), original, gone)
+
+
+def _is_wrapper(call: ast.Call) -> bool:
+    is_named = isinstance(call.func, ast.Name) and call.func.id.startswith(USE_PREFIX)
+    return is_named and len(call.args) == 1 and isinstance(call.args[0], ast.Call | ast.Name | ast.Attribute)
+
+
+def _range(node: ast.expr, source: PythonFile) -> TextRange:
+    assert node.end_lineno is not None
+    assert node.end_col_offset is not None
+    start = _column(source, node.lineno, node.col_offset)
+    end = _column(source, node.end_lineno, node.end_col_offset)
+    return TextRange(node.lineno - 1, start, node.end_lineno - 1, end)
+
+
+def _column(source: PythonFile, line: int, offset: int) -> int:
+    """A column of `ast`, which counts UTF-8 bytes, in code points."""
+    text = source.lines[line - 1]
+    return offset if text.isascii() else len(text.encode(errors="replace")[:offset].decode(errors="replace"))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,140 @@
+"""A result as an edit that the user sees first; never onto a document that has moved on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from lsprotocol import types
+
+from kernel_lsp.engine.messages import ResultFile
+from kernel_lsp.server.documents.documents import Documents
+from kernel_lsp.server.documents.line_edits import DocumentEdits
+from kernel_lsp.server.protocol.capabilities import ClientFeatures
+from kernel_lsp.server.protocol.conversion import to_edit
+from kernel_lsp.server.protocol.positions import split_lines
+
+ANNOTATION = "kernel-lsp"
+RESULTS_FOLDER = ("results",)
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """What to ask of the client. `edit` is None when the files must not, or need not, be edited: `reason` says why."""
+
+    edit: types.WorkspaceEdit | None
+    reason: str = ""
+    is_nothing_new: bool = False
+
+
+def propose(
+    files: Sequence[ResultFile],
+    label: str,
+    documents: Documents,
+    features: ClientFeatures,
+    changed: DocumentEdits | None = None,
+    description: str = "",
+) -> Proposal:
+    """The edit that puts the files where they belong, and changes a document of the user's with it.
+
+    With confirmation, under `label` and `description`, where the client has it. Else only if all files are new, and
+    without `changed`: what is there is not changed unseen.
+    """
+    states = [_state(file, documents) for file in files]
+    if changed is not None and not features.confirms_edits:
+        changed = None
+    are_there = all(state.text == file.text for state, file in zip(states, files, strict=True))
+    if are_there and changed is None:
+        return Proposal(None, "the files are there already, as they are", is_nothing_new=True)
+    moved_on = next((state.path for state in states if state.is_unsaved), None)
+    if moved_on is not None:
+        return Proposal(None, f"{moved_on.name} has unsaved changes in the editor")
+    if not features.creates_files:
+        return Proposal(None, "this editor does not let a server create files")
+    is_new = all(state.text is None for state in states)
+    if not is_new and not features.confirms_edits:
+        return Proposal(None, "the files are there already, and this editor cannot show an edit before it is made")
+    annotation = ANNOTATION if features.confirms_edits else None
+    changes = [change for state, file in zip(states, files, strict=True) for change in state.become(file, annotation)]
+    if are_there:
+        changes = []
+    if changed is not None:
+        changes.append(_document_edit(changed, annotation))
+    confirmed = types.ChangeAnnotation(label=label, needs_confirmation=True, description=description or None)
+    annotations = {ANNOTATION: confirmed} if annotation else None
+    return Proposal(types.WorkspaceEdit(document_changes=changes, change_annotations=annotations))
+
+
+def write_aside(files: Sequence[ResultFile], folder: Path) -> list[Path]:
+    """The files in a folder of ours, to look at. Raises OSError."""
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = []
+    for file in files:
+        path = folder / file.path.name
+        path.write_text(file.text, encoding="utf-8", newline="\n")
+        paths.append(path)
+    return paths
+
+
+# --- below
+
+
+def _document_edit(changed: DocumentEdits, annotation: str | None) -> types.TextDocumentEdit:
+    document = changed.document
+    identifier = types.OptionalVersionedTextDocumentIdentifier(uri=document.uri, version=document.version)
+    plain = [to_edit(document, edit.range, edit.new_text) for edit in changed.edits]
+    if annotation is None:
+        return types.TextDocumentEdit(identifier, plain)
+    return types.TextDocumentEdit(
+        identifier,
+        [types.AnnotatedTextEdit(annotation_id=annotation, range=e.range, new_text=e.new_text) for e in plain],
+    )
+
+
+@dataclass(frozen=True)
+class _State:
+    """A file as it is: `text` is None when there is none, `version` when it is not open."""
+
+    path: Path
+    uri: str
+    text: str | None
+    version: int | None
+    is_unsaved: bool
+
+    def become(
+        self, file: ResultFile, annotation: str | None
+    ) -> list[types.CreateFile | types.TextDocumentEdit | types.RenameFile | types.DeleteFile]:
+        """The changes that make it the new file."""
+        identifier = types.OptionalVersionedTextDocumentIdentifier(uri=self.uri, version=self.version)
+        edit: types.TextEdit | types.AnnotatedTextEdit = types.TextEdit(self._whole(), file.text)
+        if annotation is not None:
+            edit = types.AnnotatedTextEdit(annotation_id=annotation, range=self._whole(), new_text=file.text)
+        changed = types.TextDocumentEdit(identifier, [edit])
+        if self.text is not None:
+            return [changed]
+        options = types.CreateFileOptions(overwrite=False, ignore_if_exists=False)
+        return [types.CreateFile(uri=self.uri, options=options, annotation_id=annotation), changed]
+
+    def _whole(self) -> types.Range:
+        """Up to a line that is not there: clients take that for the end."""
+        n_lines = len(split_lines(self.text)) if self.text is not None else 0
+        return types.Range(types.Position(0, 0), types.Position(n_lines, 0))
+
+
+def _state(file: ResultFile, documents: Documents) -> _State:
+    on_disk = _read(file.path)
+    document = documents.at(file.path)
+    if document is None:
+        return _State(file.path, file.path.as_uri(), on_disk, None, is_unsaved=False)
+    is_unsaved = document.text != (on_disk or "")
+    return _State(file.path, document.uri, on_disk, document.version, is_unsaved=is_unsaved)
+
+
+def _read(path: Path) -> str | None:
+    """None when there is no such file, or none that is text."""
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            return file.read()
+    except (OSError, UnicodeDecodeError):
+        return None

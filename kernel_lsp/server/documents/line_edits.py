@@ -1,0 +1,49 @@
+"""The edit that has a call take the place of lines that were optimized, with the lines kept as a function."""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass
+
+from kernel_lsp.engine.messages import ExtractedLines, RunSummary
+from kernel_lsp.rules.finding import QuickFix, TextEdit, TextRange, apply_fix
+from kernel_lsp.server.documents.documents import Document
+from kernel_lsp.server.features.operator_use import USE_PREFIX, import_statement
+
+
+@dataclass(frozen=True)
+class DocumentEdits:
+    """Edits of one open document as it is now, none of which touches another."""
+
+    document: Document
+    edits: tuple[TextEdit, ...]
+
+    def diff(self) -> str:
+        """Them as a unified diff."""
+        name = self.document.path.name if self.document.path is not None else self.document.uri
+        after = apply_fix(self.document.text, QuickFix("", self.edits, is_safe=False))
+        before_lines, after_lines = self.document.text.splitlines(keepends=True), after.splitlines(keepends=True)
+        return "".join(difflib.unified_diff(before_lines, after_lines, f"a/{name}", f"b/{name}"))
+
+
+def edits_of_lines(document: Document, lines: ExtractedLines, run: RunSummary, serial: int) -> tuple[TextEdit, ...]:
+    """Call the operator in place of the lines, keep them as a function above (it is what runs again after *Revert*),
+    import the operator. Empty when the lines are not there any more as they were at `serial`."""
+    first = document.line_now(lines.first_line - 1, serial)
+    above = document.line_now(lines.function_line - 1, serial)
+    if first is None or above is None or document.path is None:
+        return ()
+    end = first + lines.last_line - lines.first_line
+    if [document.line_text(line) for line in range(first, end + 1)] != lines.replaced.split("\n"):
+        return ()
+    new_line = "\r\n" if document.lines[0].endswith("\r\n") else "\n"
+    statement = import_statement(document.path, run.out, run.name, is_in_package=lines.is_in_package)
+    imports = document.line_now(lines.import_line, serial)
+    imports = min(lines.import_line, above) if imports is None else min(imports, above)
+    call = lines.call.replace(f"{lines.name}(", f"{USE_PREFIX}{run.name}({lines.name})(", 1)
+    function = lines.function.replace("\n", new_line)
+    return (
+        TextEdit(TextRange(imports, 0, imports, 0), statement + new_line),
+        TextEdit(TextRange(above, 0, above, 0), f"{function}{new_line * 3}"),
+        TextEdit(TextRange(first, 0, end, len(document.line_text(end))), call),
+    )

@@ -1,0 +1,82 @@
+"""How far a job is, from what it tells."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kernel_lsp.core.event import (
+    CandidateEvaluated,
+    GenerationStarted,
+    ModelCalled,
+    NewBest,
+    RunStarted,
+    StageStarted,
+    TaskCaptured,
+)
+from kernel_lsp.engine.messages import JobNews, JobQueued, JobStarted
+from kernel_lsp.server.features.formatting import time_text
+
+CAPTURED_PERCENT, SEARCHED_PERCENT, FULL_PERCENT = 5, 90, 99
+"""Capturing is the first part of a run and the full check of the winner the last; the rest is the search."""
+
+
+@dataclass
+class Tracker:
+    """Hears a job's events; has its percentage and a line about it. `run_id` is empty before the run has one."""
+
+    percentage: int = 0
+    message: str = ""
+    run_id: str = ""
+    best_us: float | None = None
+    best: str = ""
+    cost_usd: float = 0.0
+    """Of the models that were asked; a run without any costs nothing."""
+    _generation: int = 0
+    _n_generations: int = 1
+    _n_proposals: int = 1
+    _n_evaluated: int = 0
+
+    def hear(self, event: JobNews) -> None:
+        """Take one event in. The percentage never falls."""
+        match event:
+            case JobQueued():
+                self.message = f"waits for {event.n_before} other job{'s' if event.n_before > 1 else ''}"
+            case JobStarted():
+                self.message = "starting"
+            case StageStarted():
+                self.message = self._with_best(event.message) if self.run_id else event.message
+            case RunStarted():
+                self.run_id = event.run_id
+                self.message = f"run {event.run_id} on {event.device}, for {event.target_gpu}"
+            case TaskCaptured():
+                self._advance(CAPTURED_PERCENT, f"captured {event.name}")
+            case GenerationStarted():
+                self._generation, self._n_generations = event.generation, event.n_generations
+                self._n_proposals, self._n_evaluated = max(event.n_proposals, 1), 0
+                self._search()
+            case CandidateEvaluated(depth="screen"):
+                self._n_evaluated += 1
+                self._search()
+            case CandidateEvaluated():
+                self._advance(FULL_PERCENT, self._with_best(f"full check: {event.outcome.replace('_', ' ')}"))
+            case ModelCalled():
+                self.cost_usd = event.run_cost_usd
+                self._search()
+            case NewBest():
+                self.best_us = event.score_us
+                self.best = f"best {time_text(event.score_us)} ({event.score_kind})"
+                self._search()
+
+    # --- below
+
+    def _search(self) -> None:
+        done = (self._generation + min(self._n_evaluated / self._n_proposals, 1.0)) / max(self._n_generations, 1)
+        percentage = CAPTURED_PERCENT + (SEARCHED_PERCENT - CAPTURED_PERCENT) * done
+        counted = f"generation {self._generation + 1}/{self._n_generations}, {self._n_evaluated}/{self._n_proposals}"
+        self._advance(int(percentage), self._with_best(counted))
+
+    def _with_best(self, text: str) -> str:
+        return ", ".join(filter(None, (text, self.best, f"cost ${self.cost_usd:.2f}")))
+
+    def _advance(self, percentage: int, message: str) -> None:
+        self.percentage, self.message = max(self.percentage, percentage), message

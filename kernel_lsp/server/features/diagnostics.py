@@ -1,0 +1,179 @@
+"""Findings as diagnostics. Each producer is a `source` of its own, and nothing is said twice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from lsprotocol import types
+
+from kernel_lsp.core.finding import Finding, RelatedPlace, Severity
+from kernel_lsp.rules.finding import SOURCE, RuleFinding, TextRange
+from kernel_lsp.server.analysis.analysis_types import Analysis
+from kernel_lsp.server.documents.documents import Document
+from kernel_lsp.server.features.formatting import verdict_text
+from kernel_lsp.server.features.rule_pages import page_file
+from kernel_lsp.server.knowledge import KnownCheck
+from kernel_lsp.server.protocol.conversion import line_range, to_range
+
+SEVERITIES = {
+    Severity.ERROR: types.DiagnosticSeverity.Error,
+    Severity.WARNING: types.DiagnosticSeverity.Warning,
+    Severity.INFORMATION: types.DiagnosticSeverity.Information,
+    Severity.HINT: types.DiagnosticSeverity.Hint,
+}
+KERNEL_SUFFIX = ".cu"
+CHECK_SOURCE = "kernel-lsp check"
+INSTANTIATED = " (detected during:"
+"""How the compiler's list of instantiations begins in a message (`kernel_lsp.toolchain.nvrtc.diagnostics`)."""
+MAX_RELATED = 20
+"""Other places of one diagnostic; a header that does not fit can make hundreds."""
+
+
+def diagnostics_of(
+    document: Document, analysis: Analysis, check: KnownCheck | None, *, shows_related: bool = True
+) -> list[types.Diagnostic]:
+    """What is known of the text as it is now. `analysis` is in its lines. For a client that does not show related
+    places they are in the messages."""
+    found = [rule_diagnostic(document, finding) for finding in analysis.findings]
+    return [*found, *check_diagnostics(document, check, shows_related=shows_related)]
+
+
+def check_diagnostics(
+    document: Document, check: KnownCheck | None, *, shows_related: bool = True
+) -> Iterator[types.Diagnostic]:
+    """What a check found that is still where it was."""
+    if check is None:
+        return
+    for group in _grouped(check.findings):
+        line = _line_of(document, check, group[0])
+        if line is not None:
+            yield _of_group(document, check, group, line, shows_related=shows_related)
+    outcome = check.verdict.outcome
+    if outcome.kind in ("mismatch", "timed_out", "unsupported") or (
+        outcome.kind in ("crashed", "rejected") and not getattr(outcome, "findings", ())
+    ):
+        yield _of_outcome(document, check)
+
+
+def rule_diagnostic(document: Document, finding: RuleFinding) -> types.Diagnostic:
+    """What a rule found."""
+    return types.Diagnostic(
+        range=to_range(document, finding.range),
+        message=finding.message,
+        severity=SEVERITIES[finding.severity],
+        code=finding.code,
+        code_description=_documentation(finding.documentation),
+        source=SOURCE,
+    )
+
+
+# --- below: rules
+
+
+def _documentation(page: str) -> types.CodeDescription | None:
+    """A link to the rule's page; none where it can be nowhere."""
+    file, _, anchor = page.partition("#")
+    path = page_file(file)
+    return types.CodeDescription(href=f"{path.as_uri()}#{anchor}") if path is not None else None
+
+
+# --- below: checks
+
+
+def _grouped(findings: Sequence[Finding]) -> list[list[Finding]]:
+    """What a header makes of one line of the user's is one thing to know; everything else stands for itself."""
+    groups: dict[object, list[Finding]] = {}
+    for number, finding in enumerate(findings):
+        in_header = bool(finding.related) and not _is_here(finding.related[0].file)
+        key = (finding.source, finding.severity, finding.line) if in_header else number
+        groups.setdefault(key, []).append(finding)
+    return list(groups.values())
+
+
+def _line_of(document: Document, check: KnownCheck, finding: Finding) -> int | None:
+    """Where the finding is now; the first line for one that is at no line, None when its line was edited."""
+    if finding.line is None or not _is_here(finding.file):
+        return 0
+    return document.line_now(finding.line - 1, check.serial)
+
+
+def _is_here(file: str | None) -> bool:
+    """A kernel is compiled and run under bare names of its own (``kernel.cu``, its operation's); headers have paths."""
+    return file is None or ("/" not in file and file.endswith(KERNEL_SUFFIX))
+
+
+def _of_group(
+    document: Document, check: KnownCheck, group: Sequence[Finding], line: int, *, shows_related: bool
+) -> types.Diagnostic:
+    finding = group[0]
+    related = [place for each in group for place in each.related]
+    shown = _related(document, check, related) if shows_related else []
+    message = _message(finding, has_related=bool(shown))
+    if len(group) > 1:
+        message += f"; {len(group) - 1} more in headers"
+    is_here = _is_here(finding.file)
+    return types.Diagnostic(
+        range=to_range(document, _span(document, line, finding.column if is_here else None)),
+        message=message if is_here else f"{finding.file}:{finding.line}: {message}",
+        severity=SEVERITIES[finding.severity],
+        code=finding.code,
+        source=finding.source,
+        related_information=shown or None,
+    )
+
+
+def _related(
+    document: Document, check: KnownCheck, places: Sequence[RelatedPlace]
+) -> list[types.DiagnosticRelatedInformation]:
+    return [
+        types.DiagnosticRelatedInformation(location=location, message=place.message)
+        for place in places[:MAX_RELATED]
+        if (location := _location(document, check, place)) is not None
+    ]
+
+
+def _location(document: Document, check: KnownCheck, place: RelatedPlace) -> types.Location | None:
+    if _is_here(place.file):
+        line = document.line_now(place.line - 1, check.serial)
+        return types.Location(document.uri, line_range(document, line)) if line is not None else None
+    if not Path(place.file).is_absolute():
+        return None
+    start = types.Position(max(place.line - 1, 0), 0)
+    return types.Location(Path(place.file).as_uri(), types.Range(start, start))
+
+
+def _message(finding: Finding, *, has_related: bool) -> str:
+    """With where a template was instantiated only for a client that does not show related places."""
+    parts = [finding.message.partition(INSTANTIATED)[0] if has_related else finding.message]
+    if finding.block is not None and finding.thread is not None:
+        parts.append(f"block {finding.block}, thread {finding.thread}")
+    if finding.n_occurrences > 1:
+        parts.append(f"{finding.n_occurrences} times")
+    return parts[0] if len(parts) == 1 else f"{parts[0]} ({', '.join(parts[1:])})"
+
+
+def _of_outcome(document: Document, check: KnownCheck) -> types.Diagnostic:
+    """What a check ended with that is at no line of its own, at the operation's declaration."""
+    outcome = check.verdict.outcome
+    line = next((i for i, text in enumerate(document.lines) if text.startswith("// op:")), 0)
+    is_unknown = outcome.kind == "unsupported"
+    return types.Diagnostic(
+        range=to_range(document, _span(document, line, None)),
+        message=verdict_text(check.verdict),
+        severity=types.DiagnosticSeverity.Information if is_unknown else types.DiagnosticSeverity.Error,
+        code=outcome.kind.replace("_", "-"),
+        source=CHECK_SOURCE,
+    )
+
+
+def _span(document: Document, line: int, column: int | None) -> TextRange:
+    """From the column to the end of its word; without one, the line."""
+    text = document.line_text(line)
+    start = len(text) - len(text.lstrip())
+    if column is None or not 0 < column <= len(text):
+        return TextRange(line, start, line, max(len(text.rstrip()), start))
+    end = column
+    while end < len(text) and (text[end].isalnum() or text[end] == "_"):
+        end += 1
+    return TextRange(line, column - 1, line, end)

@@ -1,0 +1,69 @@
+"""Shows a run: its kernel, the code beside it, its report."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from lsprotocol import types
+
+from kernel_lsp.engine.messages import GetResult, RunResult
+from kernel_lsp.evolve.archive.archive import FOLDER_NAME
+from kernel_lsp.evolve.run.request import find_workspace
+from kernel_lsp.server.documents.edits import RESULTS_FOLDER, write_aside
+from kernel_lsp.server.documents.places import place_of
+from kernel_lsp.server.features.reports import run_report
+from kernel_lsp.server.jobs.job_results import present
+from kernel_lsp.server.jobs.jobs import new_id
+from kernel_lsp.server.language_server import KernelLanguageServer
+from kernel_lsp.server.protocol import messages as protocol
+
+
+async def show_result(server: KernelLanguageServer, about: protocol.RunArguments, *, beside: bool) -> None:
+    """The kernel where it is, else offered anew; beside it, where wanted, the code it stands for."""
+    found = await _result(server, about)
+    if found is None:
+        return
+    workspace, result = found
+    if not result.files:
+        server.say(types.MessageType.Info, result.problem or f"run {result.summary.run_id} found no kernel")
+        return
+    kernel = result.files[0].path
+    if not kernel.is_file():
+        kernel = write_aside(result.files, _folder(workspace, result))[0]
+    if beside:
+        await server.show(Path(result.summary.file))
+    if not await server.show(kernel):
+        server.say(types.MessageType.Info, f"The kernel is in {kernel}")
+    if beside and not result.files[0].path.is_file():
+        await present(server, workspace, result)
+
+
+async def show_report(server: KernelLanguageServer, about: protocol.RunArguments) -> None:
+    """What the run found, as Markdown in a file."""
+    found = await _result(server, about)
+    if found is None:
+        return
+    workspace, result = found
+    folder = _folder(workspace, result)
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "report.md"
+    path.write_text(run_report(result), encoding="utf-8")
+    if not await server.show(path):
+        server.say(types.MessageType.Info, f"The report is in {path}")
+
+
+# --- below
+
+
+async def _result(server: KernelLanguageServer, about: protocol.RunArguments) -> tuple[Path, RunResult] | None:
+    workspace = find_workspace(place_of(server, about.uri).parent)
+    reply = await server.engines.of(workspace).ask(GetResult(id=new_id(), directory=workspace, run_id=about.run))
+    if reply.result is None:
+        message = reply.error.message if reply.error is not None else "no reply"
+        server.say(types.MessageType.Warning, message)
+        return None
+    return workspace, RunResult.model_validate(reply.result)
+
+
+def _folder(workspace: Path, result: RunResult) -> Path:
+    return workspace.joinpath(FOLDER_NAME, *RESULTS_FOLDER, result.summary.run_id)

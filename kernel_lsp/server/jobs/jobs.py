@@ -1,0 +1,151 @@
+"""Long work: each job gets an id at once, shows its progress, can be cancelled, and says how it ended."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from kernel_lsp.config import Settings
+from kernel_lsp.engine.client import EngineClient
+from kernel_lsp.engine.messages import Cancel, JobEvent, JobRequest, Problem, Reply
+from kernel_lsp.server.documents.tracking import Tracker
+from kernel_lsp.server.features.formatting import time_text
+from kernel_lsp.server.jobs.progress import WorkDoneProgress
+from kernel_lsp.server.protocol.messages import JobParams, JobState
+
+ID_CHARACTERS = 12
+
+OnEnd = Callable[["Job", Reply], Awaitable[None]]
+OnEvent = Callable[["Job", JobEvent], None]
+
+
+@dataclass
+class Job:
+    """One job, from its command to its end. `uri` is the document that it was started from."""
+
+    request: JobRequest
+    title: str
+    uri: str
+    workspace: Path
+    engine: EngineClient
+    progress: WorkDoneProgress
+    is_quiet: bool = False
+    """Started by itself: its failure is no news."""
+    symbol: str = ""
+    digest: str = ""
+    serial: int = 0
+    """Which text it is about: the target's digest and the document's serial at the start."""
+    settings: Settings | None = None
+    """What held for its file at the start, for a job whose result is of no use under other settings."""
+    n_restarts: int = 0
+    """How often it went on after its engine had died."""
+    tracker: Tracker = field(default_factory=Tracker)
+    state: JobState = "queued"
+
+    @property
+    def id(self) -> str:
+        return self.request.id
+
+    def params(self) -> JobParams:
+        """The job as `kernelLsp/jobChanged` has it."""
+        tracker = self.tracker
+        return JobParams(
+            job=self.id,
+            kind=self.request.method,
+            state=self.state,
+            title=self.title,
+            percentage=tracker.percentage,
+            message=tracker.message,
+            best_us=tracker.best_us,
+            cost_usd=tracker.cost_usd,
+            run=tracker.run_id,
+            uri=self.uri,
+            symbol=self.symbol,
+        )
+
+
+class Jobs:
+    """Every job that is under way. `on_change` hears of each change, `on_event` of what jobs tell, `on_end` has the
+    reply."""
+
+    def __init__(self, on_change: Callable[[Job], None], on_event: OnEvent, on_end: OnEnd) -> None:
+        self._on_change, self._on_event, self._on_end = on_change, on_event, on_end
+        self._jobs: dict[str, Job] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+
+    def __iter__(self) -> Iterator[Job]:
+        return iter(tuple(self._jobs.values()))
+
+    def start(self, job: Job) -> None:
+        """Ask the engine for it; returns before anything has happened."""
+        self._jobs[job.id] = job
+        self._tasks[job.id] = asyncio.create_task(self._live(job))
+
+    def newest(self) -> Job | None:
+        """The job that was started last, of those that are still under way."""
+        return next(reversed(self._jobs.values()), None)
+
+    def get(self, job: str) -> Job | None:
+        return self._jobs.get(job)
+
+    def of_token(self, token: str | int) -> Job | None:
+        """The job that a progress token is of."""
+        return next((job for job in self._jobs.values() if job.progress.token == token), None)
+
+    async def cancel(self, job: Job) -> None:
+        """Have the engine end it. The job ends through its own reply."""
+        await job.engine.ask(Cancel(id=new_id(), job=job.id))
+
+    async def close(self) -> None:
+        """Stop waiting for any of them."""
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    # --- below
+
+    async def _live(self, job: Job) -> None:
+        self._on_change(job)
+        try:
+            reply = await job.engine.ask(job.request, lambda event: self._hear(job, event))
+        except BaseException:
+            job.progress.end("stopped")  # whatever ended the waiting, no progress stays open in the editor
+            raise
+        finally:
+            self._jobs.pop(job.id, None)
+            self._tasks.pop(job.id, None)
+        job.state = _state(reply.error)
+        job.progress.end(_ending(job, reply))
+        self._on_change(job)
+        await self._on_end(job, reply)
+
+    def _hear(self, job: Job, event: JobEvent) -> None:
+        job.tracker.hear(event.event)
+        job.state = "queued" if event.event.kind == "job_queued" else "running"
+        job.progress.report(job.tracker.percentage, job.tracker.message)
+        self._on_change(job)
+        self._on_event(job, event)
+
+
+def new_id() -> str:
+    """A fresh id, for a job or a request to an engine."""
+    return uuid.uuid4().hex[:ID_CHARACTERS]
+
+
+# --- below
+
+
+def _state(problem: Problem | None) -> JobState:
+    if problem is None:
+        return "finished"
+    return "cancelled" if problem.kind == "cancelled" else "failed"
+
+
+def _ending(job: Job, reply: Reply) -> str:
+    if reply.error is not None:
+        return "cancelled" if reply.error.kind == "cancelled" else f"failed: {reply.error.message}"
+    return f"done, best {time_text(job.tracker.best_us)}" if job.tracker.best_us is not None else "done"

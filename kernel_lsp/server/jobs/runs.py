@@ -1,0 +1,111 @@
+"""Questions about a workspace as a whole: its runs, its targets, a run's report."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from pygls.exceptions import JsonRpcInvalidParams
+
+from kernel_lsp.engine.messages import GetReport, ListRuns, ReportPage, Request, RunList, RunSummary
+from kernel_lsp.evolve.archive.archive import FOLDER_NAME
+from kernel_lsp.evolve.run.request import find_workspace
+from kernel_lsp.process.channel import Channel
+from kernel_lsp.server.documents.documents import path_of
+from kernel_lsp.server.features.formatting import result_text
+from kernel_lsp.server.jobs.jobs import new_id
+from kernel_lsp.server.language_server import KernelLanguageServer
+from kernel_lsp.server.protocol import messages as protocol
+
+SCAN = (sys.executable, "-m", "kernel_lsp.server.analysis.target_scan")
+SCAN_S = 60.0
+"""For one folder: a file system that does not answer is not waited for."""
+
+
+async def _runs(ls: KernelLanguageServer, params: protocol.FolderParams) -> protocol.RunsResult:
+    workspace = _workspace(params.uri)
+    if not ls.trust.allows_commands or not (workspace / FOLDER_NAME / "archive.sqlite3").is_file():
+        return protocol.RunsResult([])
+    result = await _ask(ls, workspace, ListRuns(id=new_id(), directory=workspace))
+    return protocol.RunsResult([_item(run) for run in RunList.model_validate(result).runs])
+
+
+async def _targets(ls: KernelLanguageServer, params: protocol.FolderParams) -> protocol.TargetsResult:
+    """In a process of its own: parsing many files would hold up every other answer. One at a time, since a client may
+    ask any number of times."""
+    path = _path(params.uri)
+    async with ls.scanning:
+        try:
+            async with asyncio.timeout(SCAN_S):
+                return await _scan(path)
+        except TimeoutError:
+            return protocol.TargetsResult([], is_complete=False)
+
+
+async def _report(ls: KernelLanguageServer, params: protocol.RunArguments) -> protocol.ReportResult:
+    workspace = _workspace(params.uri)
+    if not ls.trust.allows_commands:
+        raise JsonRpcInvalidParams(message="the workspace is not trusted")
+    result = await _ask(ls, workspace, GetReport(id=new_id(), directory=workspace, run_id=params.run))
+    page = ReportPage.model_validate(result)
+    return protocol.ReportResult(page.run_id, page.data, page.html)
+
+
+HANDLERS: dict[str, Callable[..., Any]] = {
+    "kernelLsp/runs": _runs,
+    "kernelLsp/targets": _targets,
+    "kernelLsp/report": _report,
+}
+
+
+# --- below
+
+
+async def _scan(path: Path) -> protocol.TargetsResult:
+    channel = Channel(SCAN, environment=dict(os.environ))
+    await channel.start()
+    try:
+        channel.send({"folder": str(path)})
+        async for message in channel.messages():
+            targets = [protocol.TargetItem(**target) for target in message["targets"]]
+            return protocol.TargetsResult(targets, message["is_complete"])
+    finally:
+        await channel.close()
+    return protocol.TargetsResult([], is_complete=False)
+
+
+async def _ask(ls: KernelLanguageServer, workspace: Path, request: Request) -> dict[str, Any]:
+    reply = await ls.engines.of(workspace).ask(request)
+    if reply.result is None:
+        raise JsonRpcInvalidParams(message=reply.error.message if reply.error is not None else "no reply")
+    return reply.result
+
+
+def _item(run: RunSummary) -> protocol.RunItem:
+    return protocol.RunItem(
+        run=run.run_id,
+        target=run.target,
+        uri=Path(run.file).as_uri(),
+        symbol=run.symbol,
+        status=run.status,  # type: ignore[arg-type]  # the archive's words are these
+        started=run.started,
+        device=run.device,
+        has_kernel=run.candidate_id is not None,
+        result=result_text(run) if run.candidate_id is not None else run.reason,
+    )
+
+
+def _workspace(uri: str) -> Path:
+    path = _path(uri)
+    return find_workspace(path if path.is_dir() else path.parent)
+
+
+def _path(uri: str) -> Path:
+    path = path_of(uri)
+    if path is None:
+        raise JsonRpcInvalidParams(message=f"{uri!r} is no file")
+    return path

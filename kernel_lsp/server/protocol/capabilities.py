@@ -1,0 +1,133 @@
+"""What the client can do, and what we therefore offer. Standard library only: `initialize` is answered before anything
+heavy is imported."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from kernel_lsp.server.protocol.positions import Encoding, choose_encoding
+
+REWRITE_KIND = "refactor.rewrite.kernelLsp"
+COMMANDS = (
+    "kernelLsp.optimize",
+    "kernelLsp.optimizeWithBackward",
+    "kernelLsp.optimizeLines",
+    "kernelLsp.check",
+    "kernelLsp.measure",
+    "kernelLsp.profile",
+    "kernelLsp.estimate",
+    "kernelLsp.cancel",
+    "kernelLsp.resume",
+    "kernelLsp.showKernel",
+    "kernelLsp.compare",
+    "kernelLsp.report",
+    "kernelLsp.explain",
+)
+DIAGNOSTICS_IDENTIFIER = "kernel-lsp"
+SYNC_INCREMENTAL = 2
+CELL_LANGUAGES = ("python", "cuda-cpp", "cuda")
+
+
+@dataclass(frozen=True)
+class ClientFeatures:
+    """What we ask of a client's capabilities, all of which it may lack."""
+
+    encoding: Encoding
+    pulls_diagnostics: bool
+    """Whether it asks for diagnostics, and can be told to ask again. One that cannot be told gets them pushed."""
+    versioned_edits: bool
+    creates_files: bool
+    confirms_edits: bool
+    shows_progress: bool
+    shows_documents: bool
+    gives_configuration: bool
+    registers_configuration: bool
+    watches_files: bool
+    """Whether it can be asked to tell of files that change on disk."""
+    refreshes_lenses: bool
+    refreshes_hints: bool
+    shows_hints: bool
+    markdown_hover: bool
+    literal_actions: bool
+    """Whether it takes actions with edits. One that does not gets the commands among them."""
+    opens_notebooks: bool
+    shows_related: bool
+    """Other places that a diagnostic has to do with."""
+
+
+def client_features(capabilities: Mapping[str, Any]) -> ClientFeatures:
+    """The features, from whatever the client sent: anything that has not the form expected counts as lacking."""
+
+    def has(path: str) -> bool:
+        return _at(capabilities, path) is True
+
+    resource_operations = _at(capabilities, "workspace.workspaceEdit.resourceOperations")
+    hover_formats = _at(capabilities, "textDocument.hover.contentFormat")
+    pulls = _is_object(capabilities, "textDocument.diagnostic")
+    creates = "create" in _list(resource_operations)
+    # Only `documentChanges` can hold a creation: Neovim announces the one without the other and takes both.
+    versioned = has("workspace.workspaceEdit.documentChanges") or creates
+    return ClientFeatures(
+        encoding=choose_encoding(_list(_at(capabilities, "general.positionEncodings"))),
+        pulls_diagnostics=pulls and has("workspace.diagnostics.refreshSupport"),
+        versioned_edits=versioned,
+        creates_files=creates,
+        confirms_edits=versioned and _is_object(capabilities, "workspace.workspaceEdit.changeAnnotationSupport"),
+        shows_progress=has("window.workDoneProgress"),
+        shows_documents=has("window.showDocument.support"),
+        gives_configuration=has("workspace.configuration"),
+        registers_configuration=has("workspace.didChangeConfiguration.dynamicRegistration"),
+        watches_files=has("workspace.didChangeWatchedFiles.dynamicRegistration"),
+        refreshes_lenses=has("workspace.codeLens.refreshSupport"),
+        refreshes_hints=has("workspace.inlayHint.refreshSupport"),
+        shows_hints=_is_object(capabilities, "textDocument.inlayHint"),
+        markdown_hover="markdown" in _list(hover_formats),
+        literal_actions=_is_object(capabilities, "textDocument.codeAction.codeActionLiteralSupport"),
+        opens_notebooks=_is_object(capabilities, "notebookDocument.synchronization"),
+        shows_related=has("textDocument.publishDiagnostics.relatedInformation"),
+    )
+
+
+def server_capabilities(features: ClientFeatures) -> dict[str, Any]:
+    """Ours, for a client with these features."""
+    offered: dict[str, Any] = {
+        "positionEncoding": features.encoding,
+        "textDocumentSync": {"openClose": True, "change": SYNC_INCREMENTAL, "save": {"includeText": False}},
+        "hoverProvider": True,
+        "codeLensProvider": {"resolveProvider": False},
+        "executeCommandProvider": {"commands": list(COMMANDS)},
+        "workspace": {"workspaceFolders": {"supported": True, "changeNotifications": True}},
+    }
+    if features.opens_notebooks:
+        cells = [{"language": language} for language in CELL_LANGUAGES]
+        offered["notebookDocumentSync"] = {"notebookSelector": [{"notebook": "*", "cells": cells}]}
+    kinds = {"codeActionKinds": ["quickfix", REWRITE_KIND], "resolveProvider": False}
+    offered["codeActionProvider"] = kinds if features.literal_actions else True
+    if features.shows_hints:
+        offered["inlayHintProvider"] = {"resolveProvider": False}
+    if features.pulls_diagnostics:
+        offered["diagnosticProvider"] = {
+            "identifier": DIAGNOSTICS_IDENTIFIER,
+            "interFileDependencies": False,
+            "workspaceDiagnostics": False,
+        }
+    return offered
+
+
+# --- below: what a client sent, which may be anything
+
+
+def _at(value: Any, path: str) -> Any:
+    for part in path.split("."):
+        value = value.get(part) if isinstance(value, Mapping) else None
+    return value
+
+
+def _is_object(value: Any, path: str) -> bool:
+    return isinstance(_at(value, path), Mapping)
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []

@@ -1,0 +1,116 @@
+"""Answers `initialize` with the standard library alone; what else the server needs is imported afterwards.
+
+Importing the protocol's types takes most of a second of processor time, which nobody should wait for who only asked
+what we can do.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from kernel_lsp import __version__
+from kernel_lsp.server.protocol.capabilities import ClientFeatures, client_features, server_capabilities
+from kernel_lsp.server.protocol.framing import Frames, frame
+
+READ_BYTES = 1 << 16
+# JSON-RPC 2.0 and LSP 3.17, "ErrorCodes"
+PARSE_ERROR, INVALID_REQUEST, INVALID_PARAMS, NOT_INITIALIZED = -32700, -32600, -32602, -32002
+
+
+@dataclass
+class Connection:
+    """Stdin and stdout, as bytes read so far and a place to write."""
+
+    stdin: int
+    stdout: int
+    frames: Frames = field(default_factory=Frames)
+    waiting: list[bytes] = field(default_factory=list)
+    """Bodies that came together with `initialize`."""
+
+
+@dataclass(frozen=True)
+class Initialized:
+    """What `initialize` said, after it was answered."""
+
+    params: dict[str, Any]
+    features: ClientFeatures
+
+
+@dataclass(frozen=True)
+class Left:
+    """The client ended, or said `exit`, before it initialized anything."""
+
+
+def shake_hands(connection: Connection) -> Initialized | Left:
+    """Read until there is an `initialize` and answer it. Anything else before is refused, as the protocol demands."""
+    for body in _bodies(connection):
+        message = _parsed(body)
+        if message is None:
+            _send(connection, _error(None, PARSE_ERROR, "this is no JSON object"))
+        elif message.get("method") == "initialize" and _is_id(message.get("id")):
+            params = message.get("params")
+            if isinstance(params, dict):
+                features = client_features(_object(params.get("capabilities")))
+                _send(connection, _initialize_reply(message["id"], features))
+                return Initialized(params, features)
+            _send(connection, _error(message["id"], INVALID_PARAMS, "initialize needs params"))
+        elif message.get("method") == "exit":
+            return Left()
+        elif "id" in message and "method" in message:
+            _send(connection, _error(_id(message), NOT_INITIALIZED, "the server is not initialized"))
+    return Left()
+
+
+# --- below
+
+
+def _bodies(connection: Connection) -> Iterator[bytes]:
+    while True:
+        while connection.waiting:
+            yield connection.waiting.pop(0)
+        data = os.read(connection.stdin, READ_BYTES)
+        if not data:
+            return
+        connection.waiting += connection.frames.feed(data)
+
+
+def _parsed(body: bytes) -> dict[str, Any] | None:
+    try:
+        message = json.loads(body)
+    except (ValueError, RecursionError):
+        return None
+    return message if isinstance(message, dict) else None
+
+
+def _initialize_reply(id_: int | str, features: ClientFeatures) -> dict[str, Any]:
+    result = {
+        "capabilities": server_capabilities(features),
+        "serverInfo": {"name": "kernel-lsp", "version": __version__},
+    }
+    return {"jsonrpc": "2.0", "id": id_, "result": result}
+
+
+def _error(id_: int | str | None, code: int, message: str) -> dict[str, Any]:
+    return {"jsonrpc": "2.0", "id": id_, "error": {"code": code, "message": message}}
+
+
+def _send(connection: Connection, message: dict[str, Any]) -> None:
+    data = frame(json.dumps(message).encode())
+    while data:
+        data = data[os.write(connection.stdout, data) :]
+
+
+def _is_id(value: Any) -> bool:
+    return isinstance(value, int | str) and not isinstance(value, bool)
+
+
+def _id(message: dict[str, Any]) -> int | str | None:
+    return message["id"] if _is_id(message["id"]) else None
+
+
+def _object(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}

@@ -1,0 +1,1 @@
+"""Builds of torch extensions: headers, bindings, symbols, cached objects."""

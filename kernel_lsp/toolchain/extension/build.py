@@ -1,0 +1,373 @@
+"""Builds torch extensions in seconds: device and host code apart, a precompiled header, and everything kept by content.
+
+    async with ExtensionBuilder(facts, tools, cache_directory, architecture="sm_90", level=level) as builder:
+        outcome = await builder.build(text, "kernel.cu")
+
+A build runs confined, with a deadline; what a compiler prints is drained and bounded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import re
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+from kernel_lsp.core.finding import Finding, Severity
+from kernel_lsp.core.verdict import BuildFailed, TimedOut
+from kernel_lsp.process.confinement import SandboxLevel
+from kernel_lsp.process.profiles import foreign_confinement
+from kernel_lsp.process.supervisor import ProcessResult, run, scrubbed_environment
+from kernel_lsp.source.extension import LAUNCH_HELPER, SplitExtension, split_extension
+from kernel_lsp.toolchain.extension.built import MODULE_NAME, ExtensionBuilt, keep, read_kept
+from kernel_lsp.toolchain.extension.facts import ExtensionFacts
+from kernel_lsp.toolchain.extension.headers import (
+    ALL_OPERATORS,
+    Headers,
+    headers_for,
+    lean_text,
+    may_lack_a_header,
+)
+from kernel_lsp.toolchain.extension.tools import ExtensionTools
+from kernel_lsp.toolchain.nvrtc.cache import content_key
+
+FORMAT = "5"
+"""Raised when a kept build would no longer be what a build gives."""
+DEADLINE_S = 180.0
+MAX_OUTPUT_BYTES = 1 << 20
+MAX_FINDINGS = 50
+MAX_LINE_CHARACTERS = 1000
+"""Of a log, so that searching it takes time that its length bounds."""
+CXX_OPTIMIZATION = "-O0"
+"""Host code calls PyTorch and launches; optimizing it doubles the build and saves a microsecond a call."""
+_ERROR = re.compile(r"^[^\s:]*?([^\s:/]+\.(?:cu|cpp))[:(](\d+)\)?(?::(\d+))?:? (?:fatal )?error:? ?(.*)$", re.MULTILINE)
+
+
+class ExtensionBuilder:
+    """Builds for one torch and one GPU architecture. Use as ``async with``: a header that is being precompiled for the
+    next builds is finished first, or given up when the block is left by an error."""
+
+    def __init__(
+        self,
+        facts: ExtensionFacts,
+        tools: ExtensionTools,
+        cache_directory: Path,
+        *,
+        python: Path,
+        architecture: str = "",
+        level: SandboxLevel = SandboxLevel.NONE,
+        deadline_s: float = DEADLINE_S,
+    ) -> None:
+        self._facts, self._tools, self._python = facts, tools, python
+        self._root = cache_directory / "extensions"
+        self._architecture, self._level, self._deadline_s = architecture, level, deadline_s
+        self._precompiling: asyncio.Task[float] | None = None
+
+    async def __aenter__(self) -> ExtensionBuilder:
+        return self
+
+    async def __aexit__(self, kind: object, *_: object) -> None:
+        if self._precompiling is not None:
+            if kind is not None:
+                self._precompiling.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._precompiling
+
+    async def build(self, text: str, file_name: str) -> ExtensionBuilt | BuildFailed | TimedOut:
+        """Build one file. Raises OSError when a compiler does not start."""
+        key = content_key(FORMAT, text, file_name, self._architecture, *self._flags(), self._tools.version)
+        kept = self._root / key[:2] / key
+        if (found := read_kept(kept)) is not None:
+            return found
+        with tempfile.TemporaryDirectory(prefix="build-", dir=_made(self._root)) as folder:
+            started = time.monotonic()
+            outcome = await _Build(self, Path(folder), text, file_name).run()
+            if not isinstance(outcome, ExtensionBuilt):
+                return outcome
+            stages = {**outcome.stages_s, "whole build": round(time.monotonic() - started, 3)}
+            return keep(kept, Path(folder), outcome.model_copy(update={"stages_s": stages}))
+
+    async def precompile(self, headers: Headers = ALL_OPERATORS) -> float:
+        """Precompile the header that the next builds start with; the seconds it took, 0 when it is there."""
+        folder = self._header_folder(headers)
+        if (folder / "prelude.h.gch").exists():
+            return 0.0
+        self._write_lean(headers)
+        with tempfile.TemporaryDirectory(prefix="header-", dir=_made(self._root)) as made:
+            (Path(made) / "prelude.h").write_text(headers.prelude)
+            command: list[str | Path] = [
+                self._tools.cxx,
+                *self._flags(headers),
+                "-x",
+                "c++-header",
+                "prelude.h",
+                "-o",
+                "prelude.h.gch",
+            ]
+            result = await self.compile(command, Path(made))
+            if result.returncode == 0:
+                folder.parent.mkdir(parents=True, exist_ok=True)
+                with contextlib.suppress(OSError):  # another process was first
+                    os.rename(made, folder)
+                    os.mkdir(made)
+            return result.elapsed_s
+
+    # --- below: what a build needs
+
+    def headers_for(self, text: str) -> tuple[Headers, ...]:
+        """What to compile host code with, and what to try next where that lacks a name."""
+        return headers_for(text, self._facts.includes)
+
+    def header(self, headers: Headers) -> Path | None:
+        """The precompiled header, when it is there; else it is made beside, for the next build."""
+        folder = self._header_folder(headers)
+        if (folder / "prelude.h.gch").exists():
+            return folder / "prelude.h"
+        if self._precompiling is None:
+            self._precompiling = asyncio.create_task(self.precompile(headers))
+        return None
+
+    def host_command(self, source: str, made: str, headers: Headers, header: Path | None) -> list[str | Path]:
+        """Compile host code, after the prelude and its operators."""
+        self._write_lean(headers)
+        included: list[str | Path] = ["-include", header or "prelude.h", "-include", "operators.h"]
+        return [self._tools.cxx, *self._flags(headers), "-w", *included, "-c", source, "-o", made]
+
+    def device_command(self, source: str, made: str) -> list[str | Path]:
+        """Compile kernels. With PyTorch's headers on the path, for kernels that use its types."""
+        includes = [f"-I{path}" for path in self._facts.includes]
+        flags = ["-O3", f"-std={self.standard}", "-lineinfo", "--expt-relaxed-constexpr", "-Xcompiler", "-fPIC", "-w"]
+        macros = [f"-DTORCH_EXTENSION_NAME={MODULE_NAME}", f"-D_GLIBCXX_USE_CXX11_ABI={self._facts.cxx11_abi}"]
+        nvcc = self._tools.nvcc or "nvcc"
+        return [nvcc, *flags, *macros, f"-arch={self._architecture}", *includes, "-c", source, "-o", made]
+
+    def link_command(self, objects: Sequence[str]) -> list[str | Path]:
+        """The shared object of all parts."""
+        folders = [*self._facts.library_directories, *self._tools.cuda_libraries]
+        libraries = [f"-l{name}" for name in self._facts.libraries]
+        runtime = self._facts.cuda_runtime or "-lcudart"
+        cuda = (
+            [runtime] if self._facts.cuda_version and (self._facts.cuda_runtime or self._tools.cuda_libraries) else []
+        )
+        return [self._tools.cxx, "-shared", *objects, *(f"-L{f}" for f in folders), *libraries, *cuda, "-o", "built.so"]
+
+    async def compile(self, command: Sequence[str | Path], folder: Path) -> ProcessResult:
+        """Run a compiler, confined to the folder, the headers and its own parts."""
+        runtime = [Path(self._facts.cuda_runtime).parent] if self._facts.cuda_runtime else []
+        own = [*self._facts.includes, *self._facts.library_directories, *runtime]
+        readable = [*own, self._root, *self._tools.roots]
+        confinement = foreign_confinement(
+            self._level, self._python, readable=readable, scratch=folder, may_start_programs=True
+        )
+        return await run(
+            command,
+            deadline_s=self._deadline_s,
+            directory=folder,
+            environment=scrubbed_environment({"LC_ALL": "C"}),
+            max_output_bytes=MAX_OUTPUT_BYTES,
+            confinement=confinement,
+        )
+
+    @property
+    def shared_stubs(self) -> tuple[str, ...]:
+        """Flags for kernels that another file launches."""
+        return self._tools.shared_stubs
+
+    @property
+    def standard(self) -> str:
+        """Of C++: what this torch's headers need."""
+        major, minor = (int(part) for part in self._facts.torch_version.split(".")[:2])
+        return "c++20" if (major, minor) >= CXX20_SINCE else "c++17"
+
+    @property
+    def undefined_symbols_command(self) -> list[str | Path]:
+        return [self._tools.nm, "-u", "--format=posix"]
+
+    def _flags(self, headers: Headers = ALL_OPERATORS) -> list[str]:
+        macros = [f"-DTORCH_EXTENSION_NAME={MODULE_NAME}", f"-D_GLIBCXX_USE_CXX11_ABI={self._facts.cxx11_abi}"]
+        macros += [f"-D{name}" for name in headers.macros]
+        lean = (self._lean_folder,) if headers.lean else ()
+        includes = [f"-I{path}" for path in (*lean, *self._facts.includes, *self._tools.cuda_includes)]
+        return [
+            f"-std={self.standard}",
+            CXX_OPTIMIZATION,
+            "-fPIC",
+            "-DTORCH_API_INCLUDE_EXTENSION_H",
+            *macros,
+            *includes,
+        ]
+
+    @property
+    def _lean_folder(self) -> Path:
+        places = [str(path) for path in self._facts.includes]
+        return self._root / f"lean-{content_key(FORMAT, self._facts.torch_version, *places)}"
+
+    def _write_lean(self, headers: Headers) -> None:
+        """Those that are not there yet, each whole or not at all."""
+        for name in headers.lean:
+            made = self._lean_folder / name
+            found = next((path for folder in self._facts.includes if (path := folder / name).is_file()), None)
+            if found is None or made.exists():
+                continue
+            made.parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.NamedTemporaryFile("w", dir=made.parent, delete=False, encoding="utf-8") as file:
+                file.write(lean_text(name, found.read_text(encoding="utf-8")))
+            os.replace(file.name, made)
+
+    def _header_folder(self, headers: Headers) -> Path:
+        key = content_key(
+            FORMAT, headers.prelude, self._facts.torch_version, self._tools.version, *self._flags(headers)
+        )
+        return self._root / f"header-{key}"
+
+
+CXX20_SINCE = (2, 13)
+"""torch's own build flags (torch/utils/cpp_extension.py) ask for C++20 from this release on."""
+
+
+class _Failed(Exception):
+    """Internal: a compiler refused, or overran."""
+
+    def __init__(self, outcome: BuildFailed | TimedOut) -> None:
+        self.outcome = outcome
+
+
+class _Build:
+    """One file in one folder."""
+
+    def __init__(self, builder: ExtensionBuilder, folder: Path, text: str, file_name: str) -> None:
+        self._builder, self._folder, self._text, self._file_name = builder, folder, text, file_name
+        self._stages: dict[str, float] = {}
+        self._notes: list[str] = []
+
+    async def run(self) -> ExtensionBuilt | BuildFailed | TimedOut:
+        try:
+            if "__global__" not in self._text and "<<<" not in self._text:
+                return await self._host_only()
+            split = split_extension(self._text)
+            if isinstance(split, SplitExtension):
+                try:
+                    return await self._split(split)
+                except _Failed as failed:
+                    if isinstance(failed.outcome, TimedOut):
+                        raise
+                    self._notes.append("its halves do not compile apart, so that it was compiled whole")
+            else:
+                self._notes.append(f"compiled whole: {split.reason}")
+            return await self._whole()
+        except _Failed as failed:
+            return failed.outcome
+
+    async def _host_only(self) -> ExtensionBuilt:
+        header = await self._host(self._text)
+        return await self._linked(["host.o"], "host only", header)
+
+    async def _split(self, split: SplitExtension) -> ExtensionBuilt:
+        """Kernels that are no templates need not wait for the host code to say which instances it launches."""
+        host = asyncio.create_task(self._host(LAUNCH_HELPER + split.host))
+        try:
+            if not split.templates:
+                await self._device(split.device)
+            header = await host
+            if split.templates:
+                await self._device(split.device + await self._instances(split))
+        finally:
+            host.cancel()
+            with contextlib.suppress(asyncio.CancelledError, _Failed):
+                await host
+        return await self._linked(["host.o", "device.o"], "split", header)
+
+    async def _whole(self) -> ExtensionBuilt:
+        (self._folder / "whole.cu").write_text(self._text)
+        await self._step("nvcc", self._builder.device_command("whole.cu", "whole.o"))
+        return await self._linked(["whole.o"], "whole", None)
+
+    async def _host(self, text: str) -> Path | None:
+        """Compile host code; the precompiled header that it began with."""
+        first, *larger = self._builder.headers_for(text)
+        try:
+            return await self._host_with(first, text)
+        except _Failed as failed:
+            if not larger or not isinstance(failed.outcome, BuildFailed) or not may_lack_a_header(failed.outcome.log):
+                raise
+        self._notes.append("its host code was compiled twice: it names more of PyTorch than it shows")
+        return await self._host_with(larger[0], text)
+
+    async def _host_with(self, headers: Headers, text: str) -> Path | None:
+        header = self._builder.header(headers)
+        (self._folder / "prelude.h").write_text(headers.prelude)
+        (self._folder / "operators.h").write_text(headers.operators)
+        (self._folder / "host.cpp").write_text(headers.without_replaced(text))
+        await self._step("host compiler", self._builder.host_command("host.cpp", "host.o", headers, header))
+        return header
+
+    async def _device(self, text: str) -> None:
+        (self._folder / "device.cu").write_text(text)
+        await self._step("nvcc", [*self._builder.device_command("device.cu", "device.o"), *self._builder.shared_stubs])
+
+    async def _instances(self, split: SplitExtension) -> str:
+        """Explicit instances of the template kernels that the host's object file asks for."""
+        wanted = await self._step("nm", [*self._builder.undefined_symbols_command, "-C", "host.o"])
+        names = "|".join(map(re.escape, split.templates))
+        found = re.findall(rf"^(void (?:\w+::)*(?:{names})<.*\)) U", wanted, re.MULTILINE)
+        needs_half = any("c10::" in each for each in found)
+        headers = "#include <c10/util/Half.h>\n#include <c10/util/BFloat16.h>\n" if needs_half else ""
+        return headers + "".join(f"template __global__ {each};\n" for each in found)
+
+    async def _linked(
+        self, objects: Sequence[str], how: Literal["host only", "split", "whole"], header: Path | None
+    ) -> ExtensionBuilt:
+        await self._step("link", self._builder.link_command(objects))
+        # Of the objects: a compiler may link parts of the C++ library statically, which ask for more.
+        commands = [[*self._builder.undefined_symbols_command, each] for each in objects]
+        listed = "".join([await self._step("symbols", command) for command in commands])
+        return ExtensionBuilt(
+            path=self._folder / "built.so",
+            undefined_symbols=tuple(sorted({line.split()[0] for line in listed.splitlines() if line.strip()})),
+            how=how,
+            header="precompiled" if header is not None else "read",
+            notes=tuple(self._notes),
+            stages_s=self._stages,
+        )
+
+    async def _step(self, name: str, command: Sequence[str | Path]) -> str:
+        result = await self._builder.compile(command, self._folder)
+        self._stages[name] = round(self._stages.get(name, 0.0) + result.elapsed_s, 3)
+        log = (result.stdout + result.stderr).decode(errors="replace")
+        if result.timed_out:
+            message = f"the {name} found no end in {result.elapsed_s:.0f} s"
+            raise _Failed(TimedOut(message=message, deadline_s=result.elapsed_s))
+        if result.returncode != 0:
+            raise _Failed(BuildFailed(findings=_findings(log, name, result.returncode), log=log[-MAX_OUTPUT_BYTES:]))
+        return result.stdout.decode(errors="replace")
+
+
+# --- below: logs
+
+
+def _findings(log: str, tool: str, status: int) -> tuple[Finding, ...]:
+    """The compiler's errors at their lines; `#line` makes them those of the user's file."""
+    log = "\n".join(line[:MAX_LINE_CHARACTERS] for line in log.splitlines())
+    found = tuple(
+        Finding(
+            code="compile-error",
+            severity=Severity.ERROR,
+            message=match[4].strip() or "error",
+            source=tool,
+            line=int(match[2]),
+            column=int(match[3]) if match[3] else None,
+        )
+        for match in list(_ERROR.finditer(log))[:MAX_FINDINGS]
+    )
+    last = next((line for line in reversed(log.splitlines()) if line.strip()), f"it ended with status {status}")
+    return found or (Finding(code="compile-error", severity=Severity.ERROR, message=last.strip()[:500], source=tool),)
+
+
+def _made(folder: Path) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder

@@ -1,0 +1,196 @@
+"""Which variables in device memory a compiled text writes: they would keep state between launches.
+
+A table that is only read is none, however it was declared; so the rule follows where the address of each variable goes,
+over all functions and through pointers that are variables themselves, without regard to order.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+from kernel_lsp.toolchain.integrity.ptx_text import Place, PtxText, Statement, mentioned
+
+READING_FUNCTIONS = frozenset(("vprintf", "__assertfail"))
+"""Functions of the system that get addresses of strings and only read them."""
+
+_DECLARATION = re.compile(r"^(?:\.\w+\s+)*\.(?:global|const)\b(?P<rest>[^=]*)(?:=(?P<initial>.*))?", re.DOTALL)
+_WRITES = ("st", "atom", "red", "cp", "stmatrix", "multimem", "wmma.store")
+_BRACKETED = re.compile(r"\[([^\]]*)\]")
+
+_Holders = dict[str, frozenset[str]]
+"""Which variables' addresses a register may hold."""
+
+
+def written_variables(ptx: PtxText) -> list[tuple[str, Place]]:
+    """Each variable of the module that is written, or whose address gets out of sight, with the first place where."""
+    variables = {name for statement in ptx.statements if (name := _declared(statement))}
+    if not variables:
+        return []
+    points_to = _points_to(ptx, variables)
+    bodies = [(name, list(body)) for name, body in groupby(ptx.statements, key=lambda statement: statement.function)]
+    exchanged = _exchanged(bodies, ptx, variables, points_to)
+    found: dict[str, Place] = {}
+    for name, body in bodies:
+        holders = _holders(body, _Known(variables, points_to, exchanged, name, name in ptx.entries))
+        for statement in body:
+            for variable in sorted(_written_by(statement, holders)):
+                found.setdefault(variable, statement.place)
+    return list(found.items())
+
+
+def _declared(statement: Statement) -> str | None:
+    """The name that a `.global` declaration gives; None for any other statement."""
+    match = _DECLARATION.match(statement.text)
+    if match is None:
+        return None
+    names = re.findall(
+        r"(?<![.\w$%])([$A-Za-z_%][\w$]*)", re.sub(r"\.attribute\([^)]*\)|\[[^\]]*\]", " ", match["rest"])
+    )
+    return names[-1] if names else None
+
+
+def _points_to(ptx: PtxText, variables: set[str]) -> dict[str, frozenset[str]]:
+    """Variables whose addresses the initial value of another holds, at once or by way of others."""
+    found: dict[str, frozenset[str]] = {name: frozenset() for name in variables}
+    for statement in ptx.statements:
+        match = _DECLARATION.match(statement.text)
+        if match and match["initial"]:
+            found[_declared(statement) or ""] = frozenset(mentioned(match["initial"])) & variables
+    for _ in variables:
+        found = {name: near.union(*(found[other] for other in near)) for name, near in found.items()}
+    return found
+
+
+@dataclass(frozen=True)
+class _Known:
+    """What holds for the body of `function`. A kernel's parameters come from the launch and hold no variable."""
+
+    variables: set[str]
+    points_to: Mapping[str, frozenset[str]]
+    exchanged: _Exchanged
+    function: str
+    is_kernel: bool
+
+    def of_parameter(self, statement: Statement) -> frozenset[str]:
+        if f"{self.function}_param_" not in statement.text:
+            return self.exchanged.returned
+        return frozenset() if self.is_kernel else self.exchanged.passed
+
+
+@dataclass(frozen=True)
+class _Exchanged:
+    """Variables whose address any call hands over, and those whose address any function gives back."""
+
+    passed: frozenset[str] = frozenset()
+    returned: frozenset[str] = frozenset()
+
+    def __or__(self, other: _Exchanged) -> _Exchanged:
+        return _Exchanged(self.passed | other.passed, self.returned | other.returned)
+
+
+def _exchanged(
+    bodies: Sequence[tuple[str, Sequence[Statement]]],
+    ptx: PtxText,
+    variables: set[str],
+    points_to: Mapping[str, frozenset[str]],
+) -> _Exchanged:
+    """Of all functions: every parameter may hold what any call hands over."""
+    passed = _Exchanged()
+    while True:
+        more = passed
+        for name, body in bodies:
+            known = _Known(variables, points_to, passed, name, name in ptx.entries)
+            more |= _exchanged_by(body, _holders(body, known))
+        if more == passed:
+            return passed
+        passed = more
+
+
+def _exchanged_by(body: Sequence[Statement], holders: Mapping[str, frozenset[str]]) -> _Exchanged:
+    passed: frozenset[str] = frozenset()
+    arguments: frozenset[str] = frozenset()
+    for statement in body:
+        if statement.opcode.startswith("st.param"):
+            arguments |= _held(statement.text, holders)
+        elif statement.opcode.startswith("call"):
+            if not READING_FUNCTIONS & statement.names:
+                passed |= arguments
+            arguments = frozenset()
+    return _Exchanged(passed, returned=arguments)  # what no call takes is what the function gives back
+
+
+def _holders(body: Sequence[Statement], known: _Known) -> _Holders:
+    """To a fixed point: a result holds what its operands hold, a loaded value what the variables it may be loaded from
+    point to, a parameter what was passed."""
+    holders: _Holders = {variable: frozenset((variable,)) for variable in known.variables}
+    changed = True
+    while changed:
+        changed = False
+        on_stack = frozenset().union(*(_stored(statement, holders) for statement in body if _is_on_stack(statement)))
+        for statement in body:
+            names = _results(statement)
+            held = (
+                known.of_parameter(statement)
+                if statement.opcode.startswith("ld.param")
+                else _carried(statement, holders, known.points_to)
+            )
+            held |= on_stack if statement.opcode.startswith(("ld.local", "ld.v", "ld.u", "ld.b")) else frozenset()
+            for name in names:
+                if not held <= holders.get(name, frozenset()):
+                    holders[name] = holders.get(name, frozenset()) | held
+                    changed = True
+    return holders
+
+
+def _carried(
+    statement: Statement, holders: Mapping[str, frozenset[str]], points_to: Mapping[str, frozenset[str]]
+) -> frozenset[str]:
+    if statement.opcode.startswith("ld"):
+        held = _held(_operands(statement).partition(",")[2], holders)
+        return frozenset().union(*(points_to[variable] for variable in held))
+    if statement.opcode.startswith(("tex", "setp", *_WRITES)) or statement.text.startswith("."):
+        return frozenset()
+    return _held(_operands(statement).partition(",")[2], holders)
+
+
+def _results(statement: Statement) -> list[str]:
+    if statement.text.startswith("."):
+        return []
+    first = re.match(r"\s*(\{[^}]*\}|[^,]*)", _operands(statement))
+    return list(mentioned(first[0])) if first else []
+
+
+def _operands(statement: Statement) -> str:
+    return statement.text.partition(" ")[2]
+
+
+def _held(text: str, holders: Mapping[str, frozenset[str]]) -> frozenset[str]:
+    return frozenset().union(*(holders.get(name, frozenset()) for name in mentioned(text)))
+
+
+def _written_by(statement: Statement, holders: Mapping[str, frozenset[str]]) -> frozenset[str]:
+    """The variables that a statement writes, or whose address it stores where it can no longer be followed."""
+    if statement.opcode.startswith("st.param") or not _is_write(statement.opcode):
+        return frozenset()
+    destination = _BRACKETED.search(statement.text)
+    stored = frozenset() if _is_on_stack(statement) else _stored(statement, holders)
+    return _held(destination[1] if destination else "", holders) | stored
+
+
+def _is_on_stack(statement: Statement) -> bool:
+    """Whether it stores to the thread's own stack, where what is loaded again is known."""
+    return statement.opcode.startswith("st.local")
+
+
+def _stored(statement: Statement, holders: Mapping[str, frozenset[str]]) -> frozenset[str]:
+    """The variables whose address it stores."""
+    if not statement.opcode.startswith("st"):
+        return frozenset()
+    return _held(_BRACKETED.sub(" ", _operands(statement)), holders)
+
+
+def _is_write(opcode: str) -> bool:
+    return any(opcode == write or opcode.startswith(f"{write}.") for write in _WRITES)

@@ -1,0 +1,45 @@
+"""clang-tidy on device code, where it is installed: its command line and its diagnostics as findings."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from kernel_lsp.core.finding import Finding, Severity
+from kernel_lsp.toolchain.tools.clang_flags import clang_cuda_flags
+
+CHECKS = "-*,bugprone-*,clang-analyzer-core.*,performance-*,-bugprone-easily-swappable-parameters"
+SOURCE = "clang-tidy"
+_DIAGNOSTIC = re.compile(r"^(?P<file>[^:\n]+):(?P<line>\d+):(?P<column>\d+): (?P<kind>warning|error): (?P<text>.*)$")
+_CODE = re.compile(r"\s*\[(?P<code>[\w.,-]+)\]$")
+
+
+def tidy_command(clang_tidy: Path, kernel: Path, include_directories: Sequence[Path]) -> list[str | Path]:
+    """Lint one file as CUDA device code, with these folders' headers."""
+    flags = ("--cuda-device-only", *clang_cuda_flags(include_directories))
+    return [clang_tidy, f"--checks={CHECKS}", "--quiet", kernel, "--", *flags]
+
+
+def parse_tidy(text: str, kernel: Path) -> tuple[Finding, ...]:
+    """Diagnostics in the kernel's own file. Errors are left out: they are clang's failing to read CUDA headers, and
+    NVRTC, which compiles the text, has its own."""
+    lines = (_DIAGNOSTIC.match(line) for line in text.splitlines())
+    return tuple(_finding(match) for match in lines if match is not None and _is_ours(match, kernel))
+
+
+def _is_ours(match: re.Match[str], kernel: Path) -> bool:
+    return Path(match["file"]).name == kernel.name and match["kind"] == "warning"
+
+
+def _finding(match: re.Match[str]) -> Finding:
+    code = _CODE.search(match["text"])
+    return Finding(
+        code=code["code"] if code else SOURCE,
+        severity=Severity.INFORMATION,
+        message=_CODE.sub("", match["text"]),
+        source=SOURCE,
+        file=Path(match["file"]).name,
+        line=int(match["line"]),
+        column=int(match["column"]),
+    )

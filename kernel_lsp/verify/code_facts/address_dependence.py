@@ -1,0 +1,95 @@
+"""Whether a kernel computes something of a tensor's address that is no address: read from its PTX.
+
+Nothing about a tensor's place but its alignment and whether it is there at all may decide a result. Addresses that are
+added to, passed on, compared with each other and loaded from are what every kernel has.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+
+from kernel_lsp.core.plan import BoundLaunch, TensorArgument
+from kernel_lsp.toolchain.integrity.ptx_text import Statement, mentioned
+from kernel_lsp.verify.code_facts.launch_uniform import PARAMETER
+
+ALIGNMENT_MASK = 127
+"""Bits that say how an address is aligned: cases vary those by themselves."""
+PAGE_MASK = 4095
+"""An address with no more than these bits cleared is one nearby."""
+MOVING = frozenset(("mov", "cvta", "cvt", "add", "sub", "mad", "selp"))
+"""Their results are addresses when an operand is one."""
+HARMLESS = frozenset(("isspacep", "prefetch", "prefetchu", "ld", "ldu"))
+_IN_MEMORY = re.compile(r"\[[^\]]*\]")
+_NUMBER = re.compile(r"-?(?:0[xX][0-9a-fA-F]+|\d+)U?")
+N_BITS = 64
+
+
+def asks_for_an_address(statements: Iterable[Statement], symbol: str, launch: BoundLaunch) -> bool:
+    """Whether the kernel does so with a tensor that a launch gives it."""
+    own = [statement for statement in statements if statement.function == symbol]
+    addresses = _addresses(own, launch)
+    return any(_asks(statement, addresses) for statement in own)
+
+
+# --- below
+
+
+def _addresses(statements: Sequence[Statement], launch: BoundLaunch) -> set[str]:
+    """The registers that hold one, in whatever order the code has them."""
+    found = {register for statement in statements for register in _given(statement, launch)}
+    n_before = -1
+    while len(found) > n_before:
+        n_before = len(found)
+        for statement in statements:
+            if _moves(statement) and not found.isdisjoint(_values(statement)):
+                found.update(statement.results)
+    return found
+
+
+def _given(statement: Statement, launch: BoundLaunch) -> Iterator[str]:
+    """The registers that get a tensor's address from the launch."""
+    match = PARAMETER.search(statement.text) if statement.opcode.startswith("ld.param.") else None
+    passed = launch.arguments[int(match["position"]) :][:1] if match else ()
+    if any(isinstance(argument, TensorArgument) for argument in passed):
+        yield from statement.results
+
+
+def _moves(statement: Statement) -> bool:
+    name = statement.opcode.partition(".")[0]
+    if name in ("and", "or"):
+        return _changes_only_low_bits(statement) or (name == "or" and len(_values(statement)) > 1)
+    return name in MOVING and ".f" not in statement.opcode
+
+
+def _asks(statement: Statement, addresses: set[str]) -> bool:
+    """Whether it makes something else of an address."""
+    values = _values(statement)
+    if addresses.isdisjoint(values) or _moves(statement):
+        return False
+    name = statement.opcode.partition(".")[0]
+    if name == "and":
+        return not any(0 <= number <= ALIGNMENT_MASK for number in _numbers(statement))
+    if name in ("setp", "set"):
+        return not addresses.issuperset(values) or any(_numbers(statement))
+    return name not in HARMLESS
+
+
+def _changes_only_low_bits(statement: Statement) -> bool:
+    """``p & ~15`` and ``p | 4`` are places nearby. (`p | q` is for `((p | q) & 15) == 0`.)"""
+    if statement.opcode.startswith("or"):
+        return any(0 <= number <= PAGE_MASK for number in _numbers(statement))
+    return any(-PAGE_MASK - 1 <= number < 0 for number in _numbers(statement))
+
+
+def _values(statement: Statement) -> list[str]:
+    """The registers that it reads, but for those by which it finds its place in memory."""
+    return [name for name in mentioned(_IN_MEMORY.sub("", statement.sources)) if name.startswith("%")]
+
+
+def _numbers(statement: Statement) -> list[int]:
+    """Those among its operands, as signed ones of its width."""
+    operands = (operand.strip() for operand in statement.sources.split(","))
+    bits = N_BITS if "64" in statement.opcode else N_BITS // 2
+    numbers = [int(operand.rstrip("U"), 0) for operand in operands if _NUMBER.fullmatch(operand)]
+    return [number - (1 << bits) if number >= 1 << (bits - 1) else number for number in numbers]

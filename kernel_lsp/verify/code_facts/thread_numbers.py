@@ -1,0 +1,37 @@
+"""Kernels that number all threads of their grid in 32 bits, as `blockIdx.x * blockDim.x + threadIdx.x` does.
+
+CUDA's own examples do, and most kernels that have a warp for each row: no grid of theirs can be larger than that
+number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from kernel_lsp.core.plan import BoundLaunch
+from kernel_lsp.toolchain.integrity.ptx_text import Statement
+
+MAX_THREADS = 1 << 31
+"""Of a grid whose threads have an `int` for their number."""
+PRODUCTS, SHIFT = ("mul.lo.", "mad.lo."), "shl.b32"
+BLOCK, BLOCK_SIZE = "%ctaid.", "%ntid."
+
+
+def numbers_its_threads(statements: Iterable[Statement], symbol: str, launch: BoundLaunch) -> bool:
+    """Whether the kernel multiplies the number of its block by the size of one, in 32 bits."""
+    sizes = {launch.n_threads_per_block, *launch.block} - {1}
+    holds: dict[str, str] = {}
+    for statement in statements:
+        if statement.function != symbol:
+            continue
+        operands = [operand.strip() for operand in statement.sources.split(",")]
+        kinds = {holds.get(operand, operand)[: len(BLOCK)] for operand in operands[:2]}
+        if statement.opcode.startswith(("mov.", "cvt.")) and operands[0].startswith((BLOCK, BLOCK_SIZE)):
+            holds.update(dict.fromkeys(statement.results, operands[0]))
+        elif BLOCK in kinds and statement.opcode.startswith(PRODUCTS) and "32" in statement.opcode:
+            others = (operand for operand in operands[:2] if not holds.get(operand, "").startswith(BLOCK))
+            if any(holds.get(o, "").startswith(BLOCK_SIZE) or (o.isdigit() and int(o) in sizes) for o in others):
+                return True
+        elif BLOCK in kinds and statement.opcode == SHIFT and operands[1].isdigit() and 1 << int(operands[1]) in sizes:
+            return True
+    return False

@@ -1,0 +1,219 @@
+"""What a foreign kernel is run on, and how its outputs are judged: in this process, from copies."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import secrets
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from kernel_lsp.core.expression import ExpressionError
+from kernel_lsp.core.plan import BoundOperation, BoundTensor
+from kernel_lsp.core.task import Task
+from kernel_lsp.core.verdict import CaseResult, Crashed, Mismatch, TimedOut
+from kernel_lsp.process.worker_client import CaseFiles
+from kernel_lsp.verify.foreign.process import ForeignProcess
+from kernel_lsp.verify.gpu.slot import Lost
+from kernel_lsp.verify.model.cases import (
+    Case,
+    OperationKind,
+    Sizes,
+    captured_sizes,
+    graph_of,
+    shape_of,
+    shapes_for,
+)
+from kernel_lsp.verify.oracle.case_store import CaseStore, NoCase
+from kernel_lsp.verify.oracle.compare import Expectation
+from kernel_lsp.verify.oracle.judgement import judge_outputs
+from kernel_lsp.verify.probes.small_sizes import reduced_sizes
+from kernel_lsp.verify.timing.outcome import TimedOperation
+
+FAMILIES = ("normal", "small_integers", "negative", "scaled_up", "scaled_down", "special_nan")
+"""Beside `given`, at the captured sizes: what a kernel is for. Another draw of the same kind first."""
+LARGE_ELEMENTS = 1 << 25
+"""Of inputs and outputs: past it two families tell enough for their time."""
+N_HIDDEN = 2
+"""Sizes that the task does not name, where its dims may change."""
+CASE_DEADLINE_S = 60.0
+
+
+@dataclass(frozen=True)
+class ForeignCase:
+    """A case with its inputs in the candidate's folder and what is expected in our memory alone. `is_hidden` says that
+    its sizes are not among those that the task names."""
+
+    case: Case
+    bound: BoundOperation
+    files: CaseFiles = field(repr=False)
+    inputs: tuple[dict[str, Any], ...]
+    expectations: tuple[Expectation, ...] = field(repr=False)
+    is_hidden: bool
+
+    @property
+    def is_timed(self) -> bool:
+        """The task's own inputs."""
+        return self.case.family == "given"
+
+    def timed(self, candidate_id: str) -> TimedOperation:
+        """As a timer is asked about it."""
+        return TimedOperation(candidate_id, self.bound, self.case.operation, self.files)
+
+
+def chosen_cases(task: Task, direction: OperationKind, seed: int) -> list[tuple[Case, bool]]:
+    """The cases of one direction, and whether each is of hidden sizes."""
+    captured = captured_sizes(task)
+    families = FAMILIES if _n_elements(task, direction, captured) <= LARGE_ELEMENTS else FAMILIES[:2]
+    named = [_case(direction, captured, "given", seed, is_captured=True)]
+    named += [_case(direction, captured, family, seed + 1 + n, is_captured=True) for n, family in enumerate(families)]
+    hidden = [sizes for sizes in reduced_sizes(task, direction, lambda _: True) if sizes != captured][:N_HIDDEN]
+    return [(case, False) for case in named] + [
+        (_case(direction, sizes, "normal", seed + 50 + n, is_captured=False), True) for n, sizes in enumerate(hidden)
+    ]
+
+
+async def make_case(store: CaseStore, task: Task, case: Case, folder: Path, *, is_hidden: bool) -> ForeignCase | NoCase:
+    """Inputs copied to `folder`; expected values read into memory, and their files deleted. In a thread: the worker
+    makes the next case meanwhile."""
+    files = await store.get(case)
+    if isinstance(files, NoCase):
+        return files
+    return await asyncio.to_thread(_taken, store, task, case, files, folder, is_hidden=is_hidden)
+
+
+async def run_case(
+    process: ForeignProcess, case: ForeignCase, folder: Path, device_name: str
+) -> CaseResult | Mismatch | Crashed | TimedOut:
+    """Run twice, judge both."""
+    names = [tensor.name for tensor in case.bound.tensors if tensor.role == "output"]
+    paths = [{name: folder / f"{name}{suffix}.bin" for name in names} for suffix in ("", ".again")]
+    token = secrets.token_hex(16)
+    request = {
+        "direction": case.case.operation,
+        "case": f"{case.case.family} {dict(case.case.sizes)}",
+        "inputs": case.inputs,
+        "declared": [_declared(tensor) for tensor in case.bound.tensors if tensor.role == "output"],
+        "outputs": {name: str(path) for name, path in paths[0].items()},
+        "again": {name: str(path) for name, path in paths[1].items()},
+        "token": token,
+    }
+    ran = await process.ask("run_foreign", request, deadline_s=CASE_DEADLINE_S)
+    failure = misbehaviour(ran, token)
+    if failure is not None:
+        return failure
+    assert isinstance(ran, dict)
+    copies = [paths[0], {**paths[0], **{name: paths[1][name] for name in ran["spread"]}}]
+    judged: CaseResult | Mismatch = judge(case, copies[0], device_name)
+    if ran["spread"] and not isinstance(judged, Mismatch):
+        judged = judge(case, copies[1], device_name)
+    return judged
+
+
+def misbehaviour(ran: Mapping[str, Any] | Lost, token: str) -> Crashed | TimedOut | None:
+    """What no kernel may do, whatever its values are."""
+    if isinstance(ran, Lost):
+        if ran.deadline_s:
+            return TimedOut(message=ran.message, deadline_s=ran.deadline_s)
+        return Crashed(message=ran.message)
+    if ran.get("status") != "ran":
+        return Crashed(message=str(ran.get("message", "it gave no answer")))
+    if ran.get("token") != token:
+        return Crashed(message="its process answered with something else than what it was asked")
+    for what, message in (
+        ("late", "these outputs changed after PyTorch's stream had finished (work on a stream or thread of its own)"),
+        ("changed_inputs", "it changed its inputs"),
+        ("overrun", "it wrote outside of its inputs"),
+    ):
+        if ran.get(what):
+            return Crashed(message=f"{message}: {', '.join(map(str, ran[what]))}")
+    return None
+
+
+def shuffled(cases: Sequence[ForeignCase], seed: int) -> list[ForeignCase]:
+    """In random order, hidden sizes last: they are judged otherwise."""
+    named = [case for case in cases if not case.is_hidden]
+    random.Random(f"{seed}/{secrets.token_hex(4)}").shuffle(named)
+    return [*named, *(case for case in cases if case.is_hidden)]
+
+
+def judge(case: ForeignCase, paths: Mapping[str, Path], device_name: str) -> CaseResult | Mismatch:
+    """Copies of one call's outputs, by name."""
+    result = CaseResult(
+        device=device_name,
+        operation=case.bound.name,
+        family=case.files.family,
+        shapes={tensor.name: tensor.shape for tensor in case.bound.tensors if tensor.role == "input"},
+        n_blocks=0,
+        n_blocks_run=0,
+        errors=(),
+    )
+    outputs = [(tensor, paths[tensor.name]) for tensor in case.bound.tensors if tensor.role == "output"]
+    return judge_outputs(case.case.operation, result, outputs, case.expectations)
+
+
+# --- below
+
+
+def _taken(store: CaseStore, task: Task, case: Case, files: CaseFiles, folder: Path, *, is_hidden: bool) -> ForeignCase:
+    expectations = tuple(_in_memory(expectation) for expectation in store.expectations(case, files))
+    choices = [tensor for chosen in files.chosen.values() for tensor in (chosen.values, chosen.ties)]
+    for tensor in (*files.expected, *files.native, *files.unspecified, *choices):
+        tensor.path.unlink(missing_ok=True)
+    folder.mkdir(parents=True)
+    inputs = []
+    for tensor in files.inputs:
+        shutil.copyfile(tensor.path, folder / tensor.path.name)
+        entry = {"name": tensor.name, "path": str(folder / tensor.path.name), "dtype": tensor.dtype.value}
+        inputs.append({**entry, "shape": list(tensor.shape)})
+    return ForeignCase(case, _bound(task, case, files), files, tuple(inputs), expectations, is_hidden)
+
+
+def _in_memory(expectation: Expectation) -> Expectation:
+    """Not a map of a file, which somebody else could open."""
+    native, unspecified = (None if a is None else a.copy() for a in (expectation.native, expectation.unspecified))
+    chosen = None if expectation.chosen is None else expectation.chosen.in_memory()
+    reference = expectation.reference.copy()
+    return replace(expectation, reference=reference, native=native, chosen=chosen, unspecified=unspecified)
+
+
+def _bound(task: Task, case: Case, files: CaseFiles) -> BoundOperation:
+    """The operation's tensors, without any step: what it does is its own affair."""
+    graph, sizes = graph_of(task, case.operation), dict(case.sizes)
+    name = task.name if case.operation == "forward" else f"{task.name}_backward"
+    shapes = {**shapes_for(graph, sizes), **{tensor.name: tensor.shape for tensor in files.inputs}}
+    inputs = [
+        BoundTensor(name=tensor.name, dtype=tensor.dtype, shape=shapes[tensor.name], role="input")
+        for tensor in files.inputs
+    ]
+    outputs = [
+        BoundTensor(name=output.name, dtype=output.type.dtype, shape=shape_of(output.type, sizes), role="output")
+        for output in graph.outputs
+        if output.type is not None and output.node is not None
+    ]
+    return BoundOperation(name=name, dims=sizes, tensors=(*inputs, *outputs), steps=())
+
+
+def _declared(tensor: BoundTensor) -> dict[str, Any]:
+    return {"name": tensor.name, "dtype": tensor.dtype.value, "shape": list(tensor.shape)}
+
+
+def _case(direction: OperationKind, sizes: Sizes, family: str, seed: int, *, is_captured: bool) -> Case:
+    return Case(direction, tuple(sorted(sizes.items())), family, seed, "forward", is_captured=is_captured)
+
+
+def _n_elements(task: Task, direction: OperationKind, sizes: Sizes) -> int:
+    graph, total = graph_of(task, direction), 0
+    for type_ in (*graph.input_types, *(output.type for output in graph.outputs if output.type is not None)):
+        try:
+            shape = shape_of(type_, sizes)
+        except ExpressionError:
+            continue
+        n = 1
+        for size in shape:
+            n *= size
+        total += n
+    return total

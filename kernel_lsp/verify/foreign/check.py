@@ -1,0 +1,345 @@
+"""A kernel whose host code runs, against its task: run in a process of its own, judged and timed from ours."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import shutil
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from kernel_lsp.config import Settings
+from kernel_lsp.core.candidate import Candidate, Origin
+from kernel_lsp.core.finding import Finding, Severity
+from kernel_lsp.core.target import TargetSource
+from kernel_lsp.core.task import Task, TaskTensor
+from kernel_lsp.core.verdict import (
+    CaseResult,
+    CheckOutcome,
+    Correct,
+    Crashed,
+    Mismatch,
+    Rejected,
+    TimedOut,
+    Unsupported,
+    Verdict,
+)
+from kernel_lsp.process.confinement import SandboxLevel
+from kernel_lsp.source.foreign import ForeignSource, python_findings
+from kernel_lsp.toolchain.extension.built import ExtensionBuilt
+from kernel_lsp.verify.foreign.build import BuildFailure, ForeignBuilds, accepted_build, refused
+from kernel_lsp.verify.foreign.cases import ForeignCase, chosen_cases, make_case, run_case, shuffled
+from kernel_lsp.verify.foreign.process import ForeignProcess
+from kernel_lsp.verify.foreign.timing import time_given
+from kernel_lsp.verify.gpu.device import GpuDevice
+from kernel_lsp.verify.gpu.slot import Lost
+from kernel_lsp.verify.model.cases import OperationKind, graph_of
+from kernel_lsp.verify.model.progress import Progress
+from kernel_lsp.verify.oracle.case_store import CaseStore
+from kernel_lsp.verify.oracle.judgement import lost_nans
+from kernel_lsp.verify.session.session import Session
+from kernel_lsp.verify.session.start import SessionStart
+from kernel_lsp.verify.timing.operation import OperationTimer
+
+CPU_NAME = "CPU (PyTorch)"
+OPEN_DEADLINE_S = 120.0
+MAX_INLINE_BUILDS = 8
+"""Extensions that one Python file may build."""
+NO_GPU = (
+    "its host code launches CUDA kernels, and there is no GPU here to run them on: the PTX executor runs kernels with "
+    "a launch plan alone"
+)
+CUDA_FAULT = "CUDA error"
+UNSEEN_CALLS = re.compile(r"\btriton\b|\btorch\.ops\b")
+NO_KERNEL = "no kernel of its own: PyTorch computed everything that it returned"
+HIDING_NOTHING = (SandboxLevel.NONE, SandboxLevel.LIMITS)
+NOT_HIDDEN = (
+    "nothing hid the expected values and this process's memory from it: the verdict holds for an honest kernel only "
+    "(`kernel-lsp doctor` says what the sandbox lacks)"
+)
+
+
+async def check_foreign(
+    file: Path,
+    text: str,
+    source: ForeignSource,
+    target: TargetSource,
+    settings: Settings,
+    start: SessionStart | None = None,
+) -> Verdict:
+    """The full verdict. `start` is what a session begins with, where it has.
+
+    Raises TargetError when the task cannot be captured, EnvironmentProblem without a compiler."""
+    candidate = Candidate(text=text, origin=Origin(proposer="user", description=str(file)))
+    async with AsyncExitStack() as stack:
+        session = await stack.enter_async_context(Session(settings, start))
+        check = _Check(session, stack, file, text, source, target, Progress(candidate.id))
+        return await check.verdict()
+
+
+@dataclass
+class _Check:
+    """One file. Everything that it starts ends with the stack."""
+
+    session: Session
+    stack: AsyncExitStack
+    file: Path
+    text: str
+    source: ForeignSource
+    target: TargetSource
+    progress: Progress
+    device_name: str = CPU_NAME
+    device: GpuDevice | None = None
+    builds: dict[str, str] = field(default_factory=dict)
+
+    async def verdict(self) -> Verdict:
+        outcome = await self._outcome()
+        level = self.session.sandbox
+        said = f"foreign ({self.source.kind}): its host code runs, in a process of its own (sandbox: {level.value})"
+        exposed = (NOT_HIDDEN,) if level in HIDING_NOTHING else ()
+        return Verdict(
+            candidate_id=self.progress.candidate_id,
+            device=self.device_name,
+            outcome=outcome,
+            findings=(*self.progress.findings, *lost_nans(self.progress.cases)),
+            foreign=self.source.kind,
+            times=self.progress.times,
+            notes=(said, *exposed, *self.progress.notes),
+            evaluate_s=sum(self.progress.stages_s.values()),
+            stages_s=self.progress.stages_s,
+        )
+
+    async def _outcome(self) -> CheckOutcome:
+        if self.source.kind == "ModelNew" and (failure := refused(python_findings(self.text))) is not None:
+            return failure
+        index = await self.session.gpu_index()
+        if index is None and self.source.needs_cuda:
+            return Unsupported(message=NO_GPU)
+        process = await self.stack.enter_async_context(self._process())
+        builds = ForeignBuilds(self.session, self.stack)
+        # Most often the GPU is of the target's architecture; it opens later than a compiler can begin.
+        building = self._begin(builds, "" if index is None else self.session.gpu.architecture.name)
+        capturing = asyncio.create_task(self.session.capture(self.target, with_backward=self.source.has_backward))
+        warming = asyncio.create_task(process.start_pools("cpu" if index is None else index))
+        under_way: list[asyncio.Future[Any]] = [capturing, warming]
+        try:
+            with self.progress.stage("gpu worker"):
+                self.device = await self.session.gpu_device()
+            if self.device is None and self.source.needs_cuda:
+                return Unsupported(message=NO_GPU)
+            if self.device is None and index is not None:
+                warming = asyncio.create_task(process.start_pools("cpu"))
+                under_way.append(warming)
+            if index is not None and self._architecture != self.session.gpu.architecture.name:
+                building = self._begin(builds, self._architecture)
+            with self.progress.stage("capture"):
+                task = await capturing
+            timer = await self.session.timer(task, self.device) if self.device is not None else None
+            cases = asyncio.create_task(self._cases(task, timer, under_way))
+            under_way.append(cases)
+            with self.progress.stage("build"):
+                built = None if building is None else accepted_build(await building, self.progress)
+            if built is not None and not isinstance(built, ExtensionBuilt):
+                return built
+            with self.progress.stage("references"):
+                made = await cases
+            with self.progress.stage("process"):
+                await warming
+            return await self._run(process, builds, task, built, made, timer)
+        finally:
+            for started in under_way:
+                started.cancel()
+            await asyncio.gather(*under_way, return_exceptions=True)
+            await builds.close()
+
+    @property
+    def _architecture(self) -> str:
+        """Of the GPU that it runs on; empty without one."""
+        return "" if self.device is None else self.device.facts.architecture
+
+    def _begin(self, builds: ForeignBuilds, architecture: str) -> asyncio.Task[ExtensionBuilt | BuildFailure] | None:
+        """None for a Python file, which says itself what it wants built."""
+        return None if self.file.suffix == ".py" else builds.begin(self.text, self.file.suffix, architecture)
+
+    # --- below: running
+
+    def _process(self) -> ForeignProcess:
+        cache = self.session.settings.cache_directory / "extensions"
+        cache.mkdir(parents=True, exist_ok=True)
+        return ForeignProcess(
+            self.session.worker.python,
+            level=self.session.sandbox,
+            scratch=self._folder,
+            readable=(cache, self.file.absolute().parent, Path(self.target.file).absolute().parent),
+            may_start_programs="triton" in self.text,
+        )
+
+    @property
+    def _folder(self) -> Path:
+        return self.session.scratch / "foreign"
+
+    async def _cases(
+        self, task: Task, timer: OperationTimer | None, under_way: list[asyncio.Future[Any]]
+    ) -> list[ForeignCase]:
+        """What it is run on. PyTorch's own runs that it is timed beside are made ready meanwhile."""
+        store = CaseStore(task, self.session.worker, self.session.new_folder("references"), self.device)
+        chosen = [pair for direction in self._directions(task) for pair in chosen_cases(task, direction, 0)]
+        made = []
+        try:
+            for case, _ in chosen:
+                store.begin(case)
+            for number, (case, is_hidden) in enumerate(chosen):
+                found = await make_case(store, task, case, self._folder / f"case-{number}", is_hidden=is_hidden)
+                if not isinstance(found, ForeignCase):
+                    continue
+                made.append(found)
+                if timer is not None and found.is_timed:
+                    under_way.append(asyncio.create_task(timer.offer(found.timed(self.progress.candidate_id))))
+        finally:
+            await store.close()
+        return made
+
+    def _directions(self, task: Task) -> tuple[OperationKind, ...]:
+        return ("forward", "backward") if task.backward is not None else ("forward",)
+
+    async def _run(
+        self,
+        process: ForeignProcess,
+        builds: ForeignBuilds,
+        task: Task,
+        built: ExtensionBuilt | None,
+        cases: Sequence[ForeignCase],
+        timer: OperationTimer | None,
+    ) -> CheckOutcome:
+        with self.progress.stage("load"):
+            functions = await self._open(process, builds, task, built)
+        if not isinstance(functions, tuple):
+            return functions
+        runnable = [case for case in cases if case.case.operation in functions]
+        if not runnable:
+            return Unsupported(
+                message=f"it has none of what the task needs; it has {', '.join(functions) or 'nothing'}"
+            )
+        for missing in sorted({case.case.operation for case in cases} - set(functions)):
+            self.progress.notes.append(f"{missing}: it has no function of this name, so that PyTorch does it")
+        if self.device is None:
+            return await self._checked(process, runnable, None)
+        async with self.device.turn():
+            return await self._checked(process, runnable, timer)
+
+    async def _open(
+        self, process: ForeignProcess, builds: ForeignBuilds, task: Task, built: ExtensionBuilt | None
+    ) -> tuple[str, ...] | CheckOutcome:
+        request = self._open_request(task, built)
+        for _ in range(MAX_INLINE_BUILDS):
+            opened = await process.ask("open_foreign", {**request, "builds": self.builds}, deadline_s=OPEN_DEADLINE_S)
+            if isinstance(opened, Lost):
+                return Crashed(message=f"while it was loaded: {opened.message}")
+            if opened["status"] == "opened":
+                return tuple(opened["functions"])
+            if opened["status"] == "refused":
+                return Crashed(message=str(opened["message"]))
+            building = builds.begin(str(opened["text"]), str(opened["suffix"]), self._architecture)
+            inner = accepted_build(await building, self.progress)
+            if not isinstance(inner, ExtensionBuilt):
+                return inner
+            self.builds[str(opened["key"])] = str(inner.path)
+        return Unsupported(message=f"it builds more than {MAX_INLINE_BUILDS} extensions")
+
+    def _open_request(self, task: Task, built: ExtensionBuilt | None) -> dict[str, Any]:
+        arguments: list[dict[str, Any]] = []
+        for a in task.arguments:
+            if isinstance(a, TaskTensor):
+                arguments.append({"name": a.name, "role": a.role, "qualified_name": a.qualified_name})
+            else:
+                arguments.append({"name": a.name, "value": a.value})
+        backward = graph_of(task, "backward") if task.backward is not None else None
+        names = {argument["name"] for argument in arguments}
+        gradients = [name for name in backward.inputs if name not in names] if backward else []
+        outputs = [o.name.removeprefix("grad_") for o in backward.outputs if o.node] if backward else []
+        return {
+            "kind": "extension" if built is not None else "model_new",
+            "device": "cpu" if self.device is None else self.device.index,
+            "arguments": arguments,
+            "gradients": gradients,
+            "wanted": outputs,
+            "source": self.target.model_dump(mode="json"),
+            "library": str(built.path) if built is not None else "",
+            "module_name": built.module_name if built is not None else "",
+            "file": str(self.file.absolute()),
+        }
+
+    async def _checked(
+        self, process: ForeignProcess, cases: Sequence[ForeignCase], timer: OperationTimer | None
+    ) -> CheckOutcome:
+        """Named sizes, then time, then sizes that the task does not name: those may end the process."""
+        ordered = shuffled(cases, self.session.settings.seed)
+        steps = {
+            "cases": lambda: self._run_cases(process, [case for case in ordered if not case.is_hidden]),
+            "time": lambda: self._time(process, ordered, timer),
+            "hidden sizes": lambda: self._run_cases(process, [case for case in ordered if case.is_hidden]),
+        }
+        for stage, step in steps.items():
+            with self.progress.stage(stage):
+                failure: CheckOutcome | None = await step()
+            with self.progress.stage("threads"):
+                failure = failure or await _kept_threads(process, stage)
+            if failure is not None:
+                return failure
+        looked = await process.ask("look_again", {}, deadline_s=OPEN_DEADLINE_S)
+        if isinstance(looked, dict) and looked.get("changed"):
+            return Crashed(message=f"outputs that it had returned changed later: {', '.join(looked['changed'])}")
+        if self.source.kind == "ModelNew" and isinstance(looked, dict) and not looked.get("n_own_calls"):
+            self._say_if_without_kernel()
+        if timer is None:
+            self.progress.notes.append("not timed: there is no GPU here")
+        return Correct(cases=tuple(self.progress.cases))
+
+    def _say_if_without_kernel(self) -> None:
+        """Triton's kernels, and operators registered with PyTorch, are called without our seeing it."""
+        if not UNSEEN_CALLS.search(self.text):
+            self.progress.notes.append(NO_KERNEL)
+            finding = Finding(code="no-own-kernel", severity=Severity.WARNING, message=NO_KERNEL, source="integrity")
+            self.progress.add_findings([finding])
+
+    async def _time(
+        self, process: ForeignProcess, cases: Sequence[ForeignCase], timer: OperationTimer | None
+    ) -> CheckOutcome | None:
+        if timer is None:
+            return None
+        return await time_given(process, cases, timer, self.progress, self._folder / "timed", self.device_name)
+
+    async def _run_cases(
+        self, process: ForeignProcess, cases: Sequence[ForeignCase]
+    ) -> Mismatch | Crashed | TimedOut | None:
+        for case in cases:
+            folder = self._folder / "outputs"
+            folder.mkdir(parents=True, exist_ok=True)
+            found = await run_case(process, case, folder, self.device_name)
+            shutil.rmtree(folder, ignore_errors=True)
+            if isinstance(found, CaseResult):
+                self.progress.cases.append(found)
+            elif not case.is_hidden:
+                return found
+            elif isinstance(found, Crashed) and "Error: " in found.message and CUDA_FAULT not in found.message:
+                self.progress.notes.append(f"it takes no other sizes than the task's: {found.message}")
+            else:
+                message = f"at sizes that the task does not name: {found.message}"
+                return found.model_copy(update={"message": message})
+        return None
+
+
+# --- below
+
+
+async def _kept_threads(process: ForeignProcess, stage: str) -> Rejected | None:
+    """Work may go on in a thread when a call has returned, so that none may stay."""
+    n_kept = await process.n_kept_threads()
+    if not n_kept:
+        return None
+    message = f"after its {stage} it keeps {n_kept} thread{'s' * (n_kept != 1)} of its own running"
+    finding = Finding(code="threads-kept", severity=Severity.ERROR, message=message, source="integrity")
+    return Rejected(message=message, findings=(finding,))

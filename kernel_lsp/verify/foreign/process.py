@@ -1,0 +1,172 @@
+"""The process of one foreign kernel: confined, never shared with a reference, a baseline or a judge, and timed by our
+clock, too."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from kernel_lsp.process.confinement import SandboxLevel
+from kernel_lsp.process.profiles import foreign_confinement
+from kernel_lsp.process.supervisor import Answered, Conversation, Died, scrubbed_environment
+from kernel_lsp.process.worker_client import WORKER_PROGRAM
+from kernel_lsp.verify.gpu.slot import Lost
+
+POOLS_DEADLINE_S = 120.0
+"""To import torch, and to have it start its pools."""
+SETTLING_S = (0.05, 0.2, 0.5)
+"""Threads that end by themselves soon after a call are not kept: these are the waits before another look."""
+LOOK_DEADLINE_S = 120.0
+DRIVER_THREADS = ("cuda", "pt_autograd")
+"""Of CUDA and of autograd for one device, which come when they are first needed. As `worker.foreign_threads`."""
+BURST_S = 0.04
+"""Of calls, for the clock outside: long beside the question itself."""
+MAX_BURST_CALLS = 4000
+BURST_DEADLINE_S = 60.0
+CLOCK_FACTOR, CLOCK_MARGIN_US = 1.5, 10.0
+"""What the clock outside may see beyond what the process says of itself: others use the machine, too."""
+N_CLOCK_ATTEMPTS = 4
+"""Others slow a burst down now and then; work that a process hides is in every one."""
+
+
+class ForeignProcess:
+    """Use as ``async with``. `readable` is what the candidate may see beside the system and its interpreter; it writes
+    to `scratch` alone."""
+
+    def __init__(
+        self,
+        python: Path,
+        *,
+        level: SandboxLevel,
+        scratch: Path,
+        readable: tuple[Path, ...],
+        may_start_programs: bool = False,
+    ) -> None:
+        """`may_start_programs` is for Triton, which compiles as it runs."""
+        confinement = foreign_confinement(
+            level,
+            python,
+            readable=(WORKER_PROGRAM.parent, *readable),
+            scratch=scratch,
+            may_start_programs=may_start_programs,
+        )
+        self.scratch = scratch
+        self._level = level
+        self._n_threads_at_start = 0, 0
+        self._conversation = Conversation(
+            [python, WORKER_PROGRAM], environment=scrubbed_environment(), confinement=confinement, how="run"
+        )
+
+    async def __aenter__(self) -> ForeignProcess:
+        await self._conversation.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._conversation.close()
+
+    async def start_pools(self, device: str | int) -> None:
+        """Before the kernel is loaded: PyTorch's own threads, and how many there are."""
+        started = await self.ask("start_pools", {"device": device}, deadline_s=POOLS_DEADLINE_S)
+        if isinstance(started, dict) and isinstance(started.get("n_threads"), int):
+            self._n_threads_at_start = started["n_threads"], self._n_threads_seen()
+
+    async def n_kept_threads(self) -> int:
+        """Threads beyond PyTorch's own that stay, by what the process says and by what the system says of it."""
+        n_kept = await self._n_more_threads()
+        for wait_s in SETTLING_S:
+            if n_kept <= 0:
+                return 0
+            await asyncio.sleep(wait_s)
+            n_kept = await self._n_more_threads()
+        return n_kept
+
+    async def _n_more_threads(self) -> int:
+        looked = await self.ask("look_again", {}, deadline_s=LOOK_DEADLINE_S)
+        if isinstance(looked, Lost) or not isinstance(looked.get("n_threads"), int):
+            return 0  # the next question says what became of it
+        said, seen = self._n_threads_at_start
+        return max(looked["n_threads"] - said, self._n_threads_seen() - seen)
+
+    def _n_threads_seen(self) -> int:
+        """From outside; the driver's threads on a GPU are not the candidate's. bubblewrap stands before it."""
+        if self._level is SandboxLevel.BWRAP:
+            return 0
+        names = []
+        with contextlib.suppress(OSError):
+            for task in Path(f"/proc/{self._conversation.pid}/task").iterdir():
+                with contextlib.suppress(OSError):
+                    names.append((task / "comm").read_text(errors="replace"))
+        return sum(not name.startswith(DRIVER_THREADS) for name in names)
+
+    async def ask(self, command: str, arguments: Mapping[str, Any], *, deadline_s: float) -> dict[str, Any] | Lost:
+        """One request. A process that ends or overruns is a value; what it then says is not believed."""
+        try:
+            answer = await self._conversation.ask({"command": command, **arguments}, deadline_s=deadline_s)
+        except ValueError:
+            return Lost("its answer is not JSON")
+        if isinstance(answer, Answered):
+            error = answer.reply.get("error")
+            return Lost(str(error.get("message", error))) if isinstance(error, Mapping) else answer.reply
+        if isinstance(answer, Died):
+            last = next((line for line in reversed(answer.stderr.splitlines()) if line.strip()), "")
+            ending = f"signal {-answer.returncode}" if answer.returncode < 0 else f"exit status {answer.returncode}"
+            return Lost(f"its process ended during '{command}' ({ending}) {last.strip()[:200]}".strip())
+        return Lost(f"no answer to '{command}' within {deadline_s:g} s", deadline_s=deadline_s)
+
+
+class ForeignAsker:
+    """What a timer asks in place of a native candidate's worker: the same questions, other answers. `inputs` are the
+    files of the timed case that the process may read, in place of those that the timer names."""
+
+    def __init__(self, process: ForeignProcess, direction: str, inputs: Sequence[Mapping[str, Any]]) -> None:
+        self._process, self._direction, self._inputs = process, direction, list(inputs)
+        self.subjects: list[str] = []
+        self._operator_us: dict[str, list[float]] = {}
+
+    async def ask(self, command: str, arguments: Mapping[str, Any], *, deadline_s: float) -> dict[str, Any] | Lost:
+        """As `timing.Asker`."""
+        if command == "prepare_candidate":
+            self.subjects.append(str(arguments["subject"]))
+            own = {"direction": self._direction, "inputs": self._inputs}
+            return await self._process.ask("prepare_foreign", {**arguments, **own}, deadline_s=deadline_s)
+        if command == "end_timing":
+            problem = await self._disagreement(str(arguments["subject"]))
+            if problem:
+                return Lost(problem)
+        answer = await self._process.ask(command, arguments, deadline_s=deadline_s)
+        if command == "time_block" and isinstance(answer, dict):
+            said = self._operator_us.setdefault(str(arguments["subject"]), [])
+            said += [float(time_us) for time_us in answer.get("operator_us", ())]
+        return answer
+
+    # --- below: another clock
+
+    async def _disagreement(self, subject: str) -> str:
+        """What our clock sees of calls against what the process said of them; empty when they agree."""
+        said = self._operator_us.get(subject)
+        if not said:
+            return ""
+        said_us = median(said)
+        least_us = math.inf
+        for _ in range(N_CLOCK_ATTEMPTS):
+            seen_us = await self._seen_us(subject, said_us)
+            if isinstance(seen_us, Lost):
+                return "it did not finish calls that were timed from outside"
+            least_us = min(least_us, seen_us)
+            if least_us <= CLOCK_FACTOR * said_us + CLOCK_MARGIN_US:
+                return ""
+        return f"its process says {said_us:.3g} us per call, and a clock outside of it says {least_us:.3g} us"
+
+    async def _seen_us(self, subject: str, said_us: float) -> float | Lost:
+        """Of one call, from a burst of them: asking takes little beside it."""
+        n_calls = max(4, min(MAX_BURST_CALLS, int(BURST_S * 1e6 / max(said_us, 1.0))))
+        started = time.monotonic()
+        request = {"subject": subject, "n_calls": n_calls}
+        answer = await self._process.ask("burst", request, deadline_s=BURST_DEADLINE_S)
+        return answer if isinstance(answer, Lost) else (time.monotonic() - started) / n_calls * 1e6

@@ -1,0 +1,179 @@
+"""What a GPU is asked about a built candidate: every case of its plan, then its time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from kernel_lsp.core.measurement import Measurement
+from kernel_lsp.core.plan import BoundLibraryStep, BoundOperation
+from kernel_lsp.core.verdict import Built, CheckOutcome, Unsupported
+from kernel_lsp.process.worker_client import CaseFiles
+from kernel_lsp.toolchain.integrity.ptx_text import read_ptx
+from kernel_lsp.verify.cpu.executor_checks import screened_cases
+from kernel_lsp.verify.gpu.device import GpuDevice
+from kernel_lsp.verify.gpu.job import GpuCase, GpuFailure, GpuJob, GpuReport, Timer, has_failed
+from kernel_lsp.verify.model.cases import Case
+from kernel_lsp.verify.model.progress import Plan, Progress
+from kernel_lsp.verify.oracle.case_store import CaseStore, NoCase
+from kernel_lsp.verify.session.check_scheduler import Look
+from kernel_lsp.verify.timing.outcome import NotTimed, TimedOperation, TimingOutcome
+from kernel_lsp.verify.timing.rounds import Asker
+
+PATIENCE_S = 2.0
+"""For what executors find beside a GPU that has found something already: theirs says more."""
+ATOMICS = ("atom.", "red.", "multimem.red.")
+
+
+@dataclass(frozen=True)
+class MeasuringGpu:
+    """A GPU, and who times one task's candidates on it. A full verdict waits `full_wait_s` for PyTorch's compiled modes
+    at least: worth it for what a search found, and not while somebody works on a kernel."""
+
+    device: GpuDevice
+    timer: Timer
+    full_wait_s: float = 0.0
+
+
+class Untimed:
+    """A timer that times nothing, where only correctness is asked for."""
+
+    async def wait_for_baselines(self, operation: TimedOperation, *, at_least_s: float = 0.0) -> None:
+        """There are none."""
+
+    async def offer(self, operation: TimedOperation) -> None:
+        """Nothing is made ready."""
+
+    async def time_operation(self, worker: Asker, operation: TimedOperation) -> TimingOutcome:
+        """Never timed."""
+        return NotTimed("only its results were asked for")
+
+
+class GpuChecks:
+    """Checks of one task's candidates on one GPU."""
+
+    def __init__(self, store: CaseStore, gpu: MeasuringGpu, seed: int) -> None:
+        self._store, self._device, self._timer, self._seed = store, gpu.device, gpu.timer, seed
+        self._full_wait_s = gpu.full_wait_s
+
+    def prefetch(self, plans: Sequence[Plan]) -> None:
+        """Have the references made while the candidate is compiled and screened: first those that the screen waits for,
+        then those that no candidate can have the GPU beside, then the smallest."""
+        screened = [case for plan in plans for case, _ in screened_cases(plan)]
+        first = [case for plan in plans for n, (case, _) in enumerate(plan) if self._is_first(n, case)]
+        cases = [(sum(tensor.n_bytes for tensor in bound.tensors), case) for plan in plans for case, bound in plan]
+        self._store.begin_in_order([*screened, *first], [case for _, case in sorted(cases, key=lambda entry: entry[0])])
+
+    async def check(
+        self, built: Built, plans: Sequence[Plan], progress: Progress, *, beside: Look | None
+    ) -> CheckOutcome | None:
+        """Run, judge and time; None when everything is right. A full verdict looks at `beside` meanwhile, and all
+        cases run again from a fresh module."""
+        if beside is None:
+            return _taken(await self._run(built, plans, progress, None), progress)
+        piece = progress.piece()
+        looking = asyncio.create_task(_staged(beside, piece))
+        try:
+            found = await self._run(built, plans, progress, looking)
+            if not isinstance(found, GpuReport):
+                await asyncio.wait([looking], timeout=PATIENCE_S)
+                if not looking.done():
+                    return found
+            failure = await looking
+        finally:
+            looking.cancel()
+            await asyncio.gather(looking, return_exceptions=True)
+        progress.take(piece)
+        return failure or _taken(found, progress)
+
+    async def _run(
+        self,
+        built: Built,
+        plans: Sequence[Plan],
+        progress: Progress,
+        beside: asyncio.Task[CheckOutcome | None] | None,
+    ) -> GpuReport | GpuFailure:
+        with progress.stage("references"):
+            chosen = [case for plan in plans for case in await self._first(plan, progress)]
+        timed = [case for case in chosen if case.case.is_captured and case.case.family == "given"]
+        with progress.stage("baselines"):
+            for case in timed if not has_failed(beside) else ():
+                operation = TimedOperation(progress.candidate_id, case.bound, case.case.operation, case.files)
+                await self._timer.wait_for_baselines(operation, at_least_s=0.0 if beside is None else self._full_wait_s)
+        async with self._rest(plans) as coming:
+            job = GpuJob(
+                candidate_id=progress.candidate_id,
+                built=built,
+                cases=chosen,
+                timed=timed,
+                timer=self._timer,
+                may_vary=_may_vary(built, [bound for plan in plans for _, bound in plan]),
+                rechecks=beside is not None,
+                seed=self._seed,
+                coming=coming,
+                beside=beside,
+            )
+            return await self._device.evaluate(job, progress)
+
+    async def _first(self, plan: Plan, progress: Progress) -> list[GpuCase]:
+        """The captured sizes, and whatever is made on the GPU itself, which the candidate has then."""
+        first = [entry for position, entry in enumerate(plan) if self._is_first(position, entry[0])]
+        found = await asyncio.gather(*(self._store.get(case) for case, _ in first))
+        if isinstance(found[0], NoCase):
+            progress.notes.append(f"{plan[0][1].name}: not measured: {found[0].reason}")
+        return [
+            self._gpu_case(*entry, files)
+            for entry, files in zip(first, found, strict=True)
+            if isinstance(files, CaseFiles)
+        ]
+
+    def _is_first(self, position: int, case: Case) -> bool:
+        return position == 0 or self._store.takes_a_turn(case)
+
+    @asynccontextmanager
+    async def _rest(self, plans: Sequence[Plan]) -> AsyncIterator[Sequence[asyncio.Task[GpuCase | None]]]:
+        """The other cases, which are made while the first ones run."""
+        entries = [entry for plan in plans for n, entry in enumerate(plan) if not self._is_first(n, entry[0])]
+        coming = [asyncio.create_task(self._case(case, bound)) for case, bound in entries]
+        try:
+            yield coming
+        finally:
+            for task in coming:
+                task.cancel()
+            await asyncio.gather(*coming, return_exceptions=True)
+
+    async def _case(self, case: Case, bound: BoundOperation) -> GpuCase | None:
+        """None where PyTorch itself cannot run it."""
+        files = await self._store.get(case)
+        return self._gpu_case(case, bound, files) if isinstance(files, CaseFiles) else None
+
+    def _gpu_case(self, case: Case, bound: BoundOperation, files: CaseFiles) -> GpuCase:
+        return GpuCase(case, bound, files, self._store.expectations(case, files))
+
+
+async def _staged(look: Look, piece: Progress) -> CheckOutcome | None:
+    with piece.stage("executor, beside the GPU"):
+        return await look(piece)
+
+
+def _taken(found: GpuReport | GpuFailure, progress: Progress) -> CheckOutcome | None:
+    """What a GPU found is noted; None when everything is right."""
+    if not isinstance(found, GpuReport):
+        return found
+    if not found.cases:
+        return Unsupported(message="PyTorch itself gives no finite reference for any case")
+    progress.cases += found.cases
+    progress.notes += found.notes
+    progress.times.update(found.comparisons)
+    ours = [comparison.ours for comparison in found.comparisons.values()]
+    progress.measurements += [measurement for measurement in ours if isinstance(measurement, Measurement)]
+    return None
+
+
+def _may_vary(built: Built, bounds: Sequence[BoundOperation]) -> bool:
+    """Whether two runs may differ in their last bits: with atomics, and with library steps."""
+    if any(isinstance(step, BoundLibraryStep) for bound in bounds for step in bound.steps):
+        return True
+    return any(statement.opcode.startswith(ATOMICS) for statement in read_ptx(built.ptx, "").statements)

@@ -1,0 +1,135 @@
+"""A GPU as a device of verdicts: a built candidate runs on every case, is judged from copies, and is timed.
+
+The worker that runs the candidate never sees what the results should be. A candidate that takes the worker with it gets
+that as its outcome.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import shutil
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from pathlib import Path
+
+from kernel_lsp.core.verdict import Crashed, TimedOut, Unsupported
+from kernel_lsp.errors import KernelLspError
+from kernel_lsp.process.worker_client import Worker
+from kernel_lsp.toolchain.nvrtc.compile import Compiler
+from kernel_lsp.verify.gpu.candidate_run import Attempt
+from kernel_lsp.verify.gpu.job import GpuFailure, GpuJob, GpuReport, Stages
+from kernel_lsp.verify.gpu.lock import GpuLock
+from kernel_lsp.verify.gpu.slot import GpuFacts, GpuSlot, Lost, OutOfService
+from kernel_lsp.verify.gpu.spare_files import SpareFiles
+
+
+class GpuDevice:
+    """One GPU for candidates, one at a time. Use as ``async with``; from then on `facts` are known.
+
+    Candidates take turns; `turn` gives the GPU to other work of ours, e.g. references, in between.
+    """
+
+    def __init__(
+        self,
+        make_worker: Callable[[], Worker],
+        index: int,
+        directory: Path,
+        compiler: Compiler,
+        *,
+        lock_directory: Path | None = None,
+    ) -> None:
+        self._directory = directory
+        self._slot = GpuSlot(make_worker, index, directory, compiler)
+        self._lock_directory = lock_directory
+        self._serial = itertools.count()
+        self._spare_files = SpareFiles(directory / "spare")
+        self.current_candidate = ""
+        """The id of the one whose turn it is; empty between turns."""
+        self._turns = asyncio.Lock()
+        self._warming: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> GpuDevice:
+        """Raises EnvironmentProblem when torch does not see the GPU."""
+        await self._slot.__aenter__()
+        self._lock = GpuLock(self._slot.facts.uuid, directory=self._lock_directory)
+        self._warming = asyncio.create_task(self._warm_up())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._warming is not None:
+            self._warming.cancel()
+            await asyncio.gather(self._warming, return_exceptions=True)  # nobody needs it any more
+        await self._slot.__aexit__(None, None, None)
+
+    @property
+    def facts(self) -> GpuFacts:
+        return self._slot.facts
+
+    @property
+    def name(self) -> str:
+        return self._slot.facts.name
+
+    @property
+    def index(self) -> int:
+        """Its number among those that torch sees."""
+        return self._slot.index
+
+    @property
+    def slot(self) -> GpuSlot:
+        """The worker that candidates run in, for whoever times them inside a turn."""
+        return self._slot
+
+    @asynccontextmanager
+    async def turn(self) -> AsyncIterator[None]:
+        """The GPU alone, against this process's other candidates and the user's other processes."""
+        async with self._turns, self._lock.held():
+            yield
+
+    async def evaluate(self, job: GpuJob, stages: Stages) -> GpuReport | GpuFailure:
+        """Run, judge and time one candidate. What it does to the worker is its outcome; a worker that something else
+        killed is replaced, and the candidate tried once more."""
+        directory = self._directory / f"gpu-{next(self._serial)}"
+        async with self._turns_with(directory, stages), self._running(job.candidate_id):
+            for number in range(2):
+                with stages.stage("gpu worker"):
+                    ready = await self._slot.ready()
+                if isinstance(ready, OutOfService):
+                    return Unsupported(message=ready.reason)
+                # A folder of its own: threads may still judge and remove what the first attempt left.
+                folder = directory / f"attempt-{number}"
+                outcome = await Attempt(self._slot, job, folder, stages, self._spare_files).run()
+                if not (isinstance(outcome, Lost) and outcome.was_killed):
+                    break
+            return _as_outcome(outcome) if isinstance(outcome, Lost) else outcome
+
+    async def _warm_up(self) -> None:
+        """Beside what comes before the first candidate, in a turn: another session may be timing one."""
+        with suppress(KernelLspError):  # who needs the GPU next is told what is wrong with it
+            async with self.turn():
+                await self._slot.warm_up()
+
+    @asynccontextmanager
+    async def _running(self, candidate_id: str) -> AsyncIterator[None]:
+        self.current_candidate = candidate_id
+        try:
+            yield
+        finally:
+            self.current_candidate = ""
+
+    @asynccontextmanager
+    async def _turns_with(self, directory: Path, stages: Stages) -> AsyncIterator[None]:
+        async with AsyncExitStack() as stack:
+            with stages.stage("gpu wait"):
+                await stack.enter_async_context(self.turn())
+            directory.mkdir(parents=True, exist_ok=True)
+            try:
+                yield
+            finally:
+                shutil.rmtree(directory, ignore_errors=True)
+
+
+def _as_outcome(lost: Lost) -> Crashed | TimedOut:
+    if lost.deadline_s:
+        return TimedOut(message=f"on the GPU: {lost.message}", deadline_s=lost.deadline_s)
+    return Crashed(message=f"on the GPU: {lost.message}")

@@ -1,0 +1,274 @@
+"""One GPU and the worker that runs candidates on it: kept warm, replaced after any loss, proven by the canary, and
+given up when the canary dies again and again.
+
+A candidate may take the worker with it at any moment: an illegal address makes its CUDA context useless, a loop
+without end has to be killed. That is an outcome (`Lost`), and the next candidate gets a worker that the canary proved.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import signal
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kernel_lsp.core.plan import BoundOperation
+from kernel_lsp.core.verdict import Built
+from kernel_lsp.errors import EnvironmentProblem
+from kernel_lsp.process.supervisor import Answered, Died, Overran
+from kernel_lsp.process.worker_client import Worker, as_error
+from kernel_lsp.toolchain.nvrtc.compile import Compiler
+from kernel_lsp.verify.gpu.canary import Canary, build_canary
+from kernel_lsp.verify.timing.rounds import GRAPH, Subject, end, prepare
+
+OPEN_DEADLINE_S = 120.0
+"""Importing torch and making a context, on a cold disk."""
+CANARY_DEADLINE_S = 60.0
+WARM_UP_DEADLINE_S = 60.0
+N_CANARY_FAILURES = 3
+"""In a row, each in a new worker, before the GPU is given up."""
+CANARY = "canary"
+WARM_UP = "warm-up"
+
+
+@dataclass(frozen=True)
+class GpuFacts:
+    """What a worker says of its GPU."""
+
+    name: str
+    uuid: str
+    architecture: str
+    total_bytes: int
+    driver: str
+    torch_version: str
+
+
+@dataclass(frozen=True)
+class Lost:
+    """The worker is gone, or useless. `was_killed` says that something outside killed it: not the candidate's doing as
+    far as we know. `deadline_s` is the deadline that it missed, 0 otherwise."""
+
+    message: str
+    was_killed: bool = False
+    deadline_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class OutOfService:
+    """The GPU is given up for as long as this slot lives."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class Ready:
+    """A worker is there, and proven if there was a crash before."""
+
+
+class GpuSlot:
+    """Use as ``async with``. `facts` are known from then on. One caller at a time."""
+
+    facts: GpuFacts
+
+    def __init__(self, make_worker: Callable[[], Worker], index: int, directory: Path, compiler: Compiler) -> None:
+        """`make_worker` gives a worker that was not started yet."""
+        self.index, self._make_worker = index, make_worker
+        self._directory, self._compiler = directory, compiler
+        self._worker: Worker | None = None
+        self._standby: asyncio.Task[Worker] | None = None
+        self._is_suspect = False
+        self._canary: Canary | None = None
+        self._n_canary_failures = 0
+        self._out_of_service: OutOfService | None = None
+        self.n_replaced = 0
+
+    async def __aenter__(self) -> GpuSlot:
+        """Raises EnvironmentProblem when torch does not see the GPU."""
+        opened = await self._open()
+        if isinstance(opened, Lost):
+            await self._close()
+            raise EnvironmentProblem(f"no worker on GPU {self.index}: {opened.message}", next_step="use --device cpu")
+        self.facts = opened
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """No worker starts from then on."""
+        self._out_of_service = OutOfService("the session has ended")
+        await self._close()
+        await self._close_standby()
+
+    @property
+    def pid(self) -> int:
+        """Of the worker's process. Raises RuntimeError when there is none."""
+        if self._worker is None:
+            raise RuntimeError("there is no worker")
+        return self._worker.pid
+
+    async def ready(self) -> Ready | OutOfService:
+        """Make sure of a worker that can be trusted with the next candidate."""
+        while self._out_of_service is None:
+            if self._worker is not None and self._worker.is_alive and not self._is_suspect:
+                return Ready()
+            problem = await self._replace()
+            self._is_suspect = bool(problem)
+            self._n_canary_failures = self._n_canary_failures + 1 if problem else 0
+            if self._n_canary_failures >= N_CANARY_FAILURES:
+                await self._close()
+                self._out_of_service = OutOfService(
+                    f"{self.facts.name} (GPU {self.index}) is quarantined: a known good kernel failed on it "
+                    f"{N_CANARY_FAILURES} times in a row, last: {problem}"
+                )
+        return self._out_of_service
+
+    async def prepare_canary(self) -> Canary:
+        """Build it, once. Raises EnvironmentProblem."""
+        if self._canary is None:
+            self._canary = await build_canary(self._compiler, self.facts.architecture, self._directory)
+        return self._canary
+
+    async def warm_up(self) -> None:
+        """Do once what every candidate has done, so that the first does not pay for first uses. Whatever goes wrong
+        here goes wrong again where it has a name."""
+        await self.ask("warm_up", {"path": str(self._directory / "warm-up.bin")}, deadline_s=WARM_UP_DEADLINE_S)
+        request = {"device": self.index, "method": GRAPH}
+        probe = await prepare(WARM_UP, WARM_UP, self, "prepare_probe", request, WARM_UP_DEADLINE_S)
+        if isinstance(probe, Subject):
+            block = {"subject": WARM_UP, "n_samples": 1, "n_warm_samples": 1, "n_operator_calls": 1}
+            await self.ask("time_block", block, deadline_s=WARM_UP_DEADLINE_S)
+            await end(probe)
+
+    async def ask(self, command: str, arguments: Mapping[str, Any], *, deadline_s: float) -> dict[str, Any] | Lost:
+        """One request. After `Lost` the next `ready` replaces the worker."""
+        if self._worker is None:
+            return Lost("there is no worker")
+        answer = await self._worker.converse(command, {"device": self.index, **arguments}, deadline_s=deadline_s)
+        match answer:
+            case Answered({"status": "timed_out"} as reply):
+                await self._close()  # the device goes on until its process ends
+                return Lost(str(reply["message"]), deadline_s=float(arguments.get("run_deadline_s", deadline_s)))
+            case Answered(reply):
+                if reply.get("status") in ("crashed", "out_of_memory"):
+                    self._is_suspect = True
+                return reply
+            case Overran():
+                self._is_suspect = True
+                return Lost(f"no answer to '{command}' within {deadline_s:g} s", deadline_s=deadline_s)
+            case Died(returncode, stderr):
+                self._is_suspect = True
+                last = next((line for line in reversed(stderr.splitlines()) if line.strip()), "")
+                ending = f"signal {-returncode}" if returncode < 0 else f"exit status {returncode}"
+                message = f"its process ended during '{command}' ({ending}) {last.strip()[:200]}".strip()
+                return Lost(message, was_killed=returncode == -signal.SIGKILL)
+
+    # --- below: replacing
+
+    async def _open(self) -> GpuFacts | Lost:
+        standby, self._standby = self._standby, None
+        self._worker = await (self._start_worker() if standby is None else standby)
+        self._is_suspect = False
+        reply = await self.ask("open_device", {}, deadline_s=OPEN_DEADLINE_S)
+        if isinstance(reply, Lost):
+            return reply
+        if "error" in reply:
+            return Lost(reply["error"]["message"])
+        return GpuFacts(
+            name=reply["gpu"],
+            uuid=reply["uuid"],
+            architecture=reply["architecture"],
+            total_bytes=int(reply["total_bytes"]),
+            driver=reply["driver"],
+            torch_version=reply["torch_version"],
+        )
+
+    async def _start_worker(self) -> Worker:
+        """A new worker that has opened the device, as far as it can: `_open` asks again, and is told what is wrong."""
+        worker = self._make_worker()
+        try:
+            await worker.__aenter__()
+            await worker.converse("open_device", {"device": self.index}, deadline_s=OPEN_DEADLINE_S)
+        except BaseException:
+            await worker.__aexit__(None, None, None)
+            raise
+        return worker
+
+    async def _close(self) -> None:
+        if self._worker is not None:
+            await self._worker.__aexit__(None, None, None)
+            self._worker = None
+
+    async def _close_standby(self) -> None:
+        """Nobody needed it, and nobody waits for a start that may take minutes."""
+        standby, self._standby = self._standby, None
+        if standby is None:
+            return
+        standby.cancel()
+        await asyncio.wait([standby])
+        if not standby.cancelled() and standby.exception() is None:
+            await standby.result().__aexit__(None, None, None)
+
+    async def _replace(self) -> str:
+        """A new worker, proven by the canary; what is wrong with it, empty when nothing is."""
+        await self._close()
+        self.n_replaced += 1
+        opened = await self._open()
+        # Where one candidate took its worker with it another may: the next replacement starts now.
+        self._standby = asyncio.create_task(self._start_worker())
+        return opened.message if isinstance(opened, Lost) else await self._prove()
+
+    async def _prove(self) -> str:
+        """Run the canary; what is wrong, empty when nothing is."""
+        canary, folder = await self.prepare_canary(), self._directory / f"canary-{self.n_replaced}"
+        try:
+            loaded = await self.ask("load", load_request(CANARY, canary.built), deadline_s=CANARY_DEADLINE_S)
+            ran = await self.ask("check", _canary_request(canary, folder), deadline_s=CANARY_DEADLINE_S)
+            await self.ask("unload", {"candidate": CANARY}, deadline_s=CANARY_DEADLINE_S)
+            problem = _problem(loaded) or _problem(ran)
+            right = await asyncio.to_thread(canary.is_right, folder / "out.bin")
+            return problem or ("" if right else "it gave a wrong answer")
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def load_request(candidate_id: str, built: Built) -> dict[str, Any]:
+    """The arguments of `load`: the machine code where there is one, else the PTX for the driver to assemble."""
+    code = {"cubin": built.cubin} if built.cubin else {"ptx": built.ptx}
+    return {"candidate": candidate_id, "symbols": built.symbols, "kernels": list(built.symbols), **code}
+
+
+# --- below: the canary's requests, and what answers say
+
+
+def _canary_request(canary: Canary, folder: Path) -> dict[str, Any]:
+    bound: BoundOperation = canary.bound
+    x = {"name": "x", "path": str(canary.input_path), "dtype": "i32", "shape": list(bound.tensor("x").shape)}
+    return {
+        "candidate": CANARY,
+        "case": CANARY,
+        "operation": bound.model_dump(mode="json"),
+        "inputs": [x],
+        "outputs": {"out": str(folder / "out.bin")},
+        "again": {"out": str(folder / "again.bin")},
+    }
+
+
+def raise_if_environment(reply: Mapping[str, Any]) -> None:
+    """Raise EnvironmentProblem for an answer that says that the machine, not the candidate, is at fault."""
+    error = as_error(reply["error"]) if "error" in reply else None
+    if isinstance(error, EnvironmentProblem):
+        raise error
+
+
+def _problem(reply: dict[str, Any] | Lost) -> str:
+    if isinstance(reply, Lost):
+        return reply.message
+    raise_if_environment(reply)
+    if "error" in reply:
+        return str(reply["error"]["message"])
+    if reply.get("loaded") is False:
+        return str(reply["log"])
+    if reply.get("status", "ran") != "ran":
+        return str(reply["message"])
+    return "it differs from run to run" if reply.get("spread") else ""

@@ -1,0 +1,194 @@
+"""A candidate's text before anything runs: its plan, its kernels' signatures, and whether they fit the task."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass, field
+from typing import TypeAlias, TypeVar
+
+from kernel_lsp.core.expression import Number
+from kernel_lsp.core.finding import Finding, Severity
+from kernel_lsp.core.plan import (
+    BoundLaunch,
+    BoundOperation,
+    KernelSignature,
+    LaunchPlan,
+    LibraryStep,
+    Operation,
+    ScalarParameter,
+    TensorParameter,
+)
+from kernel_lsp.core.task import Task, TaskScalar
+from kernel_lsp.core.verdict import BuildFailed
+from kernel_lsp.errors import PlanError
+from kernel_lsp.plan.binding import bind_in, blocks_by_line, decisions, has_grids_that_fit
+from kernel_lsp.plan.checking import check
+from kernel_lsp.plan.contract import ContractError, Scope, contract_holds, open_scope
+from kernel_lsp.plan.fixed_dims import fixed_dims, with_fixed_dims
+from kernel_lsp.plan.parser import parse
+from kernel_lsp.plan.task_names import with_task_names
+from kernel_lsp.source.cuda import kernel_signatures
+from kernel_lsp.verify.model.cases import OperationKind, Sizes, graph_of, shapes_for
+from kernel_lsp.verify.model.contract import check_contract, operation_names
+
+Value = TypeVar("Value")
+_Place: TypeAlias = tuple[Hashable, ...]
+"""A direction and sizes."""
+MIN_SCRATCH_BYTES = 1 << 30
+SCRATCH_FACTOR = 16
+"""Scratch may have so many times the bytes of all inputs and outputs: a split of a sum into parts needs a few."""
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A plan that fits its kernels and its task. `findings` are warnings. What it comes to at some sizes is asked for
+    hundreds of times while cases are chosen, and is kept."""
+
+    text: str
+    task: Task
+    plan: LaunchPlan
+    signatures: tuple[KernelSignature, ...]
+    findings: tuple[Finding, ...]
+    _scopes: dict[_Place, Scope | PlanError] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _holding: dict[_Place, bool | PlanError] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _bound: dict[_Place, BoundOperation | PlanError] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
+
+    @property
+    def directions(self) -> tuple[OperationKind, ...]:
+        return ("forward", "backward") if self.task.backward is not None else ("forward",)
+
+    def operation(self, direction: OperationKind) -> Operation:
+        operation = self.plan.forward if direction == "forward" else self.plan.backward
+        assert operation is not None, "the contract was checked"
+        return operation
+
+    def bind(self, direction: OperationKind, sizes: Sizes) -> BoundOperation:
+        """Raises PlanError, ContractError outside the contract."""
+        return _kept(self._bound, (direction, *sizes.items()), lambda: self._bind(direction, sizes))
+
+    def holds(self, direction: OperationKind, sizes: Sizes) -> bool:
+        """Whether the operator computes these sizes: they are inside the operation's contract, and no grid is larger
+        than CUDA's. Where a grid cannot be told the plan is broken, which binding says."""
+        return _kept(self._holding, (direction, *sizes.items()), lambda: self._holds(direction, sizes))
+
+    def can_bind(self, direction: OperationKind, sizes: Sizes) -> bool:
+        """Whether the sizes are inside the contract, and make launches that a GPU takes."""
+        try:
+            return self.holds(direction, sizes) and bool(self.bind(direction, sizes).steps)
+        except PlanError:
+            return False
+
+    def holds_with(self, numbers: Mapping[str, Number], sizes: Sizes) -> bool:
+        """Whether these sizes are inside the forward's contract with other numbers than the task's."""
+        operation = self.plan.forward
+        scalars = self._scalars(operation)
+        other = {name: numbers.get(name, value) for name, value in scalars.items()}
+        return contract_holds(operation, self._shapes("forward", sizes), other)
+
+    def decisions(self, direction: OperationKind, sizes: Sizes) -> tuple[str, ...]:
+        """What each step comes to at these sizes. Raises PlanError, ContractError outside the contract."""
+        return decisions(self._scope(direction, sizes))
+
+    def blocks_by_line(self, direction: OperationKind, sizes: Sizes) -> dict[int, int]:
+        """How many blocks the launch at each line has at these sizes, where it is made. Raises PlanError,
+        ContractError outside the contract."""
+        return blocks_by_line(self._scope(direction, sizes))
+
+    @property
+    def fixed_dims(self) -> dict[str, int]:
+        """Dims that the forward leaves open and the task holds, with their sizes."""
+        return fixed_dims(self.plan.forward, self.task.forward)
+
+    @property
+    def library_steps(self) -> tuple[str, ...]:
+        """The vendor library functions that the plan may call, each once."""
+        steps = (step for operation in self.plan.operations for step in operation.steps)
+        return tuple(dict.fromkeys(step.function for step in steps if isinstance(step, LibraryStep)))
+
+    def _scope(self, direction: OperationKind, sizes: Sizes) -> Scope:
+        operation = self.operation(direction)
+        return _kept(
+            self._scopes,
+            (direction, *sizes.items()),
+            lambda: open_scope(operation, self._shapes(direction, sizes), self._scalars(operation)),
+        )
+
+    def _holds(self, direction: OperationKind, sizes: Sizes) -> bool:
+        try:
+            scope = self._scope(direction, sizes)
+        except ContractError:
+            return False
+        try:
+            return has_grids_that_fit(scope)
+        except PlanError:
+            return True
+
+    def _bind(self, direction: OperationKind, sizes: Sizes) -> BoundOperation:
+        bound = bind_in(self._scope(direction, sizes), self.signatures)
+        _refuse_vast_scratch(bound, self.operation(direction))
+        return bound
+
+    def _shapes(self, direction: OperationKind, sizes: Sizes) -> dict[str, tuple[int, ...]]:
+        wanted = {p.name for p in self.operation(direction).parameters if isinstance(p, TensorParameter)}
+        shapes = shapes_for(graph_of(self.task, direction), sizes)
+        return {name: shape for name, shape in shapes.items() if name in wanted}
+
+    def _scalars(self, operation: Operation) -> Mapping[str, Number]:
+        wanted = {p.name for p in operation.parameters if isinstance(p, ScalarParameter)}
+        scalars = (argument for argument in self.task.arguments if isinstance(argument, TaskScalar))
+        return {scalar.name: scalar.value for scalar in scalars if scalar.name in wanted}
+
+
+def prepare(text: str, task: Task) -> Prepared | BuildFailed:
+    """The candidate's plan, or what is wrong with it."""
+    parsed = parse(text)
+    if parsed.plan is None:
+        return BuildFailed(findings=parsed.findings)
+    signatures = kernel_signatures(text)
+    findings = [*parsed.findings, *check(parsed.plan, signatures)]
+    plan = with_fixed_dims(with_task_names(parsed.plan, task), task)
+    findings += check_contract(plan, task, operation_names=operation_names(task, plan))
+    if any(finding.severity is Severity.ERROR for finding in findings):
+        return BuildFailed(findings=tuple(sorted(findings, key=lambda f: f.severity is not Severity.ERROR)))
+    return Prepared(text, task, plan, signatures, tuple(findings))
+
+
+def _kept(known: dict[_Place, Value | PlanError], place: _Place, make: Callable[[], Value]) -> Value:
+    """What was made there, or raised."""
+    if place not in known:
+        try:
+            known[place] = make()
+        except PlanError as error:
+            known[place] = error
+    found = known[place]
+    if isinstance(found, PlanError):
+        raise found
+    return found
+
+
+def _refuse_vast_scratch(bound: BoundOperation, operation: Operation) -> None:
+    """Raises PlanError for more scratch than any algorithm needs: it would fill whatever it is allocated on."""
+    n_own = sum(tensor.n_bytes for tensor in bound.tensors if tensor.role != "scratch")
+    n_scratch = sum(tensor.n_bytes for tensor in bound.tensors if tensor.role == "scratch")
+    n_allowed = max(MIN_SCRATCH_BYTES, SCRATCH_FACTOR * n_own)
+    if n_scratch > n_allowed:
+        raise PlanError(
+            f"{bound.name} asks for {n_scratch:,} bytes of scratch beside tensors of {n_own:,} bytes, "
+            f"and {n_allowed:,} are allowed",
+            line=operation.scratch[0].span.line,
+        )
+
+
+def kernel_names(bound: BoundOperation) -> set[str]:
+    """The name expressions that the operation launches."""
+    return {step.kernel for step in bound.steps if isinstance(step, BoundLaunch)}
+
+
+def plan_failure(error: PlanError) -> BuildFailed:
+    """A plan that cannot be bound, as an outcome."""
+    finding = Finding(
+        code="plan-not-bound", severity=Severity.ERROR, message=error.message, source="plan", line=error.line
+    )
+    return BuildFailed(findings=(finding,))

@@ -1,0 +1,193 @@
+"""Cases made once and shared by every candidate: input files, and what the outputs should be."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import math
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from kernel_lsp.core.task import Task
+from kernel_lsp.errors import TargetError
+from kernel_lsp.process.worker_client import CaseFiles, CaseTensor, ChosenFrom, Worker
+from kernel_lsp.verify.model.cases import Case, graph_of, shapes_for
+from kernel_lsp.verify.oracle.arrays import map_array, map_mask
+from kernel_lsp.verify.oracle.compare import Expectation
+from kernel_lsp.verify.oracle.compare_selections import Choice
+from kernel_lsp.verify.oracle.correctly_rounded import with_one_answer
+
+
+@dataclass(frozen=True)
+class NoCase:
+    """PyTorch itself cannot run this case, so it says nothing about a candidate."""
+
+    reason: str
+
+
+class SharedGpu(Protocol):
+    """A GPU that candidates and references take turns on; `cuda.GpuDevice` is one."""
+
+    @property
+    def index(self) -> int: ...
+    def turn(self) -> AbstractAsyncContextManager[None]: ...
+
+
+LARGE_ELEMENTS = 1 << 20
+"""Of all inputs: from so many on a GPU, where there is one, makes the reference."""
+
+
+class CaseStore:
+    """Asks the worker for each case once. Expected values stay in files that only this process opens.
+
+    References of large cases are made on the `gpu`, in the worker's own process and in a turn of its own: no candidate
+    runs meanwhile, and the worker keeps nothing there."""
+
+    def __init__(self, task: Task, worker: Worker, directory: Path, gpu: SharedGpu | None = None) -> None:
+        self._task, self._worker, self._directory, self._gpu = task, worker, directory, gpu
+        self._made: dict[Case, asyncio.Task[CaseFiles | NoCase]] = {}
+        self._expectations: dict[Case, tuple[Expectation, ...]] = {}
+        self._ahead: set[asyncio.Task[None]] = set()
+        self._was_asked = asyncio.Event()
+        self._serial = itertools.count()
+        self._with_one_answer = with_one_answer(task.forward)
+
+    async def get(self, case: Case) -> CaseFiles | NoCase:
+        """The case's files. Two candidates that ask at once wait for the same answer; what failed, e.g. for want of
+        disk space, is tried again for the next."""
+        return await asyncio.shield(self.begin(case))
+
+    async def make_without_turn(self, case: Case) -> None:
+        """Have the case made on processors, if it is not made: for who waits for it while a candidate that waits for
+        them has the GPU."""
+        await asyncio.shield(self.begin(case, may_take_turn=False))
+
+    def begin(self, case: Case, *, may_take_turn: bool = True) -> asyncio.Task[CaseFiles | NoCase]:
+        """Have the case made, if it is not."""
+        self._was_asked.set()
+        making = self._made.get(case)
+        if making is None or (making.done() and (making.cancelled() or making.exception() is not None)):
+            gpu = self._gpu if may_take_turn and self.takes_a_turn(case) else None
+            making = asyncio.create_task(self._make(case, self._directory / f"case-{next(self._serial)}", gpu))
+            self._made[case] = making
+        return making
+
+    def takes_a_turn(self, case: Case) -> bool:
+        """Whether the case is made on the GPU, in a turn: who waits for it may have none."""
+        return self._gpu is not None and self._n_input_elements(case) >= LARGE_ELEMENTS
+
+    def begin_in_order(self, first: Sequence[Case], then: Sequence[Case]) -> None:
+        """Have all of them made, these first: a large one waits for its turn on the GPU, and others would pass it."""
+
+        async def in_order() -> None:
+            await asyncio.gather(*(self.begin(case) for case in first), return_exceptions=True)
+            for case in then:
+                self.begin(case)
+
+        task = asyncio.create_task(in_order())
+        self._ahead.add(task)
+        task.add_done_callback(self._ahead.discard)
+
+    def expectations(self, case: Case, files: CaseFiles) -> tuple[Expectation, ...]:
+        """What each output of the case should be, opened once."""
+        if case not in self._expectations:
+            self._expectations[case] = read_expectations(files)
+        return self._expectations[case]
+
+    async def idle(self) -> None:
+        """Wait until some case was asked for and none is being made."""
+        await self._was_asked.wait()
+        while making := [task for task in (*self._ahead, *self._made.values()) if not task.done()]:
+            await asyncio.wait(making)
+
+    async def close(self) -> None:
+        """Stop making cases."""
+        under_way = (*self._ahead, *self._made.values())
+        for making in under_way:
+            making.cancel()
+        await asyncio.gather(*under_way, return_exceptions=True)
+
+    async def _make(self, case: Case, directory: Path, gpu: SharedGpu | None) -> CaseFiles | NoCase:
+        """Without a `get_inputs` of the user's, what is "given" is a normal distribution."""
+        made = await self._ask(case, directory, gpu)
+        if case.family == "given" and isinstance(made, NoCase):
+            return await self._ask(replace(case, family="normal"), directory / "normal", gpu)
+        return made
+
+    async def _ask(self, case: Case, directory: Path, gpu: SharedGpu | None) -> CaseFiles | NoCase:
+        directory.mkdir(parents=True)
+        try:
+            if gpu is None:
+                files = await self._make_case(case, directory, None)
+            else:
+                async with gpu.turn():
+                    files = await self._make_case(case, directory, gpu.index)
+        except TargetError as error:
+            if not self._worker.is_alive:
+                raise
+            return NoCase(error.message)
+        return NoCase(files.reason) if files.is_degenerate else files
+
+    def _n_input_elements(self, case: Case) -> int:
+        return sum(math.prod(shape) for shape in self._shapes(case).values())
+
+    def _shapes(self, case: Case) -> dict[str, tuple[int, ...]]:
+        return shapes_for(graph_of(self._task, case.operation), dict(case.sizes))
+
+    async def _make_case(self, case: Case, directory: Path, gpu: int | None) -> CaseFiles:
+        files = await self._worker.make_case(
+            case.operation,
+            shapes=self._shapes(case),
+            family=case.family,
+            seed=case.seed,
+            directory=directory,
+            configuration=self._task.configuration,
+            gpu=gpu,
+            values=case.values,
+        )
+        single = self._with_one_answer if case.operation == "forward" else frozenset()
+        may_recur = any(not type_.dtype.is_floating for type_ in graph_of(self._task, case.operation).input_types)
+        roundings = {
+            name: replace(each, has_one_answer=name in single, may_recur=may_recur)
+            for name, each in files.roundings.items()
+        }
+        return replace(files, roundings=roundings)
+
+
+def read_expectations(files: CaseFiles) -> tuple[Expectation, ...]:
+    """What each output should be, in the task's order. The files are read as they are looked at."""
+    native = {tensor.name: tensor for tensor in files.native}
+    unspecified = {tensor.name: tensor for tensor in files.unspecified}
+    return tuple(
+        Expectation(
+            output=tensor.name,
+            dtype=files.output_dtypes[tensor.name],
+            reference=map_array(tensor.path, tensor.dtype, tensor.shape),
+            native=_mapped(native.get(tensor.name)),
+            unspecified=_mapped_mask(unspecified.get(tensor.name)),
+            rounding=files.roundings[tensor.name],
+            may_lose_nans=tensor.name in files.may_lose_nans,
+            chosen=_opened(files.chosen.get(tensor.name)),
+        )
+        for tensor in files.expected
+    )
+
+
+def _opened(chosen: ChosenFrom | None) -> Choice | None:
+    if chosen is None:
+        return None
+    values = map_array(chosen.values.path, chosen.values.dtype, chosen.values.shape)
+    return Choice(values, map_mask(chosen.ties.path, chosen.ties.shape), chosen)
+
+
+def _mapped(tensor: CaseTensor | None) -> np.ndarray | None:
+    return None if tensor is None else map_array(tensor.path, tensor.dtype, tensor.shape)
+
+
+def _mapped_mask(tensor: CaseTensor | None) -> np.ndarray | None:
+    return None if tensor is None else map_mask(tensor.path, tensor.shape)

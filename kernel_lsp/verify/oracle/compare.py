@@ -1,0 +1,256 @@
+"""Is an output right? Its error against the fp64 reference, held to what its dtype allows here.
+
+The budget follows what trusted PyTorch itself loses at the declared dtype on the same inputs: `k` times the error of
+the native run, plus the response of the fp64 reference to inputs perturbed by one unit of the dtype (a backward-stable
+algorithm may be that far off, and a lucky native run says nothing), plus a floor of a few units in the last place.
+What is rounded once, to 16 bits, must be the nearest number.
+
+Every element is looked at (`compare_chunks`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from kernel_lsp.core.dtype import DType
+from kernel_lsp.core.verdict import TensorError
+from kernel_lsp.process.worker_client import Rounding
+from kernel_lsp.verify.oracle.arrays import decode
+from kernel_lsp.verify.oracle.compare_chunks import (
+    Allowance,
+    Sides,
+    Total,
+    exact_total,
+    floating_total,
+    stored_total,
+)
+from kernel_lsp.verify.oracle.compare_selections import Choice, choice_total
+from kernel_lsp.verify.oracle.nearest import FORMATS
+
+FORWARD_FACTOR = 2.0
+BACKWARD_FACTOR = 5.0
+"""k of the budget, forward and backward."""
+EPSILON = {DType.F64: 2.0**-52, DType.F32: 2.0**-23, DType.F16: 2.0**-10, DType.BF16: 2.0**-7}
+"""Distance from 1 to the next number of the type."""
+FLOOR_ULPS = 8.0
+"""Elementwise floor, in units of the element itself. CUDA's own expf, logf and powf are documented at up to 2 ulp each,
+and a chain of a few of them must pass."""
+FLOOR_ULPS_L2 = 4.0
+NARROW_FLOOR_ULPS_L2 = 1.0
+"""Of many different numbers of 16 bits, whose roundings average out. Rounding after each step of gelu, silu, mish,
+softmax, RMS or layer norm, as packed 16-bit arithmetic does, comes to 1.1 units at most, beside the 0.4 that twice
+PyTorch's own error allows (measured: torch 2.13, 64 x 256 numbers of six families). Three bits fewer are 1.7."""
+FLOOR_ULPS_RMS = 2.0
+"""Elementwise floor in units of the whole output's root mean square: what cancellation may leave of a small element."""
+TAIL_FACTOR = 4.0
+"""What one element of many may be beyond the largest error of the native run: the worst of 1e5 roundings is a matter of
+luck, and cuBLAS adds up a row serially where the CPU's library adds it up in blocks. Systematic loss of precision is
+the relative L2's to catch; an element that is wrong for another reason is off by far more than this."""
+FLOOR_SUBNORMAL_UNITS = 4.0
+"""Smallest normal numbers: below them every type loses relative precision."""
+KEPT_SUBNORMAL_UNITS = 2.0**-6
+"""The same where inputs are subnormal: PyTorch's kernels are compiled without `-ftz`, and keep such numbers of f32. A
+hundredth part of them is for their few digits."""
+SMALLEST_NORMAL = {DType.F64: 2.0**-1022, DType.F32: 2.0**-126, DType.F16: 2.0**-14, DType.BF16: 2.0**-126}
+
+
+@dataclass(frozen=True)
+class Expectation:
+    """What one output should be. `reference` is the fp64 result in the output's shape (exact types for integers);
+    `native` is trusted PyTorch at the declared dtype, or None where all of both is finite: then `rounding` says all
+    that is needed of it. `unspecified` masks the elements for which any value is correct; None where there are none."""
+
+    output: str
+    dtype: DType
+    reference: np.ndarray
+    native: np.ndarray | None
+    rounding: Rounding
+    may_lose_nans: bool = False
+    """Whether `reference` has numbers in place of NaNs of PyTorch's, which are right as well."""
+    chosen: Choice | None = None
+    """Of integers: what they are places of, where `reference` has one correct choice of several."""
+    unspecified: np.ndarray | None = None
+
+    def specified(self, among: np.ndarray | None = None) -> np.ndarray | None:
+        """Return the mask of elements that are not unspecified, of those `among` a mask; None for all elements."""
+        if self.unspecified is None:
+            return among
+        return ~self.unspecified if among is None else among.reshape(self.unspecified.shape) & ~self.unspecified
+
+
+@dataclass(frozen=True)
+class InputTraits:
+    """What the inputs of a case do to errors. `drift` is what a long sum of them may be off, relative to it;
+    `n_different` says that there are so few different numbers that their errors do not average out, 0 that there are
+    many; `are_subnormal` that they are below the smallest normal number of f32."""
+
+    drift: float = 0.0
+    n_different: int = 0
+    are_subnormal: bool = False
+
+
+ANY_INPUTS = InputTraits()
+
+
+def compare(
+    found: np.ndarray,
+    expected: Expectation,
+    *,
+    factor: float,
+    written: np.ndarray | None = None,
+    inputs: InputTraits = ANY_INPUTS,
+) -> TensorError:
+    """The error of `found`, as numbers or as stored (bfloat16 as uint16). `written` marks the elements to judge, all
+    when None. Non-finite values are compared in kind: a NaN or an infinity passes only where the reference, or PyTorch
+    at the same dtype, has the same."""
+    sides = _sides(found, expected, written)
+    if not expected.dtype.is_floating:
+        total = exact_total(sides)
+        if expected.chosen is not None:
+            total.add(choice_total(expected.chosen, found, expected.reference, written))
+        return _error_of(total, sides.found, expected, NO_ALLOWANCE)
+    allowance = _allowance(expected, factor, inputs)
+    return _error_of(floating_total(sides, allowance), sides.found, expected, allowance)
+
+
+def compare_stored(
+    found: np.ndarray, expected: Expectation, *, factor: float, inputs: InputTraits = ANY_INPUTS
+) -> TensorError:
+    """The error of a whole output of a floating type as it lies in its file, which was poisoned before: as `compare`
+    says, but where some elements were never written that is the error."""
+    sides, allowance = _sides(found, expected, None), _allowance(expected, factor, inputs)
+    total = stored_total(sides, allowance)
+    if total.n_unwritten:
+        return _unwritten_error(total, expected)
+    return _error_of(total, sides.found, expected, allowance)
+
+
+def is_within_budget(error: TensorError) -> bool:
+    """Whether the output passes. Written so that a NaN error fails."""
+    return error.n_wrong == 0 and error.n_cut_off == 0 and error.relative_l2 <= error.relative_l2_budget
+
+
+# --- below: what is allowed
+
+
+NO_ALLOWANCE = Allowance(0.0, 0.0, 0.0)
+
+
+def _allowance(expected: Expectation, factor: float, inputs: InputTraits) -> Allowance:
+    if _is_nearest(expected):
+        return _exact_allowance(expected)
+    rounding, epsilon, smallest = expected.rounding, EPSILON[expected.dtype], SMALLEST_NORMAL[expected.dtype]
+    drift = inputs.drift
+    n, norm = rounding.n_finite, rounding.reference_l2
+    rms = norm / np.sqrt(n) if n else 0.0
+    tail = TAIL_FACTOR * factor * (rounding.native_max + rounding.response_max)
+    units = _subnormal_units(expected.dtype, inputs)
+    fixed = tail + FLOOR_ULPS_RMS * epsilon * rms + units * smallest
+    relative = FLOOR_ULPS * epsilon + drift
+    if norm == 0.0:
+        return Allowance(fixed, relative, 0.0)  # the elementwise test judges an all-zero reference
+    flushed = _flushed(expected.dtype, units) * np.sqrt(expected.reference.size) / norm
+    floor = _floor_ulps_l2(expected, inputs) * epsilon + flushed
+    l2 = factor * _spread(n) * (rounding.native_l2 + rounding.response_l2) / norm + floor
+    return Allowance(float(fixed + TAIL_FACTOR * drift * rms), relative, float(l2 + drift))
+
+
+def _exact_allowance(expected: Expectation) -> Allowance:
+    """Of what has one right value: nothing, but that f32 arithmetic in between may flush its subnormal numbers."""
+    smallest, norm = SMALLEST_NORMAL[DType.F32], expected.rounding.reference_l2
+    return Allowance(smallest, 0.0, smallest * float(np.sqrt(expected.reference.size)) / norm if norm else 0.0)
+
+
+def _is_nearest(expected: Expectation) -> bool:
+    return expected.rounding.has_one_answer and expected.dtype in FORMATS
+
+
+def _subnormal_units(dtype: DType, inputs: InputTraits) -> float:
+    """Where inputs are subnormal, an f32 result that takes them for zero is wrong."""
+    return KEPT_SUBNORMAL_UNITS if inputs.are_subnormal and dtype is DType.F32 else FLOOR_SUBNORMAL_UNITS
+
+
+def _flushed(dtype: DType, units: float) -> float:
+    """What an element may be off for being too small. Arithmetic in f16 keeps subnormal numbers, to their last place;
+    that in f32, which bf16 is computed in, may flush them."""
+    return units * SMALLEST_NORMAL[dtype] * (EPSILON[dtype] if dtype is DType.F16 else 1.0)
+
+
+def _floor_ulps_l2(expected: Expectation, inputs: InputTraits) -> float:
+    """Fewer for many numbers of 16 bits. What is off by the same few units everywhere is as far off in L2."""
+    if expected.dtype not in FORMATS:
+        return FLOOR_ULPS_L2
+    n_finite = expected.rounding.n_finite
+    return min(FLOOR_ULPS_L2, NARROW_FLOOR_ULPS_L2 * _spread(min(inputs.n_different or n_finite, n_finite)))
+
+
+def _spread(n: int) -> float:
+    """One draw of n roundings tells their size only to 1/sqrt(n): a scalar's native error may be zero by luck."""
+    return 1.0 + TAIL_FACTOR / float(np.sqrt(max(n, 1)))
+
+
+# --- below: both sides, and what came of them
+
+
+def _sides(found: np.ndarray, expected: Expectation, written: np.ndarray | None) -> Sides:
+    return Sides(
+        dtype=expected.dtype,
+        found=_flat(found),
+        reference=_flat(expected.reference),
+        native=None if expected.native is None else _flat(expected.native),
+        judged=_judged(expected, written),
+        is_nearest=_is_nearest(expected),
+        may_lose_nans=expected.may_lose_nans,
+    )
+
+
+def _judged(expected: Expectation, written: np.ndarray | None) -> np.ndarray | None:
+    """Return the flat mask of elements that are compared with the reference; None for all."""
+    judged = expected.specified(written)
+    if expected.chosen is not None:
+        ties = _flat(expected.chosen.ties)
+        return ~ties if judged is None else _flat(judged) & ~ties
+    return None if judged is None else _flat(judged)
+
+
+def _flat(values: np.ndarray) -> np.ndarray:
+    return np.ascontiguousarray(values).reshape(-1)
+
+
+def _error_of(total: Total, found: np.ndarray, expected: Expectation, allowance: Allowance) -> TensorError:
+    norm, worst = expected.rounding.reference_l2, total.worst
+    is_floating = expected.dtype.is_floating
+    shown = expected.native if expected.native is not None and not is_floating else expected.reference
+    if worst >= 0 and expected.chosen is not None and expected.chosen.ties.reshape(-1)[worst]:
+        shown = expected.reference
+    index = np.unravel_index(worst, expected.reference.shape) if worst >= 0 else ()
+    return TensorError(
+        output=expected.output,
+        relative_l2=float(np.sqrt(total.squares)) / norm if is_floating and norm else 0.0,
+        relative_l2_budget=allowance.relative_l2,
+        max_error=total.max_error,
+        max_error_budget=total.max_tolerance,
+        n_wrong=total.n_wrong,
+        n_elements=total.n_judged,
+        worst_index=tuple(int(i) for i in index) if worst >= 0 else None,
+        expected=float(shown.reshape(-1)[worst]) if worst >= 0 else None,
+        found=float(decode(found[worst : worst + 1], expected.dtype)[0]) if worst >= 0 else None,
+    )
+
+
+def _unwritten_error(total: Total, expected: Expectation) -> TensorError:
+    index = tuple(int(i) for i in np.unravel_index(total.first_unwritten, expected.reference.shape))
+    return TensorError(
+        output=expected.output,
+        relative_l2=float("inf"),
+        relative_l2_budget=0.0,
+        max_error=float("inf"),
+        max_error_budget=0.0,
+        n_wrong=total.n_unwritten,
+        n_elements=expected.reference.size,
+        worst_index=index,
+        expected=float(expected.reference[index]),
+        found=None,
+    )

@@ -1,0 +1,242 @@
+"""Outputs in files against what they should be, and what is wrong with them in words."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from kernel_lsp.core.dtype import DType
+from kernel_lsp.core.finding import Finding, Severity
+from kernel_lsp.core.plan import BoundTensor
+from kernel_lsp.core.verdict import CaseResult, Mismatch, TensorError
+from kernel_lsp.verify.model.cases import OperationKind
+from kernel_lsp.verify.oracle.arrays import decode, map_array
+from kernel_lsp.verify.oracle.compare import (
+    BACKWARD_FACTOR,
+    FORWARD_FACTOR,
+    Expectation,
+    InputTraits,
+    compare,
+    compare_stored,
+    is_within_budget,
+)
+from kernel_lsp.verify.oracle.inf_nan_alternatives import INFINITE_FAMILIES, with_nan_where_as_good
+from kernel_lsp.verify.oracle.truncation_bias import cut_off
+
+SAME_NUMBERS = "constant_rows"
+"""The family whose rows are one number each, along the last dim."""
+FEW_NUMBERS = frozenset((SAME_NUMBERS, "one_hot", "zeros", "lowest_rows", "highest_rows", "small_integers", "halves"))
+"""Families of rows with no more than seven different numbers."""
+SHOWN_DIGITS, ALL_DIGITS = 6, 17
+LATE_EXTREMES = "late_extremes"
+"""The family in which a running maximum rises nearly everywhere, and an online softmax rounds its sum each time."""
+NEARLY_SAME = frozenset(("offset", "low"))
+"""1000, or -20,000, and a little: in 16 bits a handful of numbers."""
+SUBNORMAL = "subnormal"
+LOST = ": PyTorch has a NaN of the inputs there, and here it is lost"
+NAN_FAMILIES = frozenset(("special_nan", "special_others", "special_mixed"))
+"""Families whose inputs hold NaN."""
+PLAIN_FAMILIES = frozenset(("normal", "uniform", "given"))
+RECURRING_NUMBERS = FEW_NUMBERS | {"negative_zeros"}
+"""Families of which some number is at least a quarter of all."""
+SPECIAL_ROUNDINGS = 2048
+"""How far off results may be beside NaN and infinities, 1.2e-4 in f32: how exact they are is told where there are none.
+There, how far inputs that are rounded move a result is not known, and a sum of either sign loses some of its digits."""
+F32_UNIT, F64_UNIT = 2.0**-24, 2.0**-53
+"""Half the distance from 1 to the next number: what one rounding is off at most."""
+MAX_TERMS, MAX_RECURRING_TERMS, MAX_EQUAL_TERMS = 1 << 17, 4096, 1 << 15
+"""Longer sums are made of several by any kernel that means to be fast: 32,768 terms are what each lane of one warp has
+of a million. At these lengths the drift is 2e-5, 1.2e-4 where numbers recur, and 1e-3 where all are equal; the error of
+TF32 is 3e-4."""
+
+
+def judge_outputs(
+    direction: OperationKind,
+    case: CaseResult,
+    outputs: Sequence[tuple[BoundTensor, Path]],
+    expectations: Sequence[Expectation],
+    written: Sequence[np.ndarray | None] = (),
+) -> CaseResult | Mismatch:
+    """The case with its errors, or the first of them that is outside its budget. `written` marks the elements that
+    were run, where not all were; where all were, an element that nobody wrote is an error of its own."""
+    misshapen = _misshapen([tensor for tensor, _ in outputs], expectations)
+    if misshapen:
+        return Mismatch(message=misshapen, failed=case)
+    factor = FORWARD_FACTOR if direction == "forward" else BACKWARD_FACTOR
+    masks = written or [None] * len(outputs)
+    errors = tuple(
+        _judge_output(tensor, path, expectation, factor, mask, case)
+        for (tensor, path), expectation, mask in zip(outputs, expectations, masks, strict=True)
+    )
+    result = case.model_copy(update={"errors": errors})
+    wrong = next((error for error in errors if not is_within_budget(error)), None)
+    return result if wrong is None else Mismatch(message=describe_error(wrong, result), failed=result)
+
+
+def lost_nans(cases: Sequence[CaseResult]) -> tuple[Finding, ...]:
+    """A warning where NaN is left out by what PyTorch lets it through."""
+    names = dict.fromkeys(error.output for case in cases for error in case.errors if error.n_nans_lost)
+    if not names:
+        return ()
+    message = (
+        f"NaN of the inputs is lost in {', '.join(map(repr, names))}: fmaxf, fminf and x > 0 ? x : 0 leave it out, and "
+        "PyTorch lets it through, so that a run that has diverged shows it (x < 0 ? 0 : x keeps it)"
+    )
+    return (Finding(code="nan-lost", severity=Severity.WARNING, source="verdict", message=message),)
+
+
+def describe_error(error: TensorError, result: CaseResult) -> str:
+    """A wrong output in words: where, how far, on which case."""
+    shapes = ", ".join(f"{name}{list(shape)}" for name, shape in result.shapes.items())
+    case = f"inputs '{result.family}', {shapes}, on {result.device}"
+    if error.found is None and error.n_wrong:
+        return f"{error.n_wrong} of {error.n_elements} elements of '{error.output}' are never written ({case})"
+    if error.worst_index is None:
+        return (
+            f"'{error.output}' is {error.relative_l2:.2e} from the fp64 reference (relative L2), "
+            f"and {error.relative_l2_budget:.2e} is allowed ({case})"
+        )
+    if error.n_cut_off:
+        return (
+            f"'{error.output}' is cut off toward zero, not rounded to the nearest number: at {list(error.worst_index)} "
+            f"{_both_numbers(error)}, and as many as {error.n_cut_off} elements like it; all are off to the same side "
+            f"({case})"
+        )
+    return (
+        f"{error.n_wrong} of {error.n_elements} elements of '{error.output}' are wrong: at {list(error.worst_index)} "
+        f"{_both_numbers(error)} ({case}){_why_nan(error, result)}"
+    )
+
+
+def _both_numbers(error: TensorError) -> str:
+    """What was found and expected, with as many digits as tell them apart. Integers of 64 bits have more than that."""
+    pairs = ((f"{error.found:.{n}g}", f"{error.expected:.{n}g}") for n in (SHOWN_DIGITS, ALL_DIGITS))
+    return next((f"{a} instead of {b}" for a, b in pairs if a != b), f"a number beside {error.expected:.{ALL_DIGITS}g}")
+
+
+def _why_nan(error: TensorError, result: CaseResult) -> str:
+    """What PyTorch's NaN comes from, where a number stands in its place; empty elsewhere."""
+    if error.found is None or error.expected is None or not math.isnan(error.expected) or math.isnan(error.found):
+        return ""
+    if _family(result) in INFINITE_FAMILIES:
+        return (
+            ": infinities of the inputs meet there (inf - inf, 0 * inf), PyTorch gives NaN, and no result beside it "
+            "shows that something is not finite"
+        )
+    return LOST if _family(result) in NAN_FAMILIES else ""
+
+
+def _misshapen(outputs: Sequence[BoundTensor], expectations: Sequence[Expectation]) -> str:
+    """What is wrong with the outputs' shapes; empty when nothing is. A plan may hold for another configuration of its
+    task in all sizes and not know a constant of it, such as a stride."""
+    for tensor, expectation in zip(outputs, expectations, strict=True):
+        if tuple(tensor.shape) != expectation.reference.shape:
+            shapes = f"{list(tensor.shape)}, and PyTorch gives {list(expectation.reference.shape)}"
+            return f"the plan gives '{tensor.name}' the shape {shapes}"
+    return ""
+
+
+def _judge_output(
+    tensor: BoundTensor,
+    path: Path,
+    expectation: Expectation,
+    factor: float,
+    mask: np.ndarray | None,
+    case: CaseResult,
+) -> TensorError:
+    found = map_array(path, tensor.dtype, tensor.shape)
+    traits = _traits(case, tensor, expectation.rounding.may_recur)
+
+    def judged(values: np.ndarray) -> TensorError:
+        if mask is None and tensor.dtype.is_floating:
+            return compare_stored(values, expectation, factor=factor, inputs=traits)
+        return compare(values, expectation, factor=factor, written=mask, inputs=traits)
+
+    error = judged(found)
+    if expectation.may_lose_nans and _family(case) in NAN_FAMILIES:
+        return error.model_copy(update={"n_nans_lost": _n_nans_lost(found, expectation, mask)})
+    if is_within_budget(error) and _family(case) in PLAIN_FAMILIES:
+        return _unless_cut_off(error, found, expectation, mask)
+    if is_within_budget(error) or _family(case) not in INFINITE_FAMILIES:
+        return error
+    return judged(with_nan_where_as_good(found, expectation))
+
+
+def _unless_cut_off(
+    error: TensorError, found: np.ndarray, expectation: Expectation, mask: np.ndarray | None
+) -> TensorError:
+    cut = cut_off(found, expectation.reference, expectation.dtype, expectation.specified(mask))
+    if cut is None:
+        return error
+    at = slice(cut.first, cut.first + 1)
+    index = np.unravel_index(cut.first, expectation.reference.shape)
+    shown = {
+        "worst_index": tuple(int(i) for i in index),
+        "expected": float(expectation.reference.reshape(-1)[cut.first]),
+        "found": float(decode(found.reshape(-1)[at], expectation.dtype)[0]),
+    }
+    return error.model_copy(update={"n_cut_off": cut.n, **shown})
+
+
+def _n_nans_lost(found: np.ndarray, expectation: Expectation, mask: np.ndarray | None) -> int:
+    """Where PyTorch has NaN, or its place, and what was found is what is left without it, or any number is right."""
+    lost = _replaced_nans(found, expectation) if expectation.dtype.is_floating else _other_places(found, expectation)
+    return int(np.count_nonzero(lost if mask is None else lost & mask))
+
+
+def _replaced_nans(found: np.ndarray, expectation: Expectation) -> np.ndarray:
+    native, lost = expectation.native, np.zeros(found.shape, bool)
+    if native is not None:
+        lost |= np.isnan(native) & ~np.isnan(expectation.reference)
+    if expectation.unspecified is not None:
+        lost |= expectation.unspecified
+    return lost & ~np.isnan(decode(found, expectation.dtype))
+
+
+def _other_places(found: np.ndarray, expectation: Expectation) -> np.ndarray:
+    """Mask the integers that are the reference's and not PyTorch's, where both are specified."""
+    if expectation.native is None:
+        return np.zeros(found.shape, bool)
+    lost = (found == expectation.reference) & (found != expectation.native)
+    for is_free in (expectation.unspecified, expectation.chosen.ties if expectation.chosen is not None else None):
+        lost = lost if is_free is None else lost & ~is_free
+    return lost
+
+
+def _family(case: CaseResult) -> str:
+    return case.family.split(",")[0]
+
+
+def _traits(case: CaseResult, output: BoundTensor, may_recur: bool) -> InputTraits:
+    family = _family(case)
+    return InputTraits(
+        drift=_drift(family, case, output, may_recur),
+        n_different=1 if family in FEW_NUMBERS | NEARLY_SAME else 0,
+        are_subnormal=family == SUBNORMAL,
+    )
+
+
+def _drift(family: str, case: CaseResult, output: BoundTensor, may_recur: bool) -> float:
+    """What adding up one after the other, as each thread does, may be off, relative to the sum. PyTorch on a CPU adds
+    in blocks and hardly drifts, so that its own error does not tell. Narrow types are added up in f32. A sum may run
+    along any dim, or over several: the gradient of a weight adds up all rows, over however many dims.
+
+    With u one rounding at most, the error is at most u times the sum of all partial sums' magnitudes (Higham, Accuracy
+    and Stability of Numerical Algorithms, 2nd edition, section 4.2). Of n equal terms of one sign that is u n / 2 of
+    the sum; and it is reached, as adding a number to what is on the grid of a binade always rounds to the same side. So
+    may those be that integers look up. Where numbers differ their roundings add up like a random walk instead, to u
+    times the square root of n (Higham and Mary, A new approach to probabilistic rounding error analysis, 2019)."""
+    unit = F64_UNIT if output.dtype is DType.F64 else F32_UNIT
+    longest_dim = max((size for shape in case.shapes.values() for size in shape), default=1)
+    largest_input = max((math.prod(shape) for shape in case.shapes.values()), default=1)
+    n_terms = max(longest_dim, largest_input // max(output.n_elements, 1))
+    if family in NAN_FAMILIES | INFINITE_FAMILIES:
+        return unit * max(SPECIAL_ROUNDINGS, min(n_terms, MAX_TERMS) ** 0.5)
+    if family in (SAME_NUMBERS, LATE_EXTREMES):
+        return unit * min(n_terms, MAX_EQUAL_TERMS) / 2
+    if family in RECURRING_NUMBERS or may_recur:
+        return unit * min(n_terms, MAX_EQUAL_TERMS if may_recur else MAX_RECURRING_TERMS) / 2
+    return unit * min(n_terms, MAX_TERMS) ** 0.5

@@ -1,0 +1,363 @@
+"""Sizes that a candidate's own text points to: both sides of what its plan decides by, beyond the large numbers in its
+code, and every way in which what its kernels decide by their arguments alone may come out.
+
+A kernel that is right up to a million elements, and a plan whose variant for long rows nobody ever took, pass every
+check at sizes that somebody else chose.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
+
+from kernel_lsp.core.expression import Call, Constant, Expression, parts
+from kernel_lsp.core.plan import BoundLaunch, Launch, LibraryStep, Operation
+from kernel_lsp.core.task import Symbol, Task
+from kernel_lsp.core.verdict import Built
+from kernel_lsp.errors import PlanError
+from kernel_lsp.plan.binding import UnwrittenError
+from kernel_lsp.toolchain.integrity.masking import mask_literals
+from kernel_lsp.toolchain.integrity.ptx_text import N_REMEMBERED, read_ptx
+from kernel_lsp.verify.code_facts.launch_uniform import UNROLLED, GridConditions
+from kernel_lsp.verify.model.cases import (
+    ALIGNMENTS,
+    CHEAP_ELEMENTS,
+    MAX_HIDDEN_ELEMENTS,
+    OperationKind,
+    Sizes,
+    captured_sizes,
+    clamped,
+    graph_of,
+    is_usable,
+)
+from kernel_lsp.verify.model.resolved_kernel import Prepared
+from kernel_lsp.verify.probes.far_sizes import beyond, far_sizes
+from kernel_lsp.verify.probes.two_dim_conditions import paired_sizes
+from kernel_lsp.verify.probes.wide_sizes import MAX_WIDE_ELEMENTS, n_largest
+
+MAX_SIZES = 6
+"""Of each kind."""
+MAX_EDGES = 6
+"""Where one variant of a plan ends and another begins: the last size of the one and the first of the other."""
+MAX_THRESHOLDS, LARGEST_THRESHOLD = 6, 1 << 14
+"""Numbers that kernels compare sizes with, the largest of them: both sides of each are tried."""
+MAX_LITERALS = 24
+"""Of one text, from the least to the largest: a table may hold thousands."""
+SMALL = 2
+"""The other dims of a large size."""
+LEAST_LITERAL = 1_000
+"""Up to here sizes of each dim are among those that every candidate is run at; those that are beyond a literal are not
+run again."""
+LARGEST_LITERAL = 1 << 21
+LARGEST_PRODUCT = 1 << 23
+MAX_BOUND_ELEMENTS = 1 << 31
+"""Of all inputs and outputs where a plan is only bound: operators leave larger tensors to PyTorch."""
+MAX_COMPARED = 4
+"""Sizes of what kernels compare: each is a case more."""
+MAX_TRIED = 160
+"""Sizes looked at for them. One takes about a tenth of a millisecond."""
+_INTEGER = re.compile(r"(?<![\w.])(?:0[xX](?P<hex>[0-9a-fA-F']+)|(?P<decimal>[1-9][0-9']*))[uUlL]*(?![\w.])")
+_POWER = re.compile(r"(?<![\w.])1[uUlL]*\s*<<\s*(?P<exponent>[0-9]{1,2})(?![\w.])")
+
+
+def pointed_sizes(prepared: Prepared, kind: OperationKind, known: Sequence[Sizes]) -> list[Sizes]:
+    """Both, beside those that are `known`. Raises PlanError for a broken plan."""
+    deciding = deciding_sizes(prepared, kind, known)
+    return [*deciding, *sizes_beyond_literals(prepared, kind, [*known, *deciding])]
+
+
+def deciding_sizes(prepared: Prepared, kind: OperationKind, known: Sequence[Sizes]) -> list[Sizes]:
+    """Sizes inside the contract at which some step comes to what it does not at any of the `known` ones: another
+    variant is taken, or another instance of a template. Raises UnwrittenError where none is taken, also at sizes too
+    large to run."""
+    seen = {place for sizes in known for place in enumerate(prepared.decisions(kind, sizes))}
+    numbers = sorted({n for expression in _deciding(prepared.operation(kind)) for n in _integers(expression)})
+    around = dict.fromkeys(size for number in numbers for size in (number, number + 1, number - 1))
+    found: list[Sizes] = []
+    for sizes in _with_one_of(prepared.task, around, known):
+        if len(found) < MAX_SIZES and _is_possible(prepared, kind, sizes):
+            new = set(enumerate(prepared.decisions(kind, sizes))) - seen
+            found += [sizes] if new else []
+            seen |= new
+        elif is_usable(prepared.task, kind, sizes, MAX_BOUND_ELEMENTS) and prepared.holds(kind, sizes):
+            _refuse_unwritten(prepared, kind, sizes)
+    edges = [*_edges(prepared, kind, numbers), *_ends(prepared, kind)]
+    return [*found, *(sizes for nth, sizes in enumerate(edges) if sizes not in (*known, *found, *edges[:nth]))]
+
+
+def sizes_beyond_literals(prepared: Prepared, kind: OperationKind, known: Sequence[Sizes]) -> list[Sizes]:
+    """Sizes inside the contract that pass a large number in the code, which no known size does: by each symbol alone,
+    or by those together that were captured alike."""
+    task = prepared.task
+    small, least = ({symbol.name: clamped(symbol, size, 1) for symbol in task.symbols} for size in (SMALL, 1))
+    bases = (small, least, captured_sizes(task), *known)
+    found: list[Sizes] = []
+    for literal in _spread(sorted(large_literals(prepared.text))):
+        for symbol in task.symbols if len(found) < MAX_SIZES else ():
+            largest = max((sizes[symbol.name] for sizes in (*known, *found)), default=0)
+            alike = tuple(other for other in task.symbols if other.captured == symbol.captured)
+            larger = (
+                {**base, **{each.name: clamped(each, size, align) for each in together}}
+                for size in (beyond(literal), literal + 1)
+                for together in dict.fromkeys(((symbol,), alike))
+                for base in bases
+                for align in (1, 4, 32)
+            )
+            usable = (s for s in larger if s[symbol.name] > literal and _is_computable(prepared, kind, s))
+            sizes = next(usable, None) if largest <= literal else None
+            if sizes is not None:
+                found.append(sizes)
+    return found[:MAX_SIZES]
+
+
+def compared_sizes(prepared: Prepared, kind: OperationKind, built: Built, known: Sequence[Sizes]) -> list[Sizes]:
+    """Sizes inside the contract at which some comparison of a kernel's arguments comes out as it does at none of the
+    `known` ones, e.g. `D == 777`: they are found in the PTX, and tried without running anything. The other dims are as
+    captured where that is cheap, else small."""
+    decisions = _Decisions(prepared, kind, built)
+    seen = {place for sizes in known for place in decisions.at(sizes)}
+    found: list[Sizes] = []
+    for sizes in itertools.islice(_with_numbers(prepared, kind, decisions.numbers), MAX_TRIED):
+        new = decisions.at(sizes) - seen
+        seen |= new
+        found += [sizes] if new and sizes not in known else []
+        if len(found) == MAX_COMPARED:
+            break
+    found += _thresholds(prepared, kind, decisions, [*known, *found])
+    pairs = paired_sizes(
+        prepared,
+        sorted(n for n in decisions.numbers if n <= LARGEST_PRODUCT),
+        decisions.launches,
+        lambda sizes: _is_possible(prepared, kind, sizes),
+        [*known, *found],
+    )
+    return [*found, *pairs]
+
+
+def larger_sizes(prepared: Prepared, kind: OperationKind, built: Built, known: Sequence[Sizes]) -> list[Sizes]:
+    """Sizes beyond any that is run of every candidate: for large numbers in its text, and where a comparison of
+    arguments comes out anew."""
+    large = frozenset(n for n in _literals(prepared.text) if n > LARGEST_LITERAL)
+    return far_sizes(prepared, kind, large, _Decisions(prepared, kind, built).at, known)
+
+
+def singles_out_a_block(prepared: Prepared, kind: OperationKind, built: Built) -> bool:
+    """Whether some launch at the captured sizes compares a block's number with that of one in the middle."""
+    return _Decisions(prepared, kind, built).single_out_a_block(captured_sizes(prepared.task))
+
+
+def large_literals(text: str) -> set[int]:
+    """Integers in the code, `1 << 20` among them, that a size or a number of elements may be compared with."""
+    return {number for number in _literals(text) if LEAST_LITERAL <= number <= LARGEST_LITERAL}
+
+
+# --- below: numbers in a text
+
+
+def _literals(text: str) -> set[int]:
+    code = mask_literals(text)
+    numbers = {1 << int(match["exponent"]) for match in _POWER.finditer(code)}
+    for match in _INTEGER.finditer(code):
+        digits = (match["hex"] or match["decimal"]).replace("'", "")
+        numbers.add(int(digits, 16 if match["hex"] else 10))
+    return numbers
+
+
+# --- below: what a plan decides by
+
+
+class _Decisions:
+    """What kernels decide by their arguments alone, at any size."""
+
+    def __init__(self, prepared: Prepared, kind: OperationKind, built: Built) -> None:
+        self._prepared, self._kind = prepared, kind
+        self._conditions = _conditions_of(built.ptx, tuple(built.symbols.items()))
+        self.numbers = {n for conditions in self._conditions.values() for n in conditions.numbers}
+
+    def at(self, sizes: Sizes) -> set[tuple[object, ...]]:
+        """Every outcome, with its place."""
+        return {
+            (place, step.kernel, *outcome)
+            for place, step in self._launches(sizes)
+            for outcome in self._conditions[step.kernel].outcomes(step)
+        }
+
+    def sides(self, sizes: Sizes) -> dict[tuple[object, ...], bool]:
+        """Of each chosen threshold, by its place."""
+        return {
+            (place, step.kernel, where): side
+            for place, step in self._launches(sizes)
+            for where, side in self._conditions[step.kernel].sides(step).items()
+        }
+
+    def single_out_a_block(self, sizes: Sizes) -> bool:
+        """Whether one in the middle of a grid is compared with."""
+        return any(self._conditions[step.kernel].singles_out_a_block(step) for _, step in self._launches(sizes))
+
+    def launches(self, sizes: Sizes) -> list[tuple[int, BoundLaunch, GridConditions]]:
+        """With their places and conditions."""
+        return [(place, step, self._conditions[step.kernel]) for place, step in self._launches(sizes)]
+
+    def _launches(self, sizes: Sizes) -> list[tuple[int, BoundLaunch]]:
+        """With their places. None where the plan cannot be bound or launches what was not built."""
+        try:
+            bound = self._prepared.bind(self._kind, sizes)
+        except PlanError:
+            return []
+        launches = [(place, step) for place, step in enumerate(bound.steps) if isinstance(step, BoundLaunch)]
+        return launches if all(step.kernel in self._conditions for _, step in launches) else []
+
+
+@lru_cache(maxsize=N_REMEMBERED)
+def _conditions_of(ptx: str, symbols: tuple[tuple[str, str], ...]) -> Mapping[str, GridConditions]:
+    """Of each kernel, by its name expression."""
+    statements = read_ptx(ptx, "").statements
+    return {name: GridConditions(statements, symbol) for name, symbol in symbols}
+
+
+def _with_numbers(prepared: Prepared, kind: OperationKind, numbers: Iterable[int]) -> Iterator[Sizes]:
+    """Cheap sizes with one symbol of each number, of a neighbour, or of a quotient of two of the numbers."""
+    counted = sorted(n for n in numbers if 0 < n <= LARGEST_LITERAL)
+    around = [m for n in _spread(counted) for m in (n, n + 1, n - 1)]
+    quotients = [n // m for n in counted for m in counted if 1 < m < n]
+    for size in dict.fromkeys(n for n in (*around, *quotients) if n > 0):
+        for symbol in prepared.task.symbols:
+            for sizes in _with_numbers_of(prepared, kind, symbol, (size,)):
+                if _is_possible(prepared, kind, sizes):
+                    yield sizes
+
+
+def _with_numbers_of(
+    prepared: Prepared, kind: OperationKind, symbol: Symbol, numbers: Iterable[int]
+) -> Iterator[Sizes]:
+    """The symbol with each number: the others as captured where that is cheap, else small."""
+    task, captured = prepared.task, captured_sizes(prepared.task)
+    small = {each.name: clamped(each, SMALL, 1) for each in task.symbols}
+    for size in numbers:
+        cheap, any_other = ({**base, symbol.name: clamped(symbol, size, 1)} for base in (captured, small))
+        is_cheap = is_usable(task, kind, cheap, CHEAP_ELEMENTS, or_as_captured=False)
+        yield cheap if is_cheap and prepared.holds(kind, cheap) else any_other
+
+
+def _edges(prepared: Prepared, kind: OperationKind, numbers: Sequence[int]) -> list[Sizes]:
+    """Neighbouring sizes between which some step comes to something else, around each of the numbers."""
+
+    def changing(row: list[Sizes]) -> list[Sizes]:
+        comes_to = [prepared.decisions(kind, sizes) for sizes in row]
+        places = [nth for nth in range(len(row) - 1) if comes_to[nth] != comes_to[nth + 1]]
+        return [sizes for nth, sizes in enumerate(row) if nth in places or nth - 1 in places]
+
+    return _of_each(prepared, kind, numbers, changing)
+
+
+def _ends(prepared: Prepared, kind: OperationKind) -> list[Sizes]:
+    """The last size that is inside the contract, by each number in it."""
+    numbers = sorted({n for line in prepared.operation(kind).where for n in _integers(line.expression)})
+
+    def last(row: list[Sizes]) -> list[Sizes]:
+        behind = {name: 2 * size - row[-2][name] for name, size in row[-1].items()}
+        return [] if prepared.holds(kind, behind) else row[-1:]
+
+    return _of_each(prepared, kind, numbers, lambda row: last(row) if row else [])
+
+
+def _of_each(
+    prepared: Prepared, kind: OperationKind, numbers: Sequence[int], chosen: Callable[[list[Sizes]], list[Sizes]]
+) -> list[Sizes]:
+    """What is chosen of the neighbours of each number, by each symbol: beside small sizes, else the captured ones."""
+    task, found = prepared.task, list[Sizes]()
+    small = {symbol.name: clamped(symbol, SMALL, 1) for symbol in task.symbols}
+    for number, symbol in itertools.product(numbers[:MAX_THRESHOLDS], task.symbols):
+        rows = (_neighbours(prepared, kind, base, symbol, number) for base in (small, captured_sizes(task)))
+        found += next(filter(None, map(chosen, rows)), [])
+    return [sizes for nth, sizes in enumerate(found) if sizes not in found[:nth]][:MAX_EDGES]
+
+
+def _neighbours(prepared: Prepared, kind: OperationKind, base: Sizes, symbol: Symbol, number: int) -> list[Sizes]:
+    """The symbol before, at and behind the number, as far apart as the contract says: those that are inside it, up to
+    the first that is not. Empty where fewer than two are."""
+    for alignment in ALIGNMENTS:
+        last = number // alignment * alignment
+        row: list[Sizes] = []
+        for size in (last - alignment, last, last + alignment):
+            sizes = {**base, symbol.name: size}
+            is_bounded = symbol.minimum <= size <= (symbol.maximum or size)
+            if size > 0 and is_bounded and _is_possible(prepared, kind, sizes):
+                row.append(sizes)
+            elif row:
+                break
+        if len(row) > 1:
+            return row
+    return []
+
+
+def _thresholds(prepared: Prepared, kind: OperationKind, decisions: _Decisions, known: Sequence[Sizes]) -> list[Sizes]:
+    """Neighbouring sizes between which some value passes a threshold in a kernel."""
+    found: list[Sizes] = []
+    if not any(decisions.sides(sizes) for sizes in known[:1]):
+        return []
+    counted = sorted(n for n in decisions.numbers if UNROLLED < n <= LARGEST_THRESHOLD)
+    for number, symbol in itertools.product(counted[-MAX_THRESHOLDS:], prepared.task.symbols):
+        row = [
+            sizes
+            for sizes in _with_numbers_of(prepared, kind, symbol, (number - 1, number, number + 1))
+            if _is_possible(prepared, kind, sizes)
+        ]
+        sides = [decisions.sides(sizes) for sizes in row]
+        for nth in range(len(row) - 1):
+            if any(side != sides[nth + 1].get(place, side) for place, side in sides[nth].items()):
+                found += [sizes for sizes in row[nth : nth + 2] if sizes not in (*known, *found)]
+    return found[:MAX_EDGES]
+
+
+def _spread(numbers: Sequence[int]) -> list[int]:
+    """At most `MAX_LITERALS` of the numbers, the first and the last among them."""
+    if len(numbers) <= MAX_LITERALS:
+        return list(numbers)
+    return [numbers[position * (len(numbers) - 1) // (MAX_LITERALS - 1)] for position in range(MAX_LITERALS)]
+
+
+def _is_possible(prepared: Prepared, kind: OperationKind, sizes: Sizes) -> bool:
+    return is_usable(prepared.task, kind, sizes, MAX_HIDDEN_ELEMENTS) and prepared.holds(kind, sizes)
+
+
+def _is_computable(prepared: Prepared, kind: OperationKind, sizes: Sizes) -> bool:
+    """Possible, and nothing in between, e.g. all pairs of a long sequence's elements, is larger than PyTorch takes."""
+    if not _is_possible(prepared, kind, sizes):
+        return False
+    return n_largest(graph_of(prepared.task, kind), sizes) <= MAX_WIDE_ELEMENTS
+
+
+def _refuse_unwritten(prepared: Prepared, kind: OperationKind, sizes: Sizes) -> None:
+    try:
+        prepared.bind(kind, sizes)
+    except UnwrittenError:
+        raise
+    except PlanError:  # e.g. a grid beyond its limit: the operator goes back to PyTorch there
+        return
+
+
+def _deciding(operation: Operation) -> Iterator[Expression]:
+    for step in operation.steps:
+        if isinstance(step, Launch | LibraryStep) and step.condition is not None:
+            yield step.condition
+        if isinstance(step, Launch):
+            yield from (argument for argument in step.template_arguments if isinstance(argument, Expression))
+            yield from (part for size in step.grid for part in parts(size) if isinstance(part, Call))
+
+
+def _integers(expression: Expression) -> set[int]:
+    """The whole numbers above 0 in it."""
+    values = (part.value for part in parts(expression) if isinstance(part, Constant))
+    return {int(value) for value in values if value > 0 and (isinstance(value, int) or value.is_integer())}
+
+
+def _with_one_of(task: Task, around: Iterable[int], known: Sequence[Sizes]) -> Iterator[Sizes]:
+    """Small sizes, then those known, with one symbol of each of these sizes."""
+    small = {symbol.name: clamped(symbol, SMALL, 1) for symbol in task.symbols}
+    for size in around:
+        for symbol in task.symbols if size > 0 else ():
+            for base in (small, *known):
+                yield {**base, symbol.name: clamped(symbol, size, 1)}

@@ -1,0 +1,130 @@
+"""Does a kernel compute places in ways that are exact up to some million elements and wrong beyond, where nobody looks
+who has not this reason to?
+
+A place is what follows from the numbers of threads and blocks, and not from data. `(int)((i + 0.5f) / columns)` is
+rounded in single precision, and `__umulhi(i, 0xffffffff / columns + 1)` is a division up to a size only.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterable, Iterator, Mapping
+
+from kernel_lsp.core.plan import BoundLaunch
+from kernel_lsp.core.verdict import Built
+from kernel_lsp.toolchain.integrity.ptx_text import Statement, read_ptx
+from kernel_lsp.verify.model.cases import OperationKind, Sizes, clamped, is_usable
+from kernel_lsp.verify.model.resolved_kernel import Prepared
+from kernel_lsp.verify.probes.far_sizes import MAX_ELEMENTS, with_elements
+
+BEYOND = (1 << 24) + (1 << 20)
+"""Elements: from 2^24 on not every integer is a number of f32, and rounding takes some into the next row."""
+WORDS, ROWS = 1 << 16, 70_001
+_TO_WORD = re.compile(r"^cvt\.[su]16\.[su](?:32|64)\b")
+_TO_FLOAT = re.compile(r"^cvt\.rn\.f32\.[su](?:32|64)\b")
+_TO_INTEGER = re.compile(r"^cvt\.r[nzmp]i(?:\.sat)?(?:\.ftz)?\.[su](?:32|64)\.f32\b")
+_NUMBER = re.compile(r"-?(?:0[xX])?[0-9a-fA-F]+U?$")
+_THREAD, _BLOCK = ("%tid.", "%ctaid."), "%ctaid."
+_BOUNDED = ("rem.", "div.s", "div.u")
+_DATA = ("ld.global", "ld.shared", "ld.local", "atom", "shfl", "call")
+
+
+def sizes_beyond_exact_places(prepared: Prepared, kind: OperationKind, built: Built) -> list[Sizes]:
+    """Sizes inside the contract with so many elements, for a kernel with such places; else none."""
+    if not _has_inexact_places(read_ptx(built.ptx, "").statements):
+        return []
+    return list(itertools.islice(with_elements(prepared, kind, BEYOND), 1))
+
+
+def has_narrow_places(built: Built) -> bool:
+    """Whether a kernel keeps something that follows from a block's number in 16 bits."""
+    by_function = _makers(read_ptx(built.ptx, "").statements)
+    return any(_is_narrow(one, makers) for makers in by_function.values() for one in makers.values())
+
+
+def sizes_beyond_narrow_places(prepared: Prepared, kind: OperationKind, built: Built) -> list[Sizes]:
+    """Sizes inside the contract with more blocks than 16 bits count, else more threads, for a kernel that keeps them in
+    so many; the first of those that cost little."""
+    if not has_narrow_places(built):
+        return []
+    symbols, found = prepared.task.symbols, list[tuple[bool, Sizes]]()
+    few = ({s.name: clamped(s, ROWS if s == symbol else 2, 1) for s in symbols} for symbol in symbols)
+    for sizes in itertools.chain(few, with_elements(prepared, kind, BEYOND)):
+        if is_usable(prepared.task, kind, sizes, MAX_ELEMENTS) and prepared.can_bind(kind, sizes):
+            launches = [step for step in prepared.bind(kind, sizes).steps if isinstance(step, BoundLaunch)]
+            found.append((any(launch.n_blocks > WORDS for launch in launches), sizes))
+            if found[-1][0]:
+                break
+    return [sizes for _, sizes in (*found[:1], *(one for one in found[1:] if one[0]))]
+
+
+# --- below: data flow
+
+
+def _makers(statements: Iterable[Statement]) -> dict[str, dict[str, Statement]]:
+    """The statement that sets each register, by function."""
+    by_function: dict[str, dict[str, Statement]] = {}
+    for statement in statements:
+        for register in statement.results:
+            by_function.setdefault(statement.function, {}).setdefault(register, statement)
+    return by_function
+
+
+def _is_narrow(statement: Statement, makers: Mapping[str, Statement]) -> bool:
+    is_cut = _TO_WORD.match(statement.opcode) or (
+        statement.opcode.startswith("and.b") and any(_is_word(one.strip()) for one in statement.sources.split(","))
+    )
+    if not is_cut or not _is_place(statement, makers):
+        return False
+    every = (statement, *_behind(statement, makers))
+    return any(name.startswith(_BLOCK) for one in every for name in one.source_names)
+
+
+def _is_word(source: str) -> bool:
+    """Whether it is a mask of 15 or 16 bits."""
+    return bool(_NUMBER.match(source)) and int(source.rstrip("U"), 0) in (WORDS - 1, WORDS // 2 - 1)
+
+
+def _has_inexact_places(statements: Iterable[Statement]) -> bool:
+    return any(
+        _is_through_float(one, makers) or _is_high_product(one, makers)
+        for makers in _makers(statements).values()
+        for one in makers.values()
+    )
+
+
+def _is_through_float(statement: Statement, makers: Mapping[str, Statement]) -> bool:
+    if not _TO_INTEGER.match(statement.opcode):
+        return False
+    widened = [one for one in _behind(statement, makers) if _TO_FLOAT.match(one.opcode)]
+    return any(_is_place(one, makers) for one in widened)
+
+
+def _is_high_product(statement: Statement, makers: Mapping[str, Statement]) -> bool:
+    """Whether it is the upper half of a place times a number that no compiler has chosen."""
+    if not statement.opcode.startswith("mul.hi."):
+        return False
+    factors = [name for name in statement.source_names if name in makers]
+    has_number = any(_NUMBER.match(factor.strip()) for factor in statement.sources.split(","))
+    return len(factors) == 2 and not has_number and _is_place(statement, makers)
+
+
+def _is_place(statement: Statement, makers: Mapping[str, Statement]) -> bool:
+    """Whether it follows from a thread's number, and from nothing that was loaded. What is left by a division is no
+    larger than a dim: the coordinates of an interpolation are exact."""
+    behind = list(_behind(statement, makers))
+    if any(one.opcode.startswith((*_DATA, *_BOUNDED)) for one in behind):
+        return False
+    return any(name.startswith(_THREAD) for one in (statement, *behind) for name in one.source_names)
+
+
+def _behind(statement: Statement, makers: Mapping[str, Statement]) -> Iterator[Statement]:
+    """The statements that its value follows from, each once."""
+    pending, seen = [statement], set[str]()
+    while pending:
+        for name in pending.pop().source_names:
+            if name in makers and name not in seen:
+                seen.add(name)
+                pending.append(makers[name])
+                yield makers[name]

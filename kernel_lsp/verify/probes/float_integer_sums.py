@@ -1,0 +1,129 @@
+"""Does a kernel add up integers in floating point, which is exact up to 2^24 or 2^53 and wrong beyond, where nobody
+looks who has not this reason to?"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+
+from kernel_lsp.core.dtype import DType
+from kernel_lsp.core.task import Graph, GraphNode, Symbol, Task, TaskTensor
+from kernel_lsp.core.verdict import Built
+from kernel_lsp.toolchain.integrity.ptx_text import Statement, read_ptx
+from kernel_lsp.verify.model.cases import (
+    ALIGNMENTS,
+    GREATEST_INTEGERS,
+    LATE_EXTREMES,
+    OperationKind,
+    Sizes,
+    clamped,
+    graph_of,
+    is_usable,
+)
+from kernel_lsp.verify.model.resolved_kernel import Prepared
+from kernel_lsp.verify.probes.wide_sizes import MAX_WIDE_ELEMENTS, n_largest
+
+SUMS = tuple(f"aten.{name}." for name in ["sum", "cumsum", "mm", "bmm", "matmul", "addmm", "dot", "mv"])
+COUNTS = tuple(f"aten.{name}." for name in ["index_add", "scatter_add", "index_put", "bincount", "histc"])
+"""Add ones, or other data, wherever the integers of the inputs point to."""
+CASTS = ("aten._to_copy.", "aten.to.")
+EXACT_BITS = {"f32": 24, "f64": 53}
+"""Integers of so many bits are numbers of the type (IEEE 754)."""
+MAX_ELEMENTS = 1 << 25
+"""Of all inputs and outputs of a case with so long a sum."""
+_TO_INTEGER = re.compile(r"^cvt\.r[nzmp]i(?:\.\w+)*\.[su](?:32|64)\.(?P<type>f32|f64)$")
+
+
+def sizes_beyond_exact_sums(prepared: Prepared, kind: OperationKind, built: Built) -> list[Sizes]:
+    """Sizes inside the contract at which the sum of the greatest integers has more digits than the type that a kernel
+    makes integers of; none for a kernel that makes no integers of floats, or a task that does not add integers up."""
+    task, graph = prepared.task, graph_of(prepared.task, kind)
+    added = [node for node in graph.nodes if _adds_integers(node)]
+    if _takes_floats(graph):
+        added = [node for node in added if _adds_truth_values(node, graph)]
+    if not added:
+        return []
+    is_count = _takes_floats(graph) or any(node.op.startswith(COUNTS) for node in added)
+    greatest = 1 if is_count else _greatest(task)
+    kept = sorted(_kept_bits(read_ptx(built.ptx, "").statements))
+    found = (_sizes(prepared, kind, added, (1 << n_bits) // greatest + 2) for n_bits in kept)
+    return [sizes for some in found for sizes in some]
+
+
+def families_of_sums(graph: Graph) -> tuple[str, ...]:
+    """Families in which what is counted, or added up, is as much as it may be: all numbers are above zero, or below."""
+    return (LATE_EXTREMES, "negative") if _takes_floats(graph) else (GREATEST_INTEGERS,)
+
+
+# --- below: what is added, and how it is made an integer again
+
+
+def _adds_integers(node: GraphNode) -> bool:
+    made = node.types[0] if node.types else None
+    is_integer = made is not None and not made.dtype.is_floating and made.dtype is not DType.BOOL
+    return is_integer and node.op.startswith((*SUMS, *COUNTS))
+
+
+def _takes_floats(graph: Graph) -> bool:
+    return any(type_.dtype.is_floating for type_ in graph.input_types)
+
+
+def _adds_truth_values(node: GraphNode, graph: Graph) -> bool:
+    """Whether it counts: of what is made of floats nothing else has a known limit."""
+    makers = {maker.name: maker for maker in graph.nodes}
+    read = [makers[name] for name in node.reads[:1] if name in makers]
+    read += [makers[name] for one in read if one.op.startswith(CASTS) for name in one.reads[:1] if name in makers]
+    return any(type_ is not None and type_.dtype is DType.BOOL for one in read for type_ in one.types[:1])
+
+
+def _greatest(task: Task) -> int:
+    """The odd number of the largest magnitude that an input may have; as the family `greatest_integers` has it."""
+    return max((abs(end) - (abs(end) % 2 == 0) for tensor in task.tensors for end in _ends(tensor)), default=1) or 1
+
+
+def _ends(tensor: TaskTensor) -> tuple[int, int]:
+    dtype = tensor.type.dtype
+    if dtype is DType.BOOL:
+        return 0, 1
+    low, high = tensor.integer_range or _range_of(dtype)
+    return low, high - 1
+
+
+def _range_of(dtype: DType) -> tuple[int, int]:
+    n_bits = 8 * dtype.itemsize
+    return (0, 1 << n_bits) if dtype is DType.U8 else (-(1 << (n_bits - 1)), 1 << (n_bits - 1))
+
+
+def _kept_bits(statements: Iterable[Statement]) -> set[int]:
+    matches = (_TO_INTEGER.match(statement.opcode) for statement in statements)
+    return {EXACT_BITS[match["type"]] for match in matches if match}
+
+
+# --- below: sizes
+
+
+def _sizes(prepared: Prepared, kind: OperationKind, added: list[GraphNode], n_terms: int) -> Iterator[Sizes]:
+    """The first that are inside the contract: as many terms, and little beside them. Of an aligned number of terms the
+    part that is odd is as large."""
+    symbols = prepared.task.symbols
+    for alignment, beside in ((one, other) for one in ALIGNMENTS for other in sorted({1, one})):
+        for symbol in _summed(prepared.task, added):
+            long = alignment * (n_terms | 1)
+            sizes = {s.name: clamped(s, long, alignment) if s == symbol else clamped(s, 1, beside) for s in symbols}
+            if sizes[symbol.name] == long and _is_usable(prepared, kind, sizes):
+                yield sizes
+                return
+
+
+def _is_usable(prepared: Prepared, kind: OperationKind, sizes: Sizes) -> bool:
+    """Whether the sizes are inside the contract, and neither they nor what lies in between is too large."""
+    if not is_usable(prepared.task, kind, sizes, MAX_ELEMENTS, or_as_captured=False) or not prepared.holds(kind, sizes):
+        return False
+    return n_largest(graph_of(prepared.task, kind), sizes) <= MAX_WIDE_ELEMENTS
+
+
+def _summed(task: Task, added: list[GraphNode]) -> tuple[Symbol, ...]:
+    """Dims that a sum leaves out; where it leaves none out, as running sums and counts do, all of them, the last one
+    first."""
+    left = {dim for node in added for type_ in node.types[:1] if type_ is not None for dim in type_.shape}
+    return tuple(symbol for symbol in task.symbols if symbol.name not in left) or task.symbols[::-1]

@@ -1,0 +1,255 @@
+"""Whether the blocks of a launch still do all of a far larger problem, and each its own part of it.
+
+A fixed grid, a fixed number of steps, or a row's number in 16 bits is enough up to some size, which may be too far away
+to compute anything there. So a few blocks are run there on zeros, and what they write of their share is compared with
+what blocks of sizes that were computed write of theirs.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from kernel_lsp.core.plan import BoundLaunch, BoundOperation
+from kernel_lsp.core.verdict import Built, CaseResult, Mismatch
+from kernel_lsp.ptx.executor import BlockSample, KernelFactsOfPtx, PtxExecutor
+from kernel_lsp.toolchain.integrity.ptx_text import read_ptx
+from kernel_lsp.verify.code_facts.thread_numbers import MAX_THREADS, numbers_its_threads
+from kernel_lsp.verify.cpu.device import CpuDevice, Limits
+from kernel_lsp.verify.model.progress import Plan
+from kernel_lsp.verify.model.resolved_kernel import Prepared
+from kernel_lsp.verify.probes.farthest_sizes import farthest_operations
+
+N_BLOCKS = 12
+N_CONFIRMING_BLOCKS = 48
+"""Where a few wrote less than their share: that it was luck is out of the question then."""
+LEAST_SHARE = 0.6
+"""Of an output, by all blocks if the others are as those that ran."""
+LEAST_KNOWN_SHARE = 0.8
+"""The same at sizes that were computed: where it is less, nothing can be told from shares."""
+N_COMPLETE = 3
+N_SAMPLED = 3
+"""Sizes at which all blocks run, and at which a few do, to see that all of an output is written by stores."""
+MAX_COMPLETE_ELEMENTS = 1 << 16
+FIRST_BIT, LAST_BIT = 15, 31
+"""Distances, in powers of two, at which a number in too few bits is that of another block. All blocks of nearer ones
+are run elsewhere."""
+MAX_SCRATCH_BYTES = 4 << 30
+"""Beside the tensors of the task, which are no larger."""
+MAX_INSTRUCTIONS = 8_000_000
+"""Of a few blocks: less than a tenth of a second."""
+MAX_CONFIRMING_INSTRUCTIONS = 8 * MAX_INSTRUCTIONS
+N_FIRST_BLOCKS = 1 << 14
+"""Of a small size: there may be many more blocks than there is work for."""
+MAX_COMPLETE_INSTRUCTIONS = 50_000_000
+"""Of all of these."""
+DEADLINE_S = 10.0
+"""On a busy machine; the instructions are the bound."""
+
+
+async def left_undone(
+    device: CpuDevice,
+    executor: PtxExecutor,
+    built: Built,
+    prepared: Prepared,
+    plan: Plan,
+    kernels: Collection[KernelFactsOfPtx],
+) -> Mismatch | None:
+    """A mismatch when blocks at far sizes write less than their share, or what is another's. None where nothing can be
+    told: where blocks depend on each other, or what is written depends on data."""
+    look = FarLook(device, executor, built, plan[0][0].seed, _depending(kernels))
+    names = await look.written_completely(plan)
+    if not names:
+        return None
+    known = [dict(sizes) for sizes in dict.fromkeys(case.sizes for case, _ in plan)]
+    for ladder in farthest_operations(prepared, plan[0][0].operation, known):
+        for bound in ladder:
+            if look.is_too_large(bound):
+                continue
+            shares = await look.shares(bound, N_BLOCKS)
+            if shares is None or not any(shares[name] for name in names):
+                continue
+            failure = await look.lacking(bound, shares, names) or await look.overlapping(bound, names)
+            if failure is not None:
+                return failure
+            break
+    return None
+
+
+@dataclass(frozen=True)
+class FarLook:
+    """What blocks of one built candidate write. `depending` are symbols of kernels whose blocks depend on others."""
+
+    device: CpuDevice
+    executor: PtxExecutor
+    built: Built
+    seed: int
+    depending: Collection[str]
+
+    def is_too_large(self, bound: BoundOperation) -> bool:
+        """Whether a grid has more threads than its kernel has numbers for: of a row of one element for each warp of it
+        nobody has as many."""
+        statements = read_ptx(self.built.ptx, "").statements
+        return any(
+            launch.n_blocks * launch.n_threads_per_block > MAX_THREADS
+            and numbers_its_threads(statements, self.built.symbols.get(launch.kernel, launch.kernel), launch)
+            for launch in _launches(bound)
+        )
+
+    async def written_completely(self, plan: Plan) -> list[str]:
+        """The outputs that kernels write all of, whatever the data: at small sizes, where all blocks run, and by what a
+        few blocks write at large ones."""
+        operations = list({case.sizes: bound for case, bound in plan}.values())
+        if not operations[0].steps or not self._is_independent(operations[0]):
+            return []
+        names = [tensor.name for tensor in operations[0].tensors if tensor.role == "output" and tensor.n_bytes]
+        small = [bound for bound in operations if _n_elements(bound) <= MAX_COMPLETE_ELEMENTS][:N_COMPLETE]
+        large = [operations[0], *sorted(operations, key=_n_elements, reverse=True)[:N_SAMPLED]]
+        n_told = 0
+        for bound in small:
+            written = await self._written(bound, _launches(bound), range(N_FIRST_BLOCKS), MAX_COMPLETE_INSTRUCTIONS)
+            if written is not None:
+                n_told += 1
+                names = [name for name in names if written[name] == bound.tensor(name).n_bytes]
+        for bound in large if names else ():
+            shares = await self.shares(bound, N_BLOCKS)
+            if shares is not None:
+                names = [name for name in names if shares[name] >= LEAST_KNOWN_SHARE]
+        return names if n_told else []
+
+    async def shares(
+        self, bound: BoundOperation, n_blocks: int, n_allowed: int = MAX_INSTRUCTIONS
+    ) -> Mapping[str, float] | None:
+        """What all blocks write of each output, if the others write as much as `n_blocks` of each launch: 1 is all of
+        it. None where they do not end."""
+        shares = {tensor.name: 0.0 for tensor in bound.tensors if tensor.role == "output"}
+        if not self._is_independent(bound):
+            return None
+        for launch in _launches(bound):
+            blocks = spread(launch.n_blocks, n_blocks, self.seed)
+            written = await self._written(bound, [launch], blocks, n_allowed)
+            if written is None:
+                return None
+            for name, n_bytes in written.items():
+                shares[name] += n_bytes / max(bound.tensor(name).n_bytes, 1) * launch.n_blocks / max(len(blocks), 1)
+        return shares
+
+    async def lacking(
+        self, bound: BoundOperation, shares: Mapping[str, float], names: Sequence[str]
+    ) -> Mismatch | None:
+        """A mismatch when the blocks write too little of an output, and more of them do, too."""
+        if all(shares[name] >= LEAST_SHARE for name in names):
+            return None
+        confirmed = await self.shares(bound, N_CONFIRMING_BLOCKS, MAX_CONFIRMING_INSTRUCTIONS) or {}
+        for name in names:
+            if max(shares[name], confirmed.get(name, 1.0)) < LEAST_SHARE:
+                return _mismatch(
+                    bound,
+                    f"the {_n_blocks(bound):,} blocks of the plan write about {confirmed[name]:.2%} of '{name}': go on"
+                    " in steps of the whole grid, launch as many blocks as there is work for, or exclude such sizes by"
+                    " '// where:'",
+                )
+        return None
+
+    async def overlapping(self, bound: BoundOperation, names: Sequence[str]) -> Mismatch | None:
+        """A mismatch when blocks a power of two apart write the same, and others do not."""
+        for launch in _launches(bound):
+            for apart, others in far_apart(launch):
+                if await self._n_overlapping(bound, launch, apart, names) and not await self._n_overlapping(
+                    bound, launch, others, names
+                ):
+                    return _mismatch(
+                        bound,
+                        f"blocks of {launch.kernel} whose numbers are a power of two apart, {1 << FIRST_BIT:,} or more,"
+                        " write the same elements: a number in too few bits? Else exclude such sizes with '// where:'",
+                    )
+        return None
+
+    async def _n_overlapping(
+        self, bound: BoundOperation, launch: BoundLaunch, blocks: Sequence[int], names: Sequence[str]
+    ) -> int:
+        """Bytes that more than one of the blocks write; 0 where that cannot be told."""
+        together, first = await self._written(bound, [launch], blocks), await self._written(bound, [launch], blocks[:1])
+        if together is None or first is None:
+            return 0
+        if all(2 * together[name] > (2 * len(blocks) - 1) * first[name] for name in names):
+            return 0
+        each = [await self._written(bound, [launch], [block]) for block in blocks]
+        alone = [written for written in each if written is not None]
+        return max(sum(written[name] for written in alone) - together[name] for name in names)
+
+    async def _written(
+        self,
+        bound: BoundOperation,
+        launches: Sequence[BoundLaunch],
+        blocks: Sequence[int],
+        n_allowed: int = MAX_INSTRUCTIONS,
+    ) -> Mapping[str, int] | None:
+        n_scratch = sum(tensor.n_bytes for tensor in bound.tensors if tensor.role == "scratch")
+        if not self.executor.is_alive or not launches or n_scratch > MAX_SCRATCH_BYTES:
+            return None
+        sample = BlockSample(n_blocks=len(blocks), blocks=tuple(blocks))
+        n_threads = max(launch.n_threads_per_block for launch in launches)
+        limits = Limits(0, n_allowed, DEADLINE_S, max_thread_instructions=n_allowed // n_threads)
+        return await self.device.written_bytes(self.executor, self.built, bound, launches, sample, limits)
+
+    def _is_independent(self, bound: BoundOperation) -> bool:
+        symbols = {self.built.symbols.get(launch.kernel, launch.kernel) for launch in _launches(bound)}
+        return symbols.isdisjoint(self.depending)
+
+
+def spread(n_blocks: int, n_wanted: int, seed: int) -> list[int]:
+    """The first block, the last, and one at random of each equal part between them."""
+    if n_blocks <= n_wanted:
+        return list(range(n_blocks))
+    draw, inner = random.Random(seed), n_wanted - 2
+    edges = [1 + (n_blocks - 2) * part // inner for part in range(inner + 1)]
+    return [0, *(draw.randrange(low, high) for low, high in pairwise(edges)), n_blocks - 1]
+
+
+def far_apart(launch: BoundLaunch) -> Iterator[tuple[list[int], list[int]]]:
+    """For each dim of the grid with enough blocks, some that are powers of two apart, and some that are not."""
+    stride = 1
+    for size in launch.grid:
+        offsets = [1 << bit for bit in range(FIRST_BIT, LAST_BIT) if 1 + (1 << bit) < size]
+        if offsets:
+            others = [offset - 1 - 2 * position for position, offset in enumerate(offsets)]
+            yield [stride * (1 + o) for o in (0, *offsets)], [stride * (1 + o) for o in (0, *others)]
+        stride *= size
+
+
+# --- below
+
+
+def _depending(kernels: Collection[KernelFactsOfPtx]) -> frozenset[str]:
+    """Kernels of which a few blocks say nothing: they may wait for others, or leave work to whichever comes last."""
+    return frozenset(kernel.symbol for kernel in kernels if kernel.uses_global_atomics or kernel.may_wait)
+
+
+def _launches(bound: BoundOperation) -> list[BoundLaunch]:
+    return [step for step in bound.steps if isinstance(step, BoundLaunch)]
+
+
+def _n_blocks(bound: BoundOperation) -> int:
+    return max((launch.n_blocks for launch in _launches(bound)), default=0)
+
+
+def _n_elements(bound: BoundOperation) -> int:
+    return sum(tensor.n_elements for tensor in bound.tensors)
+
+
+def _mismatch(bound: BoundOperation, message: str) -> Mismatch:
+    dims = ", ".join(f"{name} = {size:,}" for name, size in bound.dims.items())
+    return Mismatch(
+        message=f"with {dims} {message}",
+        failed=CaseResult(
+            operation=bound.name,
+            family="zeros",
+            shapes={tensor.name: tensor.shape for tensor in bound.tensors if tensor.role == "input"},
+            n_blocks=_n_blocks(bound),
+            n_blocks_run=N_BLOCKS,
+            errors=(),
+        ),
+    )

@@ -1,0 +1,182 @@
+"""Cases for tasks that tell where something is, or take something from where they are told: a place that is kept in too
+few bits, and equal elements of which PyTorch takes the first.
+
+A maximum that lies among the first 65,536 elements of a row says nothing of those behind them, and of random numbers no
+two are equal.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Collection, Iterator, Sequence
+
+from kernel_lsp.core.task import Graph, GraphNode, Task, TensorType
+from kernel_lsp.core.verdict import Built
+from kernel_lsp.toolchain.integrity.ptx_text import read_ptx
+from kernel_lsp.verify.model.cases import (
+    ALIGNMENTS,
+    LATE_EXTREMES,
+    Case,
+    OperationKind,
+    Sizes,
+    clamped,
+    graph_of,
+    is_usable,
+)
+from kernel_lsp.verify.model.resolved_kernel import Prepared
+from kernel_lsp.verify.probes.wide_sizes import MAX_WIDE_ELEMENTS, n_largest
+
+TIED_ROWS, TIED_COLUMNS = "tied_rows", "tied_columns"
+PICKS = {
+    **dict.fromkeys(("argmax", "argmin", "max", "min", "cummax", "cummin", "sort", "median", "mode"), 1),
+    **dict.fromkeys(("topk", "kthvalue"), 2),
+}
+"""Base name -> the position of the dim among the arguments. They give places along it."""
+LINEAR = ("argmax", "argmin", "max", "min", "cummax", "cummin")
+"""Those that take no more than one look at each element, where a row is very long."""
+INDEXING = {"embedding": None, "gather": 1, "index_select": 1, "scatter": 1, "scatter_add": 1, "index_add": 1}
+"""The same for what is given places; None for the first dim."""
+AT_LISTED = ("index", "index_put")
+"""Are given a list with places for some of the dims."""
+OF_CLASSES = ("nll_loss_forward",)
+POOLS = {"max_pool2d_with_indices": 2, "max_pool3d_with_indices": 3}
+"""Base name -> of how many dims, the last ones, it gives places."""
+BEYOND_16_BITS = 70_001
+BEYOND_24_BITS = (1 << 24) + (1 << 20) + 1
+LONG = 1_031
+BESIDE_MANY, BESIDE_FEW = (9, 3, 1), (1,)
+BESIDE_TIES = (19, 9, 3, 1)
+"""The other dims, the first that is usable: a place is told for each row, and taken from one table for all."""
+MAX_ELEMENTS = 1 << 20
+MAX_TABLE_ELEMENTS = 1 << 23
+MAX_VAST_ELEMENTS = 1 << 25
+_TO_INTEGER = re.compile(r"^cvt\.r[nzmp]i(?:\.\w+)*\.[su](?:32|64)\.f32$")
+
+Dims = tuple[str, ...]
+
+
+def index_cases(
+    task: Task, kind: OperationKind, holds: Callable[[Sizes], bool], wide: Sequence[Sizes], seed: int
+) -> list[Case]:
+    """Many equal greatest and least numbers, where places are told; the greatest and the least, and the places that are
+    given, far beyond what 16 bits count, where none of the `wide` sizes goes as far."""
+    sizes_of = _Sizes(task, kind, holds)
+    cases: list[Case] = []
+    for dims, family in dict.fromkeys(_picked(task.forward)):
+        sizes = sizes_of.first(dims, LONG, BESIDE_TIES, MAX_ELEMENTS)
+        cases += [_case(kind, sizes, family, seed + 84)] if sizes else []
+    for dims in dict.fromkeys(dims for dims, _ in _picked(task.forward)):
+        if all(_n_places(dims, sizes) < BEYOND_16_BITS for sizes in wide):
+            sizes = sizes_of.first(dims, BEYOND_16_BITS, BESIDE_FEW, MAX_TABLE_ELEMENTS)
+            cases += [_case(kind, sizes, LATE_EXTREMES, seed + 85)] if sizes else []
+    for dims in dict.fromkeys(_indexed(task.forward)):
+        sizes = sizes_of.first(dims, BEYOND_16_BITS, BESIDE_MANY, MAX_TABLE_ELEMENTS)
+        cases += [_case(kind, sizes, LATE_EXTREMES, seed + 86)] if sizes else []
+    return list(dict.fromkeys(cases))
+
+
+def cases_beyond_exact_indices(prepared: Prepared, kind: OperationKind, built: Built, seed: int) -> Iterator[Case]:
+    """Places that no number of f32 is, for a kernel that makes integers of such numbers."""
+    task = prepared.task
+    every = dict.fromkeys((*(dims for dims, _ in _picked(task.forward, LINEAR)), *_indexed(task.forward)))
+    if not every or not any(_TO_INTEGER.match(statement.opcode) for statement in read_ptx(built.ptx, "").statements):
+        return
+    sizes_of = _Sizes(task, kind, lambda sizes: prepared.holds(kind, sizes))
+    for dims in every:
+        sizes = sizes_of.first(dims, BEYOND_24_BITS, BESIDE_FEW, MAX_VAST_ELEMENTS)
+        if sizes:
+            yield _case(kind, sizes, LATE_EXTREMES, seed + 87)
+
+
+# --- below: sizes
+
+
+class _Sizes:
+    """Those of one direction of a task that are inside the contract."""
+
+    def __init__(self, task: Task, kind: OperationKind, holds: Callable[[Sizes], bool]) -> None:
+        self._task, self._kind, self._holds = task, kind, holds
+
+    def first(self, dims: Dims, n_places: int, beside: Sequence[int], max_elements: int) -> Sizes | None:
+        """The first sizes with so many places along these dims together; None where there are none. A dim that is held
+        is as it is."""
+        own = [symbol for symbol in self._task.symbols if symbol.name in dims]
+        if not own:
+            return None
+        each = n_places if len(own) == 1 else math.ceil(n_places ** (1 / len(own)))
+        for other in beside:
+            for alignment in ALIGNMENTS:
+                sizes = {s.name: clamped(s, each if s in own else other, alignment) for s in self._task.symbols}
+                if self._is_usable(sizes, max_elements) and _n_places(dims, sizes) >= n_places:
+                    return sizes
+        return None
+
+    def _is_usable(self, sizes: Sizes, max_elements: int) -> bool:
+        if not is_usable(self._task, self._kind, sizes, max_elements, or_as_captured=False) or not self._holds(sizes):
+            return False
+        return n_largest(graph_of(self._task, self._kind), sizes) <= MAX_WIDE_ELEMENTS
+
+
+def _n_places(dims: Dims, sizes: Sizes) -> int:
+    return math.prod(sizes.get(dim, 1) for dim in dims)
+
+
+def _case(kind: OperationKind, sizes: Sizes, family: str, seed: int) -> Case:
+    is_far = family == LATE_EXTREMES
+    return Case(kind, tuple(sorted(sizes.items())), family, seed, "forward", may_not_end=is_far)
+
+
+# --- below: dims that places are along
+
+
+def _picked(graph: Graph, among: Collection[str] = PICKS) -> Iterator[tuple[Dims, str]]:
+    """Dims along which the graph tells places, and the family of ties along them."""
+    types = _types(graph)
+    for node in graph.nodes:
+        base, shape = _base(node), _shape(node, types)
+        if base in POOLS and shape:
+            yield shape[-POOLS[base] :], TIED_ROWS
+        if base not in among or not shape or (len(node.types) < 2 and base not in ("argmax", "argmin")):
+            continue
+        dim = _dim(node, PICKS[base])
+        if dim is None and base in ("argmax", "argmin"):
+            yield shape, TIED_ROWS
+        else:
+            along = -1 if dim is None else dim
+            yield (shape[along],), TIED_ROWS if along in (-1, len(shape) - 1) else TIED_COLUMNS
+
+
+def _indexed(graph: Graph) -> Iterator[Dims]:
+    """Dims that are indexed by what the graph is given."""
+    types = _types(graph)
+    for node in graph.nodes:
+        base, shape = _base(node), _shape(node, types)
+        if not shape:
+            continue
+        if base in INDEXING:
+            position = INDEXING[base]
+            yield (shape[0 if position is None else _dim(node, position) or 0],)
+        elif base in AT_LISTED and isinstance(node.arguments[1], list | tuple):
+            yield from ((shape[dim],) for dim, index in enumerate(node.arguments[1]) if index is not None)
+        elif base in OF_CLASSES:
+            yield (shape[-1],)
+
+
+def _types(graph: Graph) -> dict[str, TensorType]:
+    made = {node.name: node.types[0] for node in graph.nodes if node.types and node.types[0] is not None}
+    return {**dict(zip(graph.inputs, graph.input_types, strict=True)), **made}
+
+
+def _base(node: GraphNode) -> str:
+    return node.op.split(".")[1] if node.op.count(".") else node.op
+
+
+def _shape(node: GraphNode, types: dict[str, TensorType]) -> Dims:
+    """Of the first tensor that it reads."""
+    return types[node.reads[0]].shape if node.reads and node.reads[0] in types else ()
+
+
+def _dim(node: GraphNode, position: int) -> int | None:
+    given = node.arguments[position] if position < len(node.arguments) else node.keywords.get("dim")
+    return given if isinstance(given, int) and not isinstance(given, bool) else None

@@ -1,0 +1,176 @@
+"""Small sizes at which every launch of a plan has several blocks, by each dim that its grid grows with: races between
+blocks are looked for in small cases, and a block that takes thousands of elements is alone there.
+
+Plans are bound for it, nothing runs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from kernel_lsp.core.task import Symbol
+from kernel_lsp.errors import PlanError
+from kernel_lsp.verify.cpu.run_files import MAX_WATCHED_BYTES
+from kernel_lsp.verify.model.cases import Case, OperationKind, Sizes, clamped, graph_of, is_usable
+from kernel_lsp.verify.model.resolved_kernel import Prepared
+from kernel_lsp.verify.probes.wide_sizes import n_largest
+
+MAX_CASES = 2
+MAX_ELEMENTS = 1 << 18
+"""Of all inputs and outputs: a block takes no more than some ten thousand."""
+MAX_LARGEST = 1 << 22
+"""Of any tensor in between, and so about of the multiplications of a product: some 50 million instructions."""
+LARGEST_SIZE = 1 << 17
+ALIGNMENTS = (4, 32, 256)
+"""Of sizes, beside one and the captured size, where the contract has no others."""
+N_SEVERAL = 3
+"""Blocks by one dim: one in the middle that is full, and one at the end that is not."""
+N_ENOUGH = 2
+
+Goal = tuple[int, str | None]
+"""A launch by its line, and the symbol by which it has several blocks; None where it need only be there."""
+
+
+@dataclass
+class _Grids:
+    """What launches the plan makes, each size bound once."""
+
+    prepared: Prepared
+    kind: OperationKind
+    known: dict[tuple[int, ...], Mapping[int, int]] = field(default_factory=dict)
+
+    def at(self, sizes: Sizes) -> Mapping[int, int]:
+        """Blocks by the line of the launch; none outside the contract."""
+        key = tuple(sizes.values())
+        if key not in self.known:
+            self.known[key] = self._bound(sizes)
+        return self.known[key]
+
+    def _bound(self, sizes: Sizes) -> Mapping[int, int]:
+        try:
+            if not is_usable(self.prepared.task, self.kind, sizes, LARGEST_SIZE << 10):
+                return {}
+            if not self.prepared.holds(self.kind, sizes):
+                return {}
+            return self.prepared.blocks_by_line(self.kind, sizes)
+        except PlanError:
+            return {}
+
+
+def several_blocks_sizes(
+    prepared: Prepared, kind: OperationKind, watched: Sequence[Sizes], known: Sequence[Sizes]
+) -> list[Sizes]:
+    """Sizes inside the contract for the launches that have several blocks at none of the `watched` ones, by a dim that
+    gives them more. Launches are those of the `known` sizes. Empty where nothing is missing or all would be large."""
+    grids, watched = _Grids(prepared, kind), [sizes for sizes in watched if _is_small(prepared, kind, sizes)]
+    found: dict[Goal, Sizes] = {}
+    for line, base in _bases(grids, known).items():
+        alone: list[Sizes] = [] if any(line in grids.at(sizes) for sizes in watched) else [base]
+        if alone and _is_cheap(prepared, kind, base):
+            found[line, None] = base
+        for symbol in prepared.task.symbols:
+            larger = _with_several(grids, line, symbol, base, [*watched, *alone])
+            if larger is not None and _is_cheap(prepared, kind, larger):
+                found[line, symbol.name] = larger
+    return _few(prepared, kind, grids, found)
+
+
+def several_blocks_cases(operation: OperationKind, several: Iterable[Sizes], seed: int) -> list[Case]:
+    """One case for each of them, watched for races."""
+    return [
+        Case(operation, tuple(sorted(sizes.items())), "normal", seed + 10 + nth, "reverse", of_several_blocks=True)
+        for nth, sizes in enumerate(several)
+    ]
+
+
+# --- below: one launch and one dim
+
+
+def _bases(grids: _Grids, known: Iterable[Sizes]) -> dict[int, Sizes]:
+    """For each launch the least of the sizes at which it is made."""
+    bases: dict[int, Sizes] = {}
+    for sizes in sorted(known, key=lambda sizes: math.prod(sizes.values())):
+        for line in grids.at(sizes):
+            bases.setdefault(line, sizes)
+    return bases
+
+
+def _with_several(grids: _Grids, line: int, symbol: Symbol, base: Sizes, watched: Sequence[Sizes]) -> Sizes | None:
+    """The base with the least size of the symbol that gives the launch several times the blocks of its fewest. None
+    where none does, and where a watched one has as many."""
+    for unit in dict.fromkeys((1, *ALIGNMENTS, symbol.captured)):
+        ladder = [{**base, symbol.name: size} for size in _rungs(symbol, unit)]
+        made = [(sizes, grids.at(sizes)[line]) for sizes in ladder if line in grids.at(sizes)]
+        if not made or made[-1][0][symbol.name] <= LARGEST_SIZE // 2:
+            continue
+        fewest = min(n for _, n in made)
+        enough = next((sizes for sizes, n in made if n >= N_SEVERAL * fewest), None)
+        if enough is None or any(_n_by(grids, line, symbol, sizes, made) >= N_ENOUGH for sizes in watched):
+            return None
+        least = (_least(grids, line, symbol, enough, by, N_SEVERAL * fewest) for by in (unit, *ALIGNMENTS))
+        return min(least, key=lambda sizes: sizes[symbol.name])
+    return None
+
+
+def _n_by(grids: _Grids, line: int, symbol: Symbol, sizes: Sizes, made: Sequence[tuple[Sizes, int]]) -> float:
+    """How many times the blocks of the symbol's least size a launch has."""
+    n = grids.at(sizes).get(line, 0)
+    smaller = (grids.at({**sizes, symbol.name: other[symbol.name]}).get(line, 0) for other, _ in made)
+    fewest = min((m for m in smaller if m), default=n)
+    return n / fewest if n else 0.0
+
+
+def _rungs(symbol: Symbol, alignment: int) -> Iterator[int]:
+    size, last = alignment, 0
+    while size <= LARGEST_SIZE:
+        rung = clamped(symbol, size, alignment)
+        if rung != last:
+            yield rung
+        size, last = 2 * size, rung
+
+
+def _least(grids: _Grids, line: int, symbol: Symbol, enough: Sizes, alignment: int, n_wanted: int) -> Sizes:
+    """Between half of a size and itself, the least that has so many blocks, if they grow with it."""
+    low, high = enough[symbol.name] // 2 // alignment, enough[symbol.name] // alignment
+    best = enough
+    while high - low > 1:
+        middle = (low + high) // 2
+        sizes = {**enough, symbol.name: middle * alignment}
+        if grids.at(sizes).get(line, 0) >= n_wanted:
+            high, best = middle, sizes
+        else:
+            low = middle
+    return best
+
+
+# --- below: few for all
+
+
+def _few(prepared: Prepared, kind: OperationKind, grids: _Grids, found: Mapping[Goal, Sizes]) -> list[Sizes]:
+    """One for all if there is one that costs no more than a small case, else one for each."""
+    each = [sizes for nth, sizes in enumerate(found.values()) if sizes not in [*found.values()][:nth]]
+    if len(each) > 1:
+        together = {name: max(sizes[name] for sizes in each) for name in each[0]}
+        lines = {line for line, _ in found}
+        if lines <= grids.at(together).keys() and _is_cheap(prepared, kind, together):
+            return [together]
+    return each[:MAX_CASES]
+
+
+def _is_cheap(prepared: Prepared, kind: OperationKind, sizes: Sizes) -> bool:
+    if not is_usable(prepared.task, kind, sizes, MAX_ELEMENTS, or_as_captured=False):
+        return False
+    if n_largest(graph_of(prepared.task, kind), sizes) > MAX_LARGEST:
+        return False
+    return _is_small(prepared, kind, sizes)
+
+
+def _is_small(prepared: Prepared, kind: OperationKind, sizes: Sizes) -> bool:
+    """Whether the case is watched for races."""
+    try:
+        tensors = prepared.bind(kind, sizes).tensors
+    except PlanError:
+        return False
+    return sum(tensor.n_bytes for tensor in tensors if tensor.role != "input") <= MAX_WATCHED_BYTES

@@ -1,0 +1,208 @@
+"""Numbers at which a rounding, or a conversion to integers, goes wrong that is right for all others: odd ones of as
+many digits as their type has, which adding a constant and taking it away again loses, and the neighbours of a half.
+
+Only those inputs are given them that the code rounds as they are, or times a power of two: any other step before the
+rounding has roundings of its own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+
+from kernel_lsp.core.dtype import DType
+from kernel_lsp.core.task import Graph, GraphNode, Task, TensorType
+from kernel_lsp.verify.model.cases import TIES, Case, OperationKind, Sizes, n_elements, shape_of
+
+ROUNDINGS = ("round", "floor", "ceil", "trunc", "frac", "remainder", "fmod", "floor_divide")
+BY_MODE = ("aten.div.Tensor_mode", "aten.div.Scalar_mode")
+DECIMALS = "aten.round.decimals"
+CASTS = ("_to_copy", "to")
+LIMITS = ("clamp", "hardtanh", "clip")
+PLACES = (
+    "view reshape _unsafe_view permute transpose t unsqueeze squeeze expand slice select clone alias flip cat where"
+)
+KEEPING = frozenset((*PLACES.split(), *LIMITS, *ROUNDINGS[:4], "neg", "abs", "relu", "clamp_min", "clamp_max", "copy"))
+"""Base names of what leaves a number as it is, or its digits."""
+FACTORS, DIVISORS = ("mul",), ("div", *ROUNDINGS[5:])
+SIGNIFICAND_BITS = {DType.F64: 53, DType.F32: 24, DType.F16: 11, DType.BF16: 8}
+"""IEEE 754, and bfloat16."""
+SMALL_SEED, WHOLE_SEED = 88, 89
+
+
+_Range = tuple[Fraction | float, Fraction | float]
+"""From the least to the greatest, both of them in it."""
+
+
+@dataclass(frozen=True)
+class _Flow:
+    """A value that is an input times `1 / step`, rounded or not."""
+
+    input: str
+    n_bits: int
+    step: Fraction = Fraction(1)
+
+
+@dataclass(frozen=True)
+class _Rounded:
+    """Where a flow is rounded; `made` is the integer that is made of it, if one is."""
+
+    flow: _Flow
+    made: DType | None
+
+
+def rounds(graph: Graph) -> bool:
+    """Whether the graph rounds to whole numbers, by itself or by a conversion."""
+    types = _types(graph)
+    return any(_is_rounding(node) or _is_conversion(node, types) for node in graph.nodes)
+
+
+def rounding_cases(task: Task, kind: OperationKind, known: Sequence[Sizes], seed: int) -> list[Case]:
+    """Two small cases, one of the neighbours of halves and one of large whole numbers; less where the code rounds no
+    input as it is or where its integers are too narrow."""
+    if kind != "forward" or not rounds(task.forward):
+        return []
+    rounded, (least, most) = _rounded(task.forward)
+    small = [v * one.flow.step for one in rounded for v in _near_halves(one.flow.n_bits)]
+    large = [v * one.flow.step for one in rounded if one.made is not None for v in _large(one.flow.n_bits)]
+    return [
+        Case(kind, _with_room(task, known, rounded, len(values)), TIES, seed + own_seed, "forward", values=values)
+        for own_seed, values in (
+            (SMALL_SEED, _numbers(small)),
+            (WHOLE_SEED, _numbers([v for v in large if least <= v <= most])),
+        )
+        if values
+    ]
+
+
+# --- below: what is rounded
+
+
+def _rounded(graph: Graph) -> tuple[list[_Rounded], _Range]:
+    """All that is rounded and is an input as it is; and which inputs no conversion of the graph is too narrow for."""
+    types = _types(graph)
+    flows = {
+        name: _Flow(name, SIGNIFICAND_BITS[type_.dtype])
+        for name, type_ in zip(graph.inputs, graph.input_types, strict=True)
+        if type_.dtype in SIGNIFICAND_BITS
+    }
+    limited: set[str] = set()
+    found: list[_Rounded] = []
+    ranges: list[_Range] = []
+    for node in graph.nodes:
+        source = next((flows[name] for name in node.reads if name in flows), None)
+        is_limited = any(name in limited for name in node.reads)
+        if _is_conversion(node, types):
+            ranges += [] if is_limited else [_range_of(types[node.name].dtype, source)]
+            found += [_Rounded(source, types[node.name].dtype)] if source is not None else []
+            continue
+        if _has_two_limits(node) or (is_limited and _base(node) in KEEPING):
+            limited.add(node.name)
+        step = _step(node)
+        if source is None or step is None or node.name not in types:
+            continue
+        flow = replace(source, step=source.step * step)
+        found += [_Rounded(flow, None)] if _is_rounding(node) else []
+        n_bits = SIGNIFICAND_BITS.get(types[node.name].dtype)
+        if n_bits is not None and not _is_modular(node):
+            flows[node.name] = replace(flow, n_bits=min(flow.n_bits, n_bits))
+    least, most = (max(low for low, _ in ranges), min(high for _, high in ranges)) if ranges else (-math.inf, math.inf)
+    return list(dict.fromkeys(found)), (least, most)
+
+
+def _has_two_limits(node: GraphNode) -> bool:
+    return _base(node) in LIMITS and len(node.arguments) > 2 and None not in node.arguments
+
+
+def _step(node: GraphNode) -> Fraction | None:
+    """How far apart its inputs are that it takes to whole numbers next to each other; None for what does not keep the
+    digits of its first argument, or has none."""
+    base = _base(node)
+    if node.op == DECIMALS:
+        return None
+    if base not in (*FACTORS, *DIVISORS):
+        return Fraction(1) if base in KEEPING or base in CASTS else None
+    number = node.arguments[1] if len(node.arguments) > 1 else None
+    if isinstance(number, bool) or not isinstance(number, int | float) or not number:
+        return None
+    factor = abs(Fraction(number))
+    is_power = factor.numerator & (factor.numerator - 1) == 0 and factor.denominator & (factor.denominator - 1) == 0
+    return None if not is_power else 1 / factor if base in FACTORS else factor
+
+
+def _is_rounding(node: GraphNode) -> bool:
+    return _base(node) in ROUNDINGS or _is_rounding_by_mode(node)
+
+
+def _is_conversion(node: GraphNode, types: dict[str, TensorType]) -> bool:
+    """Of floats to integers."""
+    if _base(node) not in CASTS or not node.reads or not node.types or node.types[0] is None:
+        return False
+    read, made = types.get(node.reads[0]), node.types[0].dtype
+    return read is not None and read.dtype.is_floating and not made.is_floating and made is not DType.BOOL
+
+
+def _is_modular(node: GraphNode) -> bool:
+    """Whether it leaves a rest, or a whole quotient: neither is the input any longer."""
+    return _base(node) in ("frac", "remainder", "fmod", "floor_divide") or _is_rounding_by_mode(node)
+
+
+def _is_rounding_by_mode(node: GraphNode) -> bool:
+    return node.op in BY_MODE and node.keywords.get("rounding_mode") is not None
+
+
+def _base(node: GraphNode) -> str:
+    return node.op.split(".")[1] if node.op.count(".") else node.op
+
+
+def _types(graph: Graph) -> dict[str, TensorType]:
+    made = {node.name: node.types[0] for node in graph.nodes if node.types and node.types[0] is not None}
+    return {**dict(zip(graph.inputs, graph.input_types, strict=True)), **made}
+
+
+# --- below: numbers and sizes
+
+
+def _near_halves(n_bits: int) -> Iterator[Fraction]:
+    """Halves, one, and what is right beside them."""
+    unit = Fraction(1, 1 << n_bits)
+    half, one = Fraction(1, 2), Fraction(1)
+    for number in (half - unit / 2, half, half + unit, one - unit, one, one + 2 * unit, 3 * half - 2 * unit, 3 * half):
+        yield from (number, -number)
+    yield from (5 * half, -5 * half)
+
+
+def _large(n_bits: int) -> Iterator[Fraction]:
+    """Odd numbers up to the largest that a type has, and halves up to those."""
+    last, half = Fraction(1 << n_bits), Fraction(1, 2)
+    for top in (last, last / 2):
+        for number in (top - 1, top - 3, top / 2 + 1, top / 2 + 3, top * 3 / 4 + 1):
+            yield from (number, -number)
+    for number in (last / 4 + half, last / 4 + 3 * half, last / 2 - half, last / 8 + half, last / 4 - half):
+        yield from (number, -number)
+
+
+def _range_of(dtype: DType, source: _Flow | None) -> _Range:
+    """Inputs that the integers of a type hold. None where nothing is known of what becomes of them before."""
+    if source is None:
+        return 0.0, 0.0
+    n_bits = 8 * dtype.itemsize
+    least, most = (0, (1 << n_bits) - 1) if dtype is DType.U8 else (-(1 << (n_bits - 1)), (1 << (n_bits - 1)) - 1)
+    return least * source.step, most * source.step
+
+
+def _numbers(some: Sequence[Fraction]) -> tuple[float, ...]:
+    return tuple(dict.fromkeys(float(number) for number in some))
+
+
+def _with_room(
+    task: Task, known: Sequence[Sizes], rounded: Sequence[_Rounded], n_values: int
+) -> tuple[tuple[str, int], ...]:
+    """The smallest of the sizes at which each rounded input has twice as many elements; else the largest."""
+    names = {one.flow.input for one in rounded}
+    types = [type_ for name, type_ in zip(task.forward.inputs, task.forward.input_types, strict=True) if name in names]
+    by_room = sorted(known, key=lambda sizes: min(n_elements(shape_of(type_, sizes)) for type_ in types))
+    enough = (s for s in by_room if min(n_elements(shape_of(type_, s)) for type_ in types) >= 2 * n_values)
+    return tuple(sorted(next(enough, by_room[-1]).items()))

@@ -1,0 +1,183 @@
+"""Sizes of two dims at once that a candidate's own conditions point to: `if (B * D == 12345)`, `D == 100 * B`, and two
+conditions that hold together at no other size, `B > 100 && D > 3000`.
+
+    found = paired_sizes(prepared, numbers, launches_at, is_possible, known)   # beside what one dim by itself shows
+
+Nothing is run: what the kernels' comparisons come to is computed for each size that is tried.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from kernel_lsp.core.plan import BoundLaunch
+from kernel_lsp.verify.code_facts.launch_uniform import GridConditions
+from kernel_lsp.verify.model.cases import Sizes, captured_sizes, clamped
+from kernel_lsp.verify.model.resolved_kernel import Prepared
+
+MAX_FOUND = 3
+"""Each is a case more."""
+MAX_TRIED = 200
+"""Sizes looked at for them. One takes about half a millisecond."""
+MAX_SCANNED = 1_200
+"""Where two sides have not been equal anywhere yet: one in a thousand sizes has any remainder by a number of three
+digits."""
+MAX_NUMBERS = 6
+"""The largest of them: small ones are lanes and unrolled loops, and small cases have them."""
+MAX_DIVISORS = 4
+MAX_BASES = 6
+SMALL = 2
+N_STEPS = 3
+"""Of a secant: conditions are mostly linear in one dim."""
+
+Launches = Sequence[tuple[int, BoundLaunch, GridConditions]]
+"""With their places."""
+Outcome = tuple[object, ...]
+
+
+def paired_sizes(
+    prepared: Prepared,
+    numbers: Sequence[int],
+    launches_at: Callable[[Sizes], Launches],
+    is_possible: Callable[[Sizes], bool],
+    known: Sequence[Sizes],
+) -> list[Sizes]:
+    """Sizes at which some comparison, or two of them together, come out as they do at none of the `known` ones.
+    `numbers` are those in the comparisons."""
+    if len(prepared.task.symbols) < 2 or not any(_outcomes(launches_at(sizes)) for sizes in known):
+        return []
+    search = _Search(launches_at, is_possible, known)
+    chosen = sorted(n for n in numbers if n > 1)[-MAX_NUMBERS:]
+    computed = itertools.chain(
+        _of_numbers(prepared, chosen), _of_equal_sides(prepared, chosen, launches_at, is_possible)
+    )
+    search.look_at(itertools.islice(computed, MAX_TRIED), MAX_FOUND)
+    if len(search.found) < MAX_FOUND and search.has_sides_never_equal():
+        search.look_at(_one_by_one(prepared), len(search.found) + 1)
+    return search.found
+
+
+class _Search:
+    """For sizes at which something comes out as at none before."""
+
+    def __init__(
+        self, launches_at: Callable[[Sizes], Launches], is_possible: Callable[[Sizes], bool], known: Sequence[Sizes]
+    ) -> None:
+        self._launches_at, self._is_possible, self._known = launches_at, is_possible, known
+        self._seen = {outcome for sizes in known for outcome in _outcomes(launches_at(sizes))}
+        self.found: list[Sizes] = []
+
+    def look_at(self, tried: Iterable[Sizes], n_wanted: int) -> None:
+        """Keep those of these sizes, until there are so many in all."""
+        for sizes in tried:
+            if len(self.found) == n_wanted:
+                return
+            if sizes in self._known or sizes in self.found or not self._is_possible(sizes):
+                continue
+            new = _outcomes(self._launches_at(sizes)) - self._seen
+            self._seen |= new
+            self.found += [sizes] if new else []
+
+    def has_sides_never_equal(self) -> bool:
+        """Whether some comparison that has a chosen number in it was equal nowhere."""
+        distances = [_distances(self._launches_at(sizes)).items() for sizes in (*self._known, *self.found)]
+        return bool(set.intersection(*({at for at, distance in some if distance} for some in distances)))
+
+
+# --- below: what is looked for
+
+
+def _outcomes(launches: Launches) -> set[Outcome]:
+    """Of each value that somebody chose a number for how its comparisons come out, by itself and with each other."""
+    found: set[Outcome] = set()
+    for place, launch, conditions in launches:
+        outcomes = conditions.outcomes(launch)
+        chosen = [one for one in outcomes if one[0] in conditions.chosen]
+        found |= {(place, launch.kernel, one) for one in chosen}
+        found |= {(place, launch.kernel, one, other) for one in chosen for other in outcomes}
+    return found
+
+
+# --- below: sizes to try
+
+
+def _of_numbers(prepared: Prepared, numbers: Sequence[int]) -> Iterator[Sizes]:
+    """Two dims whose product is a number, or just above it; two of the numbers, or just above both."""
+    for number in reversed(numbers):
+        root = math.isqrt(number)
+        for one, other in (*_factors(number), (root + 1, root + 1), (1, number)):
+            yield from _with_pair(prepared, one, other)
+    for beyond_one, beyond_other in ((0, 0), (1, 1), (0, 1), (1, 0)):
+        for one, other in itertools.combinations(reversed(numbers), 2):
+            yield from _with_pair(prepared, one + beyond_one, other + beyond_other)
+
+
+def _factors(number: int) -> list[tuple[int, int]]:
+    """Two numbers above one, the closest to each other first."""
+    divisors = (d for d in range(math.isqrt(number), 1, -1) if number % d == 0)
+    return [(d, number // d) for d in itertools.islice(divisors, MAX_DIVISORS)]
+
+
+def _with_pair(prepared: Prepared, one: int, other: int) -> Iterator[Sizes]:
+    symbols = prepared.task.symbols
+    for first, second in itertools.permutations(symbols, 2):
+        sizes = {symbol.name: clamped(symbol, SMALL, 1) for symbol in symbols}
+        yield {**sizes, first.name: clamped(first, one, 1), second.name: clamped(second, other, 1)}
+
+
+def _of_equal_sides(
+    prepared: Prepared,
+    numbers: Sequence[int],
+    launches_at: Callable[[Sizes], Launches],
+    is_possible: Callable[[Sizes], bool],
+) -> Iterator[Sizes]:
+    """Sizes at which two sides are equal, for each dim with a few sizes of the others."""
+    symbols, captured = prepared.task.symbols, captured_sizes(prepared.task)
+    others = list(dict.fromkeys((*(n + 1 for n in numbers), SMALL + 1, SMALL)))[:MAX_BASES]
+    bases = [{symbol.name: clamped(symbol, size, 1) for symbol in symbols} for size in others]
+    for base in (*bases, captured):
+        for symbol in symbols:
+            for equality in _distances(launches_at(base)):
+                yield from _secant(base, symbol.name, equality, launches_at, is_possible)
+
+
+def _one_by_one(prepared: Prepared) -> Iterator[Sizes]:
+    """Sizes of the last dim."""
+    small = {symbol.name: clamped(symbol, SMALL + 1, 1) for symbol in prepared.task.symbols}
+    last = prepared.task.symbols[-1]
+    return ({**small, last.name: clamped(last, size, 1)} for size in range(1, MAX_SCANNED))
+
+
+def _distances(launches: Launches) -> dict[tuple[int, int], int]:
+    return {
+        (place, nth): distance
+        for place, launch, conditions in launches
+        for nth, distance in conditions.distances(launch).items()
+    }
+
+
+def _secant(
+    base: Sizes,
+    name: str,
+    equality: tuple[int, int],
+    launches_at: Callable[[Sizes], Launches],
+    is_possible: Callable[[Sizes], bool],
+) -> Iterator[Sizes]:
+    """Sizes with another size of one dim, ever nearer to one at which the sides are equal."""
+
+    def distance(size: int) -> int | None:
+        return _distances(launches_at({**base, name: size})).get(equality)
+
+    before, here = base[name], base[name] + 1
+    far, near = distance(before), distance(here)
+    for _ in range(N_STEPS):
+        if far is None or near is None or near == far:
+            return
+        to = here - round(near * (here - before) / (near - far))
+        sizes = {**base, name: to}
+        if to in (before, here) or to < 1 or not is_possible(sizes):
+            return
+        yield sizes
+        before, far, here, near = here, near, to, distance(to)

@@ -1,0 +1,211 @@
+"""Runs the profilers and sanitizers around the program that launches a candidate (`worker/profile/launches.py`).
+
+A tool that is not there, refuses the machine or overruns its deadline is a `ToolRun` with its reason, and the profile
+goes on without it. Each runs confined as `profiler_confinement` says, and with less of it where it gives nothing so:
+then its `ToolRun` says that. No host code but ours runs in them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kernel_lsp.core.finding import Finding
+from kernel_lsp.core.profile import ToolRun
+from kernel_lsp.process.confine import EXIT_NOT_CONFINED
+from kernel_lsp.process.confinement import Confinement, SandboxLevel
+from kernel_lsp.process.profiles import linter_confinement
+from kernel_lsp.process.supervisor import ProcessResult, run, scrubbed_environment
+from kernel_lsp.process.worker_client import WORKER_PROGRAM, CaseFiles
+from kernel_lsp.toolchain.tools import ncu as nsight
+from kernel_lsp.toolchain.tools.binaries import Tool
+from kernel_lsp.toolchain.tools.clang_tidy import parse_tidy, tidy_command
+from kernel_lsp.toolchain.tools.ncu import NcuLaunch, NcuSource, parse_raw, parse_source
+from kernel_lsp.toolchain.tools.sanitizer import (
+    ERROR_EXIT_CODE,
+    TOOLS,
+    SanitizerTool,
+    parse_sanitizer,
+    sanitizer_command,
+)
+from kernel_lsp.verify.session.ready_runs import ReadyRun
+
+PROGRAM = "profile_launches"
+N_PASSES = 34
+"""About so many times Nsight Compute launches each kernel for what we ask of it."""
+COLLECT_DEADLINE_S = 240.0
+PRINT_DEADLINE_S = 60.0
+SANITIZE_DEADLINE_S = 120.0
+TIDY_DEADLINE_S = 60.0
+MAX_PAGE_BYTES = 64 << 20
+
+Turn = Callable[[], AbstractAsyncContextManager[None]]
+"""The GPU alone, for as long as it is entered."""
+
+
+@dataclass(frozen=True)
+class NcuPages:
+    """What Nsight Compute saw: nothing where it did not run."""
+
+    run: ToolRun
+    launches: tuple[NcuLaunch, ...] = ()
+    sources: tuple[NcuSource, ...] = ()
+
+
+def launch_program(python: Path, ready: ReadyRun, files: CaseFiles, device: int, folder: Path) -> list[str | Path]:
+    """Write the request of `profile_launches` into `folder`; the command line that runs it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    code, request = folder / "code", folder / "request.json"
+    code.write_bytes(base64.b64decode(ready.built.cubin) if ready.built.cubin else ready.built.ptx.encode())
+    content: dict[str, Any] = {
+        "device": device,
+        "code": str(code),
+        "symbols": ready.built.symbols,
+        "operation": ready.bound.model_dump(mode="json"),
+        "inputs": [
+            {"name": t.name, "path": str(t.path), "dtype": t.dtype.value, "shape": list(t.shape)} for t in files.inputs
+        ],
+    }
+    request.write_text(json.dumps(content), encoding="utf-8")
+    return [python, WORKER_PROGRAM, PROGRAM, request]
+
+
+async def run_ncu(
+    tool: Tool, program: Sequence[str | Path], folder: Path, confinement: Confinement, turn: Turn = nullcontext
+) -> NcuPages:
+    """Profile every launch of the program. `turn` is held meanwhile: the GPU's counters are one tool's at a time."""
+    absent = _absent(tool)
+    if absent is not None:
+        return NcuPages(absent)
+    assert tool.path is not None
+    started, report = time.monotonic(), folder / "report.ncu-rep"
+    command = nsight.collect_command(tool.path, report, program)
+    async with turn():
+        collected, held = await _run_until(command, COLLECT_DEADLINE_S, folder, confinement, report)
+    if not report.is_file():
+        return NcuPages(_failed(tool, collected, started))
+    raw, source = await asyncio.gather(
+        _run(nsight.raw_command(tool.path, report), PRINT_DEADLINE_S, folder, held.confinement),
+        _run(nsight.source_command(tool.path, report), PRINT_DEADLINE_S, folder, held.confinement),
+    )
+    launches, sources = parse_raw(_text(raw.stdout)), parse_source(_text(source.stdout))
+    if not launches:
+        return NcuPages(_failed(tool, raw, started))
+    return NcuPages(_ran(tool, started, held.words), launches, sources)
+
+
+async def run_sanitizers(
+    tool: Tool, program: Sequence[str | Path], folder: Path, confinement: Confinement
+) -> tuple[tuple[ToolRun, ...], tuple[Finding, ...]]:
+    """All four tools of compute-sanitizer, beside each other."""
+    absent = _absent(tool)
+    if absent is not None:
+        return (absent,), ()
+    found = await asyncio.gather(*(_sanitize(tool, name, program, folder, confinement) for name in TOOLS))
+    return tuple(ran for ran, _ in found), tuple(finding for _, findings in found for finding in findings)
+
+
+async def run_tidy(
+    tool: Tool, kernel: Path, include_directories: Sequence[Path], level: SandboxLevel
+) -> tuple[ToolRun, tuple[Finding, ...]]:
+    """Lint a file of device code, which reads these headers."""
+    absent = _absent(tool)
+    if absent is not None:
+        return absent, ()
+    assert tool.path is not None
+    started = time.monotonic()
+    confinement = linter_confinement(level, (kernel.parent, *include_directories))
+    command = tidy_command(tool.path, kernel, include_directories)
+    result = await _run(command, TIDY_DEADLINE_S, kernel.parent, confinement)
+    if result.timed_out or result.returncode == EXIT_NOT_CONFINED:
+        return _failed(tool, result, started), ()
+    return _ran(tool, started, confinement.level), parse_tidy(_text(result.stdout), kernel)
+
+
+# --- below
+
+
+async def _sanitize(
+    tool: Tool, name: SanitizerTool, program: Sequence[str | Path], folder: Path, confinement: Confinement
+) -> tuple[ToolRun, tuple[Finding, ...]]:
+    assert tool.path is not None
+    own = tool.model_copy(update={"name": f"{tool.name} {name}"})
+    started, report = time.monotonic(), folder / f"{name}.xml"
+    command = sanitizer_command(tool.path, name, report, program)
+    result, held = await _run_until(command, SANITIZE_DEADLINE_S, folder, confinement, report)
+    if result.timed_out or not report.is_file():
+        return _failed(own, result, started), ()
+    try:
+        findings = parse_sanitizer(name, report.read_text(encoding="utf-8", errors="replace"))
+    except ValueError:
+        return _failed(own, result, started), ()
+    if result.returncode not in (0, ERROR_EXIT_CODE) and not findings:
+        return _failed(own, result, started), ()
+    return _ran(own, started, held.words), findings
+
+
+@dataclass(frozen=True)
+class _Held:
+    """How a tool was confined in the end."""
+
+    confinement: Confinement
+    words: str
+
+
+async def _run_until(
+    argv: Sequence[str | Path], deadline_s: float, folder: Path, confinement: Confinement, report: Path
+) -> tuple[ProcessResult, _Held]:
+    """Run a tool that writes a report; once more with limits alone where it wrote none, and not for want of time."""
+    result = await _run(argv, deadline_s, folder, confinement)
+    is_least = confinement.level in (SandboxLevel.NONE, SandboxLevel.LIMITS)
+    if report.is_file() or result.timed_out or is_least:
+        return result, _Held(confinement, confinement.level)
+    less = Confinement(SandboxLevel.LIMITS, may_start_programs=True)
+    again = await _run(argv, deadline_s, folder, less)
+    return again, _Held(less, f"{less.level} alone: it wrote nothing under {confinement.level}")
+
+
+async def _run(argv: Sequence[str | Path], deadline_s: float, folder: Path, confinement: Confinement) -> ProcessResult:
+    return await run(
+        argv,
+        deadline_s=deadline_s,
+        environment=scrubbed_environment(nsight.ENVIRONMENT),
+        directory=folder,
+        max_output_bytes=MAX_PAGE_BYTES,
+        confinement=confinement,
+    )
+
+
+def _absent(tool: Tool) -> ToolRun | None:
+    if tool.path is None:
+        return ToolRun(tool=tool.name, status="absent", reason=f"{tool.name} is not installed")
+    if tool.problem:
+        return ToolRun(tool=tool.name, status="failed", reason=tool.problem)
+    return None
+
+
+def _ran(tool: Tool, started: float, sandbox: str) -> ToolRun:
+    elapsed_s = time.monotonic() - started
+    return ToolRun(tool=tool.name, status="ran", version=tool.version, sandbox=sandbox, elapsed_s=elapsed_s)
+
+
+def _failed(tool: Tool, result: ProcessResult, started: float) -> ToolRun:
+    elapsed_s = time.monotonic() - started
+    if result.timed_out:
+        reason = f"no end within {result.elapsed_s:.0f} s"
+    else:
+        said = [line.strip() for line in (_text(result.stderr) + _text(result.stdout)).splitlines() if line.strip()]
+        errors = [line for line in said if "ERROR" in line or "rror:" in line] or said
+        reason = errors[-1] if errors else f"it ended with {result.returncode}"
+    return ToolRun(tool=tool.name, status="failed", version=tool.version, reason=reason, elapsed_s=elapsed_s)
+
+
+def _text(output: bytes) -> str:
+    return output.decode(errors="replace")

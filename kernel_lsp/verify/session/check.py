@@ -1,0 +1,82 @@
+"""One kernel file against its task."""
+
+from __future__ import annotations
+
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+from kernel_lsp.config import Settings
+from kernel_lsp.core.candidate import Candidate, Origin
+from kernel_lsp.core.target import TargetSource
+from kernel_lsp.core.verdict import BuildFailed, Verdict
+from kernel_lsp.errors import UserError
+from kernel_lsp.plan.parser import parse
+from kernel_lsp.source.foreign import foreign_source
+from kernel_lsp.source.pytorch import read_target
+from kernel_lsp.verify.foreign.check import check_foreign
+from kernel_lsp.verify.model.progress import StageTimes
+from kernel_lsp.verify.session.pipeline import DEVICE_NAME
+from kernel_lsp.verify.session.session import Session
+from kernel_lsp.verify.session.start import SessionStart
+
+MAX_KERNEL_BYTES = 4 << 20
+
+
+async def check_kernel(
+    kernel: Path, target: str | None, directory: Path, settings: Settings, start: SessionStart | None = None
+) -> Verdict:
+    """The full verdict on a `.cu` file, or on a file with host code of its own (`foreign`).
+
+    The task is `target`, or what the file's `task:` line says. `start` is what a session begins with, where it has.
+
+    Raises UserError for a file that cannot be read or has no task, TargetError when the task cannot be captured.
+    """
+    text = read_kernel(kernel)
+    foreign = foreign_source(kernel.name, text)
+    if foreign is not None:
+        return await check_foreign(kernel, text, foreign, find_task(kernel, None, target, directory), settings, start)
+    parsed = parse(text)
+    candidate = Candidate(text=text, origin=Origin(proposer="user", description=str(kernel)))
+    if parsed.plan is None:
+        return Verdict(candidate_id=candidate.id, device=DEVICE_NAME, outcome=BuildFailed(findings=parsed.findings))
+    source = find_task(kernel, parsed.plan.task, target, directory)
+    times = StageTimes()
+    async with AsyncExitStack() as stack:
+        with times.stage("session"):
+            session = await stack.enter_async_context(Session(settings, start))
+            await session.gpu_index()
+        session.begin(text, parsed.plan)
+        with times.stage("capture"):
+            task = await session.capture(source, with_backward=parsed.plan.backward is not None)
+        with times.stage("verifier"):
+            verifier = await session.verifier(source, task)
+        verdict = await verifier.verify(candidate, "full")
+    return verdict.model_copy(update={"stages_s": {**times.stages_s, **verdict.stages_s}})
+
+
+def read_kernel(kernel: Path) -> str:
+    """The text of a kernel file. Raises UserError when it cannot be read."""
+    try:
+        if kernel.stat().st_size > MAX_KERNEL_BYTES:
+            raise UserError(f"larger than {MAX_KERNEL_BYTES >> 20} MiB", file=str(kernel), next_step="name a .cu file")
+        return kernel.read_text(encoding="utf-8-sig")  # a mark of the byte order is nothing to a compiler
+    except UnicodeDecodeError:
+        raise UserError("not a text file in UTF-8", file=str(kernel), next_step="name a .cu file") from None
+    except OSError as error:
+        raise UserError(error.strerror or str(error), file=str(kernel), next_step="name a .cu file") from None
+
+
+def find_task(kernel: Path, task_line: str | None, target: str | None, directory: Path) -> TargetSource:
+    """The task of a kernel: `target` against `directory`, else its `task:` line against the kernel's own folder.
+
+    Raises UserError without either."""
+    if target is not None:
+        return read_target(target, directory)
+    if task_line is not None:
+        return read_target(task_line, kernel.absolute().parent)
+    raise UserError(
+        "nothing says what this kernel computes",
+        file=str(kernel),
+        line=1,
+        next_step="add `// task: model.py::symbol` to the plan, or give --task model.py::symbol",
+    )

@@ -1,0 +1,53 @@
+"""Predicted times of a target, or of a kernel beside it, without checking anything."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from kernel_lsp.config import Settings
+from kernel_lsp.core.measurement import Estimate
+from kernel_lsp.core.model import SCHEMA_VERSION, Noun
+from kernel_lsp.gpu.estimate import estimate_eager
+from kernel_lsp.gpu.specs import find_gpu
+from kernel_lsp.source.pytorch import read_target
+from kernel_lsp.verify.model.cases import captured_sizes
+from kernel_lsp.verify.session.check import check_kernel
+from kernel_lsp.verify.session.session import Session
+
+KERNEL_SUFFIXES = (".cu", ".cuh")
+
+
+class EstimateReport(Noun):
+    """Estimates by what they are of: ``eager forward``, ``eager backward``, or the kernel's operations."""
+
+    schema_version: int = SCHEMA_VERSION
+    target: str
+    estimates: dict[str, Estimate]
+    notes: tuple[str, ...] = ()
+
+
+async def estimate_target(target: str, directory: Path, settings: Settings) -> EstimateReport:
+    """Eager PyTorch's time for a target; for a `.cu` file, its own time and eager's.
+
+    Raises SettingError for an unknown GPU, TargetError and UserError as capturing and reading do.
+    """
+    find_gpu(settings.target_gpu)
+    if target.endswith(KERNEL_SUFFIXES):
+        return await _estimate_kernel(Path(target), directory, settings)
+    source = read_target(target, directory)
+    async with Session(settings) as session:
+        task = await session.capture(source, with_backward=False)
+        estimate = estimate_eager(task.forward, captured_sizes(task), session.gpu)
+    return EstimateReport(target=target, estimates={"eager": estimate}, notes=task.notes)
+
+
+async def _estimate_kernel(kernel: Path, directory: Path, settings: Settings) -> EstimateReport:
+    verdict = await check_kernel(kernel, None, directory, settings)
+    estimates: dict[str, Estimate] = {}
+    for name, comparison in verdict.times.items():
+        assert isinstance(comparison.ours, Estimate)
+        assert isinstance(comparison.baseline, Estimate)
+        estimates[name] = comparison.ours
+        estimates[f"{name} in eager"] = comparison.baseline
+    notes = () if verdict.is_correct else (f"the kernel is not right: {verdict.outcome.kind}",)
+    return EstimateReport(target=str(kernel), estimates=estimates, notes=(*notes, *verdict.notes))

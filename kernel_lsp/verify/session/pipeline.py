@@ -1,0 +1,247 @@
+"""The pipeline: plan -> build -> integrity -> screen or check on the executor -> run and time on the GPU -> verdict.
+
+The PTX executor checks everything where there is no GPU. Where there is one, it screens what may touch the GPU, and the
+GPU runs every case at its full size. A candidate never raises: whatever it does becomes its outcome.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import time
+from collections.abc import Mapping, Sequence
+
+from kernel_lsp.core.candidate import Candidate
+from kernel_lsp.core.measurement import Estimate, Measurement
+from kernel_lsp.core.plan import BoundOperation
+from kernel_lsp.core.task import Task
+from kernel_lsp.core.verdict import (
+    BuildFailed,
+    Built,
+    CheckOutcome,
+    Correct,
+    TimedOut,
+    Unsupported,
+    Verdict,
+)
+from kernel_lsp.errors import PlanError, ScratchFullError
+from kernel_lsp.toolchain.integrity.ptx_identity import program_hash
+from kernel_lsp.toolchain.nvrtc.compile import BuildRequest
+from kernel_lsp.toolchain.nvrtc.own_architecture import is_plain
+from kernel_lsp.verify.build.building import all_names, candidate_request, module_of, request_of
+from kernel_lsp.verify.cpu.device import CpuDevice
+from kernel_lsp.verify.cpu.executor_checks import ExecutorChecks
+from kernel_lsp.verify.cpu.executor_pool import N_LOOKS
+from kernel_lsp.verify.gpu.checks import GpuChecks, MeasuringGpu
+from kernel_lsp.verify.model.cases import SCREEN_FAMILIES, OperationKind
+from kernel_lsp.verify.model.progress import Plan, Progress
+from kernel_lsp.verify.model.resolved_kernel import Prepared, plan_failure, prepare
+from kernel_lsp.verify.oracle.case_store import CaseStore
+from kernel_lsp.verify.oracle.judgement import lost_nans
+from kernel_lsp.verify.probes.code_guided_cases import with_pointed_cases
+from kernel_lsp.verify.probes.code_guided_sizes import singles_out_a_block
+from kernel_lsp.verify.probes.planned_cases import CaseChoice, Depth
+from kernel_lsp.verify.session.check_scheduler import Lookout, Looks, audited
+from kernel_lsp.verify.session.platform import Platform
+from kernel_lsp.verify.session.ready_runs import RunBuilder
+
+MIN_SLOTS, MAX_SLOTS = 2, 8
+N_SLOTS = max(MIN_SLOTS, min(MAX_SLOTS, (os.cpu_count() or 1) // 2))
+"""Candidates under way at once: a compiler and an executor are one core each, and the GPU takes one at a time."""
+DEVICE_NAME = "PTX executor (CPU)"
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+class Evaluator:
+    """Runs the pipeline for candidates of one captured task. Private to this room: others ask a `Verifier`."""
+
+    def __init__(
+        self,
+        task: Task,
+        platform: Platform,
+        measured_on: MeasuringGpu | None = None,
+        *,
+        screen_families: Sequence[str] = SCREEN_FAMILIES,
+        name: str = "",
+    ) -> None:
+        """`measured_on` is the GPU that runs and times candidates beside the executor; None for the executor alone.
+        `screen_families` are the input families of the forward in a screen. `name` is a folder of its own: each
+        evaluator of a platform has another."""
+        self._task, self._platform = task, platform
+        self._compiler, self._gpu, self._executors = platform.compiler, platform.gpu, platform.executors
+        self._gpu_device = None if measured_on is None else measured_on.device
+        self._choice = CaseChoice(task, platform.seed, measured_on is not None, tuple(screen_families))
+        self._baseline_wait_s = 0.0 if measured_on is None else measured_on.full_wait_s
+        self._store = CaseStore(task, platform.worker, platform.directory / name, self._gpu_device)
+        self._device = CpuDevice(self._store, platform.worker, platform.directory, name)
+        self._gpu_checks = None if measured_on is None else GpuChecks(self._store, measured_on, platform.seed)
+        checks = ExecutorChecks(task, self._device, self._gpu)
+        self._lookout = Lookout(
+            self._executors, self._device, checks, self._compiler, self._gpu, measured_on is not None
+        )
+        self.runs = RunBuilder(task, platform, self._gpu_device, self._choice, self._store, self._device)
+
+    @property
+    def device_name(self) -> str:
+        """Return the name of the device that verdicts are reached on."""
+        return DEVICE_NAME if self._gpu_device is None else f"{self._gpu_device.name}, screened on the {DEVICE_NAME}"
+
+    @property
+    def baseline_wait_s(self) -> float:
+        """Return the longest time that a full verdict waits for PyTorch's compiled modes; 0 where nothing is timed."""
+        return self._baseline_wait_s * len(self._directions())
+
+    def _directions(self) -> tuple[OperationKind, ...]:
+        return ("forward",) if self._task.backward is None else ("forward", "backward")
+
+    async def close(self) -> None:
+        """Stop making cases."""
+        await self._store.close()
+
+    async def cases_made(self) -> None:
+        """Wait until the worker has made cases and is asked for no other: it is free for something else then."""
+        await self._store.idle()
+
+    async def evaluate(self, candidate: Candidate, depth: Depth) -> Verdict:
+        """Run the pipeline. Raises only for a broken machine or a worker that died."""
+        started, progress = time.monotonic(), Progress(candidate.id)
+        prepared = prepare(candidate.text, self._task)
+        outcome: CheckOutcome
+        if isinstance(prepared, BuildFailed):
+            outcome = prepared
+        else:
+            progress.findings += prepared.findings
+            progress.notes += _held_by_the_task(prepared)
+            try:
+                outcome = await self._evaluate(candidate, prepared, depth, progress)
+            except PlanError as error:
+                outcome = plan_failure(error)
+            except ScratchFullError as error:
+                outcome = Unsupported(message=error.message)
+            except OSError as error:
+                if error.errno not in DISK_FULL:
+                    raise
+                outcome = Unsupported(message=f"the scratch folder is full: {error.strerror} ({error.filename})")
+        return self._verdict(candidate, depth, outcome, prepared, progress, time.monotonic() - started)
+
+    async def _evaluate(
+        self, candidate: Candidate, prepared: Prepared, depth: Depth, progress: Progress
+    ) -> CheckOutcome:
+        building = self._begin_building(prepared)
+        try:
+            await asyncio.sleep(0)  # a warm compiler has it before cases are chosen, which keeps this loop busy
+            plans = {direction: self._choice.plan(prepared, direction, depth) for direction in prepared.directions}
+            if self._gpu_checks is not None:
+                self._gpu_checks.prefetch(list(plans.values()))
+            with progress.stage("build"):
+                built = await (building or self._compiler.compile(self._request(prepared, _operations(plans))))
+        finally:
+            if building is not None:
+                building.cancel()
+        if not isinstance(built, Built):
+            return built
+        progress.built = built
+        progress.findings += built.warnings
+        if not is_plain(built.architecture):
+            progress.notes.append(f"compiled for {built.architecture}: it uses what that architecture alone has")
+        with self._executors.loading_ahead(module_of(built, prepared.plan), min(len(plans), N_LOOKS)):
+            await asyncio.sleep(0)  # they are asked to before this loop is busy
+            return await self._evaluate_built(candidate, prepared, built, plans, depth, progress)
+
+    async def _evaluate_built(
+        self,
+        candidate: Candidate,
+        prepared: Prepared,
+        built: Built,
+        plans: dict[OperationKind, Plan],
+        depth: Depth,
+        progress: Progress,
+    ) -> CheckOutcome:
+        if refused := audited(candidate.text, built, progress):
+            return refused
+        if depth == "full":
+            plans = {
+                kind: with_pointed_cases(prepared, kind, built, plan, self._platform.seed)
+                for kind, plan in plans.items()
+            }
+            progress.singles_out_a_block = any(singles_out_a_block(prepared, kind, built) for kind in plans)
+            if self._gpu_checks is not None:
+                self._gpu_checks.prefetch(list(plans.values()))
+        request = self._request(prepared, _operations(plans))
+        looks = Looks(self._lookout, request, prepared, built, plans)
+        with progress.stage("executor"):
+            failure = await looks.first(depth, progress)
+            if failure is None and depth == "full" and self._gpu_checks is None:
+                failure = await looks.others(progress)
+        if failure is None and self._gpu_checks is not None:
+            failure = await self._gpu_checks.check(
+                built, list(plans.values()), progress, beside=looks.others if depth == "full" else None
+            )
+        return failure or Correct(cases=tuple(progress.cases))
+
+    def _begin_building(self, prepared: Prepared) -> asyncio.Task[Built | BuildFailed | TimedOut] | None:
+        """Where the names of kernels depend on no size; None where they do."""
+        names = all_names(map(prepared.operation, prepared.directions), prepared.signatures)
+        if names is None:
+            return None
+        request = request_of(prepared.text, names, self._gpu, self._gpu_device)
+        return asyncio.create_task(self._compiler.compile(request))
+
+    def _request(self, prepared: Prepared, operations: Sequence[BoundOperation]) -> BuildRequest:
+        return candidate_request(prepared, operations, self._gpu, self._gpu_device)
+
+    def _verdict(
+        self,
+        candidate: Candidate,
+        depth: Depth,
+        outcome: CheckOutcome,
+        prepared: Prepared | BuildFailed,
+        progress: Progress,
+        elapsed_s: float,
+    ) -> Verdict:
+        return Verdict(
+            candidate_id=candidate.id,
+            depth=depth,
+            device=self.device_name,
+            outcome=outcome,
+            findings=(*progress.findings, *lost_nans(progress.cases)),
+            kernels=progress.built.kernels if progress.built is not None else (),
+            program_hash=program_hash(progress.built.ptx) if progress.built is not None else "",
+            library_steps=prepared.library_steps if isinstance(prepared, Prepared) else (),
+            times=progress.times,
+            estimate=_total_estimate(progress.estimates),
+            measurement=_total_measurement(progress.measurements, len(self._directions())),
+            notes=tuple(progress.notes),
+            evaluate_s=elapsed_s,
+            stages_s=progress.stages_s,
+        )
+
+
+# --- below: small decisions
+
+
+def _operations(plans: Mapping[OperationKind, Plan]) -> list[BoundOperation]:
+    return [bound for plan in plans.values() for _, bound in plan]
+
+
+def _held_by_the_task(prepared: Prepared) -> Sequence[str]:
+    """What a plan leaves open and no case can change."""
+    held = ", ".join(f"{name} = {size}" for name, size in prepared.fixed_dims.items())
+    return [f"{held} in every case, since the target holds it: the operator takes no other size"] if held else []
+
+
+def _total_estimate(estimates: Sequence[Estimate]) -> Estimate | None:
+    """Forward and backward together: what the search minimizes."""
+    if not estimates:
+        return None
+    sums = ("time_us", "low_us", "high_us", "bytes_moved", "n_operations", "n_launches")
+    return estimates[0].model_copy(update={name: sum(getattr(e, name) for e in estimates) for name in sums})
+
+
+def _total_measurement(measurements: Sequence[Measurement], n_expected: int) -> Measurement | None:
+    """Forward and backward together, when both were measured."""
+    if len(measurements) < n_expected:
+        return None
+    sums = ("time_us", "low_us", "high_us")
+    return measurements[0].model_copy(update={name: sum(getattr(m, name) for m in measurements) for name in sums})

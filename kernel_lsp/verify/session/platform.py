@@ -1,0 +1,27 @@
+"""The processes and folders that the verdicts on one task are reached with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from kernel_lsp.gpu.specs import GpuSpec
+from kernel_lsp.process.worker_client import Worker
+from kernel_lsp.toolchain.nvrtc.compile import Compiler
+from kernel_lsp.verify.cpu.executor_pool import ExecutorPool
+
+
+@dataclass(frozen=True)
+class Platform:
+    """What all evaluators of one task share. `worker` captures and makes references; `executors` may read and write
+    `directory` alone. `gpu` is the one that times are estimated for. Each of `capture_numbers` names one capture in the
+    worker, and none is an index of a task folder's configuration."""
+
+    worker: Worker
+    compiler: Compiler
+    gpu: GpuSpec
+    directory: Path
+    executors: ExecutorPool
+    seed: int
+    capture_numbers: Iterator[int]

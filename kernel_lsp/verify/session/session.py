@@ -1,0 +1,222 @@
+"""What one command needs to evaluate: a worker under the user's interpreter, a compiler, a GPU to estimate for, and a
+private scratch folder. Everything ends with the session."""
+
+from __future__ import annotations
+
+import itertools
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from kernel_lsp.config import Settings
+from kernel_lsp.core.plan import LaunchPlan
+from kernel_lsp.core.target import TargetSource
+from kernel_lsp.core.task import Task
+from kernel_lsp.errors import EnvironmentProblem, SettingError
+from kernel_lsp.gpu.specs import GpuSpec, find_gpu
+from kernel_lsp.process.confinement import SandboxLevel
+from kernel_lsp.process.interpreter import site_packages
+from kernel_lsp.process.worker_client import Worker
+from kernel_lsp.toolchain.nvrtc.cache import BuildCache
+from kernel_lsp.toolchain.nvrtc.compile import Compiler
+from kernel_lsp.toolchain.nvrtc.discovery import find_toolchain
+from kernel_lsp.verify.build.building import Module, build_ahead
+from kernel_lsp.verify.cpu.device import new_executor
+from kernel_lsp.verify.cpu.executor_pool import ExecutorPool
+from kernel_lsp.verify.gpu.checks import MeasuringGpu
+from kernel_lsp.verify.gpu.device import GpuDevice
+from kernel_lsp.verify.session.gpu import SessionGpu
+from kernel_lsp.verify.session.pipeline import N_SLOTS
+from kernel_lsp.verify.session.platform import Platform
+from kernel_lsp.verify.session.start import SessionStart, gpu_number, may_use_gpu
+from kernel_lsp.verify.session.verifier import Verifier
+from kernel_lsp.verify.timing.operation import OperationTimer
+
+FIRST_CAPTURE_NUMBER = 1 << 16
+"""Lowest number of a mutated capture; above every index of a task folder's configuration."""
+
+
+@dataclass(frozen=True)
+class _Workbench:
+    """PTX executors, and the folder that they may use."""
+
+    directory: Path
+    executors: ExecutorPool
+
+
+class Session:
+    """Use as ``async with``. Raises EnvironmentProblem or SettingError when something is missing."""
+
+    def __init__(self, settings: Settings, start: SessionStart | None = None, *, full_wait_s: float = 0.0) -> None:
+        """`start` is one that was entered already. `full_wait_s` is as `MeasuringGpu`'s."""
+        self.settings, self._full_wait_s = settings, full_wait_s
+        self._stack = AsyncExitStack()
+        self._start = start
+        self.gpu: GpuSpec
+        self._compiler: Compiler
+        self._session_gpu: SessionGpu | None = None
+        self._folder_numbers = itertools.count()
+        self._capture_numbers = itertools.count(FIRST_CAPTURE_NUMBER)
+        self._ahead: _Workbench | None = None
+
+    async def __aenter__(self) -> Session:
+        async with AsyncExitStack() as stack:
+            self.gpu = find_gpu(self.settings.target_gpu)
+            if self._start is None:
+                self._start = await stack.enter_async_context(SessionStart(self.settings))
+            self._start.check()
+            toolchain = find_toolchain(
+                self.settings.cuda_directory, user_site_packages=site_packages(self.worker.python)
+            )
+            cache = BuildCache(self.settings.cache_directory)
+            self._compiler = await stack.enter_async_context(
+                Compiler(
+                    toolchain,
+                    cache=cache,
+                    n_processes=N_SLOTS,
+                    deadline_s=self.settings.compile_deadline_s,
+                    sandbox=self.sandbox,
+                )
+            )
+            stack.push_async_callback(self._close_gpu)
+            if may_use_gpu(self.settings):
+                self._start_gpu()
+            self._stack = stack.pop_all()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._started.kill()
+        await self._stack.aclose()
+
+    @property
+    def _started(self) -> SessionStart:
+        assert self._start is not None, "the session was not entered"
+        return self._start
+
+    @property
+    def worker(self) -> Worker:
+        """The one that captures."""
+        return self._started.worker
+
+    @property
+    def scratch(self) -> Path:
+        """The session's folder, which its workers may write to."""
+        return self._started.scratch
+
+    @property
+    def include_directories(self) -> tuple[Path, ...]:
+        """Of the headers that kernels are compiled with."""
+        return self._compiler.toolchain.include_directories
+
+    @property
+    def sandbox(self) -> SandboxLevel:
+        """How processes of this session are confined."""
+        return self._started.sandbox
+
+    def new_worker(self, python: Path) -> Worker:
+        """A worker, not started, with the deadline, the folders and the confinement of this session."""
+        return self._started.new_worker(python)
+
+    def new_folder(self, name: str) -> Path:
+        """An empty folder that ends with the session."""
+        folder = self.scratch / f"{name}-{next(self._folder_numbers)}"
+        folder.mkdir(parents=True)
+        return folder
+
+    async def gpu_index(self) -> int | None:
+        """The GPU that the settings ask for; None to use the executor alone. Raises SettingError when it is not there.
+
+        One that the machine has is not waited for: `verifier` does that. What is measured on it is of that GPU: the
+        target GPU of estimates stays what the settings say."""
+        device = self.settings.device
+        if device == "cpu" or (device == "auto" and self._session_gpu is None):
+            return None
+        if self._session_gpu is None:
+            raise await self._no_gpu()
+        return self._session_gpu.index
+
+    async def capture(self, source: TargetSource, *, with_backward: bool) -> Task:
+        """The target as a task. Raises TargetError, EnvironmentProblem."""
+        return await self.worker.capture(source, with_backward=with_backward)
+
+    def begin(self, text: str, plan: LaunchPlan) -> None:
+        """Begin to build a kernel, and have an executor load it, while its task is captured. The next `verifier` has
+        both."""
+        self._ahead = self._new_workbench()
+        self._ahead.executors.start_with(
+            lambda: build_ahead(self._compiler, text, plan, self.gpu, None),
+            lambda: self._build_for_device(text, plan),
+        )
+        self._stack.push_async_callback(self._ahead.executors.close)
+
+    async def verifier(self, source: TargetSource, task: Task, *, uses_gpu: bool = True) -> Verifier:
+        """Return the verifier of the candidates of a task that was captured last, from `source`; it ends with the
+        session. Without `uses_gpu` candidates run on the PTX executor alone."""
+        device = await self.gpu_device() if uses_gpu and await self.gpu_index() is not None else None
+        measured_on = None if device is None else await self._measuring_gpu(task, device)
+        bench, self._ahead = self._ahead or self._new_workbench(), None
+        platform = Platform(
+            worker=self.worker,
+            compiler=self._compiler,
+            gpu=self.gpu,
+            directory=bench.directory,
+            executors=bench.executors,
+            seed=self.settings.seed,
+            capture_numbers=self._capture_numbers,
+        )
+        return await self._stack.enter_async_context(Verifier(source, task, platform, measured_on))
+
+    async def gpu_device(self) -> GpuDevice | None:
+        """The session's GPU, once it is open. None when the settings leave it to us and torch cannot use it.
+
+        Raises SettingError when it was asked for."""
+        if self._session_gpu is None:
+            return None
+        try:
+            return await self._session_gpu.device()
+        except EnvironmentProblem:
+            if self.settings.device == "auto":
+                return None
+            raise await self._no_gpu() from None
+
+    async def timer(self, task: Task, device: GpuDevice) -> OperationTimer:
+        """Who times this task's candidates on the session's GPU; it ends with the session."""
+        assert self._session_gpu is not None
+        timer = OperationTimer(
+            task,
+            self._session_gpu.timing_worker,
+            device=device.index,
+            cache_directory=self.settings.cache_directory,
+            patience_s=self.settings.baseline_wait_s,
+            seed=self.settings.seed,
+        )
+        return await self._stack.enter_async_context(timer)
+
+    def _new_workbench(self) -> _Workbench:
+        directory = self.scratch / f"evaluate-{next(self._folder_numbers)}"
+        return _Workbench(directory, ExecutorPool(lambda: new_executor(directory, self.sandbox), N_SLOTS))
+
+    async def _build_for_device(self, text: str, plan: LaunchPlan) -> Module | None:
+        """It opens later than a compiler does, and mostly is of the target GPU's architecture: the same build."""
+        return await build_ahead(self._compiler, text, plan, self.gpu, await self.gpu_device())
+
+    async def _measuring_gpu(self, task: Task, device: GpuDevice) -> MeasuringGpu:
+        wait_s = max(self.settings.baseline_wait_s, self._full_wait_s)
+        return MeasuringGpu(device, await self.timer(task, device), wait_s)
+
+    async def _no_gpu(self) -> SettingError:
+        seen, device = await self.worker.describe(), self.settings.device
+        return SettingError(
+            f"device '{device}' was asked for, and torch in {self.worker.python} sees "
+            + (f"{len(seen.devices)} GPUs" if seen.has_cuda else "no GPU"),
+            next_step="use --device cpu, or name an interpreter whose torch sees it with --python",
+        )
+
+    def _start_gpu(self) -> None:
+        self._session_gpu = SessionGpu(
+            gpu_number(self.settings), lambda: self.new_worker(self.worker.python), self._compiler, self.scratch / "gpu"
+        )
+
+    async def _close_gpu(self) -> None:
+        if self._session_gpu is not None:
+            await self._session_gpu.close()

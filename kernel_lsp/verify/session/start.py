@@ -1,0 +1,115 @@
+"""What a session begins with: the user's interpreter, the scratch folder, and the worker that captures.
+
+The worker takes seconds to import torch. So this imports little itself, and a command may start it before it imports
+the rest of what it needs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from contextlib import AsyncExitStack
+from functools import partial
+from pathlib import Path
+
+from kernel_lsp.config import Settings
+from kernel_lsp.errors import InternalError, KernelLspError
+from kernel_lsp.gpu.presence import has_gpu
+from kernel_lsp.process.confinement import SandboxLevel, sandbox_level
+from kernel_lsp.process.interpreter import find_python, named_python
+from kernel_lsp.process.worker_client import Worker
+from kernel_lsp.verify.session.scratch import scratch_folder
+
+
+class SessionStart:
+    """Use as ``async with``. What is wrong with the machine is raised by `check` alone: whoever entered may meanwhile
+    find something wrong with what the user gave, which is to be said first."""
+
+    sandbox: SandboxLevel
+    scratch: Path
+    worker: Worker
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self._stack = AsyncExitStack()
+        self._workers: list[Worker] = []
+        self._preparing: list[asyncio.Task[None]] = []
+        self._problem: KernelLspError | None = None
+        self._removing: asyncio.Future[None] | None = None
+
+    async def __aenter__(self) -> SessionStart:
+        async with AsyncExitStack() as stack:
+            try:
+                await self._start(stack)
+            except KernelLspError as problem:
+                self._problem = problem
+            self._stack = stack.pop_all()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.kill()
+        for task in self._preparing:
+            task.cancel()
+        await asyncio.gather(*self._preparing, *filter(None, [self._removing]), return_exceptions=True)
+        await self._stack.aclose()
+
+    def check(self) -> None:
+        """Raises EnvironmentProblem or SettingError when something is missing."""
+        if self._problem is not None:
+            raise self._problem
+
+    def new_worker(self, python: Path) -> Worker:
+        """A worker, not started, with the deadline, the folders and the confinement of this session. Raises
+        InternalError once that is ending."""
+        if self._removing is not None:
+            raise InternalError("a worker was wanted by a session that is ending")
+        worker = Worker(
+            python,
+            capture_deadline_s=self.settings.capture_deadline_s,
+            scratch=self.scratch,
+            cache=self.settings.cache_directory,
+            sandbox=self.sandbox,
+        )
+        self._workers.append(worker)
+        return worker
+
+    def kill(self) -> None:
+        """Begin to end all workers at once, and to remove what they wrote: memory of a GPU, and of files, takes a
+        moment to be given back. No new one begins."""
+        for worker in self._workers:
+            worker.kill()
+        if self._removing is None and self._workers:
+            remove = partial(shutil.rmtree, self.scratch, ignore_errors=True)
+            self._removing = asyncio.get_running_loop().run_in_executor(None, remove)
+
+    async def _start(self, stack: AsyncExitStack) -> None:
+        self.sandbox = sandbox_level(self.settings.sandbox)
+        self.scratch = stack.enter_context(scratch_folder())
+        named = named_python(self.settings.python)
+        if named is None:
+            await self._start_worker(stack, await find_python(None))
+            return
+        # Whether the interpreter has torch is found out while it imports it, and says best what is wrong.
+        finding, starting = find_python(self.settings.python), self._start_worker(stack, named)
+        for found in await asyncio.gather(finding, starting, return_exceptions=True):
+            if isinstance(found, BaseException):
+                raise found
+
+    async def _start_worker(self, stack: AsyncExitStack, python: Path) -> None:
+        self.worker = self.new_worker(python)
+        self._preparing.append(asyncio.create_task(self.worker.compile_ahead()))
+        await stack.enter_async_context(self.worker)
+        if may_use_gpu(self.settings):
+            self._preparing.append(asyncio.create_task(self.worker.open_context(gpu_number(self.settings))))
+        self._preparing.append(asyncio.create_task(self.worker.prepare_capture()))
+        await asyncio.sleep(0)  # the request is on its way, whatever keeps this loop busy from now on
+
+
+def may_use_gpu(settings: Settings) -> bool:
+    """Whether the settings allow a GPU, and there is one to try."""
+    return settings.device != "cpu" and has_gpu()
+
+
+def gpu_number(settings: Settings) -> int:
+    """The number that `device` names: auto, cuda or cuda:N."""
+    return int(settings.device.partition(":")[2] or 0)

@@ -1,0 +1,137 @@
+"""The one entry to a verdict: pipeline, scalar mutations and the configurations of the task's folder.
+
+async with await session.verifier(source, task) as verifier:
+    verdict = await verifier.verify(candidate, "full")
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+
+from kernel_lsp.core.candidate import Candidate
+from kernel_lsp.core.target import TargetSource
+from kernel_lsp.core.task import Task, UncoveredConfiguration
+from kernel_lsp.core.verdict import Verdict
+from kernel_lsp.errors import KernelLspError, TargetError
+from kernel_lsp.verify.gpu.checks import MeasuringGpu, Untimed
+from kernel_lsp.verify.model.cases import SCREEN_FAMILIES
+from kernel_lsp.verify.model.progress import StageTimes
+from kernel_lsp.verify.probes.planned_cases import Depth
+from kernel_lsp.verify.session.configurations import (
+    ConfigurationVerdict,
+    UncoveredCaptures,
+    with_configurations,
+)
+from kernel_lsp.verify.session.pipeline import N_SLOTS, Evaluator
+from kernel_lsp.verify.session.platform import Platform
+from kernel_lsp.verify.session.ready_runs import RunBuilder
+from kernel_lsp.verify.session.scalar_mutation import ScalarMutation
+
+
+class Verifier:
+    """Reaches the verdicts on candidates of one task. Keeps executors warm between them. Use as ``async with``.
+
+    A full verdict runs a candidate on the captured task, on the task with mutated scalars, and on those configurations
+    of the task's folder that the capture does not cover. The first failure decides. A screen runs the first alone."""
+
+    n_slots = N_SLOTS
+
+    def __init__(
+        self, source: TargetSource, task: Task, platform: Platform, measured_on: MeasuringGpu | None = None
+    ) -> None:
+        """`measured_on` is the GPU that candidates run and are timed on; None for the executor alone."""
+        self._task, self._platform = task, platform
+        self._evaluator = Evaluator(task, platform, measured_on)
+        self._untimed = None if measured_on is None else MeasuringGpu(measured_on.device, Untimed())
+        self._variants: dict[str, Evaluator] = {}
+        self._mutation = ScalarMutation(source, task, platform)
+        self._uncovered = UncoveredCaptures(source, task, platform)
+        self._under_way: set[asyncio.Task[Verdict] | asyncio.Task[None]] = set()
+
+    async def __aenter__(self) -> Verifier:
+        self._platform.executors.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """End what is under way: left to itself it would start processes anew, and hold the GPU."""
+        for task in self._under_way:
+            task.cancel()
+        await asyncio.gather(*self._under_way, return_exceptions=True)
+        for evaluator in (self._evaluator, *self._variants.values()):
+            await evaluator.close()
+        await self._platform.executors.close()
+
+    @property
+    def device_name(self) -> str:
+        """Return the name of the device that verdicts are reached on."""
+        return self._evaluator.device_name
+
+    @property
+    def baseline_wait_s(self) -> float:
+        """Return the longest time that a full verdict waits for PyTorch's compiled modes; 0 where nothing is timed."""
+        return self._evaluator.baseline_wait_s
+
+    @property
+    def runs(self) -> RunBuilder:
+        """Builds and counts candidates without a verdict, for profiles."""
+        return self._evaluator.runs
+
+    async def verify(self, candidate: Candidate, depth: Depth) -> Verdict:
+        """Return the verdict. Raises only for a broken machine or a worker that died."""
+        verifying = asyncio.create_task(self._verified(candidate, depth))
+        self._keep(verifying)
+        return await verifying
+
+    # --- below
+
+    def _keep(self, task: asyncio.Task[Verdict] | asyncio.Task[None]) -> None:
+        self._under_way.add(task)
+        task.add_done_callback(self._under_way.discard)
+
+    async def _verified(self, candidate: Candidate, depth: Depth) -> Verdict:
+        if depth == "screen":
+            return await self._evaluator.evaluate(candidate, depth)
+        self._keep(asyncio.create_task(self._capture_ahead(candidate)))
+        verdict, times = await self._evaluator.evaluate(candidate, "full"), StageTimes()
+        with times.stage("scalar mutations"):
+            verdict = await self._with_mutated_scalars(candidate, verdict)
+        with times.stage("configurations"):
+            verdict = await self._with_configurations(candidate, verdict)
+        return verdict.model_copy(update={"stages_s": {**verdict.stages_s, **times.stages_s}})
+
+    async def _capture_ahead(self, candidate: Candidate) -> None:
+        """Have the mutations captured while the candidate runs, once its cases are made. Failures are raised where the
+        mutations are needed."""
+        await self._evaluator.cases_made()
+        with suppress(KernelLspError):
+            await self._mutation.mutated_tasks(candidate)
+
+    async def _with_mutated_scalars(self, candidate: Candidate, verdict: Verdict) -> Verdict:
+        if not verdict.is_correct:
+            return verdict
+        for mutated in await self._mutation.mutated_tasks(candidate):
+            evaluator = self._variant(mutated.words, mutated.task, mutated.families)
+            failure = mutated.failure((await evaluator.evaluate(candidate, "screen")).outcome)
+            if failure is not None:
+                return verdict.model_copy(update={"outcome": failure, "times": {}})
+        return verdict
+
+    async def _with_configurations(self, candidate: Candidate, verdict: Verdict) -> Verdict:
+        if not verdict.is_correct:
+            return verdict
+        others = [await self._in_configuration(candidate, other) for other in self._task.uncovered]
+        return with_configurations(verdict, self._task, others)
+
+    async def _in_configuration(self, candidate: Candidate, other: UncoveredConfiguration) -> ConfigurationVerdict:
+        task = await self._uncovered.captured(other)
+        if isinstance(task, TargetError):
+            return other, task
+        return other, await self._variant(f"configuration {other.index}", task).evaluate(candidate, "full")
+
+    def _variant(self, name: str, task: Task, families: tuple[str, ...] = SCREEN_FAMILIES) -> Evaluator:
+        """Return the evaluator of a variant of the task, which shares the platform and times nothing."""
+        if name not in self._variants:
+            folder = f"variant-{len(self._variants)}"
+            self._variants[name] = Evaluator(task, self._platform, self._untimed, screen_families=families, name=folder)
+        return self._variants[name]

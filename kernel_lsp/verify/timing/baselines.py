@@ -1,0 +1,332 @@
+"""The ways to run a task in PyTorch, each in a fresh process that never held a candidate, prepared in the background.
+
+Eager is there at once. The modes of `torch.compile` take from seconds to minutes, are prepared one after the other, and
+hold still while something is timed. One that fails or takes too long is a result with its reason.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from kernel_lsp.core.measurement import EAGER, BaselineResult, MissingBaseline, TimedBaseline
+from kernel_lsp.errors import KernelLspError
+from kernel_lsp.verify.timing.baselines_cache import BaselineCache, BaselineKey
+from kernel_lsp.verify.timing.rounds import Asker, Subject, SubjectFailed, end, prepare
+
+MODES = {
+    EAGER: "eager",
+    "compile": "default",
+    "compile reduce-overhead": "reduce-overhead",
+    "compile max-autotune": "max-autotune",
+}
+"""Name in reports -> mode of `torch.compile`, in the order in which they are prepared."""
+COMPILED = tuple(name for name in MODES if name != EAGER)
+PREPARE_DEADLINES_S = {EAGER: 120.0, "compile": 240.0, "compile reduce-overhead": 240.0, "compile max-autotune": 900.0}
+NOT_STARTED = "not compiled yet"
+
+
+class TimingWorker(Asker, Protocol):
+    """A worker process; `process.worker_client.Worker` is one. `hold` stops it where it is, `go_on` lets it run."""
+
+    async def __aenter__(self) -> Any: ...
+    async def __aexit__(self, *_: object) -> None: ...
+    def hold(self) -> None: ...
+    def go_on(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class Job:
+    """One operation of a task at one set of shapes. `request` is what `prepare_baseline` needs but for the mode."""
+
+    task_hash: str
+    configuration: str
+    request: Mapping[str, Any] = field(repr=False)
+
+    @property
+    def job_id(self) -> str:
+        return hashlib.sha256(f"{self.task_hash} {self.configuration}".encode()).hexdigest()[:16]
+
+
+class Baselines:
+    """All baselines on one GPU. Use as ``async with``; `names` can leave some out."""
+
+    def __init__(
+        self,
+        make_worker: Callable[[], TimingWorker],
+        cache: BaselineCache,
+        *,
+        device: int | str,
+        names: Sequence[str] = tuple(MODES),
+    ) -> None:
+        """`device` is an index, or ``cpu``."""
+        self._cache, self._device, self._names = cache, device, tuple(names)
+        self._modes = {name: _Mode(name, make_worker) for name in self._names}
+        self._known: dict[tuple[str, str], BaselineResult] = {}
+        self._recorded: set[tuple[str, str]] = set()
+        self._offered: list[Job] = []
+        self._warming: asyncio.Task[None] | None = None
+        self._preparing: asyncio.Task[None] | None = None
+        self._nothing_is_timed = asyncio.Event()
+        self._nothing_is_timed.set()
+
+    async def __aenter__(self) -> Baselines:
+        """Starts eager's process, so that it has torch and a context when the first candidate comes."""
+        worker = await self._modes[EAGER].start()
+        self._warming = asyncio.create_task(_warm_up(worker, self._device))
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        background = [task for task in (self._warming, self._preparing) if task is not None]
+        for task in background:
+            task.cancel()
+        await asyncio.gather(*background, return_exceptions=True)  # what they found has been told
+        await asyncio.gather(*(mode.close() for mode in self._modes.values()))
+
+    async def offer(self, job: Job) -> None:
+        """Have eager ready for this job, and the others in a while."""
+        await self._modes[EAGER].prepare(job)
+        self._recall(job)
+        if job.job_id not in (offered.job_id for offered in self._offered):
+            self._offered.append(job)
+        if self._preparing is None or self._preparing.done():
+            self._preparing = asyncio.create_task(self._prepare_all())
+
+    async def wait(self, job: Job, at_most_s: float) -> None:
+        """Until nothing more is to come for this job, or so long."""
+        deadline = time.monotonic() + at_most_s
+        while self._preparing is not None and not self._preparing.done() and not self.is_complete(job):
+            left_s = deadline - time.monotonic()
+            if left_s <= 0:
+                return
+            await asyncio.wait([self._preparing], timeout=min(left_s, PROGRESS_S))
+
+    def is_complete(self, job: Job) -> bool:
+        """Whether each way can be timed now, was timed and is not the best, or will never be."""
+        return not any(self._is_wanted(name, job) for name in self._names)
+
+    def subjects(self, job: Job) -> list[Subject]:
+        """What to measure beside a candidate: eager, everything that was not timed yet, and the best compiled one."""
+        ready = [subject for name in self._names if isinstance(subject := self._modes[name].subject(job), Subject)]
+        best = self._best_compiled(job)
+        return [
+            subject
+            for subject in ready
+            if subject.name in (EAGER, best) or (job.job_id, subject.name) not in self._known
+        ]
+
+    def rearranged(self, job: Job, subject: Subject) -> None:
+        """A subject has other calls per sample from now on."""
+        self._modes[subject.name].rearranged(job, subject)
+
+    def others(self, job: Job, measured: Sequence[str]) -> list[BaselineResult]:
+        """What is known of the ways that were not `measured` just now: an earlier time, or why there is none."""
+        found = []
+        for name in self._names:
+            if name in measured:
+                continue
+            missing = self._modes[name].subject(job)
+            known = self._known.get((job.job_id, name))
+            if known is not None:
+                found.append(known)
+            elif isinstance(missing, MissingBaseline):
+                found.append(missing)
+        return found
+
+    async def record(self, job: Job, timed: TimedBaseline) -> None:
+        """Remember a time, on disk, too. A process that no job needs any more ends."""
+        if (job.job_id, timed.name) not in self._recorded:
+            self._recorded.add((job.job_id, timed.name))
+            self._cache.keep(self._key(job, timed.name), timed)
+        self._known[job.job_id, timed.name] = timed.model_copy(update={"ratio": None})
+        for name in self._names:
+            if name != EAGER and self._is_done_with(name):
+                await self._modes[name].close()
+
+    async def drop(self, job: Job, failed: SubjectFailed) -> None:
+        """A baseline's process broke while it was timed. Its process is replaced for the next job."""
+        await self._modes[failed.name].fail(job, failed)
+
+    @asynccontextmanager
+    async def held(self) -> AsyncIterator[None]:
+        """While something is timed, what is being compiled stands still."""
+        self._nothing_is_timed.clear()
+        busy = [mode for mode in self._modes.values() if mode.is_preparing]
+        for mode in busy:
+            mode.hold()
+        try:
+            yield
+        finally:
+            for mode in busy:
+                mode.go_on()
+            self._nothing_is_timed.set()
+
+    # --- below: in the background
+
+    async def _prepare_all(self) -> None:
+        """Mode by mode, so that the first one is ready for all jobs before the next begins; until nothing is wanted."""
+        while (wanted := self._next_wanted()) is not None:
+            name, job = wanted
+            await self._nothing_is_timed.wait()
+            failed = await self._modes[name].prepare(job)
+            if failed is not None:
+                missing = MissingBaseline(name=name, reason=failed.message, is_final=True)
+                self._known[job.job_id, name] = missing
+                if not failed.is_gone:  # what PyTorch says it will say again; a process may have been unlucky
+                    self._cache.keep(self._key(job, name), missing)
+
+    def _next_wanted(self) -> tuple[str, Job] | None:
+        wanted = ((name, job) for name in self._names for job in self._offered)
+        return next(((name, job) for name, job in wanted if name != EAGER and self._is_wanted(name, job)), None)
+
+    def _is_wanted(self, name: str, job: Job) -> bool:
+        """Not ready, and without a time, or the one to compare with."""
+        subject = self._modes[name].subject(job)
+        if isinstance(subject, Subject) or subject.is_final:
+            return False
+        return (job.job_id, name) not in self._known or name == self._best_compiled(job)
+
+    def _is_done_with(self, name: str) -> bool:
+        """Whether for every job it has a time, and another is better."""
+        return all(
+            (job.job_id, name) in self._known
+            and all((job.job_id, other) in self._known for other in COMPILED if other in self._names)
+            and self._best_compiled(job) != name
+            for job in self._offered
+        )
+
+    def _best_compiled(self, job: Job) -> str:
+        """The fastest mode of those with a time; empty without any."""
+        times = {
+            name: known.measurement.time_us
+            for name in COMPILED
+            if isinstance(known := self._known.get((job.job_id, name)), TimedBaseline)
+        }
+        return min(times, key=lambda name: times[name], default="")
+
+    def _recall(self, job: Job) -> None:
+        """What earlier sessions measured; the key needs eager's facts."""
+        for name in self._names:
+            if name != EAGER and (job.job_id, name) not in self._known:
+                kept = self._cache.find(self._key(job, name))
+                if kept is not None:
+                    self._known[job.job_id, name] = kept
+
+    def _key(self, job: Job, name: str) -> BaselineKey:
+        eager = self._modes[EAGER].subject(job)
+        facts = eager.facts if isinstance(eager, Subject) else {}
+        return BaselineKey(
+            task_hash=job.task_hash,
+            configuration=job.configuration,
+            name=name,
+            gpu_uuid=str(facts.get("gpu_uuid", "")),
+            driver=str(facts.get("driver", "")),
+            torch_version=str(facts.get("torch_version", "")),
+        )
+
+
+PROGRESS_S = 0.2
+"""How often a wait looks at what is ready."""
+
+
+def hash_of(value: Any) -> str:
+    """Of a JSON value."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+
+
+async def _warm_up(worker: TimingWorker, device: int | str) -> None:
+    """Have the process time something small. What goes wrong here goes wrong again where it has a name."""
+    request = {"device": device, "method": "graph"}
+    probe = await prepare(EAGER, "warm-up", worker, "prepare_probe", request, PREPARE_DEADLINES_S[EAGER])
+    if isinstance(probe, Subject):
+        await end(probe)
+
+
+# --- below: one mode
+
+
+class _Mode:
+    """One way, its process, and its subjects by job."""
+
+    def __init__(self, name: str, make_worker: Callable[[], TimingWorker]) -> None:
+        self.name, self._make_worker = name, make_worker
+        self._worker: TimingWorker | None = None
+        self._ready: dict[str, Subject] = {}
+        self._missing: dict[str, MissingBaseline] = {}
+        self.is_preparing = self._is_held = False
+
+    async def start(self) -> TimingWorker:
+        if self._worker is None:
+            worker = self._make_worker()
+            await worker.__aenter__()
+            self._worker = worker
+            if self._is_held:  # something began to be timed meanwhile
+                worker.hold()
+        return self._worker
+
+    async def close(self) -> None:
+        """End the process; what it had prepared is gone."""
+        worker, self._worker = self._worker, None
+        self._ready.clear()
+        if worker is not None:
+            await worker.__aexit__(None, None, None)
+
+    def subject(self, job: Job) -> Subject | MissingBaseline:
+        """Ready, or why not. While the process compiles, nothing in it can be timed."""
+        if job.job_id in self._missing:
+            return self._missing[job.job_id]
+        if self.is_preparing:
+            return MissingBaseline(name=self.name, reason="being compiled", is_final=False)
+        waiting = MissingBaseline(name=self.name, reason=NOT_STARTED, is_final=False)
+        return self._ready.get(job.job_id, waiting)
+
+    async def prepare(self, job: Job) -> SubjectFailed | None:
+        """Prepare once. A failure is returned once, and final for the job."""
+        if job.job_id in self._ready or job.job_id in self._missing:
+            return None
+        self.is_preparing = True
+        try:
+            found = await self._prepared(job)
+        finally:
+            self.is_preparing = False
+        if isinstance(found, Subject):
+            self._ready[job.job_id] = found
+            return None
+        await self.fail(job, found)
+        return found
+
+    def rearranged(self, job: Job, subject: Subject) -> None:
+        self._ready[job.job_id] = subject
+
+    async def fail(self, job: Job, failed: SubjectFailed) -> None:
+        """No time for this job; the next has a new process where this one is of no more use."""
+        self._ready.pop(job.job_id, None)
+        self._missing[job.job_id] = MissingBaseline(name=self.name, reason=failed.message, is_final=True)
+        if failed.is_gone or "CUDA" in failed.message:
+            await self.close()
+
+    def hold(self) -> None:
+        self._is_held = True
+        if self._worker is not None:
+            self._worker.hold()
+
+    def go_on(self) -> None:
+        self._is_held = False
+        if self._worker is not None:
+            self._worker.go_on()
+
+    async def _prepared(self, job: Job) -> Subject | SubjectFailed:
+        try:
+            worker = await self.start()
+        except KernelLspError as error:
+            return SubjectFailed(self.name, error.message, is_gone=True)
+        request = {**job.request, "mode": MODES[self.name]}
+        return await prepare(
+            self.name, f"{job.job_id}-{self.name}", worker, "prepare_baseline", request, PREPARE_DEADLINES_S[self.name]
+        )

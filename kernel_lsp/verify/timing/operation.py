@@ -1,0 +1,328 @@
+"""One operation of a candidate, timed beside PyTorch: what a pipeline asks for.
+
+async with OperationTimer(task, make_worker, device=0, cache_directory=folder) as timer:
+    outcome = await timer.time_operation(candidate_worker, TimedOperation(candidate_id, bound, "forward", files))
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from kernel_lsp.core.measurement import BaselineResult, Comparison, Measurement, TimedBaseline, TimeFloor
+from kernel_lsp.core.plan import BoundOperation
+from kernel_lsp.core.task import Task, TaskTensor
+from kernel_lsp.errors import SettingError
+from kernel_lsp.gpu.specs import find_gpu
+from kernel_lsp.process.worker_client import CaseFiles, OperationName
+from kernel_lsp.verify.timing.baselines import MODES, Baselines, Job, TimingWorker, hash_of
+from kernel_lsp.verify.timing.baselines_cache import BaselineCache
+from kernel_lsp.verify.timing.floor import time_floor
+from kernel_lsp.verify.timing.noise import AGAIN, OURS, TimingNoise
+from kernel_lsp.verify.timing.outcome import (
+    CandidateBroke,
+    ImpossibleTime,
+    NotTimed,
+    Timed,
+    TimedOperation,
+    TimingOutcome,
+    WrongWhileTimed,
+)
+from kernel_lsp.verify.timing.result import measurement, ratio
+from kernel_lsp.verify.timing.rounds import (
+    Asker,
+    Rounds,
+    Subject,
+    SubjectFailed,
+    TimingPlan,
+    aligned,
+    end,
+    measure_in_turn,
+    prepare,
+)
+
+PREPARE_DEADLINE_S = 60.0
+MAX_DIFFERENCE = 1e-2
+"""Between outputs of timed calls, relative L2: far above what the order of atomic additions changes, far below what
+missing work does. Values were judged before."""
+
+
+class OperationTimer:
+    """Times the candidates of one task on one GPU, one at a time. Use as ``async with``."""
+
+    def __init__(
+        self,
+        task: Task,
+        make_worker: Callable[[], TimingWorker],
+        *,
+        device: int | str,
+        cache_directory: Path,
+        plan: TimingPlan | None = None,
+        baselines: Sequence[str] = tuple(MODES),
+        patience_s: float = 0.0,
+        seed: int = 0,
+    ) -> None:
+        """`make_worker` gives a worker that is not started; `device` is an index, or ``cpu`` for the host's clock;
+        `patience_s` is how long a timing waits for what is being compiled."""
+        self._task, self._device, self._plan, self._seed = task, device, plan or TimingPlan(), seed
+        self._baselines = Baselines(make_worker, BaselineCache(cache_directory), device=device, names=baselines)
+        self._noise = TimingNoise(device, seed)
+        self._patience_s, self._numbers = patience_s, count()
+        self._waited_until: dict[str, float] = {}
+        self._turn, self._offering = asyncio.Lock(), asyncio.Lock()
+        self._offers: set[asyncio.Task[None]] = set()
+
+    async def __aenter__(self) -> OperationTimer:
+        await self._baselines.__aenter__()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for offer in self._offers:
+            offer.cancel()
+        await asyncio.gather(*self._offers, return_exceptions=True)
+        await self._baselines.__aexit__()
+
+    async def offer(self, operation: TimedOperation) -> None:
+        """Have PyTorch's own run ready, e.g. while the candidate is checked. What goes wrong is told with the time."""
+        await self._offered(self._job(operation))
+
+    async def wait_for_baselines(self, operation: TimedOperation, *, at_least_s: float = 0.0) -> None:
+        """Until all ways to run it in PyTorch are ready, at most the timer's patience, or `at_least_s` where that is
+        more, from the first time it is asked.
+
+        For who does not hold the GPU yet: others use it while PyTorch compiles. `time_operation` waits no more then.
+        """
+        patience_s = max(self._patience_s, at_least_s)
+        if patience_s <= 0:
+            return
+        job = self._job(operation)
+        deadline = self._waited_until.setdefault(job.job_id, time.monotonic() + patience_s)
+        await self._offered(job)
+        await self._baselines.wait(job, deadline - time.monotonic())
+
+    async def time_operation(
+        self, worker: Asker, operation: TimedOperation, *, patience_s: float | None = None
+    ) -> TimingOutcome:
+        """The candidate beside eager and what is compiled by then. `patience_s` is the timer's where it is not given.
+
+        What is still being compiled is listed as missing; a later call has it."""
+        async with self._turn:
+            job = self._job(operation)
+            await self._offered(job)
+            patience = 0.0 if job.job_id in self._waited_until else self._patience_s
+            await self._baselines.wait(job, patience if patience_s is None else patience_s)
+            async with self._baselines.held():
+                return await self._time(worker, operation, job)
+
+    # --- below: one timing
+
+    def _job(self, operation: TimedOperation) -> Job:
+        return baseline_job(self._task, self._device, operation.bound, operation.direction, operation.files)
+
+    async def _offered(self, job: Job) -> None:
+        """Goes on when who asked is cancelled: a process whose answer nobody awaits is lost to all that come later."""
+
+        async def offer() -> None:
+            async with self._offering:
+                await self._baselines.offer(job)
+
+        task = asyncio.create_task(offer())
+        self._offers.add(task)
+        task.add_done_callback(self._offers.discard)
+        await asyncio.shield(task)
+
+    async def _time(self, worker: Asker, operation: TimedOperation, job: Job) -> TimingOutcome:
+        number = next(self._numbers)
+        ours = await self._prepare(worker, operation, OURS, number)
+        if isinstance(ours, SubjectFailed):
+            return CandidateBroke(ours.message)
+        extra = []
+        if self._noise.needs_self_pair(ours):
+            again = await self._prepare(worker, operation, AGAIN, number, n_calls=ours.n_calls)
+            if isinstance(again, SubjectFailed):
+                return CandidateBroke(again.message)
+            extra.append(again)
+        measured = await self._rounds([ours, *extra], job)
+        if not isinstance(measured, Measured):
+            return measured
+        for subject in measured.candidates:
+            wrong = await self._wrong(subject)
+            if wrong is not None:
+                return wrong
+        return await self._outcome(ours, measured, operation, job)
+
+    async def _rounds(self, candidates: list[Subject], job: Job) -> Measured | CandidateBroke | NotTimed:
+        """All in turn; without a baseline that breaks."""
+        while True:
+            baselines = self._baselines.subjects(job)
+            if not baselines:
+                missing = self._baselines.others(job, ())
+                return NotTimed("; ".join(f"{found.name}: {_reason(found)}" for found in missing))
+            found = await self._measure(candidates, baselines, job)
+            if isinstance(found, Measured):
+                return found
+            if found.name in (OURS, AGAIN):
+                return CandidateBroke(found.message)
+            await self._baselines.drop(job, found)
+
+    async def _measure(self, candidates: list[Subject], baselines: list[Subject], job: Job) -> Measured | SubjectFailed:
+        arranged = []
+        for baseline in baselines:
+            found = await aligned(baseline, candidates[0])
+            if isinstance(found, SubjectFailed):
+                return found
+            self._baselines.rearranged(job, found)
+            arranged.append(found)
+        rounds = await measure_in_turn(candidates, arranged, self._plan, self._seed)
+        return rounds if isinstance(rounds, SubjectFailed) else Measured(rounds, tuple(arranged), tuple(candidates))
+
+    async def _outcome(self, ours: Subject, measured: Measured, operation: TimedOperation, job: Job) -> TimingOutcome:
+        for again in measured.candidates[1:]:
+            self._noise.add_self_pair(ours, again, measured.rounds)
+        mine = measurement(ours, measured.rounds, operation.bound, self._seed)
+        timed = [await self._timed(ours, baseline, measured, operation) for baseline in measured.baselines]
+        for baseline in timed:
+            await self._baselines.record(job, baseline)
+        others = self._baselines.others(job, [baseline.name for baseline in timed])
+        best = _best([*timed, *others])
+        floor, notes = self._floor(operation, mine)
+        if floor is not None and mine.time_us < floor.impossible_below_us:
+            return ImpossibleTime(
+                f"measured {mine.time_us:.3g} us, and no right kernel takes less than "
+                f"{floor.impossible_below_us:.3g} us on {mine.gpu} (floor {floor.time_us:.3g} us: {floor.basis}): "
+                "the work was not done, or not timed"
+            )
+        comparison = Comparison(
+            baseline_name=best.name,
+            baseline=best.measurement,
+            ours=mine,
+            ratio=best.ratio,
+            baselines=_in_order([*timed, *others]),
+            floor=floor,
+            notes=notes,
+        )
+        return Timed(comparison)
+
+    async def _timed(
+        self, ours: Subject, baseline: Subject, measured: Measured, operation: TimedOperation
+    ) -> TimedBaseline:
+        noise = await self._noise.between(ours, baseline)
+        return TimedBaseline(
+            name=baseline.name,
+            measurement=measurement(baseline, measured.rounds, operation.bound, self._seed),
+            ratio=ratio(ours, baseline, measured.rounds, noise, self._seed),
+        )
+
+    # --- below: the candidate's side
+
+    async def _prepare(
+        self, worker: Asker, operation: TimedOperation, name: str, number: int, n_calls: int = 0
+    ) -> Subject | SubjectFailed:
+        request = {
+            "candidate": operation.candidate_id,
+            "operation": operation.bound.model_dump(mode="json"),
+            "inputs": _entries(operation.files),
+            "expected": dict(operation.expected),
+            "n_calls": n_calls,
+        }
+        return await prepare(
+            name, f"{name}-{number}".replace(" ", "-"), worker, "prepare_candidate", request, PREPARE_DEADLINE_S
+        )
+
+    async def _wrong(self, subject: Subject) -> WrongWhileTimed | CandidateBroke | None:
+        """What its process saw of the results of timed calls; None when they are as they should be."""
+        seen = await end(subject)
+        if isinstance(seen, SubjectFailed):
+            return CandidateBroke(seen.message)
+        if seen.get("changed_inputs"):
+            return WrongWhileTimed(f"timed calls changed their inputs: {', '.join(seen['changed_inputs'])}")
+        if seen.get("overrun"):
+            return WrongWhileTimed(f"timed calls wrote outside of: {', '.join(seen['overrun'])}")
+        if not float(seen.get("relative_difference", 0.0)) <= MAX_DIFFERENCE:
+            which = f"{seen['n_unequal']} of {seen['n_checked']} timed calls"
+            return WrongWhileTimed(f"{which} gave other outputs than the call that was judged")
+        return None
+
+    # --- below: the floor
+
+    def _floor(self, operation: TimedOperation, mine: Measurement) -> tuple[TimeFloor | None, tuple[str, ...]]:
+        graph = self._task.forward if operation.direction == "forward" else self._task.backward
+        try:
+            gpu = find_gpu(mine.gpu)
+        except SettingError:
+            return None, (f"no floor: no figures are known for {mine.gpu}",)
+        return (time_floor(graph, operation.bound, gpu), ()) if graph is not None else (None, ())
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Rounds with the subjects that were in them; the candidate itself is the first of `candidates`."""
+
+    rounds: Rounds
+    baselines: tuple[Subject, ...]
+    candidates: tuple[Subject, ...]
+
+
+def baseline_job(
+    task: Task, device: int | str, bound: BoundOperation, direction: OperationName, files: CaseFiles
+) -> Job:
+    """What PyTorch is to be timed on, and what its times depend on."""
+    reference = _reference(task, direction)
+    inputs = [tensor for tensor in bound.tensors if tensor.role == "input"]
+    shapes = ", ".join(f"{tensor.name} {tensor.dtype.value}{list(tensor.shape)}" for tensor in inputs)
+    return Job(
+        task_hash=hash_of(reference),
+        configuration=f"{direction}: {shapes}",
+        request={
+            "device": device,
+            "reference": reference,
+            "inputs": _entries(files),
+            "written_bytes": sum(tensor.n_bytes for tensor in bound.tensors if tensor.role == "output"),
+        },
+    )
+
+
+# --- below: requests and choices
+
+
+def _reference(task: Task, direction: OperationName) -> dict[str, Any]:
+    arguments = [
+        {"tensor": argument.name} if isinstance(argument, TaskTensor) else {"value": argument.value}
+        for argument in task.arguments
+    ]
+    outputs = task.backward.outputs if direction == "backward" and task.backward is not None else ()
+    gradients = [output.name.removeprefix("grad_") for output in outputs if output.node is not None]
+    return {
+        "name": task.name,
+        "source": task.reference_source,
+        "arguments": arguments,
+        "direction": direction,
+        "gradients": gradients,
+    }
+
+
+def _entries(files: CaseFiles) -> list[dict[str, Any]]:
+    return [
+        {"name": tensor.name, "path": str(tensor.path), "dtype": tensor.dtype.value, "shape": list(tensor.shape)}
+        for tensor in files.inputs
+    ]
+
+
+def _best(found: Sequence[BaselineResult]) -> TimedBaseline:
+    """The fastest; eager among them was measured just now."""
+    timed = [baseline for baseline in found if isinstance(baseline, TimedBaseline)]
+    return min(timed, key=lambda baseline: baseline.measurement.time_us)
+
+
+def _in_order(found: Sequence[BaselineResult]) -> tuple[BaselineResult, ...]:
+    order = list(MODES)
+    return tuple(sorted(found, key=lambda baseline: order.index(baseline.name)))
+
+
+def _reason(found: BaselineResult) -> str:
+    return "timed" if isinstance(found, TimedBaseline) else found.reason

@@ -1,0 +1,138 @@
+"""From blocks to numbers: each subject's times, and ours beside each baseline."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from itertools import chain
+from statistics import median
+from typing import Any
+
+from kernel_lsp.core.measurement import ClockSummary, Measurement, Ratio
+from kernel_lsp.core.plan import BoundOperation
+from kernel_lsp.verify.timing.rounds import (
+    FAR_APART,
+    GRAPH,
+    MIN_KEPT_ROUNDS,
+    Block,
+    Round,
+    Rounds,
+    Subject,
+)
+from kernel_lsp.verify.timing.statistics import (
+    Interval,
+    Pair,
+    claim,
+    log_ratio_interval,
+    median_interval,
+    noise_floor,
+    placement_noise,
+    self_ratio_interval,
+)
+
+FACTS = ("gpu", "gpu_uuid", "driver", "torch_version", "date", "tf32", "cudnn_benchmark")
+"""Of a preparation's answer: what every measurement carries."""
+
+
+def measurement(subject: Subject, rounds: Rounds, bound: BoundOperation, seed: int) -> Measurement:
+    """The median of a subject's cold samples, its interval, and what else was taken."""
+    blocks = rounds.blocks(subject.name)
+    time_us = median_interval([block.cold_us for block in blocks], seed)
+    visible = [tensor for tensor in bound.tensors if tensor.role != "scratch"]
+    return Measurement(
+        time_us=time_us.value,
+        low_us=time_us.low,
+        high_us=time_us.high,
+        n_samples=sum(len(block.cold_us) for block in blocks),
+        cache="cold",
+        interval="bootstrap",
+        warm_us=_median_of(block.warm_us for block in blocks),
+        operator_us=_median_of(block.operator_us for block in blocks),
+        n_calls_per_sample=subject.n_calls,
+        method=GRAPH if subject.method == GRAPH else "stream",
+        resolution_us=float(subject.facts["resolution_us"]) / subject.n_calls,
+        shapes={tensor.name: tensor.shape for tensor in visible},
+        dtypes={tensor.name: tensor.dtype.value for tensor in visible},
+        clocks=clock_summary(blocks),
+        **{name: subject.facts[name] for name in FACTS},
+    )
+
+
+def ratio(ours: Subject, theirs: Subject, rounds: Rounds, measured_noise: float, seed: int) -> Ratio:
+    """Theirs over ours, of the rounds that both were in. `measured_noise` is that of A-A pairs on this GPU, relative.
+    What was in too few rounds to be compared with itself is called another time only where it is far from ours."""
+    shared = rounds.of(theirs.name, ours.name)
+    their_pairs, our_pairs = _pairs(theirs, shared), _pairs(ours, shared)
+    found = log_ratio_interval(their_pairs, our_pairs, seed)
+    own = [
+        self_ratio_interval(pairs, seed)
+        for pairs in (their_pairs, _pairs(ours, rounds.kept))
+        if len(pairs) >= MIN_KEPT_ROUNDS
+    ]
+    if len(shared) < MIN_KEPT_ROUNDS:
+        measured_noise = max(measured_noise, math.expm1(FAR_APART))
+    resolution = max(_relative_resolution(subject) for subject in (ours, theirs))
+    placement = math.hypot(*(_placement_noise(subject, rounds) for subject in (ours, theirs)))
+    floor = noise_floor(own, max(measured_noise, placement), resolution)
+    return Ratio(
+        value=math.exp(found.value),
+        low=math.exp(found.low),
+        high=math.exp(found.high),
+        noise_floor=floor,
+        claim=claim(found, floor),
+        n_rounds=len(shared),
+        throttled_share=rounds.throttled_share,
+    )
+
+
+def self_noise(subject: Subject, again: Subject, rounds: Rounds, seed: int) -> float:
+    """How far apart a subject and the same with other buffers are, relative, as far as the interval reaches."""
+    found: Interval = log_ratio_interval(_pairs(again, rounds.kept), _pairs(subject, rounds.kept), seed)
+    return math.expm1(found.largest_magnitude)
+
+
+def clock_summary(blocks: Sequence[Block]) -> ClockSummary:
+    """The range of what NVML said during the blocks."""
+    known = [block.clocks for block in blocks if "reason" not in block.clocks]
+    if not known:
+        reasons = [str(block.clocks["reason"]) for block in blocks if "reason" in block.clocks]
+        return ClockSummary(reason=reasons[0] if reasons else "not logged")
+    throttled = sorted(set(chain.from_iterable(clocks.get("throttled", ()) for clocks in known)))
+    return ClockSummary(
+        is_known=True,
+        reason="",
+        low_sm_mhz=int(min(_readings(known, "sm_mhz"))),
+        high_sm_mhz=int(max(_readings(known, "sm_mhz"))),
+        low_memory_mhz=int(min(_readings(known, "memory_mhz"))),
+        high_memory_mhz=int(max(_readings(known, "memory_mhz"))),
+        highest_temperature_c=int(max(_readings(known, "temperature_c"))),
+        highest_power_w=max(_readings(known, "power_w")),
+        throttle_reasons=tuple(throttled),
+    )
+
+
+# --- below
+
+
+def _pairs(subject: Subject, rounds: Sequence[Round]) -> list[Pair]:
+    return [Pair(*(median(block.cold_us) for block in found.blocks[subject.name])) for found in rounds]
+
+
+def _placement_noise(subject: Subject, rounds: Rounds) -> float:
+    blocks = rounds.blocks(subject.name)
+    times_us = [time_us for block in blocks for time_us in block.cold_us]
+    return placement_noise(times_us, [place for block in blocks for place in block.places])
+
+
+def _relative_resolution(subject: Subject) -> float:
+    """One tick of the timer in a sample: a smaller difference is none."""
+    return float(subject.facts["tick_us"]) / subject.n_calls / subject.time_us
+
+
+def _median_of(samples: Any) -> float | None:
+    found = list(chain.from_iterable(samples))
+    return median(found) if found else None
+
+
+def _readings(known: Sequence[Mapping[str, Any]], name: str) -> list[float]:
+    return [float(clocks[name]) for clocks in known if name in clocks] or [0.0]

@@ -1,0 +1,314 @@
+"""Blocks of samples, alternating between processes: every subject twice a round, A-B-B-A, in an order drawn anew.
+
+While one process runs a block the others hold no running work. What comes before each sample is the same for all.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any, Final, Protocol
+
+from kernel_lsp.errors import KernelLspError
+from kernel_lsp.verify.timing.statistics import MIN_ROUNDS
+
+BLOCK_DEADLINE_S = 60.0
+BLOCK_US = 3000.0
+"""Of cold samples: short beside what clocks take to move, long beside a question to a process."""
+MIN_SAMPLES, MAX_SAMPLES = 3, 8
+MAX_SAMPLE_US = 2000.0
+"""Of a baseline with as many calls as the candidate: what is that much slower needs no such care."""
+OPERATOR_US = 1000.0
+"""Of calls from Python, once a round."""
+MAX_OPERATOR_CALLS = 16
+FLUSH_US = 60.0
+"""Of a flush of L2: 120 MB read and written at 4.3 TB/s."""
+GRAPH: Final = "graph"
+GRAPH_ENQUEUE_US = 50.0
+"""Of waiting for the host to launch a graph."""
+MIN_KEPT_ROUNDS = 2 * MIN_ROUNDS
+"""So that the noise of a subject against itself has an interval, too."""
+FAR_APART, ALIKE = math.log(1.1), 0.01
+"""Log ratios of times: beyond the one, or inside the other, in every round, more rounds would claim nothing else. The
+second is less than what is ever called a difference (`timing_statistics.MIN_NOISE_FLOOR`)."""
+N_FIRST_ROUNDS = MIN_ROUNDS
+"""After so many without throttling, a baseline that was far slower than another in each is left out of the rest."""
+
+
+class Refusal(Protocol):
+    """Why there is no answer."""
+
+    @property
+    def message(self) -> str: ...
+
+
+class Asker(Protocol):
+    """What a conversation with a worker needs to do here."""
+
+    async def ask(self, command: str, arguments: Mapping[str, Any], *, deadline_s: float) -> dict[str, Any] | Refusal:
+        """The answer. When the worker is at fault or gone, it says so or raises KernelLspError."""
+        ...
+
+
+@dataclass(frozen=True)
+class TimingPlan:
+    """How much is measured. The number of rounds is between the two, as `budget_s` allows by what the first one took,
+    and no more than are needed where what they say is clear."""
+
+    min_rounds: int = MIN_KEPT_ROUNDS
+    max_rounds: int = 12
+    n_warm_samples: int = 3
+    budget_s: float = 0.45
+
+
+@dataclass(frozen=True)
+class Subject:
+    """Something to time, prepared in a worker under `subject_id`. `facts` is what its preparation answered."""
+
+    name: str
+    subject_id: str
+    worker: Asker
+    facts: Mapping[str, Any] = field(repr=False)
+
+    @property
+    def time_us(self) -> float:
+        """Of one call, from a probe."""
+        return float(self.facts["time_us"])
+
+    @property
+    def n_calls(self) -> int:
+        """Per sample."""
+        return int(self.facts["n_calls"])
+
+    @property
+    def method(self) -> str:
+        """How its calls reach the device: `GRAPH` or ``stream``."""
+        return str(self.facts["method"])
+
+    @property
+    def n_samples(self) -> int:
+        """Per block, cold."""
+        return max(MIN_SAMPLES, min(MAX_SAMPLES, int(BLOCK_US / self.sample_us)))
+
+    @property
+    def n_operator_calls(self) -> int:
+        """Per round."""
+        per_call = max(self.time_us, float(self.facts["enqueue_us"]), 1e-3)
+        return max(1, min(int(OPERATOR_US / per_call), MAX_OPERATOR_CALLS))
+
+    @property
+    def sample_us(self) -> float:
+        """Of one cold sample with what comes before it, about."""
+        enqueue_us = GRAPH_ENQUEUE_US if self.method == GRAPH else 2 * self.n_calls * float(self.facts["enqueue_us"])
+        return FLUSH_US + enqueue_us + self.n_calls * self.time_us
+
+
+@dataclass(frozen=True)
+class Block:
+    """Samples of one subject in microseconds per call, and the clocks while they were taken. `places` says on which
+    set of buffers each cold sample began."""
+
+    cold_us: tuple[float, ...]
+    places: tuple[int, ...]
+    warm_us: tuple[float, ...]
+    operator_us: tuple[float, ...]
+    clocks: Mapping[str, Any]
+
+    @property
+    def is_throttled(self) -> bool:
+        """Whether the GPU slowed itself down."""
+        return bool(self.clocks.get("throttled"))
+
+
+@dataclass(frozen=True)
+class Round:
+    """The two blocks of each subject that was in it, by name."""
+
+    blocks: Mapping[str, tuple[Block, Block]]
+
+    @property
+    def is_throttled(self) -> bool:
+        return any(block.is_throttled for pair in self.blocks.values() for block in pair)
+
+    def log_ratio(self, theirs: str, ours: str) -> float:
+        """Of the medians of their blocks to those of ours."""
+        return math.fsum(
+            math.log(median(their.cold_us) / median(our.cold_us)) / 2
+            for their, our in zip(self.blocks[theirs], self.blocks[ours], strict=True)
+        )
+
+
+@dataclass(frozen=True)
+class Rounds:
+    """What was measured. Throttled rounds are not among the `kept`, for any subject, unless too few were left."""
+
+    all: tuple[Round, ...]
+
+    @property
+    def kept(self) -> tuple[Round, ...]:
+        calm = tuple(found for found in self.all if not found.is_throttled)
+        return calm if len(calm) >= MIN_KEPT_ROUNDS else self.all
+
+    @property
+    def throttled_share(self) -> float:
+        return sum(found.is_throttled for found in self.all) / len(self.all)
+
+    def of(self, *names: str) -> list[Round]:
+        """The kept rounds that all of these subjects were in, in order."""
+        return [found for found in self.kept if found.blocks.keys() >= set(names)]
+
+    def blocks(self, name: str) -> list[Block]:
+        """The kept blocks of one subject, in order."""
+        return [block for found in self.of(name) for block in found.blocks[name]]
+
+
+@dataclass(frozen=True)
+class SubjectFailed:
+    """A subject could not be prepared, or broke while it was timed. `is_gone` says that its process is of no more use:
+    it ended, overran its deadline, or lost its device."""
+
+    name: str
+    message: str
+    is_gone: bool = False
+
+
+async def measure_in_turn(
+    subjects: Sequence[Subject], baselines: Sequence[Subject], plan: TimingPlan, seed: int
+) -> Rounds | SubjectFailed:
+    """Rounds of all subjects, until it is clear how each compares with the first of them; without a baseline from
+    where it is clear that it is not the fastest of them. The first round wakes the clocks and counts for nothing."""
+    draw, started, racing = random.Random(seed), time.monotonic(), list(baselines)
+    rounds: list[Round] = []
+    woken = await _round([*subjects, *racing], plan, draw)
+    if isinstance(woken, SubjectFailed):
+        return woken
+    n_at_most = _n_rounds(time.monotonic() - started, plan)
+    while len(rounds) < n_at_most:
+        found = await _round([*subjects, *racing], plan, draw)
+        if isinstance(found, SubjectFailed):
+            return found
+        rounds.append(found)
+        racing = [each for each in racing if not _is_beaten(each, racing, rounds)]
+        if len(rounds) >= plan.min_rounds and len(rounds) % 2 == 0 and _is_clear(rounds, [*subjects, *racing]):
+            break
+    return Rounds(tuple(rounds))
+
+
+async def prepare(
+    name: str, subject_id: str, worker: Asker, command: str, request: Mapping[str, Any], deadline_s: float
+) -> Subject | SubjectFailed:
+    """Have a worker prepare a subject: what it refuses, and how it ends, is a value."""
+    answer = await _ask(name, worker, command, {"subject": subject_id, **request}, deadline_s)
+    return answer if isinstance(answer, SubjectFailed) else Subject(name, subject_id, worker, answer)
+
+
+async def aligned(theirs: Subject, ours: Subject) -> Subject | SubjectFailed:
+    """Theirs with as many calls per sample as ours, as far as its samples stay short: what is around the calls of a
+    sample then weighs the same on both sides."""
+    longest = max(1, int(MAX_SAMPLE_US / max(theirs.time_us, 1e-3)))
+    wanted = min(ours.n_calls, longest, int(theirs.facts["max_calls"]))
+    if theirs.n_calls == wanted or theirs.facts.get("asked_calls") == wanted:
+        return theirs
+    request = {"subject": theirs.subject_id, "n_calls": wanted}
+    answer = await _ask(theirs.name, theirs.worker, "set_calls", request, BLOCK_DEADLINE_S)
+    if isinstance(answer, SubjectFailed):
+        return answer
+    # On a stream it may have fewer than were asked for: asking again would not help.
+    return Subject(theirs.name, theirs.subject_id, theirs.worker, {**answer, "asked_calls": wanted})
+
+
+async def end(subject: Subject) -> Mapping[str, Any] | SubjectFailed:
+    """Free a subject's buffers; what its process saw of its results."""
+    return await _ask(
+        subject.name, subject.worker, "end_timing", {"subject": subject.subject_id}, deadline_s=BLOCK_DEADLINE_S
+    )
+
+
+# --- below: a round
+
+
+def _n_rounds(round_s: float, plan: TimingPlan) -> int:
+    """As many as the budget allows; an even number, since two make one round of a subject against itself."""
+    affordable = int(plan.budget_s / max(round_s, 1e-9))
+    return max(plan.min_rounds, min(plan.max_rounds, affordable)) // 2 * 2
+
+
+def _is_clear(rounds: Sequence[Round], subjects: Sequence[Subject]) -> bool:
+    """Whether each subject is far from the first, or like it, in all of enough rounds that were not throttled."""
+    calm = [found for found in rounds if not found.is_throttled]
+    ratios = [[found.log_ratio(other.name, subjects[0].name) for found in calm] for other in subjects[1:]]
+    return len(calm) >= MIN_KEPT_ROUNDS and all(
+        min(each) > FAR_APART or max(each) < -FAR_APART or max(map(abs, each)) < ALIKE for each in ratios
+    )
+
+
+def _is_beaten(baseline: Subject, racing: Sequence[Subject], rounds: Sequence[Round]) -> bool:
+    """Whether it was far slower than some other in each of enough rounds that were not throttled."""
+    calm = [found for found in rounds if not found.is_throttled]
+    return len(calm) >= N_FIRST_ROUNDS and any(
+        all(found.log_ratio(baseline.name, other.name) > FAR_APART for found in calm)
+        for other in racing
+        if other is not baseline
+    )
+
+
+async def _round(subjects: Sequence[Subject], plan: TimingPlan, draw: random.Random) -> Round | SubjectFailed:
+    order = list(subjects)
+    draw.shuffle(order)
+    found: dict[str, list[Block]] = {subject.name: [] for subject in subjects}
+    for subject, is_second in _there_and_back(order):
+        block = await _block(subject, plan, is_second)
+        if isinstance(block, SubjectFailed):
+            return block
+        found[subject.name].append(block)
+    return Round({name: (blocks[0], blocks[1]) for name, blocks in found.items()})
+
+
+def _there_and_back(order: Sequence[Subject]) -> Iterator[tuple[Subject, bool]]:
+    yield from ((subject, False) for subject in order)
+    yield from ((subject, True) for subject in reversed(order))
+
+
+async def _block(subject: Subject, plan: TimingPlan, is_second: bool) -> Block | SubjectFailed:
+    """Cold samples; what is told but never compared is taken once a round."""
+    request = {
+        "subject": subject.subject_id,
+        "n_samples": subject.n_samples,
+        "n_warm_samples": 0 if is_second else plan.n_warm_samples,
+        "n_operator_calls": 0 if is_second else subject.n_operator_calls,
+    }
+    answer = await _ask(subject.name, subject.worker, "time_block", request, BLOCK_DEADLINE_S)
+    if isinstance(answer, SubjectFailed):
+        return answer
+    return Block(
+        cold_us=tuple(answer["cold_us"]),
+        places=tuple(answer["places"]),
+        warm_us=tuple(answer["warm_us"]),
+        operator_us=tuple(answer["operator_us"]),
+        clocks=answer["clocks"],
+    )
+
+
+async def _ask(
+    name: str, worker: Asker, command: str, request: Mapping[str, Any], deadline_s: float
+) -> Mapping[str, Any] | SubjectFailed:
+    """A good answer, or what went wrong."""
+    try:
+        answer = await worker.ask(command, request, deadline_s=deadline_s)
+    except KernelLspError as error:
+        return SubjectFailed(name, error.message, is_gone=True)
+    if not isinstance(answer, dict):
+        return SubjectFailed(name, answer.message, is_gone=True)
+    if "error" in answer:
+        return SubjectFailed(name, str(answer["error"]["message"]))
+    if answer["status"] in GOOD:
+        return answer
+    return SubjectFailed(name, str(answer["message"]), is_gone=answer["status"] == "crashed")
+
+
+GOOD = ("ready", "timed", "ended")
+"""States that an answer may be in; others say in `message` what went wrong."""

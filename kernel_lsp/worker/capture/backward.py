@@ -1,0 +1,122 @@
+"""The backward of a captured call, through autograd, as a graph on the same symbols."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ..failure import TargetFailure
+from .program import Program, quiet, user_outputs
+
+GRADIENT = "grad_"
+
+
+@dataclass
+class BackwardProgram:
+    """`module` takes the forward's placeholders, then one gradient per floating output.
+
+    `results` are nodes, or None for a gradient that does not exist, one for each placeholder in `of`; `outputs` are the
+    positions of the floating outputs. The first `n_forward` nodes are the forward, computed again.
+    """
+
+    module: torch.fx.GraphModule
+    results: list[Any]
+    of: list[int]
+    outputs: list[int]
+    n_forward: int
+
+
+def trace_backward(program: Program, wanted: Sequence[int]) -> BackwardProgram:
+    """Differentiate with respect to the placeholders at `wanted`. Raises TargetFailure when nothing depends on them."""
+    from torch._decomp import core_aten_decompositions
+    from torch.fx.experimental.proxy_tensor import get_proxy_mode, make_fx
+
+    values = program.fake_inputs
+    outputs = [node.meta["val"] for node in user_outputs(program.functional)]
+    floating = [position for position, value in enumerate(outputs) if value.dtype.is_floating_point]
+    if not floating or not wanted:
+        raise TargetFailure("it has no backward: no output, or no input, is floating point")
+    mode = _fake_mode(values)
+    module = torch.fx.GraphModule(program.functional.graph_module, program.functional.graph)
+
+    def differentiate(inputs: list[torch.Tensor], gradients: list[torch.Tensor]) -> list[Any]:
+        leaves = [value.detach().requires_grad_(position in wanted_set) for position, value in enumerate(inputs)]
+        with torch.enable_grad():
+            made = _Traced(module).run_nodes(leaves)
+        forward_nodes.update(node.name for node in _tracer_graph(get_proxy_mode()).nodes)
+        results = [made[node.name] for node in user_outputs(program.functional)]
+        reached = [(results[p], g) for p, g in zip(floating, gradients) if results[p].requires_grad]
+        if not reached:
+            return [None for _ in wanted]
+        return list(
+            torch.autograd.grad(
+                [result for result, _ in reached],
+                [leaves[position] for position in wanted],
+                [gradient for _, gradient in reached],
+                allow_unused=True,
+            )
+        )
+
+    wanted_set = frozenset(wanted)
+    forward_nodes: set[str] = set()
+    with quiet(), mode, torch.fx.traceback.preserve_node_meta():
+        gradients = [torch.empty(outputs[p].shape, dtype=outputs[p].dtype) for p in floating]
+        traced = make_fx(differentiate, decomposition_table=dict(core_aten_decompositions()), tracing_mode="real")(
+            list(values), gradients
+        )
+    traced.graph.eliminate_dead_code()
+    results = list(next(node for node in reversed(traced.graph.nodes) if node.op == "output").args[0])
+    n_forward = sum(node.name in forward_nodes for node in traced.graph.nodes)
+    return BackwardProgram(traced, results, list(wanted), floating, n_forward)
+
+
+class _Traced(torch.fx.Interpreter):
+    """Runs the forward; nodes that autograd adds later carry the line of the forward node that they differentiate."""
+
+    def run_nodes(self, inputs: Sequence[torch.Tensor]) -> dict[str, Any]:
+        """Every node's value by name."""
+        self._seen: set[Any] = set()
+        self._made: dict[str, Any] = {}
+        self.run(*inputs, enable_io_processing=False)
+        return self._made
+
+    def run_node(self, node: Any) -> Any:
+        value = super().run_node(node)
+        self._made[node.name] = value
+        for entry in value if isinstance(value, (tuple, list)) else [value]:
+            if isinstance(entry, torch.Tensor) and entry.grad_fn is not None:
+                self._mark(entry.grad_fn, node)
+        return value
+
+    def _mark(self, function: Any, node: Any) -> None:
+        pending = [function]
+        while pending:
+            current = pending.pop()
+            if current is None or current in self._seen:
+                continue
+            self._seen.add(current)
+            trace, modules = node.meta.get("stack_trace"), node.meta.get("nn_module_stack")
+            current.register_prehook(lambda _, trace=trace, modules=modules: _enter(trace, modules))
+            pending += [following for following, _ in current.next_functions]
+
+
+def _enter(trace: Any, modules: Any) -> None:
+    meta = torch.fx.traceback.current_meta
+    meta.pop("stack_trace", None)
+    meta.pop("nn_module_stack", None)
+    if trace:
+        meta["stack_trace"] = trace
+    if modules:
+        meta["nn_module_stack"] = modules
+
+
+def _tracer_graph(mode: Any) -> torch.fx.Graph:
+    return mode.tracer.graph
+
+
+def _fake_mode(values: Sequence[Any]) -> Any:
+    modes = [value.fake_mode for value in values if hasattr(value, "fake_mode")]
+    return modes[0]

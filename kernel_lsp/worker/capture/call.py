@@ -1,0 +1,78 @@
+"""Captures one call of the user's code: prepares its module, and retries with fewer symbolic dims until that works."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ..failure import TargetFailure
+from .attempt import Attempt, MustFix, StillRandom
+from .captured import Captured
+from .inputs import CallInputs
+from .load import Callee
+from .program import Wrapper, all_dims
+
+MAX_ATTEMPTS = 6
+"""Maximum attempts with symbolic dims; each fixes at least one, and the last fixes all."""
+
+
+def capture_call(source: dict[str, Any], callee: Callee, inputs: CallInputs, with_backward: bool) -> Captured:
+    """Capture one call, with as many dims symbolic as torch and our expressions allow. Raises Failure."""
+    notes = list(dict.fromkeys([*callee.notes, *inputs.notes, *prepare_module(callee)]))
+    wrapper = Wrapper(callee, inputs, source["file"], source["line"])
+    dynamic = all_dims(inputs)
+    for attempt in range(MAX_ATTEMPTS + 1):
+        if attempt == MAX_ATTEMPTS:
+            dynamic = frozenset()
+        try:
+            return Attempt(source, callee, inputs, wrapper, dynamic, notes).run(with_backward)
+        except MustFix as must:
+            fewer = dynamic - must.dims if must.dims else frozenset()
+            notes += [note for note in must.notes if note not in notes]
+            dynamic = fewer
+        except StillRandom:
+            callee.module.eval()
+            notes.append("dropout is random in training mode: captured with the module in eval mode")
+    raise AssertionError("an attempt without symbolic dims returns or raises a failure")
+
+
+def refuse_empty(inputs: CallInputs, source: dict[str, Any]) -> None:
+    """Raises TargetFailure for an input without elements."""
+    for leaf in inputs.tensors:
+        if 0 in leaf.shape:
+            raise TargetFailure(
+                f"input '{leaf.name}' has no elements (shape {list(leaf.shape)}), so there is nothing to compute",
+                file=source["file"],
+                line=source["line"],
+                next_step="capture with sizes of at least 1",
+            )
+
+
+def prepare_module(callee: Callee) -> list[str]:
+    """Bring the user's module to the CPU and into a mode whose result is a function of its arguments."""
+    owner, notes = callee.owner, []
+    if owner is None:
+        return []
+    if any(tensor.device.type != "cpu" for tensor in [*owner.parameters(), *owner.buffers()]):
+        owner.cpu()
+        notes.append("the module was built on a GPU: captured on the CPU")
+    dropout = torch.nn.modules.dropout._DropoutNd
+    if any(isinstance(m, dropout) and m.training and m.p > 0 for m in owner.modules()):
+        owner.eval()
+        notes.append("dropout is random in training mode: captured with the module in eval mode")
+    for module in owner.modules():
+        if isinstance(module, dropout):
+            module.eval()
+        if isinstance(module, torch.nn.modules.batchnorm._NormBase) and module.training and not callee.passes_state:
+            notes += _use_batch_statistics(module)
+    return list(dict.fromkeys(notes))
+
+
+def _use_batch_statistics(module: Any) -> list[str]:
+    """In training mode the result depends on the batch alone; the running statistics are a side effect, left out."""
+    if not module.track_running_stats:
+        return []
+    module.track_running_stats = False
+    module.running_mean = module.running_var = module.num_batches_tracked = None
+    return ["batch norm is in training mode: it uses the batch's statistics, and running statistics are not updated"]

@@ -1,0 +1,331 @@
+"""A core ATen graph of `torch.fx` as the JSON of `kernel_lsp.core.task.Graph`."""
+
+from __future__ import annotations
+
+import json
+import math
+import operator
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from ..dtypes import PLAN_NAMES, plan_dtype
+from ..failure import TargetFailure
+from .program import DROPPED_OPS, OWNER
+from .source_lines import SourceLines
+from .symbols import SymbolTable
+
+IDENTITIES = frozenset(
+    (
+        "aten.alias.default",
+        "aten.detach.default",
+        "aten.detach_.default",
+        "aten.lift_fresh.default",
+        "aten.lift_fresh_copy.default",
+        "aten.clone.default",
+    )
+)
+SAME_WHEN_SHAPE_IS = frozenset(("aten.view.default", "aten._unsafe_view.default", "aten.expand.default"))
+"""Identities where the result has the argument's shape."""
+DROPPED_KEYWORDS = frozenset(("device", "layout", "pin_memory", "memory_format", "non_blocking", "copy"))
+RANDOM_OPS = frozenset(
+    "bernoulli native_dropout rand rand_like randn randn_like randint randint_like randperm normal uniform multinomial "
+    "exponential dropout alpha_dropout feature_dropout poisson geometric cauchy log_normal random rrelu_with_noise "
+    "_fused_dropout binomial".split()
+)
+DATA_DEPENDENT_OPS = frozenset(
+    "_local_scalar_dense item nonzero masked_select unique unique2 _unique2 bincount".split()
+)
+
+FULL_END = (1 << 63) - 1
+"""How ATen spells the end of a slice that has none."""
+
+
+@dataclass(frozen=True)
+class Value:
+    """What a node of `torch.fx` stands for: a result of a kept node, or an argument."""
+
+    node: str
+    item: int | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        return {"node": self.node} if self.item is None else {"node": self.node, "item": self.item}
+
+
+@dataclass
+class GraphText:
+    """The JSON of a graph, and which arguments it uses."""
+
+    nodes: list[dict[str, Any]]
+    outputs: list[dict[str, Any]]
+    used: set[str] = field(default_factory=set)
+
+    def mentions(self, symbol: str) -> bool:
+        """Whether any size in the graph depends on the symbol."""
+        sizes = json.dumps([[n["arguments"], n["types"]] for n in self.nodes] + [o["type"] for o in self.outputs])
+        return re.search(rf"\b{re.escape(symbol)}\b", sizes) is not None
+
+
+class GraphReader:
+    """Renders one graph. `arguments` maps placeholder nodes to argument names; `constants` holds values of lifted
+    tensors, by placeholder, that become ``full`` nodes."""
+
+    def __init__(
+        self,
+        symbols: SymbolTable,
+        arguments: dict[str, str],
+        constants: dict[str, torch.Tensor],
+        place: tuple[str, int],
+    ) -> None:
+        self._symbols, self._arguments, self._constants, self._place = symbols, arguments, constants, place
+        self._sources = SourceLines()
+        self._values: dict[str, Value] = {}
+        self._nodes: list[dict[str, Any]] = []
+
+    def read(
+        self, graph: torch.fx.Graph, results: Sequence[Any], names: Sequence[str], *, n_forward: int | None = None
+    ) -> GraphText:
+        """The graph's nodes in order, and its results under the given names; the user's variables name nodes among the
+        first `n_forward` (all, when None). Raises TargetFailure, Inexpressible."""
+        made = [node for node in list(graph.nodes)[:n_forward] if node.op == "call_function"]
+        user_names = self._sources.user_names([node for node in made if not self._is_skipped(node)])
+        for node in graph.nodes:
+            if node.op == "placeholder":
+                self._placeholder(node)
+            elif node.op == "call_function":
+                self._call(node, user_names.get(node.name))
+            elif node.op == "get_attr":
+                raise self._failure(node, "the code calls a higher-order operator or uses a captured object")
+        outputs = [self._output(name, result) for name, result in zip(names, results)]
+        return self._pruned(outputs)
+
+    # --- nodes
+
+    def _placeholder(self, node: Any) -> None:
+        if node.name in self._constants:
+            self._nodes.append(_full_node(node.name, self._constants[node.name]))
+            self._values[node.name] = Value(node.name)
+        elif node.name in self._arguments:
+            self._values[node.name] = Value(self._arguments[node.name])
+
+    def _is_skipped(self, node: Any) -> bool:
+        op = str(node.target)
+        if op in DROPPED_OPS or isinstance(node.meta.get("val"), (int, float, bool, torch.SymInt, torch.SymFloat)):
+            return True
+        return isinstance(node.meta.get("val"), torch.SymBool) or op in IDENTITIES or node.target is operator.getitem
+
+    def _call(self, node: Any, user_name: str | None) -> None:
+        op = str(node.target)
+        self._refuse(node, op)
+        if node.target is operator.getitem:
+            source, item = node.args
+            self._values[node.name] = Value(self._values[source.name].node, item)
+        elif self._same_as(node, op) is not None:
+            self._pass_through(node, self._same_as(node, op), user_name)
+        elif not self._is_skipped(node):
+            self._nodes.append(self._node(node, op, user_name))
+            self._values[node.name] = Value(node.name)
+
+    def _node(self, node: Any, op: str, user_name: str | None) -> dict[str, Any]:
+        if not isinstance(node.target, torch._ops.OpOverload):
+            raise self._failure(node, f"the operator {op} is not an ATen operator")
+        source = self._sources.of(node)
+        op, arguments = _canonical(op, list(node.args))
+        return {
+            "name": node.name,
+            "op": op,
+            "arguments": [self._argument(argument) for argument in arguments],
+            "keywords": {
+                name: self._argument(value)
+                for name, value in node.kwargs.items()
+                if name not in DROPPED_KEYWORDS and value is not None
+            },
+            "types": self._types(node),
+            "source": source.as_json() if source else None,
+            "user_name": user_name,
+            "module_path": _module_path(node),
+        }
+
+    def _same_as(self, node: Any, op: str) -> Any:
+        """The argument that a node only hands on; None when it computes something."""
+        if op in IDENTITIES:
+            return node.args[0]
+        if op in ("aten._to_copy.default", "aten.to.dtype"):
+            return node.args[0] if node.meta["val"].dtype == node.args[0].meta["val"].dtype else None
+        if op in SAME_WHEN_SHAPE_IS:
+            return node.args[0] if self._has_shape_of(node, node.args[0]) else None
+        if op == "aten.copy.default":
+            is_same = node.args[1].meta["val"].dtype == node.meta["val"].dtype
+            return node.args[1] if is_same and self._has_shape_of(node, node.args[1]) else None
+        if op in ("aten.slice.Tensor", "aten.slice_scatter.default"):
+            first_bound = 2 if op == "aten.slice.Tensor" else 3
+            return node.args[first_bound - 2] if _is_full_slice(node.args[first_bound:]) else None
+        return None
+
+    def _has_shape_of(self, node: Any, other: Any) -> bool:
+        return self._symbols.shape(node.meta["val"].shape) == self._symbols.shape(other.meta["val"].shape)
+
+    def _pass_through(self, node: Any, same: Any, user_name: str | None) -> None:
+        """`node` stands for the same value as `same`, which gets the user's name for it when it has none."""
+        value = self._values[node.name] = self._values[same.name]
+        made = next((entry for entry in reversed(self._nodes) if entry["name"] == value.node), None)
+        if made is not None and made["user_name"] is None and value.item is None:
+            made["user_name"] = user_name
+
+    def _types(self, node: Any) -> list[dict[str, Any] | None]:
+        value = node.meta["val"]
+        values = value if isinstance(value, (tuple, list)) else [value]
+        return [self._type(node, entry) if isinstance(entry, torch.Tensor) else None for entry in values]
+
+    def _type(self, node: Any, tensor: torch.Tensor) -> dict[str, Any]:
+        source = self._sources.of(node)
+        file, line = (source.file, source.line) if source else self._place
+        dtype = plan_dtype(tensor.dtype, f"the result of {node.target}", file, line)
+        return {"dtype": dtype, "shape": self._symbols.shape(tensor.shape)}
+
+    # --- arguments
+
+    def _argument(self, value: Any) -> Any:
+        if isinstance(value, torch.fx.Node):
+            known = self._values.get(value.name)
+            return known.as_json() if known is not None else {"expression": self._symbols.text(value.meta["val"])}
+        if isinstance(value, (list, tuple)):
+            return [self._argument(entry) for entry in value]
+        if isinstance(value, torch.dtype):
+            return {"dtype": plan_dtype(value, "a cast", *self._place)}
+        if isinstance(value, float) and not math.isfinite(value):
+            return {"float": "nan" if math.isnan(value) else ("inf" if value > 0 else "-inf")}
+        if value is None or isinstance(value, (bool, int, float, str)):
+            return value
+        if isinstance(value, (torch.SymInt, torch.SymFloat)):
+            return {"expression": self._symbols.text(value)}
+        return str(value)
+
+    # --- results
+
+    def _output(self, name: str, result: Any) -> dict[str, Any]:
+        if result is None:
+            return {"name": name, "node": None, "item": None, "type": None}
+        value = self._values[result.name]
+        tensor_type = self._type(result, result.meta["val"])
+        return {"name": name, "node": value.node, "item": value.item, "type": tensor_type}
+
+    def _pruned(self, outputs: list[dict[str, Any]]) -> GraphText:
+        """Only what the outputs need."""
+        needed = {output["node"] for output in outputs}
+        kept = []
+        for node in reversed(self._nodes):
+            if node["name"] in needed:
+                kept.append(node)
+                needed |= _references([node["arguments"], list(node["keywords"].values())])
+        return GraphText(kept[::-1], outputs, needed & set(self._arguments.values()))
+
+    # --- refusals
+
+    def _refuse(self, node: Any, op: str) -> None:
+        base = op.split(".")[1].rstrip("_") if op.startswith("aten.") else ""
+        if base in DATA_DEPENDENT_OPS or _has_unbacked_size(node):
+            raise self._failure(
+                node,
+                f"the code depends on values of tensors ({op}): its shapes or its course are known only when it runs",
+                "keep the value in a tensor (torch.where, a mask) or move this step out of the target",
+            )
+        if base in RANDOM_OPS and not _is_inactive_dropout(node, base):
+            raise self._failure(
+                node,
+                f"the code is random ({op}), so no reference can say what is right",
+                "pass the random tensor as an input, or call .eval() on the module",
+            )
+
+    def _failure(self, node: Any, message: str, next_step: str = "") -> TargetFailure:
+        source = self._sources.of(node)
+        file, line = (source.file, source.line) if source else self._place
+        return TargetFailure(
+            message, file=file, line=line, next_step=next_step or "use plain tensor operations in the target"
+        )
+
+
+def is_random(graph: torch.fx.Graph) -> bool:
+    """Whether any node draws random numbers."""
+    for node in graph.nodes:
+        parts = str(node.target).split(".")
+        base = parts[1].rstrip("_") if node.op == "call_function" and parts[0] == "aten" else ""
+        if base in RANDOM_OPS and not _is_inactive_dropout(node, base):
+            return True
+    return False
+
+
+# --- below: small readings
+
+
+def _canonical(op: str, arguments: list[Any]) -> tuple[str, list[Any]]:
+    """The backward's trace keeps an older spelling of batch norm: give it the forward's."""
+    if op != "aten.native_batch_norm.default":
+        return op, arguments
+    value, weight, bias, mean, variance, is_training, momentum, eps = arguments
+    if not is_training:
+        return (
+            "aten._native_batch_norm_legit_no_training.default",
+            [value, weight, bias, mean, variance, momentum, eps],
+        )
+    if mean is None and variance is None:
+        return "aten._native_batch_norm_legit.no_stats", [value, weight, bias, is_training, momentum, eps]
+    return op, arguments
+
+
+def _is_inactive_dropout(node: Any, base: str) -> bool:
+    if base not in ("dropout", "native_dropout", "alpha_dropout", "feature_dropout") or len(node.args) < 3:
+        return False
+    return node.args[2] is False
+
+
+def _has_unbacked_size(node: Any) -> bool:
+    value: Any = node.meta.get("val")
+    values = value if isinstance(value, (tuple, list)) else [value]
+    sizes: list[Any] = [size for entry in values if isinstance(entry, torch.Tensor) for size in entry.shape]
+    expressions = [size.node.expr for size in sizes if isinstance(size, torch.SymInt)]
+    return any(str(symbol).startswith(("u", "zu")) for e in expressions for symbol in e.free_symbols)
+
+
+def _module_path(node: Any) -> str | None:
+    stack = node.meta.get("nn_module_stack") or {}
+    paths = [entry[0] for entry in stack.values() if isinstance(entry, tuple) and isinstance(entry[0], str)]
+    prefix = f"{OWNER}."
+    inner = [path[len(prefix) :] for path in paths if path.startswith(prefix)]
+    return inner[-1] if inner else None
+
+
+def _is_full_slice(bounds: Sequence[Any]) -> bool:
+    """Whether (start, end, step) takes the whole dim."""
+    given = list(bounds)
+    start, end, step = given + [0, FULL_END, 1][len(given) :]
+    return start in (0, None) and end == FULL_END and step == 1
+
+
+def _full_node(name: str, value: torch.Tensor) -> dict[str, Any]:
+    dtype = PLAN_NAMES[value.dtype]
+    shape = [str(size) for size in value.shape]
+    number: Any = value.reshape(-1)[0].item()
+    if isinstance(number, float) and not math.isfinite(number):
+        number = {"float": "nan" if math.isnan(number) else ("inf" if number > 0 else "-inf")}
+    return {
+        "name": name,
+        "op": "aten.full.default",
+        "arguments": [list(value.shape), number],
+        "keywords": {"dtype": {"dtype": dtype}},
+        "types": [{"dtype": dtype, "shape": shape}],
+        "source": None,
+        "user_name": None,
+        "module_path": None,
+    }
+
+
+def _references(value: Any) -> set[str]:
+    if isinstance(value, dict):
+        return {value["node"]} if "node" in value else set()
+    if isinstance(value, list):
+        return set().union(*(_references(entry) for entry in value)) if value else set()
+    return set()

@@ -1,0 +1,283 @@
+"""What a target is called with: from the pragma, from `get_inputs()`, or from a task folder's configuration.
+
+The user's `get_inputs` first runs on fake tensors, which know their shape and hold no data: a capture needs no values.
+"""
+
+from __future__ import annotations
+
+import inspect
+import mmap
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Callable, Union
+
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree as pytree
+
+from ..dtypes import plan_dtype, torch_dtype
+from ..failure import TargetFailure
+from .load import LoadedFile, call_user, find_symbol
+from .names import identifier
+
+PLAIN_BYTES = 1 << 30
+MAP_NORESERVE = 0x4000
+"""<asm-generic/mman.h>: the kernel does not refuse more memory than the machine has."""
+CAPTURED_SCALARS = (bool, int, float)
+KEEPS_VALUES = frozenset(("to", "long", "int", "view", "reshape", "contiguous"))
+
+
+@dataclass(frozen=True)
+class StateOf:
+    """Which parameter or buffer of the module an input stands for; `dims` are those that may become symbolic."""
+
+    role: str
+    name: str
+    requires_grad: bool
+    dims: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class TensorLeaf:
+    """A tensor among the inputs. `dim_names` has a name or None per dim; `integer_range` is [low, high). `state` is
+    None for what the user passes."""
+
+    name: str
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    dim_names: tuple[str | None, ...] = ()
+    integer_range: tuple[int, int] | None = None
+    state: StateOf | None = None
+
+    def empty(self) -> torch.Tensor:
+        """A tensor of the captured shape that costs no memory until it is touched, however large it is."""
+        n_bytes = torch.Size(self.shape).numel() * self.dtype.itemsize
+        if n_bytes <= PLAIN_BYTES or sys.platform != "linux":
+            return torch.empty(self.shape, dtype=self.dtype)
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_NORESERVE
+        return torch.frombuffer(mmap.mmap(-1, n_bytes, flags=flags), dtype=self.dtype).view(self.shape)
+
+
+@dataclass(frozen=True)
+class ScalarLeaf:
+    """A Python number among the inputs: a constant of the capture."""
+
+    name: str
+    value: bool | int | float
+
+
+Leaf = Union[TensorLeaf, ScalarLeaf]
+
+
+@dataclass
+class CallInputs:
+    """The inputs of one call. `rebuild` puts tensors back where they were among the arguments; `fresh` makes the user's
+    own values again, and is None where only shapes are known. `state` has the values of those that are a module's."""
+
+    leaves: list[Leaf]
+    rebuild: Callable[[Sequence[torch.Tensor]], tuple[list[Any], dict[str, Any]]]
+    fresh: Callable[[], list[torch.Tensor]] | None = None
+    notes: list[str] = field(default_factory=list)
+    state: dict[str, torch.Tensor] = field(default_factory=dict)
+
+    @property
+    def tensors(self) -> list[TensorLeaf]:
+        return [leaf for leaf in self.leaves if isinstance(leaf, TensorLeaf)]
+
+
+def inputs_of(loaded: LoadedFile, source: dict[str, Any], call: Callable[..., Any]) -> CallInputs:
+    """The inputs as the target's source says: its pragma or annotations first, then `get_inputs()`."""
+    if source.get("inputs") is not None:
+        return _described(source["inputs"], call)
+    if source.get("has_get_inputs"):
+        return generated(loaded, source, call, {})
+    raise TargetFailure(
+        "nothing says which shapes the inputs have",
+        file=source["file"],
+        line=source["line"],
+        next_step=f"add above it: {source['example_pragma']}",
+    )
+
+
+def generated(
+    loaded: LoadedFile, source: dict[str, Any], call: Callable[..., Any], settings: dict[str, Any]
+) -> CallInputs:
+    """The inputs that `get_inputs(**settings)` makes, named after the parameters of `call`."""
+    get_inputs = find_symbol(loaded, "get_inputs", source["line"])
+    given, ranges = _call_get_inputs(get_inputs, loaded.file, settings)
+    positional, keywords = _as_call(given)
+    flat, spec = pytree.tree_flatten((positional, keywords))
+    names = _flat_names(positional, keywords, call)
+    inputs = _Collector(loaded.file, source["line"], ranges)
+    leaves = [inputs.leaf(name, value) for name, value in zip(names, flat)]
+    places = [position for position, leaf in enumerate(leaves) if isinstance(leaf, TensorLeaf)]
+
+    def rebuild(tensors: Sequence[torch.Tensor]) -> tuple[list[Any], dict[str, Any]]:
+        values = list(flat)
+        for place, tensor in zip(places, tensors):
+            values[place] = tensor
+        return pytree.tree_unflatten(values, spec)
+
+    def fresh() -> list[torch.Tensor]:
+        again = call_user(get_inputs, "calling get_inputs()", loaded.file, **settings)
+        values = pytree.tree_flatten(_as_call(again))[0]
+        return [values[place].detach().cpu().contiguous() for place in places]
+
+    kept = [leaf for leaf in leaves if leaf is not None]
+    if not any(isinstance(leaf, TensorLeaf) for leaf in kept):
+        raise TargetFailure("get_inputs() returns no tensor", file=loaded.file, next_step="return a list of tensors")
+    return CallInputs(kept, rebuild, fresh, inputs.notes)
+
+
+# --- below: from a pragma
+
+
+def _described(described: Sequence[dict[str, Any]], call: Callable[..., Any]) -> CallInputs:
+    leaves = [_described_leaf(entry) for entry in described]
+    by_position = _positional_names(call)
+
+    def rebuild(tensors: Sequence[torch.Tensor]) -> tuple[list[Any], dict[str, Any]]:
+        remaining = iter(tensors)
+        values = {leaf.name: next(remaining) if isinstance(leaf, TensorLeaf) else leaf.value for leaf in leaves}
+        leading = []
+        for name in by_position:
+            if name not in values:
+                break
+            leading.append(values.pop(name))
+        return leading, values
+
+    return CallInputs(leaves, rebuild)
+
+
+def _described_leaf(entry: dict[str, Any]) -> Leaf:
+    if entry["kind"] == "scalar":
+        return ScalarLeaf(entry["name"], entry["value"])
+    limits = entry.get("integer_range")
+    return TensorLeaf(
+        entry["name"],
+        torch_dtype(entry["dtype"]),
+        tuple(entry["shape"]),
+        tuple(entry.get("dim_names") or ()),
+        (limits[0], limits[1]) if limits else None,
+    )
+
+
+# --- below: from get_inputs
+
+
+class _RandintRanges(TorchFunctionMode):
+    """Remembers the [low, high) of every `torch.randint`, by the identity of its result."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ranges: dict[int, tuple[int, int]] = {}
+        self._kept: list[Any] = []  # an identity is a tensor's only while it lives
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        result = function(*args, **kwargs)
+        name = getattr(function, "__name__", "")
+        if not isinstance(result, torch.Tensor):
+            return result
+        if name == "randint":
+            numbers = [value for value in args if isinstance(value, int)]
+            numbers += [kwargs[bound] for bound in ("low", "high") if bound in kwargs]
+            self._remember(result, (0, *numbers)[-2:])
+        elif name in KEEPS_VALUES and args and id(args[0]) in self.ranges:
+            self._remember(result, self.ranges[id(args[0])])
+        return result
+
+    def _remember(self, result: torch.Tensor, limits: Any) -> None:
+        self.ranges[id(result)] = (int(limits[0]), int(limits[1]))
+        self._kept.append(result)
+
+
+def _call_get_inputs(
+    get_inputs: Callable[..., Any], file: str, settings: dict[str, Any]
+) -> tuple[Any, dict[int, tuple[int, int]]]:
+    """Its result on fake tensors, or on real ones when it needs values; and the ranges of its integers."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    for mode in (FakeTensorMode(allow_non_fake_inputs=True), None):
+        recorder = _RandintRanges()
+        try:
+            if mode is None:
+                with recorder:
+                    return call_user(get_inputs, "calling get_inputs()", file, **settings), recorder.ranges
+            with mode, recorder:
+                return call_user(get_inputs, "calling get_inputs()", file, **settings), recorder.ranges
+        except TargetFailure:
+            if mode is None:
+                raise
+    raise AssertionError("the loop returns or raises")
+
+
+def _as_call(given: Any) -> tuple[list[Any], dict[str, Any]]:
+    if isinstance(given, dict):
+        return [], dict(given)
+    if isinstance(given, torch.Tensor) or not isinstance(given, (list, tuple)):
+        return [given], {}
+    return list(given), {}
+
+
+def _flat_names(positional: list[Any], keywords: dict[str, Any], call: Callable[..., Any]) -> list[str]:
+    known = _positional_names(call)
+    names: list[str] = []
+    for position, value in enumerate(positional):
+        name = known[position] if position < len(known) else f"input_{position}"
+        names += _names_within(name, value)
+    for name, value in keywords.items():
+        names += _names_within(name, value)
+    return names
+
+
+def _names_within(name: str, value: Any) -> list[str]:
+    """One name per leaf of a nested value: ``states_0``, ``states_1``, ``cache_key``."""
+    if isinstance(value, dict):
+        return [n for key, inner in value.items() for n in _names_within(identifier(f"{name}_{key}"), inner)]
+    if isinstance(value, (list, tuple)):
+        return [n for position, inner in enumerate(value) for n in _names_within(f"{name}_{position}", inner)]
+    return [name] * len(pytree.tree_flatten(value)[0])
+
+
+def _positional_names(call: Callable[..., Any]) -> list[str]:
+    function = call.forward if isinstance(call, torch.nn.Module) else call
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return []
+    return [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+
+
+class _Collector:
+    """Turns the values of one call into leaves, with notes on what it had to change."""
+
+    def __init__(self, file: str, line: int, ranges: dict[int, tuple[int, int]]) -> None:
+        self._file, self._line, self._ranges = file, line, ranges
+        self.notes: list[str] = []
+
+    def leaf(self, name: str, value: Any) -> Leaf | None:
+        if isinstance(value, torch.Tensor):
+            return self._tensor(identifier(name), value)
+        if isinstance(value, CAPTURED_SCALARS):
+            return ScalarLeaf(identifier(name), value)
+        return None
+
+    def _tensor(self, name: str, value: torch.Tensor) -> TensorLeaf:
+        if value.layout != torch.strided:
+            raise self._failure(f"input '{name}' is sparse ({value.layout})", "pass it as a dense tensor")
+        plan_dtype(value.dtype, f"input '{name}'", self._file, self._line)
+        if not value.is_contiguous():
+            self.notes.append(f"input '{name}' is not contiguous as made: captured as a contiguous tensor")
+        if value.device.type != "cpu":
+            self.notes.append(f"input '{name}' is made on {value.device}: captured on the CPU")
+        return TensorLeaf(name, value.dtype, tuple(value.shape), (), self._integer_range(value))
+
+    def _integer_range(self, value: torch.Tensor) -> tuple[int, int] | None:
+        if value.dtype.is_floating_point or value.dtype == torch.bool:
+            return None
+        return self._ranges.get(id(value))
+
+    def _failure(self, message: str, next_step: str) -> TargetFailure:
+        return TargetFailure(message, file=self._file, line=self._line, next_step=next_step)

@@ -1,0 +1,226 @@
+"""Imports the user's file and finds or builds the thing that a target names."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import json
+import os
+import sys
+from dataclasses import dataclass, field
+from types import ModuleType
+from typing import Any, Callable
+
+from ..failure import TargetFailure, raised_by_user, remember_target
+from ..hide_cuda import without_cuda
+
+KERNELBENCH_CLASS = "Model"
+
+
+@dataclass
+class LoadedFile:
+    """The user's file after its import."""
+
+    file: str
+    module: ModuleType
+
+
+@dataclass
+class Callee:
+    """What is captured: `call` takes the user's inputs. `owner` is the `nn.Module` whose parameters become arguments,
+    None for a plain function. `notes` are decisions made on the way. `lifted` is the module whose parameters are among
+    the inputs already. `passes_state` says that the code takes running statistics out of its modules by itself."""
+
+    call: Callable[..., Any]
+    owner: Any
+    notes: list[str] = field(default_factory=list)
+    lifted: Any = None
+    passes_state: bool = False
+
+    @property
+    def module(self) -> Any:
+        """The `nn.Module` behind the call, None for a plain function."""
+        return self.owner if self.owner is not None else self.lifted
+
+
+def load_file(file: str) -> LoadedFile:
+    """Import the file under its own name, from its own folder, as Python would. Raises TargetFailure."""
+    file = os.path.abspath(file)
+    if not os.path.isfile(file):
+        raise TargetFailure("there is no such file", file=file, next_step="check the path of the target")
+    _forget_previous()
+    remember_target(file)
+    root, name = _module_name(file)
+    os.chdir(os.path.dirname(file))
+    sys.path.insert(0, root)
+    _PREVIOUS.folders.append(root)
+    try:
+        with without_cuda():
+            return LoadedFile(file, _import(name, file))
+    except BaseException as error:  # whatever the user's code raises, exit included, is an answer about that code
+        raise raised_by_user(error, "importing the file", file) from None
+
+
+def find_symbol(loaded: LoadedFile, symbol: str, line: int) -> Any:
+    """The object that a dotted name denotes in the file. Raises TargetFailure."""
+    value: Any = loaded.module
+    for part in symbol.split("."):
+        if not hasattr(value, part):
+            raise TargetFailure(
+                f"'{symbol}' does not exist once the file is imported",
+                file=loaded.file,
+                line=line,
+                next_step="check that the name is defined at module level on this machine (not behind an `if`)",
+            )
+        value = getattr(value, part)
+    return value
+
+
+def resolve(loaded: LoadedFile, source: dict[str, Any]) -> Callee:
+    """The function, module or bound method that a target names, its module constructed. Raises TargetFailure."""
+    kind, symbol = source["kind"], source["symbol"]
+    if kind == "kernelbench":
+        return _from_module(loaded, source, build_object(loaded, source, symbol or KERNELBENCH_CLASS))
+    found = find_symbol(loaded, symbol, source["line"])
+    if kind == "method":
+        owner_name, method = symbol.rsplit(".", 1)
+        owner = build_object(loaded, source, owner_name)
+        return Callee(getattr(owner, method), owner if _is_module(owner) else None)
+    if _is_module(found):
+        return _from_module(loaded, source, found)
+    if isinstance(found, type):
+        return _from_module(loaded, source, build_object(loaded, source, symbol))
+    if not callable(found):
+        raise TargetFailure(
+            f"'{symbol}' is a {type(found).__name__}, not a function or an nn.Module",
+            file=loaded.file,
+            line=source["line"],
+            next_step="name a function, an nn.Module class or Class.method",
+        )
+    return Callee(found, None)
+
+
+def build_object(loaded: LoadedFile, source: dict[str, Any], class_name: str) -> Any:
+    """An instance of a class: with the pragma's init arguments, `get_init_inputs()`, or none. Raises TargetFailure."""
+    found = find_symbol(loaded, class_name, source["line"])
+    positional, keywords = _init_arguments(loaded, source)
+    try:
+        with without_cuda():
+            return found(*positional, **keywords)
+    except BaseException as error:  # as in load_file
+        raise raised_by_user(
+            error,
+            f"constructing {class_name}",
+            loaded.file,
+            line=source["line"],
+            next_step="check what get_init_inputs() returns"
+            if source.get("has_get_init_inputs")
+            else f"say how to construct it above the class: `# kernel-lsp: init: {_init_example(found)}`",
+        ) from None
+
+
+def call_user(function: Callable[..., Any], doing: str, file: str, *positional: Any, **keywords: Any) -> Any:
+    """Call one of the user's functions. Raises TargetFailure when it raises."""
+    try:
+        with without_cuda():
+            return function(*positional, **keywords)
+    except BaseException as error:  # as in load_file
+        raise raised_by_user(error, doing, file) from None
+
+
+# --- below: importing as Python does
+
+
+@dataclass
+class _Previous:
+    folders: list[str] = field(default_factory=list)
+    modules: frozenset[str] = frozenset()
+
+
+_PREVIOUS = _Previous()
+
+
+def _forget_previous() -> None:
+    """Drop the user's modules of an earlier capture: the files may have changed since."""
+    for folder in _PREVIOUS.folders:
+        if folder in sys.path:
+            sys.path.remove(folder)
+        inside = os.path.join(folder, "")
+        for name, module in list(sys.modules.items()):
+            place = getattr(module, "__file__", None) or ""
+            if name not in _PREVIOUS.modules and place.startswith(inside) and "site-packages" not in place:
+                del sys.modules[name]
+    _PREVIOUS.folders.clear()
+    _PREVIOUS.modules = frozenset(sys.modules)
+    importlib.invalidate_caches()
+
+
+def _module_name(file: str) -> tuple[str, str]:
+    """The folder that goes on the path, and the dotted name of the file from there."""
+    folder, base = os.path.split(file)
+    parts = [os.path.splitext(base)[0]]
+    while os.path.isfile(os.path.join(folder, "__init__.py")) and os.path.basename(folder).isidentifier():
+        folder, package = os.path.split(folder)
+        parts.insert(0, package)
+    return folder, ".".join(parts)
+
+
+def _import(name: str, file: str) -> ModuleType:
+    if "." in name:
+        return importlib.import_module(name)
+    if name in sys.modules or name in getattr(sys, "stdlib_module_names", ()) or not name.isidentifier():
+        name = f"_kernel_lsp_target_{name}"
+    spec = importlib.util.spec_from_file_location(name, file)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{file} is not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+# --- below: constructing modules
+
+
+def _is_module(value: Any) -> bool:
+    import torch
+
+    return isinstance(value, torch.nn.Module)
+
+
+def _from_module(loaded: LoadedFile, source: dict[str, Any], module: Any) -> Callee:
+    if not callable(module):
+        raise TargetFailure(
+            f"{type(module).__name__} is not an nn.Module, and cannot be called",
+            file=loaded.file,
+            line=source["line"],
+            next_step="derive it from torch.nn.Module, or name one of its methods",
+        )
+    return Callee(module, module if _is_module(module) else None)
+
+
+def _init_arguments(loaded: LoadedFile, source: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+    if source.get("init_arguments") is not None:
+        return [], dict(source["init_arguments"])
+    if not source.get("has_get_init_inputs"):
+        return [], {}
+    given = call_user(find_symbol(loaded, "get_init_inputs", source["line"]), "calling get_init_inputs()", loaded.file)
+    if isinstance(given, dict):
+        return [], dict(given)
+    given = list(given or [])
+    if len(given) == 2 and isinstance(given[0], (list, tuple)) and isinstance(given[1], dict):
+        return list(given[0]), dict(given[1])
+    return given, {}
+
+
+def _init_example(found: Any) -> str:
+    """``dim=64, eps=1e-06`` from the constructor's signature."""
+    import inspect
+
+    try:
+        parameters = list(inspect.signature(found).parameters.values())
+    except (TypeError, ValueError):
+        return "dim=64"
+    named = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    needed = [p for p in named if p.default is p.empty] or named
+    return ", ".join(f"{p.name}={64 if p.default is p.empty else json.dumps(p.default, default=str)}" for p in needed)

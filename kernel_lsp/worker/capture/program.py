@@ -1,0 +1,242 @@
+"""One attempt at `torch.export`: the user's call as a graph of tensors, with some dims symbolic and others fixed."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import traceback
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils._traceback import CapturedTraceback
+
+from ..failure import TargetFailure, is_user_file
+from .inputs import CallInputs
+from .load import Callee
+from .outputs import flatten_outputs
+
+OWNER = "owner"
+"""The attribute of `Wrapper` that holds the user's module."""
+DROPPED_OPS = frozenset(
+    (
+        "aten._assert_tensor_metadata.default",
+        "aten._assert_scalar.default",
+        "aten._assert_async.msg",
+        "aten.sym_constrain_range.default",
+        "aten.sym_constrain_range_for_size.default",
+    )
+)
+
+Dim = tuple[int, int]
+"""(position among the tensor inputs, dim)."""
+
+
+@dataclass
+class Record:
+    """What the last call found out. Kept outside of the module: export resets attributes that a call sets."""
+
+    output_names: list[str]
+    problem: TargetFailure | None = None
+
+
+class Wrapper(torch.nn.Module):
+    """Takes the user's tensors flat, calls the user's code with them where they belong, returns its tensors flat."""
+
+    def __init__(self, callee: Callee, inputs: CallInputs, file: str, line: int) -> None:
+        super().__init__()
+        if callee.owner is not None:
+            self.owner = callee.owner
+        self._target = (callee.call, inputs.rebuild)
+        self._place = (file, line)
+        self._record = (Record([]),)
+
+    @property
+    def record(self) -> Record:
+        return self._record[0]
+
+    def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        call, rebuild = self._target
+        positional, keywords = rebuild(tensors)
+        try:
+            flat = flatten_outputs(call(*positional, **keywords), *self._place)
+        except TargetFailure as problem:
+            self.record.problem = problem
+            raise
+        self.record.output_names = [name for name, _ in flat]
+        return tuple(tensor for _, tensor in flat)
+
+
+@dataclass(frozen=True)
+class Placeholder:
+    """An argument of the captured graphs. `role` is input, parameter, buffer or constant; `index` is the position of an
+    input among the tensor inputs; `value` is what a parameter, buffer or constant holds."""
+
+    node: str
+    role: str
+    index: int
+    qualified_name: str
+    value: Any
+
+
+@dataclass
+class Program:
+    """A captured call: `functional` is what the user wrote, in ATen; `core` is its decomposition."""
+
+    functional: Any
+    core: Any
+    placeholders: list[Placeholder]
+    n_outputs: int
+    mutated_buffers: list[str]
+    has_no_grad_region: bool
+
+    @property
+    def fake_inputs(self) -> list[Any]:
+        """The placeholders' fake tensors, in order."""
+        return [node.meta["val"] for node in self.functional.graph.nodes if node.op == "placeholder"]
+
+
+def export_program(wrapper: Wrapper, inputs: CallInputs, dynamic: frozenset[Dim]) -> Program:
+    """Export with the given dims symbolic. Raises whatever torch or the user's code raises."""
+    tensors = tuple(leaf.empty() for leaf in inputs.tensors)
+    shapes = tuple(
+        {dim: torch.export.Dim.AUTO for dim in range(tensor.dim()) if (position, dim) in dynamic} or None
+        for position, tensor in enumerate(tensors)
+    )
+    with quiet(), _user_frames(), eagerly():
+        exported = torch.export.export(wrapper, tensors, dynamic_shapes=(shapes,) if dynamic else None, strict=False)
+        functional = exported.run_decompositions({}) if _needs_rewriting(exported) else exported
+        core = exported.run_decompositions()
+    kinds = [spec.kind.name for spec in functional.graph_signature.output_specs]
+    if "USER_INPUT_MUTATION" in kinds:
+        raise _input_mutation(exported, inputs)
+    return Program(
+        functional,
+        core,
+        _placeholders(functional),
+        kinds.count("USER_OUTPUT"),
+        [_own(str(s.target)) for s in functional.graph_signature.output_specs if s.kind.name == "BUFFER_MUTATION"],
+        _has_no_grad_region(exported),
+    )
+
+
+def all_dims(inputs: CallInputs) -> frozenset[Dim]:
+    """Every dim of every tensor input that can be symbolic: sizes 0 and 1 cannot, nor most of a module's state."""
+    return frozenset(
+        (position, dim)
+        for position, leaf in enumerate(inputs.tensors)
+        for dim, size in enumerate(leaf.shape)
+        if size > 1 and (leaf.state is None or dim in leaf.state.dims)
+    )
+
+
+@contextlib.contextmanager
+def _user_frames() -> Iterator[None]:
+    """Keep the user's lines on nodes. Export keeps frames of functions named `forward` only, so that a node made in a
+    plain function, or in a helper that `forward` calls, would have no line: all the user's frames get that name."""
+    original = CapturedTraceback.summary
+
+    def summary(self: Any) -> traceback.StackSummary:
+        frames = [frame for frame in original(self) if is_user_file(frame.filename)]
+        return traceback.StackSummary.from_list(
+            [traceback.FrameSummary(frame.filename, frame.lineno, "forward") for frame in frames]
+        )
+
+    CapturedTraceback.summary = summary  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        CapturedTraceback.summary = original  # type: ignore[method-assign]
+
+
+@contextlib.contextmanager
+def eagerly() -> Iterator[None]:
+    """`torch.compile` inside the user's code does nothing for a while."""
+    stance = getattr(torch.compiler, "set_stance", None)
+    with stance("force_eager") if stance is not None else contextlib.nullcontext():
+        yield
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Torch's warnings and logs of what it tried are not the user's concern: failures are reported as answers."""
+    previous = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(previous)
+
+
+def user_outputs(exported: Any) -> list[Any]:
+    """The graph's results that the user returned, as nodes: buffer mutations come first and are left out."""
+    results = next(node for node in reversed(exported.graph.nodes) if node.op == "output").args[0]
+    kinds = [spec.kind.name for spec in exported.graph_signature.output_specs]
+    return [result for result, kind in zip(results, kinds) if kind == "USER_OUTPUT"]
+
+
+# --- below: reading the export
+
+
+def _needs_rewriting(exported: Any) -> bool:
+    """Whether the graph changes tensors in place, or holds regions under autocast or no_grad as graphs of their own."""
+    return any(
+        node.op == "get_attr" or getattr(getattr(node.target, "_schema", None), "is_mutable", False)
+        for node in exported.graph.nodes
+    )
+
+
+def _has_no_grad_region(exported: Any) -> bool:
+    return any("set_grad_enabled" in str(node.target) for node in exported.graph.nodes if node.op == "call_function")
+
+
+def _placeholders(exported: Any) -> list[Placeholder]:
+    found, n_inputs = [], 0
+    state = {**exported.state_dict, **exported.constants}
+    for spec in exported.graph_signature.input_specs:
+        kind, target = spec.kind.name, str(spec.target or "")
+        role = {"USER_INPUT": "input", "PARAMETER": "parameter", "BUFFER": "buffer"}.get(kind, "constant")
+        value = state.get(target)
+        if role == "constant" and not isinstance(value, torch.Tensor):
+            raise TargetFailure(f"the code uses an object that cannot be captured: {target or kind}")
+        found.append(Placeholder(spec.arg.name, role, n_inputs if role == "input" else -1, _own(target), value))
+        n_inputs += role == "input"
+    return found
+
+
+def _own(target: str) -> str:
+    prefix = f"{OWNER}."
+    return target[len(prefix) :] if target.startswith(prefix) else target
+
+
+def _input_mutation(exported: Any, inputs: CallInputs) -> TargetFailure:
+    from .source_lines import SourceLines
+
+    sources = SourceLines()
+    placeholders = {spec.arg.name for spec in exported.graph_signature.input_specs if spec.kind.name == "USER_INPUT"}
+    names: Sequence[str] = [leaf.name for leaf in inputs.tensors]
+    for node in exported.graph.nodes:
+        schema = getattr(node.target, "_schema", None)
+        if node.op == "call_function" and schema is not None and schema.is_mutable:
+            changed = _root(node.args[0]) if node.args else None
+            if changed is not None and changed.name in placeholders:
+                place = sources.of(node)
+                return TargetFailure(
+                    f"an input is changed in place ({str(node.target).split('.')[1]}); inputs here are {list(names)}",
+                    file=place.file if place else None,
+                    line=place.line if place else None,
+                    next_step="compute a new tensor instead of changing the input",
+                )
+    return TargetFailure("an input is changed in place", next_step="compute a new tensor instead")
+
+
+def _root(node: Any) -> Any:
+    """The placeholder that a chain of views starts at, or the last node reached."""
+    while getattr(node, "op", "") == "call_function" and node.args and hasattr(node.args[0], "op"):
+        node = node.args[0]
+    return node

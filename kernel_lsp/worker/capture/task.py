@@ -1,0 +1,213 @@
+"""A capture as the JSON of `kernel_lsp.core.task.Task`, its claims tried out on small sizes first."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import sympy
+import torch
+
+from ..cases.index_bounds import index_limits
+from ..dtypes import PLAN_NAMES
+from .captured import Argument, Captured, is_lifted
+from .inputs import ScalarLeaf, TensorLeaf
+from .module_settings import module_settings
+from .names import snake_case
+from .program import user_outputs
+from .reference import ReferenceArgument, ReferencePrinter, compile_reference
+from .symbols import symbol_of
+from .validation import agrees_at, largest_size_that_holds, smallest_size_that_agrees
+
+SCHEMA_VERSION = 1
+DEFAULT_INTEGER_RANGE = (0, 2)
+
+
+def task_of(captured: Captured) -> dict[str, Any]:
+    """The task. Notes that come up on the way are added to the capture's."""
+    name = task_name(captured.source)
+    symbols = [_symbol(captured, symbol) for symbol in captured.symbols.names if symbol in _symbols_kept(captured)]
+    reference = reference_source(captured, name)
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "name": name,
+        "target": captured.source["target"],
+        "kind": captured.source["kind"],
+        "source_file": captured.source["file"],
+        "source_line": captured.source["line"],
+        "symbols": symbols,
+        "arguments": _arguments(captured),
+        "forward": _graph(captured, [a.name for a in captured.arguments], captured.forward_text),
+        "backward": _backward(captured),
+        "reference_source": reference,
+        "configuration": captured.configuration,
+        **_configurations(captured),
+        "module_settings": _module_settings(captured),
+        "torch_version": torch.__version__,
+        "notes": list(dict.fromkeys(captured.notes)),
+    }
+
+
+def task_name(source: dict[str, Any]) -> str:
+    """snake_case, after the symbol; after the file or folder where there is no symbol."""
+    if source["kind"] == "robust_kbench":
+        return snake_case(os.path.basename(os.path.dirname(os.path.abspath(source["file"]))))
+    if source["kind"] == "kernelbench" or not source["symbol"]:
+        return snake_case(os.path.splitext(os.path.basename(source["file"]))[0])
+    return snake_case(source["symbol"].replace(".", "_"))
+
+
+def reference_source(captured: Captured, name: str) -> str:
+    """The readable printing where it runs and agrees with the user's code, else the plain one."""
+    for plain in (False, True):
+        text = _print_reference(captured, name, plain)
+        if agrees_at(captured, {}, compile_reference(text, name)):
+            return text
+    captured.notes.append("the printed reference could not be compared with the code at a small size")
+    return text
+
+
+# --- below: parts of the task
+
+
+def _symbol(captured: Captured, symbol: sympy.Symbol) -> dict[str, Any]:
+    return {
+        "name": captured.symbols.names[symbol],
+        "captured": captured.captured_sizes[symbol],
+        "minimum": smallest_size_that_agrees(captured, symbol),
+        "maximum": largest_size_that_holds(captured, symbol),
+    }
+
+
+def _symbols_kept(captured: Captured) -> set[sympy.Symbol]:
+    """The symbols whose size an argument tells."""
+    shapes = [_fake(captured, argument).shape for argument in captured.arguments]
+    return {symbol for shape in shapes for symbol in map(symbol_of, shape) if symbol is not None}
+
+
+def _arguments(captured: Captured) -> list[dict[str, Any]]:
+    """Inputs in the user's order with the scalars between them, then parameters and buffers."""
+    # What was lifted among the inputs lies behind the user's own, parameters first.
+    by_index = {a.placeholder.index: a for a in captured.arguments if a.placeholder.role == "input"}
+    limits = index_limits(captured)
+    listed, index = [], -1
+    for leaf in captured.inputs.leaves:
+        if isinstance(leaf, ScalarLeaf):
+            listed.append(_scalar(leaf))
+            continue
+        index += 1
+        if index in by_index:
+            listed.append(_tensor(captured, by_index[index], leaf, limits))
+    return listed + [_tensor(captured, a, None, limits) for a in captured.arguments if a.placeholder.role != "input"]
+
+
+def _scalar(leaf: ScalarLeaf) -> dict[str, Any]:
+    return {"kind": "scalar", "name": leaf.name, "type": type(leaf.value).__name__, "value": leaf.value}
+
+
+def _tensor(captured: Captured, argument: Argument, leaf: TensorLeaf | None, limits: dict[str, str]) -> dict[str, Any]:
+    role = captured.role(argument)
+    requires_grad = role in ("input", "parameter") and _fake(captured, argument).dtype.is_floating_point
+    if role == "parameter":
+        requires_grad = requires_grad and captured.requires_grad(argument)
+    return {
+        "kind": "tensor",
+        "name": argument.name,
+        "type": tensor_type(captured, argument),
+        "role": "buffer" if role == "constant" else role,
+        "qualified_name": None if is_lifted(argument) else captured.state_name(argument),
+        "requires_grad": requires_grad,
+        "integer_range": integer_range(captured, argument, leaf, limits),
+    }
+
+
+def integer_range(
+    captured: Captured, argument: Argument, leaf: TensorLeaf | None, limits: dict[str, str]
+) -> tuple[int, int] | None:
+    """[low, high) of an integer input: as given, as made by `randint`, or as far as the code indexes with it."""
+    dtype = _fake(captured, argument).dtype
+    if leaf is None or leaf.state is not None or dtype.is_floating_point or dtype == torch.bool:
+        return None
+    if leaf.integer_range is not None:
+        return leaf.integer_range
+    if argument.name in limits:
+        sizes = {captured.symbols.names[s]: size for s, size in captured.captured_sizes.items()}
+        return 0, max(1, evaluate_size(limits[argument.name], sizes))
+    return DEFAULT_INTEGER_RANGE
+
+
+def evaluate_size(text: str, sizes: dict[str, int]) -> int:
+    """The value of an expression text that our own printer made."""
+    return int(eval(text, {"__builtins__": {}, "min": min, "max": max}, sizes))
+
+
+def tensor_type(captured: Captured, argument: Argument) -> dict[str, Any]:
+    """Dtype and symbolic shape."""
+    fake = _fake(captured, argument)
+    return {"dtype": PLAN_NAMES[fake.dtype], "shape": captured.symbols.shape(fake.shape)}
+
+
+def _graph(captured: Captured, names: Sequence[str], text: Any) -> dict[str, Any]:
+    by_name = {a.name: tensor_type(captured, a) for a in captured.arguments}
+    types = [by_name[name] for name in names]
+    return {"inputs": list(names), "input_types": types, "nodes": text.nodes, "outputs": text.outputs}
+
+
+def _backward(captured: Captured) -> dict[str, Any] | None:
+    if captured.backward is None or captured.backward_text is None:
+        return None
+    outputs = captured.forward_text.outputs
+    gradients = [outputs[position] for position in captured.backward.outputs]
+    graph = _graph(captured, [a.name for a in captured.arguments], captured.backward_text)
+    graph["inputs"] = [f"grad_{output['name']}" for output in gradients] + graph["inputs"]
+    graph["input_types"] = [output["type"] for output in gradients] + graph["input_types"]
+    return graph
+
+
+def _configurations(captured: Captured) -> dict[str, Any]:
+    if captured.coverage is not None:
+        uncovered = captured.coverage.uncovered
+        captured.notes += [f"not covered by this capture: {other['name']}: {other['reason']}" for other in uncovered]
+        return {"configurations": captured.coverage.covered, "uncovered": uncovered}
+    return {"configurations": [{"name": "captured", "shapes": captured_shapes(captured), "settings": {}}]}
+
+
+def _module_settings(captured: Captured) -> dict[str, Any]:
+    """Those that are the same in every configuration which the capture covers: the others follow the sizes."""
+    differing = captured.coverage.differing_settings if captured.coverage is not None else set()
+    settings = module_settings(captured.callee.module)
+    return {name: value for name, value in settings.items() if name not in differing}
+
+
+def captured_shapes(captured: Captured) -> dict[str, list[int]]:
+    """The shape of every tensor argument in the capture."""
+    leaves = captured.inputs.tensors
+    return {
+        a.name: list(leaves[a.placeholder.index].shape if a.placeholder.role == "input" else a.placeholder.value.shape)
+        for a in captured.arguments
+    }
+
+
+def _print_reference(captured: Captured, name: str, plain: bool) -> str:
+    arguments = []
+    by_index = {a.placeholder.index: a for a in captured.arguments if a.placeholder.role == "input"}
+    index = -1
+    for leaf in captured.inputs.leaves:
+        if isinstance(leaf, ScalarLeaf):
+            arguments.append(ReferenceArgument(leaf.name, None))
+            continue
+        index += 1
+        if index in by_index:
+            arguments.append(ReferenceArgument(by_index[index].name, by_index[index].placeholder.node))
+    rest = [a for a in captured.arguments if a.placeholder.role != "input"]
+    arguments += [ReferenceArgument(a.name, a.placeholder.node) for a in rest]
+    shapes = {a.name: captured.symbols.shape(_fake(captured, a).shape) for a in captured.arguments}
+    printer = ReferencePrinter(captured.symbols, shapes, plain=plain)
+    functional = captured.program.functional
+    results = dict(zip(captured.output_names, user_outputs(functional)))
+    return printer.print(name, functional.graph, arguments, captured.constants, results)
+
+
+def _fake(captured: Captured, argument: Argument) -> Any:
+    return captured.program.fake_inputs[argument.position]

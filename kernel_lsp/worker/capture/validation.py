@@ -1,0 +1,218 @@
+"""Runs a capture beside the user's code on small sizes: is what the task claims true?"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any, Callable
+
+import sympy
+import torch
+
+from ..hide_cuda import without_cuda
+from .backward import BackwardProgram
+from .captured import Captured
+from .program import OWNER, eagerly, quiet, user_outputs
+
+SMALL_SIZE = 6
+MAX_TRIAL_ELEMENTS = 1 << 22
+"""Of one input: larger trials would cost more than they tell."""
+RELATIVE_TOLERANCE = {torch.float16: 2e-2, torch.bfloat16: 5e-2}
+DEFAULT_TOLERANCE = 1e-3
+"""Loose: a trial looks for another formula, not for another rounding."""
+SEED = 20
+
+Function = Callable[..., Any]
+
+
+def smallest_size_that_agrees(captured: Captured, symbol: sympy.Symbol) -> int:
+    """The smallest size from 1 up to the symbol's proven minimum from which graph and code agree without a gap.
+
+    `torch.export` cannot prove sizes 0 and 1, and takes every relation among strides for a need of the code.
+    """
+    minimum = captured.bounds[symbol].minimum
+    while minimum > 1 and agrees_at(captured, {symbol: minimum - 1}, None):
+        minimum -= 1
+    return max(1, minimum)
+
+
+def largest_size_that_holds(captured: Captured, symbol: sympy.Symbol) -> int | None:
+    """The symbol's maximum, or None when graph and code agree past it: torch's own choice of a CPU kernel by batch size
+    leaves such a maximum behind."""
+    maximum = captured.bounds[symbol].maximum
+    if maximum is None:
+        return None
+    beyond = [maximum + 1, 2 * maximum + 1, 4 * maximum + 1]
+    return None if all(agrees_at(captured, {symbol: size}, None) for size in beyond) else maximum
+
+
+def agrees_at(captured: Captured, wanted: dict[sympy.Symbol, int], reference: Function | None) -> bool:
+    """Whether the graph (and a printed reference) give what the user's code gives, with the wanted sizes and others
+    small. False also where nothing of a size that can be tried runs."""
+    for small in (True, False):
+        sizes = _sizes(captured, wanted, small=small)
+        shapes = input_shapes(captured, sizes)
+        if max([1, *(torch.Size(shape).numel() for shape in shapes)]) > MAX_TRIAL_ELEMENTS:
+            continue
+        inputs = _trial_inputs(captured, shapes, sizes)
+        with torch.random.fork_rng(devices=[]), quiet(), contextlib.suppress(Exception):
+            # The code may refuse these sizes with any exception: then the larger trial, or none, must tell.
+            with torch.no_grad():
+                expected = run_original(captured, inputs)
+                if not _agree(expected, _run_core(captured, inputs, sizes)):
+                    return False
+                if reference is not None:
+                    return _agree(expected, _run_reference(captured, reference, inputs))
+            return captured.backward is None or _backward_agrees(captured, captured.backward, inputs, sizes)
+    return False
+
+
+def run_original(captured: Captured, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """The user's own code, in its own dtypes."""
+    return call_original(captured, inputs, {p.node: p.value for p in captured.program.placeholders})
+
+
+def call_original(captured: Captured, inputs: Sequence[torch.Tensor], state: dict[str, Any]) -> list[torch.Tensor]:
+    """The user's code with the given parameters and buffers, by placeholder; it may change copies of the buffers."""
+    owner_state = {
+        f"{OWNER}.{p.qualified_name}": state[p.node].clone() if p.role == "buffer" else state[p.node]
+        for p in captured.program.placeholders
+        if p.role in ("parameter", "buffer")
+    }
+    with without_cuda(), eagerly():
+        return list(torch.func.functional_call(captured.wrapper, owner_state, tuple(inputs)))
+
+
+def input_shapes(captured: Captured, sizes: dict[sympy.Symbol, int]) -> list[tuple[int, ...]]:
+    """The shapes of all tensor inputs for given sizes of the symbols."""
+    shapes: list[tuple[int, ...]] = [leaf.shape for leaf in captured.inputs.tensors]
+    for placeholder, fake in zip(captured.program.placeholders, captured.program.fake_inputs):
+        if placeholder.role == "input":
+            shapes[placeholder.index] = tuple(_size(size, sizes) for size in fake.shape)
+    return shapes
+
+
+# --- below: making and comparing
+
+
+def _sizes(captured: Captured, wanted: dict[sympy.Symbol, int], *, small: bool) -> dict[sympy.Symbol, int]:
+    sizes = {}
+    for symbol, size in captured.captured_sizes.items():
+        low = captured.bounds[symbol].minimum
+        sizes[symbol] = min(size, max(low, SMALL_SIZE)) if small else size
+    # Different sizes for different symbols, where there is room: equal ones would hide a mix-up.
+    for offset, symbol in enumerate(sizes):
+        if small and sizes[symbol] + offset <= captured.captured_sizes[symbol]:
+            sizes[symbol] += offset
+    return {**sizes, **wanted}
+
+
+def _size(size: Any, sizes: dict[sympy.Symbol, int]) -> int:
+    expression = getattr(getattr(size, "node", None), "expr", None)
+    if expression is None:
+        return int(size)
+    return sizes[expression] if expression in sizes else int(expression.subs(sizes))
+
+
+def _trial_inputs(
+    captured: Captured, shapes: Sequence[tuple[int, ...]], sizes: dict[sympy.Symbol, int]
+) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(SEED)
+    made = []
+    for leaf, shape in zip(captured.inputs.tensors, shapes):
+        if leaf.dtype.is_floating_point:
+            made.append(torch.randn(shape, generator=generator).to(leaf.dtype))
+        else:
+            low, high = leaf.integer_range or (0, 2)
+            high = max(low + 1, min([high, *sizes.values()]))
+            made.append(torch.randint(low, high, shape, generator=generator).to(leaf.dtype))
+    return made
+
+
+class _WrongShape(Exception):
+    pass
+
+
+class _ShapeChecker(torch.fx.Interpreter):
+    """Runs the core graph, and raises where a result does not have the shape that the capture declares."""
+
+    def __init__(self, module: torch.fx.GraphModule, sizes: dict[sympy.Symbol, int]) -> None:
+        super().__init__(module)
+        self._sizes = sizes
+
+    def run_node(self, node: Any) -> Any:
+        value = super().run_node(node)
+        declared = node.meta.get("val")
+        if isinstance(value, torch.Tensor) and isinstance(declared, torch.Tensor):
+            expected = tuple(_size(size, self._sizes) for size in declared.shape)
+            if tuple(value.shape) != expected:
+                raise _WrongShape(f"{node.name} has shape {tuple(value.shape)}, declared {expected}")
+        return value
+
+
+def _run_core(captured: Captured, inputs: Sequence[torch.Tensor], sizes: dict[sympy.Symbol, int]) -> list[torch.Tensor]:
+    """The results of the graph that the task holds."""
+    program = captured.program
+    values = [inputs[p.index] if p.role == "input" else p.value for p in program.placeholders]
+    results = list(_ShapeChecker(program.core.graph_module, sizes).run(*values, enable_io_processing=False))
+    return results[len(results) - len(user_outputs(program.core)) :]
+
+
+def _backward_agrees(
+    captured: Captured, backward: BackwardProgram, inputs: Sequence[torch.Tensor], sizes: dict[sympy.Symbol, int]
+) -> bool:
+    """Whether the captured backward gives what autograd gives through the user's code."""
+    placeholders = captured.program.placeholders
+    values = [inputs[p.index] if p.role == "input" else p.value for p in placeholders]
+    leaves = [v.detach().clone().requires_grad_(position in backward.of) for position, v in enumerate(values)]
+    given, state = list(inputs), {}
+    for placeholder, leaf in zip(placeholders, leaves):
+        if placeholder.role == "input":
+            given[placeholder.index] = leaf
+        else:
+            state[placeholder.node] = leaf
+    outputs = call_original(captured, given, state)
+    generator = torch.Generator().manual_seed(SEED)
+    gradients = [torch.randn(outputs[p].shape, generator=generator).to(outputs[p].dtype) for p in backward.outputs]
+    reached = [(outputs[p], g) for p, g in zip(backward.outputs, gradients) if outputs[p].requires_grad]
+    expected = torch.autograd.grad(
+        [output for output, _ in reached],
+        [leaves[position] for position in backward.of],
+        [gradient for _, gradient in reached],
+        allow_unused=True,
+    )
+    with torch.no_grad():
+        found = _ShapeChecker(backward.module, sizes).run(*values, *gradients, enable_io_processing=False)
+    pairs = [(a, b) for a, b in zip(expected, found) if a is not None and b is not None]
+    return _agree([a for a, _ in pairs], [b for _, b in pairs])
+
+
+def _run_reference(captured: Captured, reference: Function, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    keywords = {
+        a.name: inputs[a.placeholder.index] if a.placeholder.role == "input" else a.placeholder.value
+        for a in captured.arguments
+    }
+    scalars = {leaf.name: leaf.value for leaf in captured.inputs.leaves if not hasattr(leaf, "dtype")}
+    result = reference(**keywords, **scalars)
+    return list(result) if isinstance(result, tuple) else [result]
+
+
+def _agree(expected: Sequence[torch.Tensor], found: Sequence[torch.Tensor]) -> bool:
+    if len(expected) != len(found):
+        return False
+    return all(_close(a, b) for a, b in zip(expected, found))
+
+
+def _close(expected: torch.Tensor, found: torch.Tensor) -> bool:
+    if expected.shape != found.shape or expected.dtype != found.dtype:
+        return False
+    tolerance = RELATIVE_TOLERANCE.get(expected.dtype, DEFAULT_TOLERANCE)
+    return torch.allclose(expected.double(), found.double(), rtol=tolerance, atol=tolerance, equal_nan=True)
+
+
+@contextlib.contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """The global random state set for a while."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        yield

@@ -1,0 +1,175 @@
+"""The values of one case: inputs of its family, parameters and buffers near their own."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import sympy
+import torch
+
+from ..capture.captured import Captured
+from ..capture.inputs import TensorLeaf
+from ..capture.task import DEFAULT_INTEGER_RANGE, evaluate_size
+from ..capture.validation import input_shapes, seeded
+from ..oracle.case_filter import asks_for_places, lowest_exponent
+from ..oracle.rounding_ties import rounding_ties
+from .case import Case
+from .families import SPARSE_FAMILIES, buffer_values, near_own_values, resized
+from .index_bounds import index_limits
+from .input_generation import draw, own_generator
+from .integers import PLAIN, UNLIMITED, limited, unlimited
+from .special_values import place_numbers, place_special
+
+TIES = "halves"
+"""The family for what rounds to whole numbers, or to parts and multiples of them that the code names."""
+GIVEN = "given"
+"""The family that is as the user's own `get_inputs` makes it."""
+
+
+@dataclass(frozen=True)
+class Values:
+    """Of which capture, family, seed and sizes. Integers that nothing limits are like those of `integers_of`; the
+    numbers `placed` are in every input that has a dtype for them."""
+
+    captured: Captured
+    family: str
+    integers_of: str
+    seed: int
+    sizes: dict[sympy.Symbol, int]
+    placed: tuple[float, ...] = ()
+
+    def make(self) -> Case:
+        """The case, without gradients."""
+        captured = self.captured
+        shapes = input_shapes(captured, {**captured.captured_sizes, **self.sizes})
+        given = self._given()
+        leaves = captured.inputs.tensors
+        inputs = [
+            self._input(position, shape, own_family, given[position] if given is not None else None)
+            for position, (shape, own_family) in enumerate(zip(shapes, self._own_families(shapes)))
+        ]
+        passed = [value for value, leaf in zip(inputs, leaves) if leaf.state is None]
+        generator = own_generator(self.seed, self.family, "special")
+        place_special(
+            self.family,
+            passed,
+            generator,
+            is_place_asked=asks_for_places(captured),
+            lowest_exponent=lowest_exponent(captured),
+        )
+        placed = self.placed or (rounding_ties(captured) if self.family == TIES else ())
+        for value in passed if placed else ():
+            place_numbers(value, placed, own_generator(self.seed, self.family, "placed"))
+        return Case(inputs, _state(captured, self.seed), [])
+
+    def _own_families(self, shapes: Sequence[tuple[int, ...]]) -> list[str]:
+        """The family of each input: not all of them have a sparse one."""
+        leaves = self.captured.inputs.tensors
+        sizes = [math.prod(s) if t.dtype.is_floating_point else 0 for s, t in zip(shapes, leaves)]
+        is_shared = self.family not in SPARSE_FAMILIES
+        return [self.family if is_shared or size == max(sizes) else "normal" for size in sizes]
+
+    def _given(self) -> list[torch.Tensor] | None:
+        """The user's own inputs; made only where they are wanted, or where integers among them tell their range."""
+        is_wanted = self.family == GIVEN and are_captured(self.captured, self.sizes)
+        is_wanted |= any(not leaf.dtype.is_floating_point for leaf in self.captured.inputs.tensors)
+        if self.captured.inputs.fresh is None or not is_wanted:
+            return None
+        with seeded(self.seed):
+            return self.captured.inputs.fresh()
+
+    def _input(self, position: int, shape: tuple[int, ...], family: str, own: torch.Tensor | None) -> torch.Tensor:
+        leaf = self.captured.inputs.tensors[position]
+        if leaf.state is not None:
+            return _lifted_state(self.captured, leaf, shape, self.seed)
+        is_kept = self.family == GIVEN or not leaf.dtype.is_floating_point
+        if own is not None and is_kept and are_captured(self.captured, self.sizes):
+            return own.clone()
+        if leaf.dtype.is_floating_point:
+            return draw(family, shape, leaf.dtype, self.seed, leaf.name)
+        return self._integers(position, shape, own)
+
+    def _integers(self, position: int, shape: tuple[int, ...], own: torch.Tensor | None) -> torch.Tensor:
+        """A range that was only seen says nothing of what else is allowed: within it, all families are alike. One that
+        ends where a dim does, e.g. `torch.randint(0, vocabulary, ...)`, goes along with it."""
+        leaf = self.captured.inputs.tensors[position]
+        generator = own_generator(self.seed, self.family, leaf.name)
+        size = self._size_indexed(position, self.sizes)
+        known = leaf.integer_range or _observed_range(own)
+        if known and known[1] == self._size_indexed(position, self.captured.captured_sizes):
+            known = (known[0], size or known[1])
+        if known is None and size is None:
+            return unlimited(self.integers_of if own is None else PLAIN, shape, leaf.dtype, generator)
+        family = self.family if leaf.integer_range or size is not None else PLAIN
+        return limited(family, shape, leaf.dtype, _within(known, size), generator)
+
+    def _size_indexed(self, position: int, sizes: Mapping[sympy.Symbol, int]) -> int | None:
+        """The size of the dim that the code indexes with this input, if it does."""
+        captured = self.captured
+        text = _limit_text(captured, position)
+        names = captured.symbols.names
+        return None if text is None else evaluate_size(text, {names[s]: n for s, n in sizes.items() if s in names})
+
+
+def are_captured(captured: Captured, sizes: dict[sympy.Symbol, int]) -> bool:
+    """Whether the sizes are those of the capture."""
+    return all(captured.captured_sizes.get(symbol, size) == size for symbol, size in sizes.items())
+
+
+def has_unlimited_integers(captured: Captured, family: str) -> bool:
+    """Whether the family has integers that PyTorch may refuse: of an input whose range nothing tells."""
+    if family not in UNLIMITED or captured.inputs.fresh is not None:
+        return False
+    return any(
+        leaf.state is None
+        and not leaf.dtype.is_floating_point
+        and leaf.integer_range is None
+        and _limit_text(captured, position) is None
+        for position, leaf in enumerate(captured.inputs.tensors)
+    )
+
+
+# --- below: ranges, parameters and buffers
+
+
+def _limit_text(captured: Captured, position: int) -> str | None:
+    argument = next((a for a in captured.arguments if a.placeholder.index == position), None)
+    return index_limits(captured).get(argument.name) if argument is not None else None
+
+
+def _within(known: tuple[int, int] | None, size: int | None) -> tuple[int, int]:
+    """[low, high), below the size of what is indexed."""
+    low, high = known or DEFAULT_INTEGER_RANGE
+    if size is None:
+        return low, high
+    return max(low, -size), size if known is None else min(high, size)
+
+
+def _observed_range(own: torch.Tensor | None) -> tuple[int, int] | None:
+    if own is None or own.dtype == torch.bool or not own.numel():
+        return None
+    return int(own.min()), int(own.max()) + 1
+
+
+def _lifted_state(captured: Captured, leaf: TensorLeaf, shape: tuple[int, ...], seed: int) -> torch.Tensor:
+    """A parameter near its own values, a buffer as it is; at other sizes like them."""
+    assert leaf.state is not None
+    generator = own_generator(seed, "state", leaf.state.name)
+    own = resized(captured.inputs.state[leaf.name], shape, generator)
+    return near_own_values(own, generator) if leaf.state.role == "parameter" else buffer_values(own, generator)
+
+
+def _state(captured: Captured, seed: int) -> dict[str, torch.Tensor]:
+    """Parameters near their own values, buffers and constants as they are, by placeholder."""
+    state = {}
+    for placeholder in captured.program.placeholders:
+        generator = own_generator(seed, "state", placeholder.qualified_name)
+        if placeholder.role == "parameter":
+            state[placeholder.node] = near_own_values(placeholder.value, generator)
+        elif placeholder.role == "buffer":
+            state[placeholder.node] = buffer_values(placeholder.value, generator)
+        elif placeholder.role == "constant":
+            state[placeholder.node] = placeholder.value.detach().clone()
+    return state

@@ -1,0 +1,199 @@
+"""Loads a stranger's kernel, whose host code runs here: a torch extension, or a Python file with `ModelNew`.
+
+This process belongs to the candidate: nothing that it says decides anything. It holds no reference values, and gets
+inputs only when they are to be used. The engine judges copies of the outputs, and has a clock of its own.
+"""
+
+from __future__ import annotations
+
+import importlib.machinery
+import importlib.util
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from ..capture.load import LoadedFile, build_object, load_file
+from ..failure import TargetFailure, raised_by_user, short_message
+from .inline import NeedsBuild, inline_builds
+
+MODEL_NEW = "ModelNew"
+Tensors = Mapping[str, torch.Tensor]
+Call = Callable[[Tensors], Any]
+
+
+@dataclass
+class Foreign:
+    """What was loaded. `forward` and `backward` take the task's tensors by name; backward also the gradients."""
+
+    device: torch.device
+    forward: Any = None
+    backward: Any = None
+
+
+LOADED: dict[str, Foreign] = {}
+
+
+def open_foreign(request: dict[str, Any]) -> dict[str, Any]:
+    """``{"kind": "extension" | "model_new", "device", "arguments", "gradients", "source", "library", "module_name",
+    "file", "builds"}``.
+
+    `arguments` are the task's, in order: ``{"name", "role", "qualified_name"}`` or ``{"name", "value"}``; `gradients`
+    names the gradients of results that a backward takes first; `source` is the task's, `builds` the extensions that
+    were built for `load_inline`, by key. Answers ``{"status": "opened", "functions": [...]}``, ``{"status":
+    "needs_build", "key", "name", "text", "suffix"}``, or ``{"status": "refused", "message"}``.
+    """
+    device = torch.device("cpu") if request["device"] == "cpu" else torch.device("cuda", int(request["device"]))
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    try:
+        opened = _extension(request, device) if request["kind"] == "extension" else _model_new(request, device)
+    except NeedsBuild as needed:
+        return {"status": "needs_build", **needed.as_json()}
+    except TargetFailure as failure:
+        cause = failure.__context__
+        if isinstance(cause, NeedsBuild):
+            return {"status": "needs_build", **cause.as_json()}
+        return {"status": "refused", "message": failure.message, "line": failure.line}
+    except (ImportError, RuntimeError, TypeError) as error:
+        return {"status": "refused", "message": f"it cannot be loaded: {short_message(error)}"}
+    LOADED["foreign"] = opened
+    found = [name for name in ("forward", "backward") if getattr(opened, name) is not None]
+    return {"status": "opened", "functions": found}
+
+
+# --- below: extensions
+
+
+def _extension(request: dict[str, Any], device: torch.device) -> Foreign:
+    module = import_library(request["module_name"], request["library"])
+    arguments, gradients = request["arguments"], request["gradients"]
+    forward, backward = getattr(module, "forward", None), getattr(module, "backward", None)
+    if request["source"]["kind"] == "robust_kbench":
+        return _in_task_folder(request, device, forward, backward)
+    return Foreign(
+        device,
+        None if forward is None else lambda tensors: forward(*_in_order(arguments, tensors)),
+        None
+        if backward is None
+        else lambda tensors: backward(*(tensors[name] for name in gradients), *_in_order(arguments, tensors)),
+    )
+
+
+def import_library(name: str, path: str) -> ModuleType:
+    """A compiled extension as a module. Raises ImportError."""
+    loader = importlib.machinery.ExtensionFileLoader(name, path)
+    spec = importlib.util.spec_from_file_location(name, path, loader=loader)
+    if spec is None:
+        raise ImportError(f"{path} is no extension")
+    module = importlib.util.module_from_spec(spec)
+    loader.exec_module(module)
+    return module
+
+
+def _in_order(arguments: Sequence[Mapping[str, Any]], tensors: Tensors) -> list[Any]:
+    """The task's arguments as a plain function takes them."""
+    return [argument["value"] if "value" in argument else tensors[argument["name"]] for argument in arguments]
+
+
+def _in_task_folder(request: dict[str, Any], device: torch.device, forward: Any, backward: Any) -> Foreign:
+    """robust-kbench: the folder's `Model` calls the kernel, as its own evaluation does."""
+    calls: dict[str, Call | None] = {"forward": None, "backward": None}
+    if forward is not None:
+        _, model = _task_model(request["source"], request["source"]["file"], device)
+        calls["forward"] = lambda tensors: _call_model(model, request["arguments"], tensors, fn=forward)
+    beside = os.path.join(os.path.dirname(request["source"]["file"]), "func_backward.py")
+    if backward is not None and os.path.isfile(beside):
+        loaded, model_of_backward = _task_model(request["source"], beside, device)
+        loaded.module.AutogradFunction.backward_fn = staticmethod(backward)
+        calls["backward"] = lambda tensors: _gradients(model_of_backward, request, tensors)
+    return Foreign(device, **calls)
+
+
+def _task_model(source: dict[str, Any], file: str, device: torch.device) -> tuple[LoadedFile, torch.nn.Module]:
+    from ..capture.robust_kbench import build, read_settings
+
+    loaded = load_file(file)
+    callee, _ = build(loaded, {**source, "file": file}, read_settings(source["file"])[0])
+    return loaded, callee.owner.to(device)
+
+
+def _call_model(model: torch.nn.Module, arguments: Sequence[Any], tensors: Tensors, **keywords: Any) -> Any:
+    set_state(model, arguments, tensors)
+    given = [a for a in arguments if "value" not in a and a["role"] == "input"]
+    return model(*(tensors[argument["name"]] for argument in given), **keywords)
+
+
+def _gradients(model: torch.nn.Module, request: dict[str, Any], tensors: Tensors) -> Any:
+    """Through the folder's own autograd function, whose backward is the kernel."""
+    wanted = {name: tensors[name].detach().requires_grad_() for name in request["wanted"]}
+    with torch.enable_grad():
+        results = _call_model(model, request["arguments"], {**tensors, **wanted})
+    flat = list(results) if isinstance(results, (tuple, list)) else [results]
+    state = dict(model.named_parameters())
+    names = {a["name"]: a.get("qualified_name") for a in request["arguments"] if "value" not in a}
+    leaves = [state.get(names[name] or "", wanted[name]) for name in request["wanted"]]
+    return torch.autograd.grad(flat, leaves, [tensors[name] for name in request["gradients"]])
+
+
+def set_state(model: torch.nn.Module, arguments: Sequence[Mapping[str, Any]], tensors: Tensors) -> None:
+    """The case's parameters and buffers into the module: by name, else by place where all shapes agree.
+
+    Raises TargetFailure when the module has other parameters than the task's model.
+    """
+    given = [a for a in arguments if "value" not in a and a["role"] != "input"]
+    state = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    names = [argument["qualified_name"] for argument in given]
+    if not set(names) <= state.keys():
+        shapes = [tuple(tensors[argument["name"]].shape) for argument in given]
+        if [tuple(tensor.shape) for tensor in state.values()] != shapes:
+            missing = sorted(set(names) - state.keys())
+            raise TargetFailure(f"{type(model).__name__} has no `{missing[0]}`: name its parameters as `Model`'s are")
+        names = list(state)
+    for name, argument in zip(names, given):
+        state[name].data = tensors[argument["name"]]
+
+
+# --- below: ModelNew
+
+
+def _model_new(request: dict[str, Any], device: torch.device) -> Foreign:
+    with inline_builds(request["builds"]):
+        loaded = _import_foreign(request["file"])
+        source = {**request["source"], "line": 1}
+        if not hasattr(loaded.module, "get_init_inputs") and source.get("has_get_init_inputs"):
+            of_task: Any = _import_foreign(source["file"]).module
+            loaded.module.__dict__["get_init_inputs"] = of_task.get_init_inputs
+        source["has_get_init_inputs"] = hasattr(loaded.module, "get_init_inputs")
+        model = build_object(loaded, source, MODEL_NEW)
+    if not isinstance(model, torch.nn.Module):
+        raise TargetFailure(f"{MODEL_NEW} is no nn.Module")
+    model = model.to(device).eval() if not source.get("training") else model.to(device)
+    arguments = request["arguments"]
+
+    def forward(tensors: Tensors) -> Any:
+        set_state(model, arguments, tensors)
+        given = [a for a in arguments if "value" in a or a["role"] == "input"]
+        return model(*_in_order(given, tensors))
+
+    return Foreign(device, forward)
+
+
+def _import_foreign(file: str) -> LoadedFile:
+    """As a user's file is imported, but with CUDA: it may launch kernels while it is."""
+    name = f"_kernel_lsp_foreign_{os.path.basename(file)[:-3]}"
+    spec = importlib.util.spec_from_file_location(name, file)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except NeedsBuild:
+        raise
+    except BaseException as error:  # whatever the file raises, exit included, is an answer about the file
+        raise raised_by_user(error, "importing the file", file) from None
+    return LoadedFile(file, module)

@@ -1,0 +1,284 @@
+"""Runs a foreign kernel on case files, and times it: the commands `run_foreign`, `prepare_foreign` and beside them.
+
+What is told here is told by the candidate's own process. It catches what is careless or plain; what must hold is judged
+outside, from the outputs' copies and another clock.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from ..dtypes import PLAN_NAMES, torch_dtype
+from ..failure import TargetFailure, short_message
+from ..files import read_tensor, write_tensor
+from ..timing.rounds import admit
+from ..timing.subject import Subject, n_affordable_sets, refuse_zeros
+from .inline import OWN_CALLS
+from .module import LOADED, Foreign
+from .threads import n_threads
+
+POISON_BYTE, GUARD_BYTES = 0xFF, 4096
+LATE_CYCLES = 2_000_000
+"""About a millisecond for which the inputs are not there yet: work on a stream of its own would read poison."""
+N_POISONED = 4
+"""Blocks of an output's size that are poisoned and given back before each call."""
+MAX_KEPT_BYTES = 256 << 20
+"""Of outputs that are looked at again at the end."""
+
+_BUFFERS: dict[Any, Buffers] = {}
+_HELD: list[tuple[str, torch.Tensor, torch.Tensor]] = []
+_TIMED: dict[str, TimedSets] = {}
+
+
+class Buffers:
+    """The inputs of one call between guards: other content at the same addresses, when they are filled again."""
+
+    def __init__(self, inputs: Mapping[str, torch.Tensor], device: torch.device) -> None:
+        self.tensors: dict[str, torch.Tensor] = {}
+        self._whole: dict[str, torch.Tensor] = {}
+        for name, tensor in inputs.items():
+            n_bytes = tensor.numel() * tensor.element_size()
+            whole = torch.full((n_bytes + 2 * GUARD_BYTES,), POISON_BYTE, dtype=torch.uint8, device=device)
+            self._whole[name] = whole
+            self.tensors[name] = whole[GUARD_BYTES : GUARD_BYTES + n_bytes].view(tensor.dtype).view(tensor.shape)
+
+    def fill(self, staged: Mapping[str, torch.Tensor]) -> None:
+        """From tensors on the same device: on the current stream, after poison and, on a GPU, a while."""
+        for tensor in self.tensors.values():
+            _bytes(tensor).fill_(POISON_BYTE)
+        if any(tensor.is_cuda for tensor in self.tensors.values()):
+            torch.cuda.synchronize()
+            torch.cuda._sleep(LATE_CYCLES)
+        for name, tensor in staged.items():
+            self.tensors[name].copy_(tensor, non_blocking=True)
+
+    def changed(self, staged: Mapping[str, torch.Tensor]) -> list[str]:
+        """Inputs that no longer have their bytes."""
+        return [name for name, tensor in staged.items() if not _same(self.tensors[name], tensor)]
+
+    def overrun(self) -> list[str]:
+        """Inputs whose guards were written over."""
+        ends = {name: (whole[:GUARD_BYTES], whole[-GUARD_BYTES:]) for name, whole in self._whole.items()}
+        return [name for name, parts in ends.items() if any(bool((part != POISON_BYTE).any()) for part in parts)]
+
+
+def run_foreign(request: dict[str, Any]) -> dict[str, Any]:
+    """``{"direction", "inputs": [entries], "declared": [{"name", "dtype", "shape"}], "outputs": {name: path}, "again":
+    {name: path}, "token"}``.
+
+    Twice: at addresses that an earlier case of these shapes had, then at new ones. Answers ``{"status": "ran", "late",
+    "changed_inputs", "overrun", "spread", "token"}``: `late` names outputs that changed after PyTorch's
+    stream had finished, `spread` those that differ between the two runs, which are written to the paths of `again`.
+    Or ``{"status": "refused" | "crashed", "message"}``.
+    """
+    foreign = LOADED["foreign"]
+    inputs = {entry["name"]: read_tensor(entry) for entry in request["inputs"]}
+    try:
+        with torch.no_grad():
+            return {"status": "ran", **_run(foreign, request, inputs), "token": request["token"]}
+    except TargetFailure as failure:
+        return {"status": "refused", "message": failure.message}
+    except (RuntimeError, TypeError, ValueError, IndexError, KeyError, AssertionError, AttributeError) as error:
+        return {"status": "crashed", "message": f"{type(error).__name__}: {short_message(error)}"}
+
+
+def look_again(request: dict[str, Any]) -> dict[str, Any]:
+    """Every output that is still held, against its copy: ``{"status": "looked", "changed": [case], "n_threads",
+    "n_own_calls"}``. The last counts calls of functions of extensions that a Python file built."""
+    _wait()
+    changed = [case for case, held, copy in _HELD if not _same(held, copy)]
+    return {"status": "looked", "changed": changed, "n_threads": n_threads(), "n_own_calls": len(OWN_CALLS)}
+
+
+def prepare_foreign(request: dict[str, Any]) -> dict[str, Any]:
+    """``{"subject", "direction", "inputs", "operation"}``: a subject of timing, as `timing_candidate` prepares one."""
+    foreign = LOADED["foreign"]
+    inputs = {entry["name"]: read_tensor(entry) for entry in request["inputs"]}
+    refuse_zeros(inputs)
+    try:
+        sets = TimedSets(foreign, request["direction"], inputs)
+        _TIMED[request["subject"]] = sets
+        index = foreign.device.index if foreign.device.type == "cuda" else None
+        subject = Subject(sets.arm, sets.arm, sets.n_sets, index, watch=sets)
+        return {"status": "ready", **admit(request["subject"], subject, int(request.get("n_calls", 0)))}
+    except RuntimeError as error:
+        return {"status": "crashed", "message": short_message(error)}
+
+
+def write_timed(request: dict[str, Any]) -> dict[str, Any]:
+    """``{"subject", "place", "outputs": {name: path}}``: what the last timed call on one set of inputs gave."""
+    sets = _TIMED[request["subject"]]
+    found = sets.results[request["place"] % sets.n_sets]
+    for (_, path), tensor in zip(request["outputs"].items(), found):
+        write_tensor(path, "", tensor)
+    return {"status": "written"}
+
+
+def burst(request: dict[str, Any]) -> dict[str, Any]:
+    """``{"subject", "n_calls"}``: so many calls and one synchronization, for a clock outside."""
+    sets = _TIMED[request["subject"]]
+    with torch.no_grad():
+        for number in range(request["n_calls"]):
+            sets.arm(number)()
+    _wait()
+    return {"status": "done"}
+
+
+class TimedSets:
+    """Several sets of the same inputs, and the last outputs of each. Also what watches them while they are timed."""
+
+    def __init__(self, foreign: Foreign, direction: str, inputs: Mapping[str, torch.Tensor]) -> None:
+        self._call = getattr(foreign, direction)
+        self._inputs, self._device = inputs, foreign.device
+        n_bytes = sum(tensor.numel() * tensor.element_size() for tensor in inputs.values())
+        index = foreign.device.index if foreign.device.type == "cuda" else None
+        self.n_sets = n_affordable_sets(2 * n_bytes, index)
+        self._sets = [{name: t.to(foreign.device, copy=True) for name, t in inputs.items()} for _ in range(self.n_sets)]
+        self.results: list[Sequence[torch.Tensor]] = [()] * self.n_sets
+        self._first: list[torch.Tensor] = []
+        self._watched, self._n_checked, self._n_unequal, self._difference = 0, 0, 0, 0.0
+        self._draw = random.Random()
+
+    def arm(self, place: int) -> Any:
+        """A call on one set, which keeps what it gives."""
+        place %= self.n_sets
+
+        def call() -> None:
+            self.results[place] = _flat(self._call(self._sets[place]))
+
+        return call
+
+    def before_block(self, places: Sequence[int]) -> None:
+        """Poison the last outputs of one set: a call that gives the same tensor again without work shows."""
+        self._watched = self._draw.choice(list(places)) % self.n_sets
+        if not self._first:
+            self._first = [tensor.clone() for tensor in self.results[self._watched]]
+        for tensor in self.results[self._watched]:
+            _bytes(tensor).fill_(POISON_BYTE)
+
+    def after_block(self) -> None:
+        """Its new outputs against the first."""
+        _wait()
+        self._n_checked += 1
+        for found, first in zip(self.results[self._watched], self._first):
+            if not _same(found, first):
+                self._n_unequal += 1
+                self._difference = max(self._difference, _relative(found, first))
+
+    def report(self) -> dict[str, Any]:
+        """As `timing_candidate.OutputWatch.report`."""
+        given = {name: tensor.to(self._device) for name, tensor in self._inputs.items()}
+        changed = {n for each in self._sets for n, t in given.items() if not _same(each[n], t)}
+        return {
+            "n_checked": self._n_checked,
+            "n_unequal": self._n_unequal,
+            "relative_difference": self._difference,
+            "changed_inputs": sorted(changed),
+            "overrun": [],
+        }
+
+
+# --- below: one case
+
+
+def _run(foreign: Foreign, request: dict[str, Any], inputs: Mapping[str, torch.Tensor]) -> dict[str, Any]:
+    declared, call = request["declared"], getattr(foreign, request["direction"])
+    shapes = (request["direction"], *((name, tensor.dtype, tensor.shape) for name, tensor in inputs.items()))
+    staged = {name: tensor.to(foreign.device) for name, tensor in inputs.items()}
+    known = _BUFFERS.pop(shapes, None) or Buffers(inputs, foreign.device)
+    first, copies, late = _once(call, known, staged, declared, foreign.device)
+    fresh = Buffers(inputs, foreign.device)
+    _, second, late_again = _once(call, fresh, staged, declared, foreign.device)
+    _BUFFERS[shapes] = known
+    spread = {}
+    for entry, one, other in zip(declared, copies, second):
+        write_tensor(request["outputs"][entry["name"]], entry["name"], one)
+        if not _same(one, other):
+            spread[entry["name"]] = {"relative_l2": _relative(one, other)}
+            write_tensor(request["again"][entry["name"]], entry["name"], other)
+    if sum(t.numel() * t.element_size() for _, t, _ in _HELD) < MAX_KEPT_BYTES:
+        _HELD.extend((request["case"], held, copy) for held, copy in zip(first, copies))
+    return {
+        "late": sorted({*late, *late_again}),
+        "changed_inputs": sorted({*known.changed(staged), *fresh.changed(staged)}),
+        "overrun": sorted({*known.overrun(), *fresh.overrun()}),
+        "spread": spread,
+    }
+
+
+def _once(
+    call: Any,
+    buffers: Buffers,
+    staged: Mapping[str, torch.Tensor],
+    declared: Sequence[Mapping[str, Any]],
+    device: torch.device,
+) -> tuple[list[torch.Tensor], list[torch.Tensor], list[str]]:
+    """The outputs of one call, copies as they were at its return, and those that changed after PyTorch's stream had
+    done all its work."""
+    _poison_free_memory(declared, device)
+    buffers.fill(staged)
+    outputs = _flat(call(buffers.tensors))
+    _check_outputs(outputs, declared, device)
+    copies = [output.clone() for output in outputs]
+    if device.type == "cuda":
+        torch.cuda.current_stream(device).synchronize()
+    _wait()
+    late = [entry["name"] for entry, o, c in zip(declared, outputs, copies) if not _same(o, c)]
+    return outputs, copies, late
+
+
+def _flat(found: Any) -> list[torch.Tensor]:
+    return [tensor for tensor in found if tensor is not None] if isinstance(found, (tuple, list)) else [found]
+
+
+def _check_outputs(outputs: Sequence[Any], declared: Sequence[Mapping[str, Any]], device: torch.device) -> None:
+    """Plain tensors of the declared types and shapes, on the device. Raises TargetFailure."""
+    if len(outputs) != len(declared):
+        raise TargetFailure(f"it returns {len(outputs)} tensors, and the task has {len(declared)} results")
+    for entry, tensor in zip(declared, outputs):
+        what = f"'{entry['name']}'"
+        if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
+            raise TargetFailure(f"{what} is a {type(tensor).__name__}, no plain tensor")
+        if tensor.layout is not torch.strided or tensor.device.type != device.type:
+            raise TargetFailure(f"{what} is {tensor.layout} on {tensor.device}, no dense tensor on {device}")
+        if tensor.dtype != torch_dtype(entry["dtype"]):
+            found = PLAN_NAMES.get(tensor.dtype, str(tensor.dtype))
+            raise TargetFailure(f"{what} is {found}, and the task's is {entry['dtype']}")
+        if list(tensor.shape) != list(entry["shape"]):
+            raise TargetFailure(f"{what} has the shape {list(tensor.shape)}, and the task's is {entry['shape']}")
+
+
+def _poison_free_memory(declared: Sequence[Mapping[str, Any]], device: torch.device) -> None:
+    """So that memory which the call is given, and does not write, holds nothing that is right by luck."""
+    for entry in declared:
+        blocks = [
+            torch.empty(entry["shape"], dtype=torch_dtype(entry["dtype"]), device=device) for _ in range(N_POISONED)
+        ]
+        for block in blocks:
+            _bytes(block).fill_(POISON_BYTE)
+
+
+def _bytes(tensor: torch.Tensor) -> torch.Tensor:
+    tensor = tensor.detach()
+    return (tensor if tensor.is_contiguous() else tensor.contiguous()).view(-1).view(torch.uint8)
+
+
+def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
+    return one.shape == other.shape and torch.equal(_bytes(one), _bytes(other))
+
+
+def _relative(one: torch.Tensor, other: torch.Tensor) -> float:
+    first, second = one.double(), other.double()
+    if not torch.equal(first.isnan(), second.isnan()):
+        return float("inf")
+    difference = torch.nan_to_num(first - second, nan=0.0).norm()
+    return float(difference / torch.nan_to_num(second).norm().clamp_min(1e-300))
+
+
+def _wait() -> None:
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()

@@ -1,0 +1,258 @@
+"""Commands that run a candidate on case files for what it computes, not for how long it takes.
+
+What only the device can tell is told here: whether guards and inputs are as they were, and whether the same content
+gives the same bytes at other addresses, over other poison and from a module loaded anew. Whether the values are right
+is judged elsewhere, from the copies.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from ..cases.special_values import SAME_WIDTH
+from ..failure import EnvironmentFailure, Failure, short_message
+from ..files import write_tensor
+from ..shipped.cuda_runtime import CudaError, on_device
+from . import device as gpu_device
+from .inputs import inputs_on
+from .load import load_candidate, loaded_candidate
+from .run import OTHER_POISON_BYTE, BoundRun, Candidate
+
+MAX_KEPT_BYTES = 64 << 20
+"""Of one run's buffers. Smaller ones are kept, so that later cases of the same shapes come to the same addresses."""
+RUN_DEADLINE_S = 60.0
+"""Of one run, where nobody says."""
+MAX_RECHECK_BYTES = 1 << 30
+"""Of one run's buffers, when cases are run again: past it a second run has told enough."""
+
+
+@dataclass
+class _Remembered:
+    """A case that gave the same bytes twice."""
+
+    operation: dict[str, Any]
+    entries: list[dict[str, Any]]
+    fingerprints: dict[str, int]
+    offsets: dict[str, int]
+
+
+@dataclass
+class _Session:
+    """What is known of one candidate between its requests."""
+
+    runs: dict[str, BoundRun] = field(default_factory=dict)
+    cases: dict[str, _Remembered] = field(default_factory=dict)
+
+
+_SESSIONS: dict[str, _Session] = {}
+
+
+def handle_check(request: dict[str, Any]) -> dict[str, Any]:
+    """``{"candidate", "case", "operation", "inputs": [entries], "outputs": {name: path}, "again": {name: path}}``, and
+    ``"offsets": {name: bytes}`` where inputs are to begin so far behind a page.
+
+    Runs it twice: the second time in other buffers, over other poison. Answers ``{"status": "ran", "changed_inputs",
+    "overrun", "outputs": [entries], "fingerprints": {name: int}, "spread": {name: {"relative_l2", "max"}}, "again":
+    [entries], "scratch_bytes", "stages_s": {name: seconds}}``;
+    `spread` names the outputs whose bytes differ, and only they are written to the paths of `again`. Otherwise the
+    status is ``out_of_memory``, ``refused`` (a launch or library step that cannot be made), ``crashed`` or
+    ``timed_out`` (a run took longer than ``"run_deadline_s"``), with a ``message``: after these two the CUDA context is
+    lost, and this process must be replaced.
+    """
+    candidate = loaded_candidate(request)
+    return _guarded(candidate, lambda: _check(candidate, request))
+
+
+def handle_recheck(request: dict[str, Any]) -> dict[str, Any]:
+    """``{"candidate", "seed", "run_deadline_s"}``: every remembered case again, from a module loaded anew, in random
+    order.
+
+    Answers ``{"status": "ran", "n_cases", "differs": [case]}``, or as `handle_check`.
+    """
+    candidate = loaded_candidate(request)
+    return _guarded(candidate, lambda: _recheck(candidate, request))
+
+
+def forget(name: str) -> None:
+    """Let go of a candidate's buffers."""
+    _SESSIONS.pop(name, None)
+
+
+# --- below: checking
+
+
+def _guarded(candidate: Candidate, work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    try:
+        with on_device(candidate.device), torch.no_grad():
+            return work()
+    except EnvironmentFailure:
+        raise  # e.g. a full disk: it says nothing about the candidate
+    except gpu_device.StillRunning as running:
+        return {"status": "timed_out", "message": short_message(running)}
+    except torch.OutOfMemoryError as error:
+        _let_go(candidate.device)
+        return {"status": "out_of_memory", "message": short_message(error)}
+    except (Failure, OverflowError) as error:
+        return {"status": "refused", "message": short_message(error)}
+    except (CudaError, RuntimeError) as error:
+        return {"status": "crashed", "message": short_message(error)}
+
+
+def _let_go(device: int) -> None:
+    _SESSIONS.clear()
+    inputs_on(device).clear()
+    gpu_device.release_memory()
+
+
+def _check(candidate: Candidate, request: dict[str, Any]) -> dict[str, Any]:
+    session, clock = _SESSIONS.setdefault(request["candidate"], _Session()), _Clock()
+    tensors, fingerprints = inputs_on(candidate.device).get(request["inputs"])
+    offsets: dict[str, int] = request.get("offsets", {})
+    run = _run_for(session, candidate, request["operation"], tensors, offsets)
+    deadline_s = float(request.get("run_deadline_s", RUN_DEADLINE_S))
+    clock.lap("inputs")
+    run()
+    gpu_device.wait(candidate.device, deadline_s)
+    first = run.output_fingerprints()
+    changed, overrun = run.changed_inputs(fingerprints), run.overrun()
+    clock.lap("first run")
+    other = _elsewhere(run, candidate, deadline_s)
+    second = other.output_fingerprints()
+    differing = [name for name in first if first[name] != second[name]]
+    if not differing:
+        session.cases[request["case"]] = _Remembered(request["operation"], request["inputs"], first, offsets)
+    overrun, changed = [*overrun, *other.overrun()], [*changed, *other.changed_inputs(fingerprints)]
+    clock.lap("second run")
+    _tell_numbers_from_poison(run, other)
+    outputs = _written(run, request["outputs"])
+    clock.lap("copies")
+    return {
+        "status": "ran",
+        "overrun": sorted(set(overrun)),
+        "changed_inputs": sorted(set(changed)),
+        "outputs": outputs,
+        "fingerprints": {} if differing else first,
+        "scratch_bytes": run.scratch_bytes,
+        "spread": {name: _spread(run.tensors[name], other.tensors[name]) for name in differing},
+        "again": _written(other, {name: request["again"][name] for name in differing}),
+        "stages_s": clock.laps_s,
+    }
+
+
+class _Clock:
+    """Seconds by what they were spent on, of the host's clock."""
+
+    def __init__(self) -> None:
+        self.laps_s: dict[str, float] = {}
+        self._last = time.monotonic()
+
+    def lap(self, name: str) -> None:
+        """All since the last lap was spent on this."""
+        now = time.monotonic()
+        self.laps_s[name], self._last = now - self._last, now
+
+
+def _run_for(
+    session: _Session,
+    candidate: Candidate,
+    operation: dict[str, Any],
+    tensors: dict[str, torch.Tensor],
+    offsets: dict[str, int],
+) -> BoundRun:
+    """The buffers of an earlier case of these shapes with new content, or new buffers."""
+    key = repr((operation["name"], operation["tensors"], sorted(offsets.items())))
+    run = session.runs.get(key)
+    if run is not None:
+        run.refill(tensors)
+        return run
+    run = BoundRun(candidate, operation, tensors, offsets=offsets)
+    if run.input_bytes + run.output_bytes + run.scratch_bytes <= MAX_KEPT_BYTES:
+        session.runs[key] = run
+    return run
+
+
+def _elsewhere(run: BoundRun, candidate: Candidate, deadline_s: float) -> BoundRun:
+    other = run.fresh()
+    other.poison(OTHER_POISON_BYTE)
+    other()
+    gpu_device.wait(candidate.device, deadline_s)
+    return other
+
+
+def _tell_numbers_from_poison(run: BoundRun, other: BoundRun) -> None:
+    """A NaN with all bits set looks like poison, and a kernel gets one by negating that of arithmetic: what is that
+    over other poison, too, was written, and loses its sign."""
+    elsewhere = other.output_tensors()
+    for name, tensor in run.output_tensors().items():
+        if not tensor.is_floating_point():
+            continue
+        width = SAME_WIDTH[tensor.element_size()]
+        bits = tensor.view(width)
+        is_number = (bits == -1) & (elsewhere[name].view(width) == -1)
+        if bool(is_number.any()):
+            bits.masked_fill_(is_number, torch.iinfo(width).max)
+
+
+def _written(run: BoundRun, paths: dict[str, str]) -> list[dict[str, Any]]:
+    tensors = run.output_tensors()
+    return [write_tensor(path, name, tensors[name]) for name, path in paths.items()]
+
+
+def _spread(one: torch.Tensor, other: torch.Tensor) -> dict[str, float]:
+    """How far two results of the same work are apart; infinite where only one of two values is a number."""
+    wide = one.double(), other.double()
+    difference = (wide[0] - wide[1]).abs()
+    difference = torch.where(wide[0].isnan() & wide[1].isnan() | (wide[0] == wide[1]), 0.0, difference)
+    difference = torch.nan_to_num(difference, nan=float("inf"))
+    norm = float(torch.nan_to_num(wide[0], posinf=0.0, neginf=0.0).norm())
+    return {
+        "relative_l2": float(difference.norm()) / norm if norm else float(difference.norm()),
+        "max": float(difference.max()) if difference.numel() else 0.0,
+    }
+
+
+# --- below: again
+
+
+def _recheck(candidate: Candidate, request: dict[str, Any]) -> dict[str, Any]:
+    session = _SESSIONS.get(request["candidate"], _Session())
+    session.runs.clear()
+    fresh = load_candidate(candidate.code, candidate.symbols, candidate.device)
+    names = sorted(session.cases)
+    random.Random(request["seed"]).shuffle(names)
+    try:
+        deadline_s = float(request.get("run_deadline_s", RUN_DEADLINE_S))
+        small = [name for name in names if _is_small(session.cases[name])]
+        tried = {name: _is_same_again(fresh, session.cases[name], deadline_s) for name in small}
+    except gpu_device.StillRunning:
+        raise  # unloading would wait for it
+    except BaseException:
+        gpu_device.unload_module(fresh.module)
+        raise
+    gpu_device.unload_module(fresh.module)
+    return {"status": "ran", "n_cases": len(tried), "differs": [name for name, is_same in tried.items() if not is_same]}
+
+
+def _is_same_again(candidate: Candidate, case: _Remembered, deadline_s: float) -> bool:
+    tensors, _ = inputs_on(candidate.device).get(case.entries)
+    run = BoundRun(candidate, case.operation, tensors, offsets=case.offsets)
+    run()
+    gpu_device.wait(candidate.device, deadline_s)
+    return run.output_fingerprints() == case.fingerprints
+
+
+def _is_small(case: _Remembered) -> bool:
+    return sum(_n_elements(tensor["shape"]) for tensor in case.operation["tensors"]) * 4 <= MAX_RECHECK_BYTES
+
+
+def _n_elements(shape: list[int]) -> int:
+    n = 1
+    for size in shape:
+        n *= size
+    return n

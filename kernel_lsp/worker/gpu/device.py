@@ -1,0 +1,125 @@
+"""What a CUDA device is, in words, and the few calls that need one: tests replace them by a device of their own."""
+
+from __future__ import annotations
+
+import functools
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..failure import EnvironmentFailure
+from ..shipped.cuda_runtime import architecture_of, driver, make_context_current, on_device
+
+SMI_DEADLINE_S = 20
+SPIN_S, SLEEP_S = 0.002, 0.0005
+"""Most work is done before the first is over; after it, who waits sleeps between two looks."""
+AWAKE_S = 0.005
+"""The most that counts of the time between two looks: on a machine that is short of processors it is longer, and what
+went by was not the device's."""
+
+
+class StillRunning(Exception):
+    """What was launched has not come to an end. This process must be replaced: the device will not be free."""
+
+
+def open_device(request: dict[str, Any]) -> dict[str, Any]:
+    """``{"device"}``: make the context, once. Answers what the device is, and what every measurement carries."""
+    device = device_index(request)
+    with on_device(device):
+        make_context_current(device)
+        synchronize(device)
+        return {
+            **device_facts(device),
+            "uuid": device_uuid(device),
+            "architecture": architecture_of(device),
+            "total_bytes": total_bytes(device),
+        }
+
+
+def device_index(request: dict[str, Any]) -> int:
+    """The request's device. Raises EnvironmentFailure when torch does not see it."""
+    device = int(request.get("device", 0))
+    count = n_devices()
+    if device >= count:
+        raise EnvironmentFailure(
+            f"there is no CUDA device {device}: torch {torch.__version__} sees {count}",
+            next_step="use --device cpu, or an interpreter whose torch sees the GPU",
+        )
+    return device
+
+
+def device_facts(device: int) -> dict[str, str]:
+    """What every measurement carries."""
+    return {
+        "gpu": torch.cuda.get_device_name(device),
+        "driver": driver_version(),
+        "torch_version": torch.__version__,
+    }
+
+
+def n_devices() -> int:
+    """How many torch can use."""
+    return torch.cuda.device_count() if torch.cuda.is_available() else 0
+
+
+def device_uuid(device: int) -> str:
+    """The same in every process, whatever CUDA_VISIBLE_DEVICES says."""
+    uuid = getattr(torch.cuda.get_device_properties(device), "uuid", None)
+    return str(uuid) if uuid is not None else f"index-{device}"
+
+
+def total_bytes(device: int) -> int:
+    """Of device memory."""
+    return int(torch.cuda.get_device_properties(device).total_memory)
+
+
+def synchronize(device: int) -> None:
+    """Wait for everything on the device. Raises RuntimeError for what went wrong there since the last time."""
+    torch.cuda.synchronize(device)
+
+
+def wait(device: int, at_most_s: float) -> None:
+    """As `synchronize`, for so many seconds in which this process was awake. Raises StillRunning after them."""
+    event, awake_s = torch.cuda.Event(), 0.0
+    event.record()
+    started = last = time.monotonic()
+    while not event.query():
+        now = time.monotonic()
+        awake_s, last = awake_s + min(now - last, AWAKE_S), now
+        if awake_s > at_most_s:
+            raise StillRunning(f"a kernel still ran after {at_most_s:g} s")
+        if now - started > SPIN_S:
+            time.sleep(SLEEP_S)
+    synchronize(device)
+
+
+def release_memory() -> None:
+    """Give back what the allocator keeps."""
+    torch.cuda.empty_cache()
+
+
+def unload_module(module: Any) -> None:
+    """Best effort: a module that stays costs memory only."""
+    driver().cuModuleUnload(module)
+
+
+@functools.lru_cache(maxsize=1)
+def driver_version() -> str:
+    """Of the kernel module, e.g. ``580.159.04``; ``unknown`` where nothing tells."""
+    try:
+        words = Path("/proc/driver/nvidia/version").read_text().split()
+        return next(word for word in words if word.count(".") >= 1 and word.replace(".", "").isdigit())
+    except (OSError, StopIteration):
+        return _driver_version_of_smi()
+
+
+def _driver_version_of_smi() -> str:
+    command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=SMI_DEADLINE_S, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return "unknown"
+    return done.stdout.split()[0] if done.stdout.split() else "unknown"

@@ -1,0 +1,45 @@
+"""Attention as kernels compute it that never look at what a mask hides: the formula that the documentation of
+`torch.nn.functional.scaled_dot_product_attention` gives, with hidden scores left out instead of lowered."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from ..capture.program import Program
+
+ATTENTION = "aten.scaled_dot_product_attention."
+
+
+def has_attention(program: Program) -> bool:
+    """Whether the code calls PyTorch's attention."""
+    return any(str(node.target).startswith(ATTENTION) for node in program.functional.graph_module.graph.nodes)
+
+
+def attention_of_seen(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_mask: torch.Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> torch.Tensor:
+    """Query [..., L, E], key [..., S, E] and value [..., S, V] to [..., L, V]; NaN in every row that sees a value which
+    is not finite. Dropout is none: it has no reference."""
+    if enable_gqa:
+        key, value = (each.repeat_interleave(query.shape[-3] // each.shape[-3], -3) for each in (key, value))
+    scores = query @ key.transpose(-2, -1) * (1 / math.sqrt(query.shape[-1]) if scale is None else scale)
+    hidden = torch.zeros_like(scores, dtype=torch.bool)
+    if is_causal:
+        hidden = torch.ones_like(hidden).triu(1)
+    elif attn_mask is not None and attn_mask.dtype == torch.bool:
+        hidden = hidden | ~attn_mask
+    elif attn_mask is not None:
+        scores, hidden = scores + attn_mask, hidden | (attn_mask == -math.inf)
+    weights = torch.softmax(scores.masked_fill(hidden, -math.inf), -1)
+    is_special = ~torch.isfinite(value)
+    sees_special = (~hidden).to(value.dtype) @ is_special.to(value.dtype) > 0
+    return (weights @ value.masked_fill(is_special, 0.0)).masked_fill(sees_special, math.nan)

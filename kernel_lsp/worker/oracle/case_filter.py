@@ -1,0 +1,199 @@
+"""Whether a case tells anything about a kernel: whether PyTorch has a result there that can be asked of others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from ..capture.captured import Captured
+from ..cases.special_values import (
+    HIGHEST_ROWS,
+    LOWEST_EXPONENT,
+    LOWEST_ROWS,
+    MINUS_INF_ROWS,
+    ROWS_OF,
+    SPECIAL_VALUES,
+)
+from ..dtypes import PLAN_NAMES
+from ..library import ALLOWED
+from .roundings import is_finite
+
+MOSTLY = 0.5
+"""A case whose reference is non-finite in more than this share of an output tells nothing about a kernel."""
+LOW = "low"
+EXTREME_FAMILIES = ("huge", "tiny", "minute", "subnormal", "far_negative", "offset", "octaves", LOW)
+"""Told by where PyTorch keeps half of the digits that its dtype has: elsewhere the order of operations decides."""
+UNCONVERTIBLE_FAMILIES = (*SPECIAL_VALUES, *ROWS_OF, "huge")
+"""Have values that no integer holds: what a conversion makes of them, C++ and PyTorch leave open."""
+STEPS = tuple(f"aten.{name}." for name in "round floor ceil trunc frac sign div remainder fmod floor_divide".split())
+"""Jump, some of them or in some of their modes, at the middle between integers or at integers themselves."""
+SUBNORMAL = "subnormal"
+ROOTS = tuple(f"aten.{name}." for name in ("sqrt", "std", "std_mean", "norm", "linalg_vector_norm"))
+DIVISIONS = ("aten.div.", "aten.reciprocal.")
+LOGARITHMS = ("aten.log_softmax.", "aten._log_softmax.", "aten.cross_entropy_loss.")
+EXPONENTIALS = (*LOGARITHMS, "aten.softmax.", "aten._softmax.", "aten.scaled_dot_product_attention.")
+EXTREMES = tuple(
+    f"aten.{name}" for name in ("min", "amin", "argmin", "max", "amax", "argmax", "sort", "argsort", "topk", "kthvalue")
+)
+"""By the beginnings of their names. The maximum of negatives is a minimum."""
+PLACES = tuple(f"aten.{name}." for name in ("argmax", "argmin", "max", "min", "topk", "sort", "argsort"))
+SUMS_OF_PRODUCTS = tuple(f"aten.{name}." for name in sorted(ALLOWED))
+LOWEST_OF_EXPONENTS, LOWEST_OF_FACTORS = 99, 90
+"""-6e29 and -1e27: lower than the masks that people write (-1e9, -1e20), and above -1e30, the latter times ordinary
+numbers, too."""
+LOWEST_OF_GATED = 62
+"""-4.6e18: two of them multiplied are a number of f32. `a * b / (1 + exp(-a))` is right for a gate."""
+GATES = tuple(f"aten.{name}." for name in ("silu", "sigmoid", "hardsigmoid", "gelu", "mish", "tanh", "softplus"))
+CASTS = ("aten._to_copy.default", "aten.to.dtype")
+FLOATING = tuple(name for dtype, name in PLAN_NAMES.items() if dtype.is_floating_point)
+INTEGERS = tuple(name for dtype, name in PLAN_NAMES.items() if not dtype.is_floating_point and dtype != torch.bool)
+
+
+def why_it_tells_nothing(
+    captured: Captured, family: str, expected: Sequence[torch.Tensor], native: Sequence[torch.Tensor]
+) -> str:
+    """The reason; empty for a case that tells something."""
+    if (
+        family in UNCONVERTIBLE_FAMILIES
+        and any(not t.is_floating_point() for t in native)
+        and _makes_integers(captured)
+    ):
+        return "the code converts floats to integers, and none of these holds such a value"
+    if family in SPECIAL_VALUES:
+        return ""
+    if family in ROWS_OF:
+        return _why_rows_tell_nothing(captured, family, expected, native)
+    if family == "normal" and all(map(_are_nan_alike, expected, native)):
+        return ""
+    if family == "huge" and any(node["op"].startswith(EXPONENTIALS) for node in captured.forward_text.nodes):
+        return "exp2(x * log2(e) - maximum * log2(e)), as many kernels compute exp, is no number there"
+    reason = _mostly_not_finite(expected, native)
+    if family in EXTREME_FAMILIES and not reason and any(map(_is_far, expected, native)):
+        return "PyTorch itself loses most digits for these inputs"
+    return reason
+
+
+def why_it_is_for_other_code(captured: Captured, family: str) -> str:
+    """Why the family is for other code than this; empty where it is for this, too."""
+    if family == HIGHEST_ROWS and not _has(captured, EXTREMES):
+        return "the code takes no extreme"
+    if family == LOW and not takes_exponentials(captured):
+        return "the code takes no exponential"
+    if family == SUBNORMAL and _has(captured, ROOTS):
+        return "the squares of such numbers are zero, and the code may take a root of them"
+    return ""
+
+
+def takes_exponentials(captured: Captured) -> bool:
+    """Whether the code has an exponential, which makes small differences of large numbers large."""
+    return _has(captured, (*EXPONENTIALS, "aten.logsumexp.", "aten.exp."))
+
+
+def asks_for_places(captured: Captured) -> bool:
+    """Whether the code asks where an extreme is."""
+    return _has(captured, PLACES)
+
+
+def sums_products(captured: Captured) -> bool:
+    """Whether the code multiplies matrices, or convolves."""
+    return _has(captured, SUMS_OF_PRODUCTS)
+
+
+def lowest_exponent(captured: Captured) -> int:
+    """Of the lowest numbers that are asked for. A maximum that an exponential follows begins with -1e30 in many
+    kernels, on purpose; sums of products are larger than the inputs; who multiplies with a gate may multiply first."""
+    if _has(captured, GATES) and _multiplies_tensors(captured):
+        return LOWEST_OF_GATED
+    if not takes_exponentials(captured):
+        return LOWEST_EXPONENT
+    return LOWEST_OF_FACTORS if sums_products(captured) else LOWEST_OF_EXPONENTS
+
+
+def may_overflow_as_divisors(captured: Captured, family: str) -> bool:
+    """Whether the code divides by what is made of the family's inputs, and these are so small that their reciprocals
+    are no numbers: many kernels multiply with them, rightly for all others."""
+    return family == SUBNORMAL and any(
+        node["op"].startswith(DIVISIONS) and isinstance(node["arguments"][-1], dict)
+        for node in captured.forward_text.nodes
+    )
+
+
+def is_judged_at_ties(captured: Captured, family: str) -> bool:
+    """Whether the inputs lie where the code jumps: what it would give beside them excuses nothing."""
+    return family == "halves" and any(node["op"].startswith(STEPS) for node in captured.forward_text.nodes)
+
+
+# --- below: reasons
+
+
+def _why_rows_tell_nothing(
+    captured: Captured, family: str, expected: Sequence[torch.Tensor], native: Sequence[torch.Tensor]
+) -> str:
+    """A row of nothing but -inf, or of the lowest numbers, is asked for where PyTorch's answer to it is plain: there,
+    many kernels do on purpose what PyTorch does not."""
+    is_missing = torch.isnan if family == MINUS_INF_ROWS else lambda tensor: ~torch.isfinite(tensor)
+    asked = native if family == MINUS_INF_ROWS else (*expected, *native)  # of the former NaN may be as good
+    if any(bool(is_missing(tensor).any()) for tensor in asked if tensor.is_floating_point()):
+        return "PyTorch gives no number for a row of nothing else"
+    if family == LOWEST_ROWS and _has(captured, LOGARITHMS):
+        return "log(sum) + maximum, as many kernels begin, is the maximum there"
+    if family != MINUS_INF_ROWS and any(map(_is_far, expected, native)):
+        return "PyTorch itself loses most digits for these inputs"
+    return ""
+
+
+def _mostly_not_finite(expected: Sequence[torch.Tensor], native: Sequence[torch.Tensor]) -> str:
+    for what, tensors in (("reference", expected), ("result at the declared dtype", native)):
+        for tensor in tensors:
+            if not is_finite(tensor) and float((~torch.isfinite(tensor)).float().mean()) > MOSTLY:
+                return f"the {what} is mostly not finite for these inputs"
+    return ""
+
+
+def _are_nan_alike(expected: torch.Tensor, native: torch.Tensor) -> bool:
+    """Whether all that is not finite is NaN in both: the variance of one number is, and that is its value."""
+    if not native.is_floating_point() or (is_finite(expected) and is_finite(native)):
+        return True
+    is_nan = torch.isnan(expected)
+    finite = torch.isfinite(expected) & torch.isfinite(native)
+    return bool((is_nan == torch.isnan(native)).all()) and bool((is_nan | finite).all())
+
+
+def _is_far(expected: torch.Tensor, native: torch.Tensor) -> bool:
+    """Whether PyTorch's result has less than half of its dtype's digits, or overflows."""
+    if not native.is_floating_point():
+        return False
+    reference = expected.double()
+    off = float((native.double() - reference).norm())
+    return not off <= float(torch.finfo(native.dtype).eps ** 0.5 * reference.norm())
+
+
+def _has(captured: Captured, ops: tuple[str, ...]) -> bool:
+    return any(node["op"].startswith(ops) for node in captured.forward_text.nodes)
+
+
+def _multiplies_tensors(captured: Captured) -> bool:
+    products = (node["arguments"][:2] for node in captured.forward_text.nodes if node["op"].startswith("aten.mul."))
+    return any(all(isinstance(factor, dict) for factor in factors) for factors in products)
+
+
+def _makes_integers(captured: Captured) -> bool:
+    dtypes = {argument.name: PLAN_NAMES[_dtype(captured, argument.position)] for argument in captured.arguments}
+    for node in captured.forward_text.nodes:
+        made = [type_["dtype"] if type_ else "" for type_ in node["types"]]
+        if node["op"] in CASTS and made[0] in INTEGERS and dtypes.get(_source(node)) in FLOATING:
+            return True
+        dtypes[node["name"]] = made[0] if made else ""
+    return False
+
+
+def _dtype(captured: Captured, position: int) -> torch.dtype:
+    dtype: torch.dtype = captured.program.fake_inputs[position].dtype
+    return dtype
+
+
+def _source(node: dict[str, Any]) -> str:
+    first = node["arguments"][0]
+    return str(first.get("node")) if isinstance(first, dict) else ""

@@ -1,0 +1,142 @@
+"""The fp64 reference: the captured graph on upcast inputs, with every cast among floats left out."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ..capture.program import DROPPED_OPS, Program, user_outputs
+from .attention import ATTENTION
+
+LIMITS_OF_DTYPE = "aten.nan_to_num."
+"""Puts the largest number of the dtype, which is another in float64."""
+
+
+@dataclass(frozen=True)
+class Meets:
+    """How an operation, by its node's name, meets its first argument: at the dtype that the code gives it, as an input
+    or computed, and along a dimension; None where the operation has none."""
+
+    name: str
+    dtype: torch.dtype
+    is_input: bool
+    dim: int | None
+
+
+Change = Callable[[torch.Tensor, Meets], torch.Tensor]
+"""Of a value that an operation meets."""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What operations of these names see of their first argument."""
+
+    ops: tuple[str, ...]
+    change: Change
+
+
+Moved = Callable[[str, Sequence[Any], Any, torch.dtype], Any]
+"""Of an operation, its arguments, its result, and the dtype that the code gives that."""
+
+
+class ExactInterpreter(torch.fx.Interpreter):
+    """Runs the user's graph in float64: a cast to a lower dtype inside the code must not round the reference. Tensors
+    that the graph makes are made where its inputs are. `attention` takes the place of PyTorch's own; `seen` is what
+    some operations see of their first argument; `moved` is what others see of results."""
+
+    def __init__(
+        self,
+        module: torch.fx.GraphModule,
+        device: torch.device,
+        attention: Callable[..., torch.Tensor] | None,
+        seen: Seen | None,
+        moved: Moved | None,
+    ) -> None:
+        super().__init__(module)
+        self._device, self._attention, self._seen, self._moved = device, attention, seen, moved
+
+    def run_node(self, n: torch.fx.Node) -> Any:
+        self._node = n
+        return super().run_node(n)
+
+    def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
+        if str(target) in DROPPED_OPS:
+            return None
+        if self._attention is not None and str(target).startswith(ATTENTION):
+            return self._attention(*_widened(args, self._device), **_widened(kwargs, self._device))
+        if self._seen is not None and str(target).startswith(self._seen.ops) and args[0].is_floating_point():
+            source: Any = self._node.args[0]
+            dim, is_input = _dim(target, args, kwargs), source.op == "placeholder"
+            meets = Meets(self._node.name, source.meta["val"].dtype, is_input, dim)
+            args = (self._seen.change(args[0], meets), *args[1:])
+        args = _widened(args, self._device)
+        if str(target).startswith(LIMITS_OF_DTYPE):
+            args, kwargs = _with_limits(args, kwargs, self._node.meta["val"].dtype), {}
+        result = super().call_function(target, args, _widened(kwargs, self._device))
+        if self._moved is not None and args and isinstance(args[0], torch.Tensor):
+            made: Any = self._node.meta.get("val")
+            first = made[0] if isinstance(made, (tuple, list)) and made else made
+            return self._moved(str(target), args, result, getattr(first, "dtype", torch.float32))
+        return result
+
+
+def run_exact(
+    program: Program,
+    values: Sequence[torch.Tensor],
+    attention: Callable[..., torch.Tensor] | None = None,
+    seen: Seen | None = None,
+    moved: Moved | None = None,
+) -> list[torch.Tensor]:
+    """The user's outputs in float64 (integers and booleans stay), from the placeholders' values; with this attention in
+    place of PyTorch's, and with what some operations see, or what others see of their results, changed."""
+    wide = [value.double() if value.is_floating_point() else value for value in values]
+    device = wide[0].device if wide else torch.device("cpu")
+    interpreter = ExactInterpreter(program.functional.graph_module, device, attention, seen, moved)
+    with _float64_unless_said():
+        results = list(interpreter.run(*wide, enable_io_processing=False))
+    return results[len(results) - len(user_outputs(program.functional)) :]
+
+
+def _dim(target: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> int | None:
+    """The dimension that the operation goes along, as its schema has it."""
+    for position, argument in enumerate(target._schema.arguments):
+        if argument.name == "dim":
+            dim = args[position] if position < len(args) else kwargs.get("dim", argument.default_value)
+            return int(dim)
+    return None
+
+
+@contextlib.contextmanager
+def _float64_unless_said() -> Iterator[None]:
+    """A tensor that the code makes without naming a dtype is float64, too."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+def _with_limits(args: Sequence[Any], kwargs: dict[str, Any], dtype: torch.dtype) -> tuple[Any, ...]:
+    """The arguments of `nan_to_num` with what it puts for infinities at the dtype that the code has."""
+    given = dict(zip(("self", "nan", "posinf", "neginf"), args)) | kwargs
+    limits = torch.finfo(dtype)
+    high, low = given.get("posinf"), given.get("neginf")
+    return given["self"], given.get("nan"), limits.max if high is None else high, limits.min if low is None else low
+
+
+def _widened(value: Any, device: torch.device) -> Any:
+    """`value` with every floating dtype replaced by float64, and every device by this one."""
+    if isinstance(value, torch.device):
+        return device
+    if isinstance(value, torch.dtype) and value.is_floating_point:
+        return torch.float64
+    if isinstance(value, (list, tuple)):
+        return type(value)(_widened(entry, device) for entry in value)
+    if isinstance(value, dict):
+        return {name: _widened(entry, device) for name, entry in value.items()}
+    return value

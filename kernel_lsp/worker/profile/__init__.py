@@ -1,0 +1,1 @@
+"""Programs that profilers watch: a candidate's launches, or PyTorch's own trace."""

@@ -1,0 +1,1 @@
+"""Examines tasks: outputs over seeds, the influence of inputs and weights, gradients."""

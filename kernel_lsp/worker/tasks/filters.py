@@ -1,0 +1,338 @@
+"""The command `examine_task`: what the filters for tasks need to know, measured by running the user's own code.
+
+Nothing is judged here: the thresholds are in `kernel_lsp.verify.tasks.filters`. The code runs in the mode that it was
+constructed in, on a GPU where torch sees one, and on the user's own inputs.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Callable
+
+import torch
+
+from ..capture.inputs import CallInputs, TensorLeaf, inputs_of
+from ..capture.lifting import state_of
+from ..capture.load import Callee, LoadedFile, load_file, resolve
+from ..capture.outputs import flatten_outputs
+from ..capture.program import quiet
+from ..capture.robust_kbench import build, read_settings
+from ..capture.validation import seeded
+from ..cases.families import FAMILIES
+from ..cases.integers import PLAIN, limited
+from ..failure import EnvironmentFailure, Failure, TargetFailure, raised_by_user, short_message
+from ..hide_cuda import without_cuda
+from .filters_backward import compare_backward
+
+RUN_SEED = 20
+"""Of the random state while the code runs, where only inputs or weights may make a difference."""
+MIN_NOISE = 0.1
+"""What a weight is moved by at least, where its own values are smaller: zeros count as weights, too."""
+N_TIMED_RUNS = 10
+DEFAULT_INTEGERS = (0, 2)
+MAX_NAMED_WEIGHTS = 64
+"""Past it weights are moved all together only."""
+COMPILERS = {"cuda": "inductor", "cpu": "aot_eager"}
+"""By device: on a CPU, the compiler that needs no C++ compiler on the machine."""
+
+Outputs = list[tuple[str, torch.Tensor]]
+
+
+def examine_task(request: dict[str, Any]) -> dict[str, Any]:
+    """``{"source", "configuration", "n_seeds", "seed"}`` -> the facts of one configuration. Raises Failure when the
+    code does not run at all."""
+    source = request["source"]
+    loaded = load_file(source["file"])
+    subject = _Subject(loaded, source, int(request.get("configuration", 0)))
+    first = subject.draw(int(request["seed"]))
+    outputs = subject.run(first)
+    facts: dict[str, Any] = {"device": subject.device_name, "idle_modules": _idle_modules(subject.module)}
+    facts["is_deterministic"] = _is_deterministic(subject, first)
+    facts["outputs"] = _spread(subject, int(request["seed"]), int(request["n_seeds"]))
+    facts["inputs"] = _impact_of_inputs(subject, first, outputs, int(request["seed"]))
+    facts["weights"], facts["all_weights"] = _impact_of_weights(subject, first, outputs, int(request["seed"]))
+    facts["eager_ms"] = _eager_ms(subject, first)
+    facts["compiler"], facts["compile_error"] = _compiles(subject, first)
+    facts["backward"] = compare_backward(source, int(request.get("configuration", 0)), int(request["seed"]))
+    return facts
+
+
+def count_configurations(request: dict[str, Any]) -> dict[str, Any]:
+    """``{"source"}`` -> ``{"names": [...]}`` of a task folder's configurations; one for any other target."""
+    source = request["source"]
+    if source["kind"] != "robust_kbench":
+        return {"names": ["captured"]}
+    return {"names": [settings.name for settings in read_settings(source["file"])]}
+
+
+# --- below: the code that is examined
+
+
+class _Subject:
+    """The user's code in one configuration, with inputs of any seed."""
+
+    def __init__(self, loaded: LoadedFile, source: dict[str, Any], configuration: int) -> None:
+        self._source = source
+        with seeded(RUN_SEED):
+            callee, self._inputs = _load(loaded, source, configuration)
+        self.call, self.module = callee.call, callee.module
+        self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        if isinstance(self.module, torch.nn.Module):
+            self.module.to(self.device)
+
+    @property
+    def device_name(self) -> str:
+        return torch.cuda.get_device_name() if self.device.type == "cuda" else "CPU"
+
+    @property
+    def leaves(self) -> list[TensorLeaf]:
+        return self._inputs.tensors
+
+    def draw(self, seed: int) -> list[torch.Tensor]:
+        """The user's own inputs after this seed; normal ones where shapes are all that is known."""
+        if self._inputs.fresh is not None:
+            with seeded(seed):
+                return [tensor.to(self.device) for tensor in self._inputs.fresh()]
+        generator = torch.Generator().manual_seed(seed)
+        return [_drawn(leaf, generator).to(self.device) for leaf in self.leaves]
+
+    def arguments(self, tensors: Sequence[torch.Tensor]) -> tuple[list[Any], dict[str, Any]]:
+        """What the call takes, with these tensors where its own are."""
+        return self._inputs.rebuild(tensors)
+
+    def run(self, tensors: Sequence[torch.Tensor]) -> Outputs:
+        """What the code gives, from a random state that is always the same. Raises TargetFailure."""
+        with seeded(RUN_SEED), without_cuda():
+            return self.run_as(self.call, tensors)
+
+    def run_as(self, call: Callable[..., Any], tensors: Sequence[torch.Tensor]) -> Outputs:
+        """What `call` gives from the random state as it is: the user's code, or a compiled form of it."""
+        positional, keywords = self.arguments([tensor.clone() for tensor in tensors])
+        file, line = self._source["file"], self._source["line"]
+        try:
+            with torch.no_grad(), quiet():
+                return flatten_outputs(call(*positional, **keywords), file, line)
+        except Failure:
+            raise
+        except torch.OutOfMemoryError as error:
+            raise EnvironmentFailure(f"the task needs more memory: {short_message(error)}", file=file) from None
+        except BaseException as error:  # whatever the user's code raises is an answer about that code
+            raise raised_by_user(error, "running the task", file, line=line) from None
+
+
+def _load(loaded: LoadedFile, source: dict[str, Any], configuration: int) -> tuple[Callee, CallInputs]:
+    if source["kind"] == "robust_kbench":
+        settings = read_settings(source["file"])
+        if configuration >= len(settings):
+            raise TargetFailure(f"the folder has {len(settings)} configurations", file=source["file"])
+        return build(loaded, source, settings[configuration])
+    callee = resolve(loaded, source)
+    return callee, inputs_of(loaded, source, callee.call)
+
+
+def _drawn(leaf: TensorLeaf, generator: torch.Generator) -> torch.Tensor:
+    if leaf.dtype.is_floating_point:
+        return FAMILIES["normal"](leaf.shape, generator).to(leaf.dtype)
+    return limited(PLAIN, leaf.shape, leaf.dtype, leaf.integer_range or DEFAULT_INTEGERS, generator)
+
+
+# --- below: what is measured
+
+
+def _is_deterministic(subject: _Subject, tensors: Sequence[torch.Tensor]) -> bool:
+    """Two calls in a row, whose bits are compared."""
+    with seeded(RUN_SEED), without_cuda():
+        one, other = subject.run_as(subject.call, tensors), subject.run_as(subject.call, tensors)
+    return all(_same(a, b) for (_, a), (_, b) in zip(one, other))
+
+
+@dataclass
+class _Moments:
+    """Of one output over the seeds, element by element (Welford's way)."""
+
+    n: int
+    mean: torch.Tensor
+    squares: torch.Tensor
+
+    def add(self, values: torch.Tensor) -> None:
+        self.n += 1
+        delta = values - self.mean
+        self.mean = self.mean + delta / self.n
+        self.squares = self.squares + delta * (values - self.mean)
+
+
+def _spread(subject: _Subject, seed: int, n_seeds: int) -> list[dict[str, Any]]:
+    """Every output's range and non-finite elements, over all seeds; how much it differs between seeds, and along each
+    of its axes."""
+    facts: dict[str, dict[str, Any]] = {}
+    moments: dict[str, _Moments] = {}
+    for number in range(n_seeds):
+        for name, tensor in subject.run(subject.draw(seed + number)):
+            values = tensor.detach().double()
+            found = facts.setdefault(name, _empty_facts(name, tensor))
+            _note(found, values)
+            if name in moments and moments[name].mean.shape == values.shape:
+                moments[name].add(values)
+            else:
+                moments[name] = _Moments(1, values, torch.zeros_like(values))
+    for name, found in facts.items():
+        deviations = (moments[name].squares / max(1, moments[name].n - 1)).sqrt()
+        found["std_over_seeds"] = _number(deviations.mean())
+    return list(facts.values())
+
+
+def _empty_facts(name: str, tensor: torch.Tensor) -> dict[str, Any]:
+    return {
+        "name": name,
+        "shape": list(tensor.shape),
+        "largest": 0.0,
+        "n_elements": tensor.numel(),
+        "n_not_finite": 0,
+        "std_along_axes": [None] * tensor.dim(),
+        "std_over_seeds": 0.0,
+    }
+
+
+def _note(found: dict[str, Any], values: torch.Tensor) -> None:
+    finite = values[torch.isfinite(values)]
+    found["n_not_finite"] = max(found["n_not_finite"], values.numel() - finite.numel())
+    if finite.numel():
+        found["largest"] = max(found["largest"], float(finite.abs().max()))
+    for axis, size in enumerate(values.shape):
+        if size > 1:
+            std = _number(values.std(dim=axis, unbiased=False).mean())
+            known = found["std_along_axes"][axis]
+            found["std_along_axes"][axis] = std if known is None else max(known, std)
+
+
+def _impact_of_inputs(
+    subject: _Subject, first: Sequence[torch.Tensor], outputs: Outputs, seed: int
+) -> list[dict[str, Any]]:
+    """How far any output moves when one input is drawn anew and everything else stays."""
+    others = subject.draw(seed + 1000)
+    found = []
+    for position, leaf in enumerate(subject.leaves):
+        given, generator = list(first), torch.Generator().manual_seed(seed + 2000)
+        given[position] = others[position]
+        if _same(first[position], others[position]):  # the user's own is the same for every seed
+            given[position] = _drawn(leaf, generator).to(subject.device)
+        found.append({"name": leaf.name, "impact": _distance(outputs, subject.run(given))})
+    return found
+
+
+def _impact_of_weights(
+    subject: _Subject, tensors: Sequence[torch.Tensor], outputs: Outputs, seed: int
+) -> tuple[list[dict[str, Any]], float | None]:
+    """How far any output moves when one parameter does, and when all do; none and None without parameters."""
+    if not isinstance(subject.module, torch.nn.Module):
+        return [], None
+    parameters = {name: p for name, p in subject.module.named_parameters() if p.is_floating_point() and p.numel()}
+    if not parameters:
+        return [], None
+    state = {name: tensor.detach().clone() for name, tensor in state_of(subject.module).items()}
+    generator = torch.Generator().manual_seed(seed)
+    moved = {name: _moved(p, generator) for name, p in parameters.items()}
+    named = parameters if len(parameters) <= MAX_NAMED_WEIGHTS else {}
+    found = [
+        {"name": name, "impact": _distance(outputs, _run_with(subject, tensors, {name: moved[name]}, state))}
+        for name in named
+    ]
+    return found, _distance(outputs, _run_with(subject, tensors, moved, state))
+
+
+def _run_with(
+    subject: _Subject, tensors: Sequence[torch.Tensor], values: dict[str, torch.Tensor], state: dict[str, torch.Tensor]
+) -> Outputs:
+    """Run with other values in some parameters, and put everything back as `state` has it."""
+    own = state_of(subject.module)
+    with torch.no_grad():
+        for name, value in values.items():
+            own[name].copy_(value)
+        try:
+            return subject.run(tensors)
+        finally:
+            for name, value in state.items():
+                own[name].copy_(value)
+
+
+def _moved(parameter: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    size = max(float(parameter.detach().float().square().mean().sqrt()), MIN_NOISE)
+    noise = torch.randn(parameter.shape, generator=generator).to(parameter.device)
+    return (parameter.detach().float() + size * noise).to(parameter.dtype)
+
+
+def _eager_ms(subject: _Subject, tensors: Sequence[torch.Tensor]) -> float | None:
+    """The median time of a call to its end on the device; None without a GPU."""
+    if subject.device.type != "cuda":
+        return None
+    positional, keywords = subject.arguments(tensors)
+    samples = []
+    with torch.no_grad(), quiet():
+        for _ in range(N_TIMED_RUNS):
+            torch.cuda.synchronize()
+            started = time.perf_counter()
+            subject.call(*positional, **keywords)
+            torch.cuda.synchronize()
+            samples.append((time.perf_counter() - started) * 1e3)
+    return statistics.median(samples)
+
+
+def _compiles(subject: _Subject, tensors: Sequence[torch.Tensor]) -> tuple[str, str]:
+    """Which compiler was tried, and what it said; empty when the code runs under it."""
+    compiler = COMPILERS[subject.device.type]
+    torch.compiler.reset()
+    try:
+        # Not under `without_cuda`: Dynamo cannot trace through a mode that redirects calls.
+        subject.run_as(torch.compile(subject.call, backend=compiler), tensors)
+    except Failure as failure:
+        return compiler, failure.message
+    finally:
+        torch.compiler.reset()
+    return compiler, ""
+
+
+def _idle_modules(module: Any) -> list[str]:
+    """Submodules that do nothing: dropout in eval mode or of probability 0, and identities."""
+    if not isinstance(module, torch.nn.Module):
+        return []
+    dropout = torch.nn.modules.dropout._DropoutNd
+    found = []
+    for path, child in module.named_modules():
+        if isinstance(child, dropout) and (child.p == 0 or not child.training):
+            found.append(f"{path}: dropout of probability {child.p:g}{'' if child.training else ', in eval mode'}")
+        elif isinstance(child, torch.nn.Identity):
+            found.append(f"{path}: an identity")
+    return found
+
+
+# --- below: comparing
+
+
+def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
+    if one.shape != other.shape or one.dtype != other.dtype:
+        return False
+    return torch.equal(one.contiguous().view(-1).view(torch.uint8), other.contiguous().view(-1).view(torch.uint8))
+
+
+def _distance(one: Outputs, other: Outputs) -> float:
+    """The largest difference of any element of any output, non-finite ones left out unless only one side has them."""
+    largest = 0.0
+    for (_, a), (_, b) in zip(one, other):
+        if a.shape != b.shape:
+            return float("inf")
+        if not bool((torch.isfinite(a) == torch.isfinite(b)).all()):
+            return float("inf")
+        differences = (a.double() - b.double()).abs()
+        differences = differences[torch.isfinite(differences)]
+        if differences.numel():
+            largest = max(largest, float(differences.max()))
+    return largest
+
+
+def _number(value: torch.Tensor) -> float:
+    """As JSON has it; 0 for what is not finite, which another filter tells."""
+    number = float(value)
+    return number if number == number and abs(number) != float("inf") else 0.0

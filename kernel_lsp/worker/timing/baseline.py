@@ -1,0 +1,155 @@
+"""The command `prepare_baseline`: a way to run the task in PyTorch as a subject of timing.
+
+Runs in a process that no candidate was ever loaded into. TF32 is off, as the budgets of correctness assume, and cuDNN
+chooses its algorithms by trying them, which only makes the baseline better.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch._functorch.config
+
+from ..capture.program import quiet
+from ..capture.reference import compile_reference
+from ..failure import Failure, short_message
+from ..files import read_tensor
+from .rounds import admit
+from .subject import Subject, n_affordable_sets, refuse_zeros, set_precision
+
+GRADIENT_PREFIX = "grad_"
+"""Of the inputs of a backward that are the gradients of its results."""
+EAGER = "eager"
+OWN_GRAPHS = ("reduce-overhead",)
+"""Modes of `torch.compile` that capture CUDA graphs, as they are run here: one result is alive at a time."""
+HARNESS_GRAPHS = {"max-autotune": "max-autotune-no-cudagraphs"}
+"""Modes that are run without graphs of their own, in ours: theirs copy every input first, which takes only longer."""
+N_CAPTURE_CALLS = 3
+"""Of a mode with graphs of its own: a plain one, one that records, one that replays."""
+
+Function = Callable[..., Any]
+
+
+def prepare_baseline(request: dict[str, Any]) -> dict[str, Any]:
+    """``{"subject", "device", "mode", "reference": {"name", "source", "arguments", "direction", "gradients"},
+    "inputs": [file entries], "written_bytes"}``.
+
+    `mode` is ``eager`` or one of `torch.compile`'s; `arguments` are the reference's, in order: ``{"tensor": name}`` or
+    ``{"value": number}``; `gradients` names the arguments that a backward gives gradients of; `written_bytes` are
+    those of its results. `device` is an index, or
+    ``cpu``. Answers ``{"status": "ready", "prepare_s", ...}`` as `timing.admit` says, or ``{"status": "failed",
+    "message"}``: whatever PyTorch raises is an answer.
+    """
+    started = time.monotonic()
+    device = None if request["device"] == "cpu" else int(request["device"])
+    where = torch.device("cpu") if device is None else torch.device("cuda", device)
+    set_precision()
+    try:
+        inputs = {entry["name"]: read_tensor(entry, where) for entry in request["inputs"]}
+        refuse_zeros(inputs)
+        with quiet():
+            subject = reference_subject(request["reference"], inputs, request["mode"], device)
+            subject.written_bytes = int(request["written_bytes"])
+            answer = admit(request["subject"], subject)
+    except Failure:
+        raise  # no fault of PyTorch's
+    except Exception as error:  # torch.compile raises whatever its parts raise
+        return {"status": "failed", "message": f"{type(error).__name__}: {short_message(error)}"}
+    return {"status": "ready", "prepare_s": time.monotonic() - started, **answer}
+
+
+def reference_subject(
+    reference: dict[str, Any], inputs: dict[str, torch.Tensor], mode: str, device: int | None
+) -> Subject:
+    """The reference over several sets of inputs, which are on the device. Compiles where the mode says so."""
+    function = compile_reference(reference["source"], reference["name"])
+    if mode != EAGER:
+        torch._functorch.config.donated_buffer = False  # a backward is run again and again over one forward
+        function = torch.compile(function, mode=HARNESS_GRAPHS.get(mode, mode), dynamic=False)
+    names = {argument["tensor"] for argument in reference["arguments"] if "tensor" in argument}
+    n_bytes = sum(tensor.numel() * tensor.element_size() for tensor in inputs.values())
+    sets = [inputs, *(_copies(inputs) for _ in range(n_affordable_sets(n_bytes, device) - 1))]
+    is_backward = reference["direction"] == "backward"
+    arguments = [_arguments(reference, values) for values in sets]
+    has_graphs = mode in OWN_GRAPHS and device is not None
+    if is_backward:
+        given = [[value for name, value in values.items() if name not in names] for values in sets]
+        wanted = [[values[name] for name in reference["gradients"]] for values in sets]
+        for tensors in wanted:
+            for tensor in tensors:
+                tensor.requires_grad_()
+        arm = _armed_backward(function, arguments, wanted, given, has_graphs)
+    else:
+        arm = _armed_forward(function, arguments, has_graphs)
+    if mode != EAGER:
+        _capture(arm)
+    return Subject(
+        arm,
+        arm,
+        len(sets),
+        device,
+        graph_arm=None if has_graphs else arm,
+        max_calls=1 if has_graphs and is_backward else len(sets),
+    )
+
+
+# --- below: calls
+
+
+def _armed_forward(function: Function, arguments: list[list[Any]], has_graphs: bool) -> Callable[[int], Function]:
+    if not has_graphs:
+        return lambda place: lambda: function(*arguments[place])
+
+    def step(place: int) -> None:
+        torch.compiler.cudagraph_mark_step_begin()
+        function(*arguments[place])
+
+    return lambda place: lambda: step(place)
+
+
+def _armed_backward(
+    function: Function,
+    arguments: list[list[Any]],
+    wanted: list[list[torch.Tensor]],
+    given: list[list[torch.Tensor]],
+    has_graphs: bool,
+) -> Callable[[int], Function]:
+    """Arming runs the forward; the call is autograd's way back through it."""
+
+    def arm(place: int) -> Function:
+        if has_graphs:
+            torch.compiler.cudagraph_mark_step_begin()
+        with torch.enable_grad():
+            found = function(*arguments[place])
+        results = found if isinstance(found, (tuple, list)) else (found,)
+        # A result that needs no gradient still has a gradient among the inputs, which nothing reads.
+        pairs = [(result, grad) for result, grad in zip(_floating(results), given[place]) if result.requires_grad]
+        flat, gradients = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+        return lambda: torch.autograd.grad(flat, wanted[place], gradients, retain_graph=True, allow_unused=True)
+
+    return arm
+
+
+def _capture(arm: Callable[[int], Function]) -> None:
+    """Compile, and have graphs recorded, before anything is timed."""
+    with torch.no_grad():
+        for _ in range(N_CAPTURE_CALLS):
+            arm(0)()
+
+
+def _floating(results: Sequence[Any]) -> list[torch.Tensor]:
+    return [result for result in results if isinstance(result, torch.Tensor) and result.is_floating_point()]
+
+
+def _arguments(reference: dict[str, Any], values: dict[str, torch.Tensor]) -> list[Any]:
+    return [
+        values[argument["tensor"]] if "tensor" in argument else argument["value"] for argument in reference["arguments"]
+    ]
+
+
+def _copies(inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """In the order of the case file."""
+    return {name: tensor.clone() for name, tensor in inputs.items()}

@@ -1,0 +1,231 @@
+"""Commands that time one subject: `prepare_probe`, `set_calls`, `time_block` (a block of samples) and `end_timing`.
+
+A subject is a candidate's operation (`timing_candidate`) or a way to run the task in PyTorch (`baseline`): these live
+in different processes. Who asks for the blocks alternates between them; between two blocks nothing runs here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import os
+import random
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from ..failure import Failure
+from ..gpu.clocks import Clocks
+from .stopwatch import Resolution, Stopwatch
+from .subject import (
+    GRAPH,
+    MAX_SETS,
+    STREAM,
+    Subject,
+    long_enough,
+    probe_us,
+    put_calls,
+    set_precision,
+    stopwatch_of,
+    warm_up,
+)
+
+PROBE_ELEMENTS = 1 << 18
+"""Of 4 bytes: a kernel of two or three microseconds, most of it its launch."""
+
+SUBJECTS: dict[str, Subject] = {}
+
+
+def prepare_probe(request: dict[str, Any]) -> dict[str, Any]:
+    """``{"subject", "device", "method"}``: one small kernel of PyTorch's, the same in every process: it tells how two
+    processes differ. Answers as `admit` says."""
+    device = None if request["device"] == "cpu" else int(request["device"])
+    where = torch.device("cpu") if device is None else torch.device("cuda", device)
+    pairs = [[torch.rand(PROBE_ELEMENTS, device=where) + 1 for _ in range(2)] for _ in range(MAX_SETS)]
+
+    def arm(place: int) -> Callable[[], Any]:
+        return lambda: torch.neg(pairs[place][0], out=pairs[place][1])
+
+    graph_arm = arm if request["method"] == GRAPH else None
+    try:
+        subject = Subject(arm, _no_call, MAX_SETS, device, graph_arm=graph_arm)
+        return {"status": "ready", **admit(request["subject"], subject, MAX_SETS)}
+    except RuntimeError as error:  # torch raises nothing narrower for what a device refuses
+        return {"status": "crashed", "message": str(error)[:500]}
+
+
+def set_calls(request: dict[str, Any]) -> dict[str, Any]:
+    """``{"subject", "n_calls"}``: put so many calls into each sample, so that what is around them weighs as much as on
+    the other side. Answers as `admit` does, or ``{"status": "crashed", "message"}``."""
+    subject = _subject(request)
+    try:
+        with torch.no_grad(), _on(subject.device):
+            return {"status": "ready", **_arranged(subject, int(request["n_calls"]))}
+    except RuntimeError as error:  # torch raises nothing narrower for what a device refuses
+        return {"status": "crashed", "message": str(error)[:500]}
+
+
+def time_block(request: dict[str, Any]) -> dict[str, Any]:
+    """``{"subject", "n_samples", "n_warm_samples", "n_operator_calls"}``.
+
+    Answers ``{"status": "timed", "cold_us": [...], "places": [...], "warm_us": [...], "operator_us": [...],
+    "clocks": {...}}``, times per call, and for each cold sample the first set of buffers that it used; or
+    ``{"status": "crashed", "message"}`` when the device or PyTorch fails: then use another process.
+    """
+    subject = _subject(request)
+    try:
+        with torch.no_grad(), _on(subject.device):
+            return {"status": "timed", **_block(subject, request)}
+    except RuntimeError as error:  # torch raises nothing narrower for what a device refuses
+        return {"status": "crashed", "message": str(error)[:500]}
+
+
+def end_timing(request: dict[str, Any]) -> dict[str, Any]:
+    """``{"subject"}``: forget it, and say what was seen of its results: `OutputWatch.report` for a candidate."""
+    subject = _subject(request)
+    del SUBJECTS[request["subject"]]
+    return {"status": "ended", **subject.watch.report()}
+
+
+def admit(name: str, subject: Subject, n_calls: int = 0) -> dict[str, Any]:
+    """Make a subject known under a name, warm it up, capture its graphs, and probe it. `n_calls` go into each sample,
+    or as many as make it long enough.
+
+    Answers ``{"n_sets", "n_calls", "max_calls", "method", "method_reason", "time_us", "enqueue_us", "resolution_us",
+    "tick_us", ...facts of the device}``; `method` is `GRAPH` or `STREAM`, times are per call.
+    """
+    set_precision()
+    with torch.no_grad(), _on(subject.device):
+        warm_up(subject)
+        SUBJECTS[name] = subject
+        return _arranged(subject, n_calls or long_enough(subject))
+
+
+# --- below: a block
+
+_CLOCKS: dict[int | None, Clocks] = {}
+_RESOLUTIONS: dict[int | None, Resolution] = {}
+_DRAW = random.Random()
+
+
+def _block(subject: Subject, request: dict[str, Any]) -> dict[str, Any]:
+    n_samples, stopwatch = int(request["n_samples"]), stopwatch_of(subject.device)
+    start = _DRAW.randrange(subject.n_sets)
+    # The first sample of a block comes after another process had the device: it is not kept.
+    used = {place for index in range(n_samples + 1) for place in subject.places(start + index)}
+    subject.watch.before_block(sorted(used))
+    for index in range(n_samples + 1):
+        stopwatch.cold_sample(subject.cold_sample(start + index), subject.sleep_us, subject.written_bytes)
+    clocks = _clocks(subject.device).read()  # while the device is at it
+    cold = stopwatch.take()[1:]
+    warm = _warm_samples(subject, int(request["n_warm_samples"]))
+    subject.watch.after_block()
+    operator = _operator_samples(subject, int(request["n_operator_calls"]))
+    per_call = [[time_us / subject.n_calls for time_us in samples] for samples in (cold, warm)]
+    return {
+        "cold_us": per_call[0],
+        "places": [subject.places(start + index)[0] for index in range(1, n_samples + 1)],
+        "warm_us": per_call[1],
+        "operator_us": operator,
+        "clocks": clocks,
+    }
+
+
+def _warm_samples(subject: Subject, n_samples: int) -> list[float]:
+    stopwatch = stopwatch_of(subject.device)
+    for index in range(n_samples):
+        if index == 0:
+            for call in subject.warm_sample():
+                call()
+        stopwatch.warm_sample(subject.warm_sample(), subject.sleep_us)
+    return stopwatch.take()
+
+
+def _operator_samples(subject: Subject, n_calls: int) -> list[float]:
+    """One sample: the host's time per call until the device has done them all."""
+    if n_calls == 0:
+        return []
+    stopwatch = stopwatch_of(subject.device)
+    calls = [subject.arm_operator(index % subject.n_sets) for index in range(min(n_calls, subject.max_calls))]
+    stopwatch.wait()
+    started = time.perf_counter()
+    for call in calls:
+        call()
+    stopwatch.wait()
+    return [(time.perf_counter() - started) * 1e6 / len(calls)]
+
+
+def _no_call(place: int) -> Callable[[], Any]:
+    """Of a subject that is no operator."""
+    return lambda: None
+
+
+def _arranged(subject: Subject, n_calls: int) -> dict[str, Any]:
+    """Put so many calls into each sample, and say how it went."""
+    put_calls(subject, n_calls)
+    resolution = _resolution(subject.device, stopwatch_of(subject.device))
+    return {
+        "n_sets": subject.n_sets,
+        "n_calls": subject.n_calls,
+        "max_calls": min(subject.max_calls, subject.n_sets),
+        "method": GRAPH if subject.graphs else STREAM,
+        "method_reason": subject.capture_problem,
+        "time_us": probe_us(subject),
+        "enqueue_us": subject.own_enqueue_us,
+        "resolution_us": resolution.empty_us,
+        "tick_us": resolution.tick_us,
+        **_facts(subject.device),
+    }
+
+
+# --- below: the device
+
+
+def _resolution(device: int | None, stopwatch: Stopwatch) -> Resolution:
+    if device not in _RESOLUTIONS:
+        _RESOLUTIONS[device] = stopwatch.resolution()
+    return _RESOLUTIONS[device]
+
+
+def _facts(device: int | None) -> dict[str, Any]:
+    switches = {
+        "tf32": _switch(torch.backends.cuda.matmul.allow_tf32 or torch.backends.cudnn.allow_tf32),
+        "cudnn_benchmark": _switch(torch.backends.cudnn.benchmark),
+        "date": datetime.date.today().isoformat(),
+        "pid": os.getpid(),
+    }
+    if device is None:
+        facts = {"gpu": "CPU", "gpu_uuid": "", "driver": "none", "torch_version": torch.__version__}
+    else:
+        from ..gpu.device import device_facts
+
+        facts = {**device_facts(device), "gpu_uuid": _uuid(device)}
+    return {**facts, **switches}
+
+
+def _switch(is_on: bool) -> str:
+    return "on" if is_on else "off"
+
+
+def _uuid(device: int) -> str:
+    """As NVML spells it; empty where torch does not tell."""
+    uuid = getattr(torch.cuda.get_device_properties(device), "uuid", "")
+    return f"GPU-{uuid}" if uuid else ""
+
+
+def _clocks(device: int | None) -> Clocks:
+    if device not in _CLOCKS:
+        _CLOCKS[device] = Clocks("" if device is None else _uuid(device))
+    return _CLOCKS[device]
+
+
+def _subject(request: dict[str, Any]) -> Subject:
+    if request["subject"] not in SUBJECTS:
+        raise Failure(f"nothing called {request['subject']} was prepared for timing in this process")
+    return SUBJECTS[request["subject"]]
+
+
+def _on(device: int | None) -> Any:
+    return contextlib.nullcontext() if device is None else torch.cuda.device(device)

@@ -1,0 +1,181 @@
+"""A device survives what candidates do to it: real worker processes, the real protocol, faults that are as real as a
+machine without a GPU allows."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+from pathlib import Path
+
+import pytest
+
+from kernel_lsp.core.verdict import Crashed, Mismatch, TimedOut, Unsupported
+from kernel_lsp.errors import EnvironmentProblem
+from kernel_lsp.process.worker_client import Worker
+from kernel_lsp.verify.gpu import candidate_run as gpu_attempt
+from kernel_lsp.verify.gpu.job import GpuFailure, GpuReport
+from kernel_lsp.verify.gpu.lock import GpuLock
+
+from .harness import FAKE, LARGE, SICK, SMALL, gpu, run, worker
+
+RIGHT = "affine"
+FAULTS: dict[str, type[GpuFailure]] = {  # type: ignore[valid-type]
+    "illegal_address": Crashed,
+    "device_assert": Crashed,
+    "out_of_memory": Crashed,
+    "killed_worker": Crashed,
+    "endless_loop": TimedOut,
+    "never_ends": TimedOut,
+}
+
+
+@pytest.fixture(autouse=True)
+def short_deadlines(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A loop without end costs one of them."""
+    monkeypatch.setattr(gpu_attempt, "CASE_DEADLINE_S", 3.0)
+
+
+async def test_a_right_candidate_is_right_in_every_case(tmp_path: Path) -> None:
+    async with gpu(tmp_path) as device:
+        found = await run(device, tmp_path, RIGHT)
+    assert isinstance(found, GpuReport)
+    assert {result.shapes["x"] for result in found.cases} == {(LARGE,), (SMALL,)}
+    assert {result.device for result in found.cases} == {"Fake GPU"}
+    assert "affine: not timed: no clock here" in found.notes
+
+
+async def test_every_fault_is_an_outcome_and_the_next_candidate_is_right(tmp_path: Path) -> None:
+    """In random order; each candidate has one verdict, and none is missing."""
+    names = [*FAULTS, *("wrong_value", "illegal_again")]
+    random.Random(3).shuffle(names)
+    outcomes: dict[str, object] = {}
+    async with gpu(tmp_path) as device:
+        for number, name in enumerate(names):
+            outcomes[name] = await run(device, tmp_path, name)
+            outcomes[f"affine_{number}"] = await run(device, tmp_path, f"affine_{number}", [SMALL])
+    for name, kind in {**FAULTS, "wrong_value": Mismatch, "illegal_again": Crashed}.items():
+        assert isinstance(outcomes[name], kind), (name, outcomes[name])
+    assert len(outcomes) == 2 * len(names)
+    assert all(isinstance(outcomes[f"affine_{number}"], GpuReport) for number in range(len(names)))
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("overrun", "wrote outside of: out"),
+        ("changes_input", "changed its inputs: x"),
+        ("varying", "differ in 'out'"),
+    ],
+)
+async def test_what_only_the_device_can_tell_is_told(tmp_path: Path, name: str, words: str) -> None:
+    async with gpu(tmp_path) as device:
+        found = await run(device, tmp_path, name)
+        assert isinstance(found, Crashed)
+        assert words in found.message
+        assert device.slot.n_replaced == 0
+
+
+async def test_a_kernel_that_never_ends_is_told_by_its_worker_and_costs_that(tmp_path: Path) -> None:
+    async with gpu(tmp_path) as device:
+        found = await run(device, tmp_path, "never_ends")
+        assert isinstance(found, TimedOut)
+        assert "a kernel still ran after 6 s" in found.message
+        assert found.deadline_s < 6.1
+        assert isinstance(await run(device, tmp_path, RIGHT), GpuReport)
+        assert device.slot.n_replaced == 1
+
+
+@pytest.mark.parametrize("name", ["illegal_address", "wrong_value"])
+async def test_a_failure_does_not_wait_for_cases_that_are_still_being_made(tmp_path: Path, name: str) -> None:
+    async def never() -> None:
+        await asyncio.sleep(3600)
+
+    coming = [asyncio.create_task(never())]
+    async with gpu(tmp_path) as device:
+        found = await asyncio.wait_for(run(device, tmp_path, name, [LARGE], coming=coming), 60.0)
+    assert isinstance(found, Crashed | Mismatch)
+    coming[0].cancel()
+
+
+async def test_a_case_that_cannot_be_made_leaves_the_worker_alive(tmp_path: Path) -> None:
+    async def fails() -> None:
+        raise EnvironmentProblem("no space left")
+
+    async with gpu(tmp_path) as device:
+        await run(device, tmp_path, RIGHT, [SMALL])
+        before = device.slot.pid
+        with pytest.raises(EnvironmentProblem):
+            await run(device, tmp_path, RIGHT, coming=[asyncio.create_task(fails())])
+        assert isinstance(await run(device, tmp_path, RIGHT), GpuReport)
+        assert device.slot.pid == before
+
+
+async def test_atomics_may_vary_inside_the_budget_and_that_is_noted(tmp_path: Path) -> None:
+    async with gpu(tmp_path) as device:
+        found = await run(device, tmp_path, "varying", may_vary=True)
+    assert isinstance(found, GpuReport)
+    assert any("differs from run to run" in note for note in found.notes)
+
+
+async def test_a_worker_killed_by_others_costs_the_candidate_nothing(tmp_path: Path) -> None:
+    async with gpu(tmp_path) as device:
+        os.kill(device.slot.pid, signal.SIGKILL)
+        assert isinstance(await run(device, tmp_path, RIGHT), GpuReport)
+        assert device.slot.n_replaced == 1
+
+
+async def test_a_gpu_on_which_the_canary_fails_again_and_again_is_quarantined(tmp_path: Path) -> None:
+    workers = [FAKE]
+
+    def next_worker() -> Worker:
+        return worker(workers.pop() if workers else SICK)
+
+    async with gpu(tmp_path, next_worker) as device:
+        assert isinstance(await run(device, tmp_path, "illegal_address"), Crashed)
+        for _ in range(2):
+            found = await run(device, tmp_path, RIGHT)
+            assert isinstance(found, Unsupported)
+            assert "quarantined" in found.message
+        assert device.slot.n_replaced == 3
+
+
+async def test_a_canary_that_recovers_ends_the_suspicion(tmp_path: Path) -> None:
+    workers = [FAKE, SICK, FAKE]
+
+    async with gpu(tmp_path, lambda: worker(workers.pop() if workers else FAKE)) as device:
+        assert isinstance(await run(device, tmp_path, "illegal_address"), Crashed)
+        assert isinstance(await run(device, tmp_path, RIGHT), GpuReport)
+
+
+async def test_a_cancelled_evaluation_leaves_the_device_usable(tmp_path: Path) -> None:
+    async with gpu(tmp_path) as device:
+        running = asyncio.create_task(run(device, tmp_path, "endless_loop"))
+        await asyncio.sleep(1.0)
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        assert isinstance(await run(device, tmp_path, RIGHT), GpuReport)
+
+
+async def test_candidates_that_come_at_once_take_turns(tmp_path: Path) -> None:
+    async with gpu(tmp_path) as device:
+        found = await asyncio.gather(*(run(device, tmp_path, f"affine_{number}", [SMALL]) for number in range(8)))
+    assert all(isinstance(outcome, GpuReport) for outcome in found)
+
+
+async def test_who_holds_the_gpu_is_named_when_waiting_takes_too_long(tmp_path: Path) -> None:
+    first, second = (GpuLock("GPU-1/2", directory=tmp_path, deadline_s=0.1) for _ in range(2))
+    async with first.held():
+        with pytest.raises(EnvironmentProblem, match=f"process {os.getpid()} .* has had it since"):
+            async with second.held():
+                pass
+    async with second.held():
+        assert [path.name for path in tmp_path.glob("*.lock")] == ["gpu-GPU-1-2.lock"]
+
+
+async def test_a_dead_holder_holds_nothing(tmp_path: Path) -> None:
+    (tmp_path / "gpu-x.lock").write_text('{"pid": 1, "command": "gone", "since": "long ago"}')
+    async with GpuLock("x", directory=tmp_path, deadline_s=0.1).held():
+        pass

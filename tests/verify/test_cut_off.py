@@ -1,0 +1,75 @@
+"""Results of 16 bits that are cut off, beside those that are rounded in any way that a right kernel has."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from kernel_lsp.core.dtype import DType
+from kernel_lsp.verify.oracle.nearest import FORMATS, last_place, nearest
+from kernel_lsp.verify.oracle.truncation_bias import cut_off
+
+N = 8192
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """Float64 results, and the same cut off to the dtype."""
+
+    dtype: DType
+    exact: np.ndarray
+    cut: np.ndarray
+
+
+@pytest.fixture(params=[DType.F16, DType.BF16])
+def numbers(request: pytest.FixtureRequest) -> Numbers:
+    dtype: DType = request.param
+    exact = np.random.default_rng(0).standard_normal(N)
+    unit = np.ldexp(1.0, last_place(exact, FORMATS[dtype]))
+    return Numbers(dtype, exact, np.trunc(exact / unit) * unit)
+
+
+def test_what_is_cut_off_is_told(numbers: Numbers) -> None:
+    found = cut_off(numbers.cut, numbers.exact, numbers.dtype, None)
+    assert found is not None
+    assert found.n > N // 2
+
+
+def test_the_nearest_number_is_not(numbers: Numbers) -> None:
+    assert cut_off(nearest(numbers.exact, numbers.dtype), numbers.exact, numbers.dtype, None) is None
+
+
+def test_neither_is_what_was_rounded_to_more_bits_before(numbers: Numbers) -> None:
+    once = numbers.exact.astype(np.float32).astype(np.float64)
+    assert cut_off(nearest(once, numbers.dtype), numbers.exact, numbers.dtype, None) is None
+
+
+@pytest.mark.parametrize("units", np.linspace(-1.5, 1.5, 49))
+def test_nor_a_factor_that_is_off(numbers: Numbers, units: float) -> None:
+    """A constant that was rounded shifts all results to one side, as cutting off does, by up to half a unit of 1."""
+    factor = 1.0 + units * 2.0 ** -FORMATS[numbers.dtype].precision
+    assert cut_off(nearest(numbers.exact * factor, numbers.dtype), numbers.exact, numbers.dtype, None) is None
+
+
+def test_few_elements_tell_nothing(numbers: Numbers) -> None:
+    few = slice(0, 500)
+    assert cut_off(numbers.cut[few], numbers.exact[few], numbers.dtype, None) is None
+
+
+def test_only_elements_that_count_are_looked_at(numbers: Numbers) -> None:
+    found, judged = nearest(numbers.exact, numbers.dtype), np.zeros(N, bool)
+    judged[: N // 2] = True
+    found[: N // 2] = numbers.cut[: N // 2]
+    assert cut_off(found, numbers.exact, numbers.dtype, None) is None
+    assert cut_off(found, numbers.exact, numbers.dtype, judged) is not None
+
+
+def test_wide_types_are_not_looked_at(numbers: Numbers) -> None:
+    assert cut_off(numbers.cut, numbers.exact, DType.F32, None) is None
+
+
+def test_numbers_that_are_not_finite_say_nothing(numbers: Numbers) -> None:
+    numbers.exact[::7], numbers.cut[::7] = np.nan, np.inf
+    assert cut_off(numbers.cut, numbers.exact, numbers.dtype, None) is not None

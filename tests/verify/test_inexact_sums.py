@@ -1,0 +1,123 @@
+"""Integers that are added up in floats: how long a sum must be to show it, inside the contract."""
+
+from __future__ import annotations
+
+import pytest
+
+from kernel_lsp.core.dtype import DType
+from kernel_lsp.core.task import Graph, GraphNode, GraphOutput, Symbol, Task, TaskTensor, TensorType
+from kernel_lsp.core.verdict import Built
+from kernel_lsp.toolchain.integrity.ptx_text import read_ptx
+from kernel_lsp.verify.model.cases import Sizes
+from kernel_lsp.verify.model.resolved_kernel import Prepared, prepare
+from kernel_lsp.verify.probes.float_integer_sums import (
+    _kept_bits,
+    families_of_sums,
+    sizes_beyond_exact_sums,
+)
+
+IN_F32, IN_F64 = "cvt.rzi.s64.f32 %rd1, %f1", "cvt.rzi.s64.f64 %rd1, %fd1"
+
+
+def ptx(*lines: str) -> str:
+    body = "\n".join(f"    {line};" for line in lines)
+    return f".visible .entry k()\n{{\n{body}\n}}\n"
+
+
+def task(dtype: DType, within: tuple[int, int] | None, op: str = "aten.sum.dim_IntList") -> Task:
+    x, out = TensorType(dtype=dtype, shape=("N", "D")), TensorType(dtype=DType.I64, shape=("N",))
+    node = GraphNode(name="sum", op=op, arguments=({"node": "x"},), types=(out,))
+    return Task(
+        name="sums",
+        target="model.py::sums",
+        kind="function",
+        source_file="model.py",
+        source_line=1,
+        symbols=(Symbol(name="N", captured=6, minimum=1), Symbol(name="D", captured=1000, minimum=1)),
+        arguments=(TaskTensor(name="x", type=x, role="input", integer_range=within),),
+        forward=Graph(
+            inputs=("x",),
+            input_types=(x,),
+            nodes=(node,),
+            outputs=(GraphOutput(name="out", node="sum", type=out),),
+        ),
+        reference_source="",
+        configurations=(),
+        torch_version="2",
+    )
+
+
+def sizes(of: Task, *lines: str, where: str = "") -> list[Sizes]:
+    dtype = of.tensors[0].type.dtype
+    text = (
+        f"// kernel-lsp: 1\n// op: sums(x: {dtype}[N, D]) -> (out: i64[N])\n{where}// launch: k<<<N, 32>>>(x, out, D)\n"
+    )
+    kernel = f"__global__ void k(const {dtype.cuda_type}* x, long long* out, int D) {{}}"
+    prepared = prepare(f"{text}\n{kernel}", of)
+    assert isinstance(prepared, Prepared), prepared
+    return sizes_beyond_exact_sums(
+        prepared, "forward", Built(architecture="sm_90", ptx=ptx(*lines), symbols={"k": "k"})
+    )
+
+
+WORDS = task(DType.I64, (0, 1 << 32))
+
+
+def test_the_sum_is_just_too_long_for_the_type() -> None:
+    (found,) = sizes(WORDS, IN_F64)
+    total = found["D"] * ((1 << 32) - 1)
+    assert found["N"] == 1
+    assert 2**53 < total < 2**53 + 2**35
+    assert int(float(total)) != total
+
+
+def test_of_an_aligned_number_of_terms_the_sum_is_too_long_as_well() -> None:
+    (found,) = sizes(WORDS, IN_F64, where="// where: D % 4 == 0\n")
+    total = found["D"] * ((1 << 32) - 1)
+    assert (found["D"] % 4, int(float(total)) != total) == (0, True)
+
+
+def test_truth_values_are_counted_past_what_f32_holds() -> None:
+    (found,) = sizes(task(DType.BOOL, None), IN_F32)
+    assert found == {"N": 1, "D": 2**24 + 3}
+
+
+@pytest.mark.parametrize(("op", "n_sizes"), [("aten.gt.Scalar", 1), ("aten.relu.default", 0)])
+def test_floats_are_counted_past_what_f32_holds(op: str, n_sizes: int) -> None:
+    of = task(DType.F32, None)
+    dtype = DType.BOOL if op.startswith("aten.gt") else DType.F32
+    made = GraphNode(
+        name="made", op=op, arguments=({"node": "x"}, 0), types=(TensorType(dtype=dtype, shape=("N", "D")),)
+    )
+    total = of.forward.nodes[0].model_copy(update={"arguments": ({"node": "made"},)})
+    counted = of.model_copy(update={"forward": of.forward.model_copy(update={"nodes": (made, total)})})
+    assert sizes(counted, IN_F32) == [{"N": 1, "D": 2**24 + 3}] * n_sizes
+    assert families_of_sums(counted.forward) == ("late_extremes", "negative")
+
+
+@pytest.mark.parametrize(
+    ("of", "lines", "where"),
+    [
+        (WORDS, (), ""),
+        (WORDS, (IN_F64,), "// where: D <= 4096\n"),
+        (task(DType.F32, None), (IN_F64,), ""),
+        (task(DType.I64, (0, 9)), (IN_F64,), ""),
+        (task(DType.I64, (0, 9), "aten.amax.default"), (IN_F32,), ""),
+    ],
+    ids=["no floats", "a contract", "floats that are added", "too many terms", "no sum"],
+)
+def test_no_long_sum_is_asked_for(of: Task, lines: tuple[str, ...], where: str) -> None:
+    assert sizes(of, *lines, where=where) == []
+
+
+@pytest.mark.parametrize(
+    ("lines", "n_bits"),
+    [
+        ((IN_F64,), {53}),
+        (("cvt.rni.s32.f32 %r1, %f1",), {24}),
+        (("cvt.rzi.ftz.sat.u32.f32 %r1, %f1", IN_F64), {24, 53}),
+        (("cvt.rn.f64.s64 %fd1, %rd1", "cvt.s64.s32 %rd1, %r1", "cvt.rni.f32.f32 %f1, %f2"), set()),
+    ],
+)
+def test_integers_that_are_made_of_floats_have_so_many_bits(lines: tuple[str, ...], n_bits: set[int]) -> None:
+    assert _kept_bits(read_ptx(ptx(*lines), "").statements) == n_bits

@@ -1,0 +1,121 @@
+"""What a code rounds is given odd numbers of as many digits as their type has, and the neighbours of halves."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kernel_lsp.core.dtype import DType
+from kernel_lsp.core.task import Graph, GraphNode, GraphOutput, Symbol, Task, TaskTensor, TensorType
+from kernel_lsp.verify.model.cases import Sizes
+from kernel_lsp.verify.probes.rounding_edges import rounding_cases, rounds
+
+KNOWN: list[Sizes] = [{"N": 5}, {"N": 1031}, {"N": 300}]
+BELOW_A_HALF = 0.5 - 2.0**-25
+ODD = 2.0**24 - 1.0
+
+
+def step(op: str, *more: Any, dtype: DType = DType.F32, **keywords: Any) -> tuple[str, tuple[Any, ...], DType, Any]:
+    return f"aten.{op}", more, dtype, keywords
+
+
+def to(dtype: DType) -> tuple[str, tuple[Any, ...], DType, Any]:
+    return step("_to_copy.default", dtype=dtype, to={"dtype": dtype.value})
+
+
+def task(*steps: tuple[str, tuple[Any, ...], DType, Any], dtype: DType = DType.F32) -> Task:
+    """One step after the other, from `x`."""
+    nodes = [
+        GraphNode(
+            name=f"n{nth}",
+            op=op,
+            arguments=({"node": f"n{nth - 1}" if nth else "x"}, *more),
+            keywords=keywords,
+            types=(TensorType(dtype=made, shape=("N",)),),
+        )
+        for nth, (op, more, made, keywords) in enumerate(steps)
+    ]
+    taken = TensorType(dtype=dtype, shape=("N",))
+    return Task(
+        name="f",
+        target="model.py::f",
+        kind="function",
+        source_file="model.py",
+        source_line=1,
+        symbols=(Symbol(name="N", captured=300, minimum=1),),
+        arguments=(TaskTensor(name="x", type=taken, role="input"),),
+        forward=Graph(
+            inputs=("x",),
+            input_types=(taken,),
+            nodes=tuple(nodes),
+            outputs=(GraphOutput(name="out", node=nodes[-1].name, type=nodes[-1].types[0]),),
+        ),
+        reference_source="",
+        configurations=(),
+        torch_version="2",
+    )
+
+
+ROUND, LIMITED = step("round.default"), step("clamp.default", -128, 127)
+I8, I32, I64 = to(DType.I8), to(DType.I32), to(DType.I64)
+
+
+def values_of(*steps: tuple[str, tuple[Any, ...], DType, Any], dtype: DType = DType.F32) -> list[set[float]]:
+    return [set(case.values) for case in rounding_cases(task(*steps, dtype=dtype), "forward", KNOWN, 7)]
+
+
+def test_a_code_that_rounds_nothing_has_no_such_case() -> None:
+    assert values_of(step("relu.default")) == []
+    assert not rounds(task(step("relu.default"), to(DType.F16)).forward)
+    assert rounds(task(I32).forward)
+
+
+def test_a_rounded_input_has_the_neighbours_of_halves_and_a_converted_one_odd_numbers_too() -> None:
+    (near,) = values_of(ROUND)
+    assert {BELOW_A_HALF, -BELOW_A_HALF, 0.5, 1.5, -2.5} <= near
+    near, odd = values_of(step("clamp.default", -1e9, 1e9), step("view.default", [-1]), I32)
+    assert BELOW_A_HALF in near
+    assert {ODD, -ODD, 2.0**22 + 1.0, 2.0**22 + 0.5} <= odd
+
+
+def test_the_cases_are_the_smallest_that_have_room() -> None:
+    near, odd = rounding_cases(task(I32), "forward", KNOWN, 7)
+    assert (near.sizes, odd.sizes) == ((("N", 300),), (("N", 300),))
+    assert near.seed != odd.seed
+    assert rounding_cases(task(I32), "forward", KNOWN[:1], 7)[0].sizes == (("N", 5),)
+    assert rounding_cases(task(I32), "backward", KNOWN, 7) == []
+
+
+def test_a_step_that_is_a_power_of_two_moves_them_along() -> None:
+    (near,) = values_of(step("div.Tensor", 0.0625), ROUND)
+    assert BELOW_A_HALF / 16 in near
+    near, odd = values_of(step("mul.Tensor", 4.0), I64)
+    assert (BELOW_A_HALF / 4 in near, ODD / 4 in odd) == (True, True)
+
+
+@pytest.mark.parametrize(
+    "before",
+    [step("mul.Tensor", 0.1), step("add.Tensor", 0.5), step("sin.default"), step("mul.Tensor", {"node": "x"})],
+    ids=["many digits", "a sum", "a function", "another tensor"],
+)
+def test_what_is_moved_before_it_is_rounded_has_none(before: tuple[str, tuple[Any, ...], DType, Any]) -> None:
+    assert values_of(before, ROUND) == []
+
+
+def test_what_the_integers_do_not_hold_is_left_out_unless_the_code_limits_it() -> None:
+    (near,) = values_of(I8)
+    assert max(near) < 127
+    _, odd = values_of(LIMITED, I8)
+    assert ODD in odd
+    assert len(values_of(ROUND, LIMITED, I8)) == 2
+    (near,) = values_of(to(DType.U8))
+    assert near
+
+
+def test_a_narrow_type_has_odd_numbers_of_its_own() -> None:
+    _, odd = values_of(I32, dtype=DType.BF16)
+    assert max(odd) == 255.0
+    assert all(float(number).is_integer() or abs(number) < 128 for number in odd)
+    _, odd = values_of(I64, dtype=DType.F64)
+    assert max(odd) == 2.0**53 - 1.0

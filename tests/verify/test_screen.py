@@ -1,0 +1,105 @@
+"""What is screened before it may touch a GPU: races that only long rows have are found there, too."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from kernel_lsp.verify.cpu.executor_checks import ExecutorChecks, screened_cases
+from kernel_lsp.verify.gpu.checks import GpuChecks
+from kernel_lsp.verify.model.cases import Case
+from kernel_lsp.verify.model.progress import Plan
+from kernel_lsp.verify.oracle.case_store import CaseStore
+from tests.corpora import Kernel, evaluate_all, is_caught, is_passed, read_kernels
+from tests.verify.test_pointed_sizes import TASK
+
+TESTS = Path(__file__).parent.parent
+RACES = (
+    *("race_no_fence_after_the_flag", "race_no_fence_before_the_flag", "race_the_highest_block_gathers"),
+    "race_large_blocks_without_fence",
+)
+"""Of several blocks for each row, or of more than a small case has."""
+ORDERED = ("last_block_finishes", "last_of_large_blocks_finishes", "second_pass_over_parts")
+
+
+def named(folder: str, names: tuple[str, ...]) -> list[Kernel]:
+    return [kernel for kernel in read_kernels(TESTS / folder) if kernel.file.stem in names]
+
+
+def plan() -> Plan:
+    """Families, orders of threads and sizes: what is screened is neither first nor smallest."""
+    cases = [("given", "forward", 90), ("zeros", "reverse", 1), ("normal", "random", 2), ("normal", "reverse", 8)]
+    cases += [("normal", "forward", 3), ("normal", "reverse", 4)]
+    return [
+        (Case("forward", (), family, n, order), SimpleNamespace(tensors=[SimpleNamespace(n_elements=n, n_bytes=n)]))  # type: ignore[arg-type,misc]  # stand-ins
+        for family, order, n in cases
+    ]
+
+
+def test_cases_that_are_watched_for_races_are_screened_the_smallest_first() -> None:
+    assert [case.seed for case, _ in screened_cases(plan())] == [4, 8]
+
+
+def test_what_has_several_blocks_is_screened_beside_them() -> None:
+    case, bound = plan()[3]
+    several = (replace(case, of_several_blocks=True, seed=90), bound)
+    assert [case.seed for case, _ in screened_cases([several, *plan()])] == [4, 8, 90]
+
+
+def test_references_that_the_screen_waits_for_are_made_first() -> None:
+    """The captured sizes among them, which it counts."""
+    begun: list[list[int]] = []
+    store: Any = SimpleNamespace(
+        begin_in_order=lambda *groups: begun.extend([c.seed for c in g] for g in groups), takes_a_turn=lambda _: False
+    )
+    gpu: Any = SimpleNamespace(device=None, timer=None, full_wait_s=0.0)
+    GpuChecks(store, gpu, 0).prefetch([plan()])
+    assert begun == [[4, 8, 90], [1, 2, 3, 4, 8, 90]]
+
+
+async def test_others_are_begun_when_the_first_are_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[int] = []
+    is_made = asyncio.Event()
+
+    async def made() -> None:
+        await is_made.wait()
+
+    def begin(case: Case) -> asyncio.Task[None]:
+        begun.append(case.seed)
+        return asyncio.create_task(made())
+
+    worker: Any = None
+    store = CaseStore(TASK, worker, tmp_path)
+    monkeypatch.setattr(store, "begin", begin)
+    cases = [case for case, _ in plan()]
+    store.begin_in_order(cases[:2], cases[2:])
+    await asyncio.sleep(0.01)
+    assert begun == [90, 1]
+    is_made.set()
+    await asyncio.sleep(0.01)
+    assert begun == [90, 1, 2, 8, 3, 4]
+    await store.close()
+
+
+@pytest.fixture(autouse=True)
+def _screen_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ExecutorChecks, "check", ExecutorChecks.screen)
+
+
+@pytest.mark.timeout(600)
+async def test_a_screen_finds_the_races_of_the_corpus() -> None:
+    found = [outcome async for outcomes in evaluate_all(named("attacks", RACES)) for outcome in outcomes]
+    assert len(found) == len(RACES)
+    assert [outcome.kernel.file.name for outcome in found if not is_caught(outcome)] == []
+
+
+@pytest.mark.timeout(600)
+async def test_a_screen_passes_what_orders_its_blocks() -> None:
+    found = [outcome async for outcomes in evaluate_all(named("benign", ORDERED)) for outcome in outcomes]
+    assert len(found) == len(ORDERED)
+    assert [outcome.kernel.file.name for outcome in found if not is_passed(outcome)] == []

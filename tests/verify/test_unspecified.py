@@ -1,0 +1,38 @@
+"""Masks of unspecified elements on their way from the worker's files to the judge."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from kernel_lsp.verify.foreign.cases import _in_memory
+from kernel_lsp.verify.oracle.case_store import read_expectations
+from kernel_lsp.verify.oracle.compare import Expectation, compare, is_within_budget
+from tests.worker.capturing import capture_text, make_case, tensor
+
+
+@pytest.mark.parametrize("kept", [lambda each: each, _in_memory], ids=["mapped", "in memory"])
+def test_any_number_is_correct_where_the_mask_says_so_and_nowhere_else(
+    kept: Callable[[Expectation], Expectation], tmp_path: Path
+) -> None:
+    """Of a NaN between two limits."""
+    capture_text("def f(x):\n    return x.clamp(-1.0, 2.0)", "f", inputs=[tensor("x", 8, 16)])
+    (expected,) = map(kept, read_expectations(make_case("forward", {"x": (8, 16)}, "special_nan", tmp_path)))
+    assert expected.unspecified is not None
+    assert 0 < expected.unspecified.sum() < expected.unspecified.size
+    found = np.where(expected.unspecified, 1.5, expected.reference).astype(np.float32)
+    assert is_within_budget(compare(found, expected, factor=2.0))
+    assert not is_within_budget(compare(found, replace(expected, unspecified=None), factor=2.0))
+    found[np.nonzero(~expected.unspecified)[0][0], np.nonzero(~expected.unspecified)[1][0]] = 1.75
+    assert not is_within_budget(compare(found, expected, factor=2.0))
+
+
+def test_a_case_without_unspecified_elements_has_no_mask(tmp_path: Path) -> None:
+    capture_text("def f(x):\n    return x * 2", "f", inputs=[tensor("x", 8, 16)])
+    case = make_case("forward", {"x": (8, 16)}, "special_nan", tmp_path)
+    assert case.unspecified == ()
+    assert [each.unspecified for each in read_expectations(case)] == [None]

@@ -1,0 +1,176 @@
+"""Whoever reaches a verdict reaches it through `Verifier.verify`: no caller is without one of its stages."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from itertools import groupby
+from pathlib import Path
+
+import pytest
+
+from kernel_lsp.config import Settings, load_settings
+from kernel_lsp.core.candidate import Candidate, Origin
+from kernel_lsp.core.event import CandidateEvaluated, RunFinished
+from kernel_lsp.errors import UserError
+from kernel_lsp.evolve.agent.tools import AgentTools
+from kernel_lsp.evolve.run.calibration import label
+from kernel_lsp.evolve.run.export_source import checked_winner
+from kernel_lsp.evolve.run.optimize import start_request
+from kernel_lsp.evolve.run.request import SeedKernel
+from kernel_lsp.source.pytorch import read_target
+from kernel_lsp.verify.session.check import check_kernel, find_task
+from kernel_lsp.verify.session.session import Session
+from tests.corpora import Kernel, read_kernels
+from tests.verify.test_scalar_mutation import counted_captures
+
+CORPUS = Path(__file__).parent.parent / "attacks"
+ATTACKS = [kernel for kernel in read_kernels(CORPUS) if kernel.without == ("numbers",)]
+"""Correct with the scalars of their task, and with no others: only scalar mutation catches them."""
+BLENDED = [kernel for kernel in ATTACKS if kernel.task_line == "tasks.py::blended"]
+SETTINGS = load_settings(CORPUS, {"device": "cpu"})
+POWER = """import torch
+
+
+# kernel-lsp: x=f32[512, 256], p=1.5
+def power(x: torch.Tensor, p: float) -> torch.Tensor:
+    return torch.pow(x.abs(), p)
+"""
+NO_POWER = """// kernel-lsp: 1
+// task: model.py::power
+// op: power(x: f32[B, D], p: float) -> (out: f32[B, D])
+// launch: k<<<ceil_div(B * D, 128), 128>>>(x, out, p, B * D)
+
+__global__ void k(const float* x, float* out, float p, int n) {
+    const int i = blockIdx.x * 128 + threadIdx.x;
+    if (i < n) out[i] = fabsf(x[i]) * sqrtf(fabsf(x[i]));
+}
+"""
+"""Ignores its scalar, and so is faster than any kernel that does not."""
+
+
+SCALED_FOLDER = """import torch
+
+
+def forward_fn(x, scale):
+    return x * scale
+
+
+class Model(torch.nn.Module):
+    def __init__(self, scale: float):
+        super().__init__()
+        self.scale = scale
+
+    def forward(self, x, fn=forward_fn):
+        return fn(x, self.scale)
+
+
+def get_inputs(rows: int = 8):
+    return [torch.randn(rows, 40)]
+"""
+SCALES = '{"single_init_configs": [{"scale": 2.0}, {"scale": 3.0}]}'
+TWICE = """// kernel-lsp: 1
+// op: forward(x: f32[B, D]) -> (out: f32[B, D])
+// launch: k<<<ceil_div(B * D, 128), 128>>>(x, out, B * D)
+
+__global__ void k(const float* x, float* out, int n) {
+    const int i = blockIdx.x * 128 + threadIdx.x;
+    if (i < n) out[i] = x[i] * SCALE;
+}
+"""
+
+
+def ids(kernel: Kernel) -> str:
+    return kernel.file.stem
+
+
+def candidate(text: str) -> Candidate:
+    return Candidate(text=text, origin=Origin(proposer="user"))
+
+
+async def verified(kernels: Sequence[Kernel], settings: Settings = SETTINGS) -> dict[str, str]:
+    """Return the outcomes of kernels, by name, from one session."""
+    found = {}
+    async with Session(settings) as session:
+        for task_line, group in groupby(sorted(kernels, key=lambda k: k.task_line), key=lambda k: k.task_line):
+            source = find_task(CORPUS / "kernel.cu", task_line, None, CORPUS)
+            verifier = await session.verifier(source, await session.capture(source, with_backward=False))
+            for kernel in group:
+                verdict = await verifier.verify(candidate(kernel.text), "full")
+                found[kernel.file.name] = verdict.outcome.kind
+    return found
+
+
+def corpus_in(folder: Path, kernels: Sequence[Kernel] = BLENDED) -> Path:
+    for file in (CORPUS / "tasks.py", *(kernel.file for kernel in kernels)):
+        shutil.copy(file, folder)
+    return folder
+
+
+def refused(kernels: Sequence[Kernel]) -> dict[str, str]:
+    return {kernel.file.name: "mismatch" for kernel in kernels}
+
+
+def test_there_are_ten_attacks_that_scalar_mutation_alone_catches() -> None:
+    assert len(ATTACKS) == 10
+    assert len(BLENDED) >= 3
+
+
+async def test_the_verifier_refuses_every_one_of_them() -> None:
+    assert await verified(ATTACKS) == refused(ATTACKS)
+
+
+@pytest.mark.parametrize("attack", BLENDED, ids=ids)
+async def test_check_refuses_them(attack: Kernel) -> None:
+    verdict = await check_kernel(attack.file, None, CORPUS, SETTINGS)
+    assert verdict.outcome.kind == "mismatch"
+
+
+@pytest.mark.parametrize("attack", BLENDED, ids=ids)
+async def test_export_refuses_them(attack: Kernel) -> None:
+    with pytest.raises(UserError, match='export refused: the kernel\'s verdict is "mismatch"'):
+        await checked_winner(attack.file, None, CORPUS, SETTINGS, "2026-01-01")
+
+
+async def test_calibration_labels_them_as_faulty(tmp_path: Path) -> None:
+    labelled = await label(corpus_in(tmp_path), SETTINGS)
+    assert {Path(one.name).name: one.verdict.outcome.kind for one in labelled} == refused(BLENDED)
+
+
+async def test_an_agent_earns_nothing_with_them() -> None:
+    async with AgentTools("tasks.py::blended", CORPUS, SETTINGS, with_backward=False) as tools:
+        results = [await tools.call("check", {"code": attack.text}) for attack in BLENDED]
+    assert [result.reward for result in results] == [-1] * len(BLENDED)
+
+
+async def test_no_search_ends_with_a_kernel_that_ignores_a_scalar(tmp_path: Path) -> None:
+    (tmp_path / "model.py").write_text(POWER)
+    overrides = {"device": "cpu", "generations": 1, "proposals": 1}
+    given = (SeedKernel(name="no_power.cu", text=NO_POWER),)
+    run = start_request(tmp_path, "model.py::power", False, overrides, seed_kernels=given)
+    events = [event async for event in run.events()]
+    full = [event for event in events if isinstance(event, CandidateEvaluated) and event.depth == "full"]
+    assert [event.outcome for event in full] == ["mismatch", "correct"]
+    assert [event.candidate_id for event in events if isinstance(event, RunFinished)] == [full[1].candidate_id]
+
+
+async def test_a_full_verdict_is_of_every_configuration_each_captured_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "scaled").mkdir()
+    (tmp_path / "scaled" / "func_forward.py").write_text(SCALED_FOLDER)
+    (tmp_path / "scaled" / "config_forward.json").write_text(
+        '{"single_init_configs": [{"scale": 2.0}, {"scale": 3.0}]}'
+    )
+    source = read_target("scaled", tmp_path)
+    async with Session(SETTINGS) as session:
+        verifier = await session.verifier(source, await session.capture(source, with_backward=False))
+        captured = counted_captures(session, monkeypatch)
+        texts = [TWICE.replace("SCALE", scale) for scale in ("2.0f", "(1.0f + 1.0f)")]
+        full = [await verifier.verify(candidate(text), "full") for text in texts]
+        screen = await verifier.verify(candidate(texts[0]), "screen")
+    assert [verdict.outcome.kind for verdict in (*full, screen)] == ["correct"] * 3
+    assert [[each.is_served for each in verdict.configurations] for verdict in (*full, screen)] == [
+        [True, False]
+    ] * 2 + [[]]
+    assert len(captured) == 1

@@ -1,0 +1,117 @@
+"""What counts as impossible: only what every right kernel has to do."""
+
+from __future__ import annotations
+
+import pytest
+
+from kernel_lsp.core.dtype import DType
+from kernel_lsp.core.plan import BoundOperation, BoundTensor
+from kernel_lsp.core.task import Graph, GraphNode, GraphOutput, TensorType
+from kernel_lsp.gpu.floor import EMPTY_KERNEL_US
+from kernel_lsp.gpu.specs import find_gpu
+from kernel_lsp.verify.timing.floor import MARGIN, time_floor
+
+H200 = find_gpu("H200")
+BIG = 1 << 28
+
+
+def tensor_type(*shape: int, dtype: DType = DType.F32) -> TensorType:
+    return TensorType(dtype=dtype, shape=tuple(str(size) for size in shape))
+
+
+def floor(op: str, inputs: dict[str, TensorType], output: TensorType, *more: GraphNode, result: str = "y"):  # type: ignore[no-untyped-def]
+    references = tuple({"node": name} for name in inputs)
+    first = GraphNode(name="y", op=f"aten.{op}", arguments=references, types=(output,))
+    types = {node.name: node.types[0] for node in (first, *more)}
+    graph = Graph(
+        inputs=tuple(inputs),
+        input_types=tuple(inputs.values()),
+        nodes=(first, *more),
+        outputs=(GraphOutput(name="out", node=result, type=types[result]),),
+    )
+    bound = BoundOperation(
+        name="f",
+        dims={},
+        tensors=(
+            *(_bound(name, type_, "input") for name, type_ in inputs.items()),
+            _bound("out", types[result], "output"),
+        ),
+        steps=(),
+    )
+    return time_floor(graph, bound, H200)
+
+
+def _bound(name: str, type_: TensorType | None, role: str) -> BoundTensor:
+    assert type_ is not None
+    return BoundTensor(name=name, dtype=type_.dtype, shape=tuple(int(dim) for dim in type_.shape), role=role)  # type: ignore[arg-type]
+
+
+def test_a_pointwise_operation_reads_its_inputs_and_writes_its_outputs() -> None:
+    big = tensor_type(BIG)
+    assert floor("relu.default", {"x": big}, big).time_us == pytest.approx(2 * 4 * BIG / 4.3e12 * 1e6)
+
+
+def test_the_impossible_is_at_the_datasheets_bandwidth_with_a_margin() -> None:
+    big = tensor_type(BIG)
+    certain = (4 * BIG + 4 * BIG - H200.l2_bytes) / 4.8e12 * 1e6
+    assert floor("relu.default", {"x": big}, big).impossible_below_us == pytest.approx(MARGIN * certain)
+
+
+def test_what_fits_in_l2_may_not_have_been_written_yet() -> None:
+    small = tensor_type(1 << 20)
+    found = floor("relu.default", {"x": small}, small)
+    assert found.impossible_below_us == pytest.approx(MARGIN * 4 * (1 << 20) / 4.8e12 * 1e6)
+
+
+def test_a_gather_may_leave_its_table_unread() -> None:
+    table, indices = tensor_type(BIG, 4), tensor_type(8, dtype=DType.I64)
+    assert floor("embedding.default", {"table": table, "i": indices}, tensor_type(8, 4)).impossible_below_us == 0
+
+
+def test_what_is_cut_away_later_need_not_be_computed() -> None:
+    big, few = tensor_type(BIG), tensor_type(16)
+    cut = GraphNode(name="z", op="aten.slice.Tensor", arguments=({"node": "y"}, 0, 0, 16), types=(few,))
+    assert floor("relu.default", {"x": big}, big, cut, result="z").impossible_below_us == 0
+
+
+def test_a_reduction_reads_everything() -> None:
+    big, one = tensor_type(BIG), tensor_type(1)
+    total = GraphNode(name="z", op="aten.sum.default", arguments=({"node": "y"},), types=(one,))
+    found = floor("exp.default", {"x": big}, big, total, result="z")
+    assert found.impossible_below_us == pytest.approx(MARGIN * 4 * BIG / 4.8e12 * 1e6)
+
+
+def test_a_large_product_is_bound_by_arithmetic() -> None:
+    square = tensor_type(8192, 8192, dtype=DType.BF16)
+    found = floor("mm.default", {"a": square, "b": square}, square)
+    assert found.time_us == pytest.approx(2 * 8192**3 / 989.4e12 * 1e6)
+    assert "GFLOP" in found.basis
+
+
+def test_an_f32_product_may_be_made_of_tensor_core_products() -> None:
+    """Three TF32 products make one in f32: faster than the f32 pipes is not impossible."""
+    square = tensor_type(8192, 8192)
+    found = floor("mm.default", {"a": square, "b": square}, square)
+    assert found.impossible_below_us < found.time_us / 5
+
+
+def test_a_product_that_is_only_partly_asked_for_has_no_limit() -> None:
+    square, few = tensor_type(8192, 8192), tensor_type(8192, 16)
+    cut = GraphNode(name="z", op="aten.slice.Tensor", arguments=({"node": "y"}, 1, 0, 16), types=(few,))
+    assert floor("mm.default", {"a": square, "b": square}, square, cut, result="z").impossible_below_us == 0
+
+
+def test_a_gather_from_rows_that_are_normalized_is_shown_the_rows() -> None:
+    """All labels may be ignored, so nothing is certain; a usual kernel reads the logits."""
+    logits, picked = tensor_type(512, 4096), tensor_type(512, 1)
+    pick = GraphNode(name="z", op="aten.gather.default", arguments=({"node": "y"}, 1, {"node": "i"}), types=(picked,))
+    found = floor("_log_softmax.default", {"x": logits, "i": tensor_type(512, 1)}, logits, pick, result="z")
+    assert found.time_us == pytest.approx(4 * (512 * 4096 + 2 * 512) / 4.3e12 * 1e6, rel=0.01)
+    assert found.impossible_below_us == 0
+
+
+def test_nothing_is_shown_a_floor_below_a_kernel_that_does_nothing() -> None:
+    few = tensor_type(16)
+    found = floor("relu.default", {"x": few}, few)
+    assert found.time_us == EMPTY_KERNEL_US
+    assert "does nothing" in found.basis
