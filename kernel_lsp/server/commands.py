@@ -10,23 +10,18 @@ from typing import Any
 from lsprotocol import types
 from pygls.exceptions import JsonRpcInvalidParams
 
-from kernel_lsp.config import Settings
 from kernel_lsp.engine.messages import (
-    Check,
-    EstimateTarget,
-    JobRequest,
     Optimize,
     OptimizeLines,
     ProfileKernel,
-    Resume,
 )
 from kernel_lsp.evolve.run.request import find_workspace
 from kernel_lsp.server.documents.documents import Document
 from kernel_lsp.server.documents.places import cells_of, file_at, file_of, is_saved, place_of
 from kernel_lsp.server.features.explanations import explanation
 from kernel_lsp.server.features.result_view import show_report, show_result
-from kernel_lsp.server.jobs.jobs import Job, new_id
-from kernel_lsp.server.jobs.progress import WorkDoneProgress
+from kernel_lsp.server.jobs.jobs import new_id
+from kernel_lsp.server.jobs.starting import start_check, start_estimate, start_job, start_resume, text_of_job
 from kernel_lsp.server.language_server import KernelLanguageServer
 from kernel_lsp.server.protocol import messages as protocol
 from kernel_lsp.server.protocol.rpc import structure_strictly
@@ -45,54 +40,6 @@ async def execute(server: KernelLanguageServer, params: types.ExecuteCommandPara
     if isinstance(argument, protocol.TargetArguments):
         await _up_to_date(server, argument.uri)
     return await _HANDLERS[command.name](server, argument)
-
-
-def start_check(server: KernelLanguageServer, document: Document, *, is_quiet: bool, is_measured: bool = False) -> str:
-    """Check a kernel file as it is in the editor, on the GPU as well where `is_measured`; an earlier check of it that
-    is under way is ended."""
-    path = file_at(document.uri)
-    for job in server.jobs:
-        if isinstance(job.request, Check) and job.uri == document.uri:
-            server.spawn(server.jobs.cancel(job))
-    overrides = server.settings.overrides(path.parent)
-    device = server.settings_for(path).device
-    overrides |= {"device": _measuring(device) if is_measured else _checking(device)}
-    request = Check(id=new_id(), directory=path.parent, kernel=path, text=document.text, settings=overrides)
-    title = f"{'Measure' if is_measured else 'Check'} {path.name}"
-    return _start(server, request, title, document.uri, path, serial=document.serial, is_quiet=is_quiet)
-
-
-def start_estimate(server: KernelLanguageServer, document: Document, symbol: str, *, is_quiet: bool) -> str:
-    """Estimate a target, of the file as it is on disk, or of a notebook's cells as they are in the editor. Quietly, one
-    whose text is as it was captured is not captured again."""
-    path = file_of(document)
-    for job in server.jobs:
-        if isinstance(job.request, EstimateTarget) and job.uri == document.uri and job.symbol == symbol:
-            return job.id
-    about = {**_about(server, document, symbol), "settings": server.settings_for(path)}
-    if document.path is not None and not is_saved(document, path):
-        about["digest"] = ""  # what is estimated is not the text in the editor
-    captured = server.knowledge.capture(document.uri, symbol)
-    is_captured = is_quiet and captured is not None and captured.digest == about["digest"]
-    if captured is not None and is_captured:
-        about["serial"] = captured.serial
-    request = EstimateTarget(
-        id=new_id(),
-        directory=path.parent,
-        target=f"{path.name}::{symbol}",
-        cells=cells_of(server, document),
-        as_captured=is_captured,
-        settings=server.settings.overrides(path.parent),
-    )
-    return _start(server, request, f"Estimate {symbol}", document.uri, path, **about, is_quiet=is_quiet)
-
-
-def start_resume(server: KernelLanguageServer, uri: str, workspace: Path, run_id: str) -> str:
-    """Go on with a run."""
-    request = Resume(id=new_id(), directory=workspace, run_id=run_id, has_editor_model=server.has_editor_model)
-    run = server.knowledge.run(run_id)
-    title = f"Optimize {run.target} (resumed)" if run is not None else f"Resume {run_id}"
-    return _start(server, request, title, uri, workspace / "file")
 
 
 # --- below: one function per command
@@ -120,7 +67,7 @@ def _start_optimize(
     _allow(server)
     document = server.documents.named(about.uri)
     path = file_of(document) if document is not None else file_at(about.uri)
-    cells = cells_of(server, document) if document is not None else ()
+    cells = cells_of(server.notebooks, document) if document is not None else ()
     if document is not None and not cells:
         _check_saved(server, document, path)
     given = server.documents.named(about.kernel) if about.kernel else None
@@ -135,9 +82,9 @@ def _start_optimize(
         settings=server.settings.overrides(path.parent),
         has_editor_model=server.has_editor_model,
     )
-    known = _about(server, document, about.symbol) if document is not None else {"symbol": about.symbol}
+    known = text_of_job(server, document, about.symbol) if document is not None else {"symbol": about.symbol}
     uri = document.uri if document is not None else about.uri
-    return protocol.JobStarted(_start(server, request, f"Optimize {about.symbol}", uri, path, **known))
+    return protocol.JobStarted(start_job(server, request, f"Optimize {about.symbol}", uri, path, **known))
 
 
 async def _optimize_lines(server: KernelLanguageServer, about: protocol.LinesArguments) -> protocol.JobStarted:
@@ -158,7 +105,7 @@ async def _optimize_lines(server: KernelLanguageServer, about: protocol.LinesArg
         has_editor_model=server.has_editor_model,
     )
     title = f"Optimize lines {first} to {last} of {about.symbol}"
-    return protocol.JobStarted(_start(server, request, title, document.uri, path, serial=document.serial))
+    return protocol.JobStarted(start_job(server, request, title, document.uri, path, serial=document.serial))
 
 
 async def _check(server: KernelLanguageServer, about: protocol.DocumentArguments) -> protocol.JobStarted:
@@ -177,7 +124,7 @@ async def _profile(server: KernelLanguageServer, about: protocol.DocumentArgumen
     path = file_at(document.uri)
     overrides = server.settings.overrides(path.parent)
     request = ProfileKernel(id=new_id(), directory=path.parent, kernel=path, text=document.text, settings=overrides)
-    job = _start(server, request, f"Profile {path.name}", document.uri, path, serial=document.serial)
+    job = start_job(server, request, f"Profile {path.name}", document.uri, path, serial=document.serial)
     return protocol.JobStarted(job)
 
 
@@ -188,15 +135,6 @@ def _kernel(server: KernelLanguageServer, about: protocol.DocumentArguments) -> 
     if document is None or document.language != "cuda":
         raise JsonRpcInvalidParams(message=f"no CUDA document {about.uri!r} is open")
     return document
-
-
-def _checking(device: str) -> str:
-    """Correctness needs no GPU: one is used when the user said so."""
-    return "cpu" if device == "auto" else device
-
-
-def _measuring(device: str) -> str:
-    return device if device.startswith("cuda") else "cuda"
 
 
 async def _estimate(server: KernelLanguageServer, about: protocol.TargetArguments) -> protocol.JobStarted:
@@ -217,7 +155,7 @@ async def _cancel(server: KernelLanguageServer, about: protocol.JobArguments) ->
 
 async def _resume(server: KernelLanguageServer, about: protocol.RunArguments) -> protocol.JobStarted:
     _allow(server)
-    workspace = find_workspace(place_of(server, about.uri).parent)
+    workspace = find_workspace(place_of(server.documents, about.uri).parent)
     return protocol.JobStarted(start_resume(server, about.uri, workspace, about.run))
 
 
@@ -256,44 +194,7 @@ _HANDLERS: dict[str, Callable[[KernelLanguageServer, Any], Any]] = {
 }
 
 
-# --- below: starting
-
-
-def _start(
-    server: KernelLanguageServer,
-    request: JobRequest,
-    title: str,
-    uri: str,
-    path: Path,
-    *,
-    is_quiet: bool = False,
-    symbol: str = "",
-    digest: str = "",
-    serial: int = 0,
-    settings: Settings | None = None,
-) -> str:
-    job = Job(
-        request=request,
-        title=title,
-        uri=uri,
-        workspace=find_workspace(path.parent),
-        engine=server.engines.of(path.parent),
-        progress=WorkDoneProgress(server.protocol, title, is_shown=server.client.shows_progress),
-        is_quiet=is_quiet,
-        symbol=symbol,
-        digest=digest,
-        serial=serial,
-        settings=settings,
-    )
-    server.jobs.start(job)
-    return job.id
-
-
-def _about(server: KernelLanguageServer, document: Document, symbol: str) -> dict[str, Any]:
-    """Which text a job is about."""
-    target = server.analyses.latest(document).analysis.target(symbol)
-    digest = target.digest if target is not None else ""
-    return {"symbol": symbol, "digest": digest, "serial": document.serial}
+# --- below: what a command needs
 
 
 def _allow(server: KernelLanguageServer) -> None:

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from kernel_lsp.server.commands import start_estimate
+from kernel_lsp.server.jobs.starting import start_estimate
+from kernel_lsp.server.language_server import KernelLanguageServer
 from kernel_lsp.server.settings import are_alike
-
-if TYPE_CHECKING:
-    from kernel_lsp.server.language_server import KernelLanguageServer
 
 
 def renew_estimates(server: KernelLanguageServer) -> None:

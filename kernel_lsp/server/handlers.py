@@ -8,14 +8,17 @@ from typing import Any
 from lsprotocol import types
 
 from kernel_lsp.server.analysis.analysis_types import Analysis
-from kernel_lsp.server.commands import execute, start_check, start_estimate
+from kernel_lsp.server.commands import execute
 from kernel_lsp.server.documents.documents import Document, path_of
+from kernel_lsp.server.estimates import renew_estimates
 from kernel_lsp.server.features.code_actions import CodeActions
 from kernel_lsp.server.features.code_lens import cuda_lenses, python_lenses
 from kernel_lsp.server.features.formatting import plain_text
 from kernel_lsp.server.features.hover import cuda_hover, python_hover
 from kernel_lsp.server.features.inlay_hints import line_hints, profile_hints
 from kernel_lsp.server.jobs import runs
+from kernel_lsp.server.jobs.job_results import job_ended
+from kernel_lsp.server.jobs.starting import start_check, start_estimate
 from kernel_lsp.server.language_server import KernelLanguageServer
 from kernel_lsp.server.protocol import messages as protocol
 from kernel_lsp.server.protocol.capabilities import DIAGNOSTICS_IDENTIFIER
@@ -32,7 +35,8 @@ PULL_S = 10.0
 
 
 def register(server: KernelLanguageServer) -> None:
-    """Make the server hear these messages."""
+    """Bind every message, the end of jobs and changed settings to their handlers."""
+    server.when_job_ends, server.when_settings_change = job_ended, renew_estimates
     for method, handler in HANDLERS.items():
         server.feature(method)(handler)
 

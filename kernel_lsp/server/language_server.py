@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -50,6 +50,9 @@ class KernelLanguageServer(LanguageServer):
     """One client's server. Handlers are in `kernel_lsp.server.handlers`, commands in `kernel_lsp.server.commands`."""
 
     protocol: Protocol
+    when_job_ends: Callable[[KernelLanguageServer, Job, Any], Awaitable[None]]
+    when_settings_change: Callable[[KernelLanguageServer], None]
+    """Set by `kernel_lsp.server.handlers.register`, whose modules import this one."""
 
     def __init__(self, initialized: Initialized) -> None:
         super().__init__("kernel-lsp", __version__, protocol_cls=Protocol)
@@ -116,10 +119,8 @@ class KernelLanguageServer(LanguageServer):
 
     def _settings_changed(self) -> None:
         """At once what was made with other settings goes; what is shown follows, where nobody sees to that anyway."""
-        from kernel_lsp.server.estimates import renew_estimates
-
         self._has_news = True
-        renew_estimates(self)
+        self.when_settings_change(self)
         asyncio.get_running_loop().call_soon(self._show_news)
 
     def _show_news(self) -> None:
@@ -250,12 +251,9 @@ class KernelLanguageServer(LanguageServer):
                 self.protocol.notify("kernelLsp/runEvent", told)
 
     async def _job_ended(self, job: Job, reply: Any) -> None:
-        from kernel_lsp.server.jobs.job_results import job_ended
-
         self.editor_model.drop_all(job.id)
         self.manual_prompts.drop_all(job.id)
-
-        await job_ended(self, job, reply)
+        await self.when_job_ends(self, job, reply)
 
     def _engine_died(self, workspace: Path, how: str) -> None:
         text = f"The kernel-lsp engine of {workspace} ended ({how}). It starts again when it is needed."

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from kernel_lsp.ptx.run.layout import Launch, Thread
 from kernel_lsp.ptx.text.syntax import UnsupportedPtxError
 
-if TYPE_CHECKING:
-    from kernel_lsp.ptx.compile.emitter import Emitter
+
+class FieldReader(Protocol):
+    """The part of an emitter that special registers need: operations, and fields of the launch and the thread."""
+
+    def op(self, text: str) -> str: ...
+
+    def launch_field(self, field_offset: int) -> str: ...
+
+    def thread_field(self, field_offset: int) -> str: ...
 
 
-def special_register(e: Emitter, name: str) -> str:
+def special_register(e: FieldReader, name: str) -> str:
     """A special register as i32, or i64 when its name ends in 64."""
     if name in _LAUNCH_REGISTERS:
         return e.op(f"trunc i64 {e.launch_field(_LAUNCH_REGISTERS[name])} to i32")
@@ -77,7 +84,7 @@ _THREAD_REGISTERS = {"%tid.x": Thread.TID_X, "%tid.y": Thread.TID_Y, "%tid.z": T
 _CONSTANT_REGISTERS = {"%gridid": 1}
 
 
-def _multiprocessor(e: Emitter) -> str:
+def _multiprocessor(e: FieldReader) -> str:
     """Blocks are spread over as many as a GPU has, in no order that a kernel could rely on."""
     block = "0"
     for axis, factor in zip("xyz", SPREADING_FACTORS, strict=True):
@@ -87,7 +94,7 @@ def _multiprocessor(e: Emitter) -> str:
     return e.op(f"urem i32 {e.op(f'lshr i32 {block}, 16')}, {n_places}")
 
 
-def _lane_mask(e: Emitter, which: str, lane: str) -> str:
+def _lane_mask(e: FieldReader, which: str, lane: str) -> str:
     bit = e.op(f"shl i32 1, {lane}")
     below = e.op(f"sub i32 {bit}, 1")
     up_to = e.op(f"or i32 {bit}, {below}")

@@ -5,14 +5,11 @@ from __future__ import annotations
 import io
 import tokenize
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pygls.exceptions import JsonRpcInvalidParams
 
-from kernel_lsp.server.documents.documents import Document, path_of
-
-if TYPE_CHECKING:
-    from kernel_lsp.server.language_server import KernelLanguageServer
+from kernel_lsp.server.documents.documents import Document, Documents, path_of
+from kernel_lsp.server.documents.notebooks import Notebooks
 
 
 def file_of(document: Document) -> Path:
@@ -22,15 +19,15 @@ def file_of(document: Document) -> Path:
     return document.file
 
 
-def place_of(server: KernelLanguageServer, uri: str) -> Path:
+def place_of(documents: Documents, uri: str) -> Path:
     """The file of a document, open or not, or of the notebook that it is a cell of."""
-    document = server.documents.named(uri)
+    document = documents.named(uri)
     return file_of(document) if document is not None else file_at(uri)
 
 
-def cells_of(server: KernelLanguageServer, document: Document) -> tuple[str, ...]:
+def cells_of(notebooks: Notebooks, document: Document) -> tuple[str, ...]:
     """The cells of a notebook up to this one; none for a file."""
-    return (*server.notebooks.above(document), document.text) if document.path is None else ()
+    return (*notebooks.above(document), document.text) if document.path is None else ()
 
 
 def is_saved(document: Document, path: Path) -> bool:

@@ -56,7 +56,7 @@ async def show_report(server: KernelLanguageServer, about: protocol.RunArguments
 
 
 async def _result(server: KernelLanguageServer, about: protocol.RunArguments) -> tuple[Path, RunResult] | None:
-    workspace = find_workspace(place_of(server, about.uri).parent)
+    workspace = find_workspace(place_of(server.documents, about.uri).parent)
     reply = await server.engines.of(workspace).ask(GetResult(id=new_id(), directory=workspace, run_id=about.run))
     if reply.result is None:
         message = reply.error.message if reply.error is not None else "no reply"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from lsprotocol import types
 
@@ -32,14 +31,13 @@ from kernel_lsp.server.documents.edits import RESULTS_FOLDER, propose, write_asi
 from kernel_lsp.server.documents.line_edits import DocumentEdits, edits_of_lines
 from kernel_lsp.server.documents.notebooks import n_lines_above
 from kernel_lsp.server.features.formatting import check_text, failure_text, result_text
+from kernel_lsp.server.jobs.jobs import Job
 from kernel_lsp.server.jobs.restarts import go_on, goes_on
+from kernel_lsp.server.jobs.starting import start_estimate, start_resume
 from kernel_lsp.server.knowledge import KnownCapture, KnownCheck, KnownEstimate, KnownProfile, NoEstimate
+from kernel_lsp.server.language_server import KernelLanguageServer
 from kernel_lsp.server.protocol.rpc import ClientRefused
 from kernel_lsp.server.settings import are_alike
-
-if TYPE_CHECKING:
-    from kernel_lsp.server.jobs.jobs import Job
-    from kernel_lsp.server.language_server import KernelLanguageServer
 
 RESUME = "Resume"
 
@@ -132,8 +130,6 @@ def _is_outdated(server: KernelLanguageServer, job: Job) -> bool:
 
 def _estimate_again(server: KernelLanguageServer, job: Job) -> None:
     """With the settings of now, where that may still be done."""
-    from kernel_lsp.server.commands import start_estimate
-
     document = server.documents.get(job.uri)
     if document is not None and server.trust.allows_commands:
         start_estimate(server, document, job.symbol, is_quiet=job.is_quiet)
@@ -236,8 +232,6 @@ async def _failed(server: KernelLanguageServer, job: Job, problem: Problem) -> N
 
 
 async def _offer_resume(server: KernelLanguageServer, job: Job, problem: Problem, run_id: str) -> None:
-    from kernel_lsp.server.commands import start_resume
-
     params = types.ShowMessageRequestParams(
         type=types.MessageType.Warning,
         message=f"{job.title}: {problem.message}. What had finished is kept: run {run_id} can go on.",

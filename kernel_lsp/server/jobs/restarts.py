@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from lsprotocol import types
 
 from kernel_lsp.engine.messages import Problem, Resume
 from kernel_lsp.server.documents.tracking import Tracker
-from kernel_lsp.server.jobs.jobs import new_id
+from kernel_lsp.server.jobs.jobs import Job, new_id
 from kernel_lsp.server.jobs.progress import WorkDoneProgress
-
-if TYPE_CHECKING:
-    from kernel_lsp.server.jobs.jobs import Job
-    from kernel_lsp.server.language_server import KernelLanguageServer
+from kernel_lsp.server.language_server import KernelLanguageServer
 
 MAX_RESTARTS = 5
 """Of one job. What ends the engine again and again is for a person to look at."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 MODULE_NAME = "kernel_lsp_extension"
@@ -34,15 +34,13 @@ class NeedsBuild(BaseException):
 
 
 @contextlib.contextmanager
-def inline_builds(builds: Mapping[str, str]) -> Iterator[None]:
-    """Have the two functions take what was built, by key -> path."""
+def inline_builds(builds: Mapping[str, str], import_library: Callable[[str, str], Any]) -> Iterator[None]:
+    """Replace the two functions by a look-up in `builds`, key -> path; `import_library(name, path)` loads one."""
     from torch.utils import cpp_extension
 
     patched: Any = cpp_extension
 
     def found(name: str, text: str, suffix: str) -> Any:
-        from .module import import_library
-
         needed = NeedsBuild(name, text, suffix)
         if needed.key not in builds:
             raise needed

@@ -162,7 +162,7 @@ def set_state(model: torch.nn.Module, arguments: Sequence[Mapping[str, Any]], te
 
 
 def _model_new(request: dict[str, Any], device: torch.device) -> Foreign:
-    with inline_builds(request["builds"]):
+    with inline_builds(request["builds"], import_library):
         loaded = _import_foreign(request["file"])
         source = {**request["source"], "line": 1}
         if not hasattr(loaded.module, "get_init_inputs") and source.get("has_get_init_inputs"):

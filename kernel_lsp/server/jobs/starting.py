@@ -1,0 +1,112 @@
+"""Starts jobs of the engine for a document: checks, estimates, resumed runs, and whatever else is asked for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from kernel_lsp.config import Settings
+from kernel_lsp.engine.messages import Check, EstimateTarget, JobRequest, Resume
+from kernel_lsp.evolve.run.request import find_workspace
+from kernel_lsp.server.documents.documents import Document
+from kernel_lsp.server.documents.places import cells_of, file_at, file_of, is_saved
+from kernel_lsp.server.jobs.jobs import Job, new_id
+from kernel_lsp.server.jobs.progress import WorkDoneProgress
+from kernel_lsp.server.language_server import KernelLanguageServer
+
+
+def start_job(
+    server: KernelLanguageServer,
+    request: JobRequest,
+    title: str,
+    uri: str,
+    path: Path,
+    *,
+    is_quiet: bool = False,
+    symbol: str = "",
+    digest: str = "",
+    serial: int = 0,
+    settings: Settings | None = None,
+) -> str:
+    job = Job(
+        request=request,
+        title=title,
+        uri=uri,
+        workspace=find_workspace(path.parent),
+        engine=server.engines.of(path.parent),
+        progress=WorkDoneProgress(server.protocol, title, is_shown=server.client.shows_progress),
+        is_quiet=is_quiet,
+        symbol=symbol,
+        digest=digest,
+        serial=serial,
+        settings=settings,
+    )
+    server.jobs.start(job)
+    return job.id
+
+
+def start_check(server: KernelLanguageServer, document: Document, *, is_quiet: bool, is_measured: bool = False) -> str:
+    """Check a kernel file as it is in the editor, on the GPU as well where `is_measured`; an earlier check of it that
+    is under way is ended."""
+    path = file_at(document.uri)
+    for job in server.jobs:
+        if isinstance(job.request, Check) and job.uri == document.uri:
+            server.spawn(server.jobs.cancel(job))
+    overrides = server.settings.overrides(path.parent)
+    device = server.settings_for(path).device
+    overrides |= {"device": _measuring(device) if is_measured else _checking(device)}
+    request = Check(id=new_id(), directory=path.parent, kernel=path, text=document.text, settings=overrides)
+    title = f"{'Measure' if is_measured else 'Check'} {path.name}"
+    return start_job(server, request, title, document.uri, path, serial=document.serial, is_quiet=is_quiet)
+
+
+def start_estimate(server: KernelLanguageServer, document: Document, symbol: str, *, is_quiet: bool) -> str:
+    """Estimate a target, of the file as it is on disk, or of a notebook's cells as they are in the editor. Quietly, one
+    whose text is as it was captured is not captured again."""
+    path = file_of(document)
+    for job in server.jobs:
+        if isinstance(job.request, EstimateTarget) and job.uri == document.uri and job.symbol == symbol:
+            return job.id
+    about = {**text_of_job(server, document, symbol), "settings": server.settings_for(path)}
+    if document.path is not None and not is_saved(document, path):
+        about["digest"] = ""  # what is estimated is not the text in the editor
+    captured = server.knowledge.capture(document.uri, symbol)
+    is_captured = is_quiet and captured is not None and captured.digest == about["digest"]
+    if captured is not None and is_captured:
+        about["serial"] = captured.serial
+    request = EstimateTarget(
+        id=new_id(),
+        directory=path.parent,
+        target=f"{path.name}::{symbol}",
+        cells=cells_of(server.notebooks, document),
+        as_captured=is_captured,
+        settings=server.settings.overrides(path.parent),
+    )
+    return start_job(server, request, f"Estimate {symbol}", document.uri, path, **about, is_quiet=is_quiet)
+
+
+def start_resume(server: KernelLanguageServer, uri: str, workspace: Path, run_id: str) -> str:
+    """Go on with a run."""
+    request = Resume(id=new_id(), directory=workspace, run_id=run_id, has_editor_model=server.has_editor_model)
+    run = server.knowledge.run(run_id)
+    title = f"Optimize {run.target} (resumed)" if run is not None else f"Resume {run_id}"
+    return start_job(server, request, title, uri, workspace / "file")
+
+
+def text_of_job(server: KernelLanguageServer, document: Document, symbol: str) -> dict[str, Any]:
+    """Which text a job is about."""
+    target = server.analyses.latest(document).analysis.target(symbol)
+    digest = target.digest if target is not None else ""
+    return {"symbol": symbol, "digest": digest, "serial": document.serial}
+
+
+# --- below
+
+
+def _checking(device: str) -> str:
+    """Correctness needs no GPU: one is used when the user said so."""
+    return "cpu" if device == "auto" else device
+
+
+def _measuring(device: str) -> str:
+    return device if device.startswith("cuda") else "cuda"
