@@ -99,9 +99,11 @@ class Evaluator:
         """Stop making cases."""
         await self._store.close()
 
-    async def cases_made(self) -> None:
-        """Wait until the worker has made cases and is asked for no other: it is free for something else then."""
-        await self._store.idle()
+    async def worker_is_free(self) -> None:
+        """Wait until captures delay no case. A GPU has all cases made at once, and waits for them; the executor takes
+        longer for a case than the worker."""
+        if self._gpu_device is not None:
+            await self._store.idle()
 
     async def evaluate(self, candidate: Candidate, depth: Depth) -> Verdict:
         """Run the pipeline. Raises only for a broken machine or a worker that died."""

@@ -101,9 +101,8 @@ class Verifier:
         return verdict.model_copy(update={"stages_s": {**verdict.stages_s, **times.stages_s}})
 
     async def _capture_ahead(self, candidate: Candidate) -> None:
-        """Have the mutations captured while the candidate runs, once its cases are made. Failures are raised where the
-        mutations are needed."""
-        await self._evaluator.cases_made()
+        """Have the mutations captured while the candidate runs. Failures are raised where the mutations are needed."""
+        await self._evaluator.worker_is_free()
         with suppress(KernelLspError):
             await self._mutation.mutated_tasks(candidate)
 
