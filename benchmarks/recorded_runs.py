@@ -24,9 +24,6 @@ from pathlib import Path
 from typing import Any
 
 from gpu_facts import gpu_facts
-from kernel_lsp.evaluate.cases import captured_sizes, graph_of
-from kernel_lsp.evaluate.session import Session
-from kernel_lsp.evolve.search import Proposer
 from recorded_replay import replay_all
 from recorded_report import GROUPS, geomeans, print_report
 from recorded_tasks import FOLDER, REFINED, ROOT, STRATEGIES, RecordedTask, read_tasks
@@ -36,11 +33,14 @@ from kernel_lsp.core.candidate import Candidate, Origin
 from kernel_lsp.core.measurement import Comparison, TimedBaseline
 from kernel_lsp.core.task import Task
 from kernel_lsp.core.verdict import Verdict
+from kernel_lsp.evolve.run.search import Proposer
 from kernel_lsp.generate.program import plan_program
 from kernel_lsp.gpu.estimate import estimate_eager
 from kernel_lsp.gpu.floor import shown_floor
 from kernel_lsp.gpu.specs import GpuSpec, find_gpu
 from kernel_lsp.source.pytorch import read_target
+from kernel_lsp.verify.model.cases import captured_sizes, graph_of
+from kernel_lsp.verify.session.session import Session
 
 N_SEEDS = 4
 VERDICT_DEADLINE_S = 180.0
