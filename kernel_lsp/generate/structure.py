@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.expression import Constant as ConstantExpression
 from kernel_lsp.core.expression_rules import call
-from kernel_lsp.generate.fusion.reads import live_tensors
+from kernel_lsp.generate.codegen.row_schedule import SHAREABLE_KINDS
+from kernel_lsp.generate.fusion.reads import live_tensors, scalars_of
 from kernel_lsp.generate.fusion.rows import pattern_of
 from kernel_lsp.generate.identity import identity_of
 from kernel_lsp.generate.index import Index, Variable, as_index, product
@@ -18,7 +19,7 @@ from kernel_lsp.generate.lowering.table import LoweredGraph
 from kernel_lsp.generate.names import NamePool
 from kernel_lsp.generate.row_major import unravel_safe
 from kernel_lsp.generate.scalar import Access, Loop, compare, index_value, select
-from kernel_lsp.generate.scalar_walk import masked
+from kernel_lsp.generate.scalar_walk import accesses, masked
 from kernel_lsp.generate.sizes import Sizes, to_expression
 from kernel_lsp.generate.tensor import Definition, Pointwise, Reduction, Tensor
 
@@ -78,8 +79,9 @@ def plan_structure(
     operation: str,
 ) -> StructurePlan:
     """Read the schedule's decisions, or make the default ones."""
-    planner = _Planner(choices, captured, n_multiprocessors, operation)
-    for tensor in live_tensors([output.tensor for output in lowered.outputs], {}):
+    live = live_tensors([output.tensor for output in lowered.outputs], {})
+    planner = _Planner(choices, captured, n_multiprocessors, operation, live)
+    for tensor in live:
         if isinstance(tensor.definition, Reduction):
             planner.plan(tensor, tensor.definition)
     return StructurePlan(tuple(planner.contractions), tuple(planner.splits))
@@ -94,6 +96,7 @@ class _Planner:
     captured: Callable[[Index], int]
     n_multiprocessors: int
     operation: str
+    live: Sequence[Tensor]
     contractions: list[tuple[Tensor, str]] = field(default_factory=list)
     splits: list[tuple[Tensor, int]] = field(default_factory=list)
     names: NamePool = field(default_factory=NamePool)
@@ -136,14 +139,34 @@ class _Planner:
         """Long rows of which there are few are split over blocks, whose results are combined by a second kernel."""
         if definition.kind not in SPLITTABLE:
             return
-        default = self._default_split(definition)
+        default = 1 if self._is_shared(tensor, definition) else self._default_split(definition)
         n_columns = self._size(product(variable.extent for variable in definition.reduced))
         if n_columns < MIN_SPLIT_COLUMNS // 4:
             return
-        values = sorted({1, max(1, default // 2), default, min(MAX_SPLIT, 2 * default), 8, 64})
+        usual = self._default_split(definition)
+        values = sorted({1, max(1, usual // 2), usual, min(MAX_SPLIT, 2 * usual), 8, 64})
         split = self.choices.pick_int(f"{name}.split", values, default, "blocks that share a row")
         if split > 1:
             self.splits.append((tensor, split))
+
+    def _is_shared(self, tensor: Tensor, definition: Reduction) -> bool:
+        """Return whether blocks share the rows of one kernel: what reads the row again belongs to the same launch."""
+        if definition.kind not in SHAREABLE_KINDS or pattern_of(definition)[-1:][0][0] != "r":
+            return False
+        n_elements = self._size(product(variable.extent for variable in definition.domain))
+        readers = {tensor}
+        for other in self.live:
+            read = {access.tensor for access in accesses(*scalars_of(other.definition))}
+            if other is not tensor and read & readers:
+                readers.add(other)
+        return any(self._n_walked(reader) == n_elements for reader in readers - {tensor})
+
+    def _n_walked(self, tensor: Tensor) -> int:
+        """Return over how many elements a kernel of the tensor walks."""
+        definition = tensor.definition
+        if isinstance(definition, Reduction):
+            return self._size(product(variable.extent for variable in definition.domain))
+        return self._size(tensor.n_elements)
 
     def _default_split(self, definition: Reduction) -> int:
         pattern = pattern_of(definition)

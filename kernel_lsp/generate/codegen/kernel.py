@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from kernel_lsp.core.expression import Binary, Constant, Expression, Name
 from kernel_lsp.core.expression_rules import binary
+from kernel_lsp.core.plan import TensorParameter
 from kernel_lsp.generate.codegen.helpers import HelperUse
 from kernel_lsp.generate.codegen.kernel_writer import KernelParameterText, KernelWriter
 from kernel_lsp.generate.index import Index, divides
@@ -19,7 +20,9 @@ ONE = Constant(1)
 
 @dataclass(frozen=True)
 class RenderedKernel:
-    """A `__global__` function and its launch. `conditions` are `where:` lines that it needs."""
+    """A `__global__` function and its launch. `conditions` are `where:` lines that it needs.
+
+    `scratch` are tensors of its own, `attributes` those of the launch; `shared_bytes` of a block are dynamic."""
 
     name: str
     text: str
@@ -28,6 +31,9 @@ class RenderedKernel:
     arguments: tuple[Expression, ...]
     helpers: frozenset[HelperUse]
     conditions: tuple[Expression, ...] = ()
+    scratch: tuple[TensorParameter, ...] = ()
+    attributes: tuple[tuple[str, int], ...] = ()
+    shared_bytes: int = 0
 
 
 def rendered(
@@ -37,12 +43,15 @@ def rendered(
     grid: Sequence[Expression],
     block: Sequence[int],
     conditions: Sequence[Expression] = (),
+    *,
+    min_blocks: int = 1,
 ) -> RenderedKernel:
-    """The kernel's text: comment, signature with shapes beside pointers, body."""
+    """The kernel's text: comment, signature with shapes beside pointers, body. An SM must hold `min_blocks` at once."""
     parameters = kernel.parameters()
     n_threads = block[0] * (block[1] if len(block) > 1 else 1)
     head = [f"// {line}" for line in textwrap.wrap(comment, COMMENT_COLUMNS)]
-    signature = f"__global__ void __launch_bounds__({n_threads}) {kernel.name}("
+    bounds = f"{n_threads}, {min_blocks}" if min_blocks > 1 else f"{n_threads}"
+    signature = f"__global__ void __launch_bounds__({bounds}) {kernel.name}("
     lines = [*head, signature, *_parameter_lines(parameters), *body, "}"]
     full_grid = (*grid, *(ONE,) * (3 - len(grid)))
     full_block = (*block, *(1,) * (3 - len(block)))
@@ -54,6 +63,7 @@ def rendered(
         tuple(Name(p.argument) if isinstance(p.argument, str) else p.argument for p in parameters),
         frozenset(kernel.helpers),
         tuple(conditions),
+        tuple(kernel.scratch.values()),
     )
 
 
