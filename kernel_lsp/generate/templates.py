@@ -29,7 +29,7 @@ from kernel_lsp.generate.fusion.groups import (
 )
 from kernel_lsp.generate.index import Index, divides
 from kernel_lsp.generate.knobs import Choices
-from kernel_lsp.generate.row_choices import RowChooser, row_comment
+from kernel_lsp.generate.row_choices import STREAMING_BYTES, RowChooser, row_comment
 from kernel_lsp.generate.scalar import Access, Loop
 from kernel_lsp.generate.scalar_walk import accesses, nodes
 from kernel_lsp.generate.tensor import Tensor
@@ -171,7 +171,10 @@ class GroupRenderer:
         unroll = self.choices.pick_int(
             f"{kernel.name}.unroll", (1, 2, 4, 8), self._default_unroll(group, vector), "elements or packs per thread"
         )
-        schedule = ElementwiseSchedule(threads, vector, unroll)
+        streaming = self.choices.pick_int(
+            f"{kernel.name}.streaming", (0, 1), self._default_streaming(group, vector), "evict early what is used once"
+        )
+        schedule = ElementwiseSchedule(threads, vector, unroll, bool(streaming))
         return RenderedGroup((render_elementwise(kernel, group, schedule, comment),))
 
     def _default_unroll(self, group: ElementwiseGroup, vector: int) -> int:
@@ -179,6 +182,11 @@ class GroupRenderer:
         has_loop = any(isinstance(node, Loop) for node in nodes(*(store.scalar for store in group.stores)))
         is_large = self.captured(group.position.extent) >= 4 * self.n_multiprocessors * 2048
         return 4 if vector == 1 and is_large and not has_loop else 1
+
+    def _default_streaming(self, group: ElementwiseGroup, vector: int) -> int:
+        """Return 1 where nothing of the result would be left in L2 for the next kernel."""
+        n_bytes = self.captured(group.position.extent) * max(store.tensor.dtype.itemsize for store in group.stores)
+        return int(vector > 1 and n_bytes >= STREAMING_BYTES)
 
     def _can_pack(self, group: ElementwiseGroup, width: int) -> bool:
         """Whether packs fit the captured sizes, and something is a plain run of memory."""
