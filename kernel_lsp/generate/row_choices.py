@@ -79,7 +79,7 @@ class RowChooser:
             streaming=bool(pick("streaming", (0, 1), int(default.streaming), "evict early what is used once")),
             online=bool(pick("online", self._online_values(), int(default.online), "dependent reductions in one pass")),
         )
-        picked = replace(picked, teams=self._teams(picked.blocks, picked.threads))
+        picked = self._with_teams(picked)
         values = (0, 1) if self._can_stage(picked) else (0,)
         default_staged = int(default.staged if picked.blocks == default.blocks else self._can_stage(picked))
         staged = pick("staged", values, min(default_staged, max(values)), "copy the next row to shared memory")
@@ -97,7 +97,9 @@ class RowChooser:
         return schedule if not schedule.staged or self._can_stage(schedule) else replace(schedule, staged=False)
 
     def _is_valid(self, schedule: RowSchedule) -> bool:
-        return self._is_possible(schedule) and self._is_accurate(schedule)
+        n_resident = self.n_multiprocessors * n_blocks_per_multiprocessor(schedule.threads)
+        is_resident = not schedule.is_grid or schedule.blocks <= n_resident
+        return is_resident and self._is_possible(schedule) and self._is_accurate(schedule)
 
     def _is_possible(self, schedule: RowSchedule) -> bool:
         return is_valid_row_schedule(self.group, schedule, self._kept_bytes())
@@ -117,8 +119,9 @@ class RowChooser:
     def _block_values(self) -> tuple[int, ...]:
         if not can_share(self.group) or self._n_columns < MIN_SHARED_COLUMNS // 4:
             return (1,)
-        in_grid = {64, _power_of_two(self.n_multiprocessors), self.n_multiprocessors}
-        return (1, 2, 4, 8, MAX_CLUSTER, *sorted(n for n in in_grid if MAX_CLUSTER < n <= self.n_multiprocessors))
+        most = self.n_multiprocessors
+        in_grid = {32, 64, _power_of_two(most), most, 2 * _power_of_two(most)}
+        return (1, 2, 4, 8, MAX_CLUSTER, *sorted(n for n in in_grid if n > MAX_CLUSTER))
 
     def _widths(self) -> list[int]:
         if not self.group.is_column_contiguous:
@@ -192,7 +195,7 @@ class RowChooser:
         for threads, blocks in ((512, 2), (512, 4), (512, 8), (1024, 8), (1024, 32), (1024, 64), (1024, 128)):
             if blocks > self.n_multiprocessors or (blocks * 2 <= filling):
                 continue
-            schedule = RowSchedule(threads, 1, width, True, blocks, self._teams(blocks, threads))
+            schedule = self._with_teams(RowSchedule(threads, 1, width, True, blocks))
             # Blocks of 512 threads leave room for a second one on each SM, which loads while the first one waits.
             is_half = self._kept_per_block(schedule) <= MAX_CACHED_BYTES_PER_BLOCK // 2
             if self._is_possible(schedule) and (threads > 512 or is_half):
@@ -210,8 +213,18 @@ class RowChooser:
                 return RowSchedule(1024, 1, width, False, blocks)
         for blocks in (32, 64, most):
             if row_bytes * self._teams(blocks, 1024) <= L2_BYTES and blocks * 2 > filling and blocks <= most:
-                return RowSchedule(1024, 1, width, False, blocks, self._teams(blocks, 1024))
-        return RowSchedule(1024, 1, width, False, most, self._teams(most, 1024)) if most > MAX_CLUSTER else None
+                return self._with_teams(RowSchedule(1024, 1, width, False, blocks))
+        schedule = RowSchedule(1024, 1, width, False, most)
+        return self._with_teams(schedule) if most > MAX_CLUSTER else None
+
+    def _with_teams(self, schedule: RowSchedule) -> RowSchedule:
+        """Return the schedule with as many rows at a time as the GPU holds."""
+        teams, n_blocks = self._teams(schedule.blocks, schedule.threads), 1
+        if schedule.blocks > 1:
+            n_blocks = n_blocks_per_multiprocessor(schedule.threads)
+        if schedule.is_grid:
+            n_blocks = -(-teams * schedule.blocks // self.n_multiprocessors)
+        return replace(schedule, teams=teams, resident=n_blocks)
 
     def _teams(self, blocks: int, threads: int) -> int:
         """Return how many rows a cooperative grid does at a time, with 1024 threads on each SM."""

@@ -248,6 +248,42 @@ __device__ inline void copy_async(Pack<T, N>* target, const Pack<T, N>* source) 
 """,
         ("Pack",),
     ),
+    "copy_async_once": Helper(
+        """
+// Starts to copy a pack to shared memory; it leaves the L2 cache first.
+template <typename T, int N>
+__device__ inline void copy_async_once(Pack<T, N>* target, const Pack<T, N>* source) {
+    static_assert(sizeof(Pack<T, N>) == 16, "copies past the L1 cache move 16 bytes");
+    unsigned long long policy;
+    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+    asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(
+                     (unsigned)__cvta_generic_to_shared(target)),
+                 "l"(source), "l"(policy)
+                 : "memory");
+}
+""",
+        ("Pack",),
+    ),
+    "load_kept": Helper(
+        """
+// Loads what later rows use again; it leaves the L2 cache last. Volatile: it must not move before its bounds check.
+template <typename T, int N>
+__device__ inline Pack<T, N> load_kept(const Pack<T, N>* pointer) {
+    static_assert(sizeof(Pack<T, N>) == 16, "one load moves 16 bytes");
+    unsigned long long policy;
+    union {
+        Pack<T, N> pack;
+        uint4 words;
+    } bits;
+    asm("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
+    asm volatile("ld.global.nc.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
+                 : "=r"(bits.words.x), "=r"(bits.words.y), "=r"(bits.words.z), "=r"(bits.words.w)
+                 : "l"(pointer), "l"(policy));
+    return bits.pack;
+}
+""",
+        ("Pack",),
+    ),
     "comes_before": Helper("""
 // The order of argmax: NaN before everything, then the larger value, then the smaller index; -1 stands for none.
 __device__ inline bool comes_before({T} value, int index, {T} best, int best_index) {
@@ -490,7 +526,7 @@ __device__ inline {T} block_scan_prod({T} value, {T}& total) {
 """),
 }
 TYPELESS = frozenset(
-    ("Pack", "packs", "floor_div", "floor_mod", "add_moments", "share_of", "load_once", "prefetch", "copy_async", "parts_squares")
+    ("Pack", "packs", "floor_div", "floor_mod", "add_moments", "share_of", "load_once", "prefetch", "copy_async", "copy_async_once", "load_kept", "parts_squares")
 )
 _INTEGER_EXTREMES = {
     "maximum": "__device__ inline {T} maximum({T} a, {T} b) { return a > b ? a : b; }",

@@ -35,13 +35,14 @@ WORD_BYTES = 4
 @dataclass(frozen=True)
 class Packing:
     """Flat position ``pack * vector + lane``. Reads of `streamed` tensors, and results where `streams_results`, are
-    marked for early eviction."""
+    marked for early eviction; reads of `kept` ones for late eviction."""
 
     pack: Variable
     lane: Variable
     vector: int
     streamed: frozenset[Tensor] = frozenset()
     streams_results: bool = False
+    kept: frozenset[Tensor] = frozenset()
 
     @property
     def flat(self) -> Index:
@@ -88,6 +89,8 @@ class Packing:
         text = f"packs<{self.vector}>({name})[{scope.index(position).text}]"
         if access.tensor in self.streamed and self._can_stream(access.dtype):
             return f"{scope.kernel.use('load_once')}(&{text})"
+        if access.tensor in self.kept and access.dtype.itemsize * self.vector == MAX_PACK_BYTES:
+            return f"{scope.kernel.use('load_kept')}(&{text})"
         return text
 
     def _can_stream(self, dtype: DType) -> bool:

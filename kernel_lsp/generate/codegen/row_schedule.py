@@ -29,7 +29,7 @@ class RowSchedule:
     keeps the row in registers between passes.
 
     `blocks` share a row where it is above 1: a cluster, or a cooperative grid in which `teams` of blocks take row after
-    row. `staged` copies a team's next row to shared memory meanwhile. `streaming` marks data that is used once for early
+    row, `resident` blocks on an SM. `staged` copies a team's next row to shared memory meanwhile. `streaming` marks data that is used once for early
     eviction. `online` computes pairs of dependent reductions in one pass over memory.
     """
 
@@ -39,6 +39,7 @@ class RowSchedule:
     cached: bool
     blocks: int = 1
     teams: int = 1
+    resident: int = 1
     staged: bool = False
     streaming: bool = False
     online: bool = False

@@ -48,11 +48,21 @@ class RowRenderer:
             schedule.vector,
             self._read_once() if schedule.streaming else frozenset(),
             schedule.streaming,
+            self._read_by_all_rows() if schedule.streaming and schedule.is_grid else frozenset(),
         )
         self.cache = self._new_cache()
         self.levels = 1 + max(
             [reduction.level for reduction in group.reductions] + [level for level, _ in group.stores], default=0
         )
+
+    def _read_by_all_rows(self) -> frozenset[Tensor]:
+        """Return the tensors of which every row reads the same elements."""
+        if self.group.row.extent.constant == 1:
+            return frozenset()
+        scalars = [*(e.scalar for e in self.group.reductions), *(store.scalar for _, store in self.group.stores)]
+        found = [access for access in accesses(*scalars) if self.group.column in access.variables]
+        varying = {access.tensor for access in found if self.group.row in access.variables}
+        return frozenset(access.tensor for access in found) - varying
 
     def _new_cache(self) -> RowCache:
         return RowCache(self.kernel, self.group, self.schedule, self.packing)

@@ -21,7 +21,7 @@ from kernel_lsp.generate.codegen.online import OnlinePair
 from kernel_lsp.generate.codegen.operators import ATOM, COMPUTE_TYPE, Text
 from kernel_lsp.generate.codegen.packs import find_packed
 from kernel_lsp.generate.codegen.row_cache import RowCache
-from kernel_lsp.generate.codegen.row_schedule import RowSchedule, n_blocks_per_multiprocessor
+from kernel_lsp.generate.codegen.row_schedule import RowSchedule
 from kernel_lsp.generate.codegen.rows import RowRenderer, RunningValue
 from kernel_lsp.generate.codegen.staged_rows import StagedRows
 from kernel_lsp.generate.fusion.groups import RowGroup, RowReduction
@@ -55,7 +55,7 @@ class SharedRowRenderer(RowRenderer):
             (self._grid(),),
             self._block(),
             divisible(self.group.column.extent, self.schedule.vector),
-            min_blocks=n_blocks_per_multiprocessor(self.schedule.threads),
+            min_blocks=self.schedule.resident,
         )
         attributes = (("cooperative", 1),) if self.schedule.is_grid else (("cluster", self.schedule.blocks),)
         shared_bytes = self.cache.n_bytes if isinstance(self.cache, StagedRows) else 0

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from kernel_lsp.generate.codegen.packs import Packing
 from kernel_lsp.generate.codegen.kernel_writer import KernelWriter
+from kernel_lsp.generate.codegen.packs import MAX_PACK_BYTES, Packing
 from kernel_lsp.generate.codegen.row_cache import RowCache
 from kernel_lsp.generate.codegen.row_schedule import RowSchedule
 from kernel_lsp.generate.codegen.scope import Scope
@@ -32,7 +32,6 @@ class StagedRows(RowCache):
     def begin(self, scope: Scope, row: str, n_items: int, lane: str) -> None:
         """Declare the stage of every kept read, and start to copy the first row."""
         self._n_items, self._lane = n_items, lane
-        self.kernel.use("copy_async")
         scope.line(f"extern __shared__ uint4 {STAGE}[];")
         offset = 0
         for access in self.shared_reads():
@@ -66,7 +65,9 @@ class StagedRows(RowCache):
         for access in self.shared_reads():
             moved = Access(access.tensor, [substitute(i, {self.group.row: as_index(self.row)}) for i in access.index])
             source = f"&{Packing.memory(self._plain(), target, moved)}"
-            target.line(f"copy_async(&{self._stage(access)}[item * {threads} + threadIdx.x], {source});")
+            is_wide = access.dtype.itemsize * self.schedule.vector == MAX_PACK_BYTES
+            helper = self.kernel.use("copy_async_once" if self.schedule.streaming and is_wide else "copy_async")
+            target.line(f"{helper}(&{self._stage(access)}[item * {threads} + threadIdx.x], {source});")
         if target is not item:
             target.close()
         item.close()
