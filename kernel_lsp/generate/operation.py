@@ -83,7 +83,7 @@ class _OperationRenderer:
             sizes = self.lowered.sizes.copy()
             structure = plan.structure(self.lowered, sizes)
             outputs = list(self.results.values())
-            self.builder.fused[key] = fuse(structure.tensors, outputs, structure.definitions, sizes)
+            self.builder.fused[key] = fuse(structure.tensors, outputs, structure.definitions, sizes, structure.inlined)
         return self.builder.fused[key]
 
     def render(self) -> RenderedOperation:

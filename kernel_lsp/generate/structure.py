@@ -29,6 +29,8 @@ MIN_SPLIT_LENGTH = 2048
 MAX_SPLIT = 512
 MAX_DIRECT_TERMS = 64
 """A sum of at most so many products is done by one thread: staging its factors would cost as much."""
+MAX_INLINED_WORK = 1 << 14
+"""Elements up to which one block does rows and the reduction over them: a second launch would take longer."""
 MAX_ROW_OUTPUTS = 1 << 15
 """Sums of products with at most so many results are done by a warp each: tiles would not fill the GPU."""
 LIBRARY_FROM_PRODUCTS = 1 << 30
@@ -40,18 +42,21 @@ SPLITTABLE = ("sum", "prod", "max", "min", "any", "all")
 
 @dataclass(frozen=True)
 class Structure:
-    """The tensors of an operation with definitions that override their own."""
+    """The tensors of an operation with definitions that override their own. Those in `inlined` get no kernel."""
 
     tensors: tuple[Tensor, ...]
     definitions: Mapping[Tensor, Definition]
+    inlined: frozenset[Tensor] = frozenset()
 
 
 @dataclass(frozen=True)
 class StructurePlan:
-    """What was decided: how each contraction is done, and into how many parts each reduction is split."""
+    """What was decided: how each contraction is done, and into how many parts each reduction is split,
+    and which reductions are loops of the threads that read them."""
 
     contractions: tuple[tuple[Tensor, str], ...]
     splits: tuple[tuple[Tensor, int], ...]
+    inlined: tuple[Tensor, ...] = ()
 
     @property
     def key(self) -> tuple[object, ...]:
@@ -59,6 +64,7 @@ class StructurePlan:
         return (
             tuple((tensor.digest, way) for tensor, way in self.contractions),
             tuple((tensor.digest, split) for tensor, split in self.splits),
+            tuple(tensor.digest for tensor in self.inlined),
         )
 
     def structure(self, lowered: LoweredGraph, sizes: Sizes) -> Structure:
@@ -68,7 +74,9 @@ class StructurePlan:
             rewriter.compute_contraction(tensor, way)
         for tensor, split in self.splits:
             rewriter.split(tensor, split)
-        return Structure((*lowered.tensors, *rewriter.new_tensors), rewriter.definitions)
+        for tensor in self.inlined:
+            rewriter.compute_by_loop(tensor)
+        return Structure((*lowered.tensors, *rewriter.new_tensors), rewriter.definitions, frozenset(self.inlined))
 
 
 def plan_structure(
@@ -80,11 +88,12 @@ def plan_structure(
 ) -> StructurePlan:
     """Read the schedule's decisions, or make the default ones."""
     live = live_tensors([output.tensor for output in lowered.outputs], {})
-    planner = _Planner(choices, captured, n_multiprocessors, operation, live)
+    outputs = frozenset(output.tensor for output in lowered.outputs)
+    planner = _Planner(choices, captured, n_multiprocessors, operation, live, outputs)
     for tensor in live:
         if isinstance(tensor.definition, Reduction):
             planner.plan(tensor, tensor.definition)
-    return StructurePlan(tuple(planner.contractions), tuple(planner.splits))
+    return StructurePlan(tuple(planner.contractions), tuple(planner.splits), tuple(planner.inlined))
 
 
 # --- below: one decision at a time
@@ -97,14 +106,21 @@ class _Planner:
     n_multiprocessors: int
     operation: str
     live: Sequence[Tensor]
+    outputs: frozenset[Tensor]
     contractions: list[tuple[Tensor, str]] = field(default_factory=list)
     splits: list[tuple[Tensor, int]] = field(default_factory=list)
+    inlined: list[Tensor] = field(default_factory=list)
     names: NamePool = field(default_factory=NamePool)
 
     def plan(self, tensor: Tensor, definition: Reduction) -> None:
         name = f"{self.operation}.{self.names.take(tensor.name)}"
         if definition.contraction is not None and self._plan_contraction(tensor, definition, name) != "rows":
             return
+        if definition.contraction is None and self._can_inline(tensor, definition):
+            default = int(self._size(product(variable.extent for variable in definition.domain)) <= MAX_INLINED_WORK)
+            if self.choices.pick_int(f"{name}.inlined", (0, 1), default, "a loop of each thread that reads it"):
+                self.inlined.append(tensor)
+                return
         self._plan_split(tensor, definition, name)
 
     def _plan_contraction(self, tensor: Tensor, definition: Reduction, name: str) -> str:
@@ -154,12 +170,37 @@ class _Planner:
         if definition.kind not in SHAREABLE_KINDS or pattern_of(definition)[-1:][0][0] != "r":
             return False
         n_elements = self._size(product(variable.extent for variable in definition.domain))
-        readers = {tensor}
+        return any(self._n_walked(reader) == n_elements for reader in self._readers(tensor))
+
+    def _can_inline(self, tensor: Tensor, definition: Reduction) -> bool:
+        """Return whether a short reduction is read once per row, by a reduction over the rows: one launch does both."""
+        n_terms = self._size(product(variable.extent for variable in definition.reduced))
+        if tensor in self.outputs or definition.kind not in SHAREABLE_KINDS or not 0 < n_terms <= MAX_DIRECT_TERMS:
+            return False
+        n_rows = self._size(tensor.n_elements)
+        readers = [reader for reader in self._readers(tensor) if not self._is_row_of(reader, definition)]
+        stored = [reader for reader in readers if reader in self.outputs or isinstance(reader.definition, Reduction)]
+        walked = [self._n_walked(reader) for reader in stored]
+        ends = any(isinstance(r.definition, Reduction) and self._n_walked(r) == n_rows for r in stored)
+        return n_rows > 1 and ends and max(walked) <= n_rows
+
+    def _is_row_of(self, reader: Tensor, definition: Reduction) -> bool:
+        """Return whether it is a reduction over the same rows, that is inlined in its turn."""
+        other = reader.definition
+        return (
+            isinstance(other, Reduction)
+            and reader not in self.outputs
+            and [(v.extent, v in other.reduced) for v in other.domain]
+            == [(v.extent, v in definition.reduced) for v in definition.domain]
+        )
+
+    def _readers(self, tensor: Tensor) -> list[Tensor]:
+        """Return the live tensors that need it, in the order of definition."""
+        found = {tensor}
         for other in self.live:
-            read = {access.tensor for access in accesses(*scalars_of(other.definition))}
-            if other is not tensor and read & readers:
-                readers.add(other)
-        return any(self._n_walked(reader) == n_elements for reader in readers - {tensor})
+            if {access.tensor for access in accesses(*scalars_of(other.definition))} & found:
+                found.add(other)
+        return [reader for reader in self.live if reader in found and reader is not tensor]
 
     def _n_walked(self, tensor: Tensor) -> int:
         """Return over how many elements a kernel of the tensor walks."""
@@ -196,8 +237,7 @@ class _Rewriter:
         definition = tensor.definition
         assert isinstance(definition, Reduction)
         if way == "direct":
-            loop = Loop("sum", definition.reduced, tensor.dtype, definition.body)
-            self.definitions[tensor] = Pointwise(definition.variables, loop)
+            self.compute_by_loop(tensor)
         elif way == "library":
             plan = library_plan(tensor, definition)
             assert plan is not None
@@ -205,6 +245,13 @@ class _Rewriter:
             self.definitions[tensor] = plan.view
         elif way == "rows":
             self.definitions[tensor] = replace(definition, contraction=None)
+
+    def compute_by_loop(self, tensor: Tensor) -> None:
+        """Let every thread that reads the reduction compute it."""
+        definition = tensor.definition
+        assert isinstance(definition, Reduction)
+        loop = Loop(definition.kind, definition.reduced, tensor.dtype, definition.body)
+        self.definitions[tensor] = Pointwise(definition.variables, loop)
 
     def split(self, tensor: Tensor, split: int) -> None:
         """Replace the reduction by one over parts of its rows and one over the parts."""
