@@ -79,7 +79,7 @@ class RowChooser:
             streaming=bool(pick("streaming", (0, 1), int(default.streaming), "evict early what is used once")),
             online=bool(pick("online", self._online_values(), int(default.online), "dependent reductions in one pass")),
         )
-        picked = self._with_teams(picked)
+        picked = self._with_items(self._with_teams(picked))
         values = (0, 1) if self._can_stage(picked) else (0,)
         default_staged = int(default.staged if picked.blocks == default.blocks else self._can_stage(picked))
         staged = pick("staged", values, min(default_staged, max(values)), "copy the next row to shared memory")
@@ -91,7 +91,7 @@ class RowChooser:
         if self.group.is_column_contiguous and schedule.threads > WARP:
             schedule = replace(schedule, rows=1)
         if schedule.cached and not self._is_possible(replace(schedule, staged=False)):
-            schedule = replace(schedule, cached=False, staged=False)
+            schedule = replace(schedule, cached=False, staged=False, items=0)
         if schedule.threads == 1 or schedule.cached:
             schedule = replace(schedule, online=False)
         return schedule if not schedule.staged or self._can_stage(schedule) else replace(schedule, staged=False)
@@ -111,7 +111,7 @@ class RowChooser:
     # --- the values of knobs
 
     def _cache_values(self) -> tuple[int, ...]:
-        return (0, 1) if self.group.is_column_contiguous and self.group.column.extent.constant is not None else (0,)
+        return (0, 1) if self.group.is_column_contiguous and self._n_columns else (0,)
 
     def _online_values(self) -> tuple[int, ...]:
         return (0, 1) if find_pairs(self.group) else (0,)
@@ -216,6 +216,12 @@ class RowChooser:
                 return self._with_teams(RowSchedule(1024, 1, width, False, blocks))
         schedule = RowSchedule(1024, 1, width, False, most)
         return self._with_teams(schedule) if most > MAX_CLUSTER else None
+
+    def _with_items(self, schedule: RowSchedule) -> RowSchedule:
+        """Return the schedule with room for rows as long as the captured one, where their length is symbolic."""
+        if not schedule.cached or self.group.column.extent.constant is not None:
+            return schedule
+        return replace(schedule, items=-(-self._n_columns // (schedule.vector * schedule.stride)))
 
     def _with_teams(self, schedule: RowSchedule) -> RowSchedule:
         """Return the schedule with as many rows at a time as the GPU holds."""

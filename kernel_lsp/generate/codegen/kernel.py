@@ -44,13 +44,14 @@ def rendered(
     block: Sequence[int],
     conditions: Sequence[Expression] = (),
     *,
-    min_blocks: int = 1,
+    min_blocks: int | None = None,
 ) -> RenderedKernel:
-    """The kernel's text: comment, signature with shapes beside pointers, body. An SM must hold `min_blocks` at once."""
+    """The kernel's text: comment, signature with shapes beside pointers, body. An SM must hold `min_blocks` at once,
+    which also tells the compiler how many registers a thread may have."""
     parameters = kernel.parameters()
     n_threads = block[0] * (block[1] if len(block) > 1 else 1)
     head = [f"// {line}" for line in textwrap.wrap(comment, COMMENT_COLUMNS)]
-    bounds = f"{n_threads}, {min_blocks}" if min_blocks > 1 else f"{n_threads}"
+    bounds = f"{n_threads}" if min_blocks is None else f"{n_threads}, {min_blocks}"
     signature = f"__global__ void __launch_bounds__({bounds}) {kernel.name}("
     lines = [*head, signature, *_parameter_lines(parameters), *body, "}"]
     full_grid = (*grid, *(ONE,) * (3 - len(grid)))

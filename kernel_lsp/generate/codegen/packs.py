@@ -35,7 +35,7 @@ WORD_BYTES = 4
 @dataclass(frozen=True)
 class Packing:
     """Flat position ``pack * vector + lane``. Reads of `streamed` tensors, and results where `streams_results`, are
-    marked for early eviction; reads of `kept` ones for late eviction."""
+    marked for early eviction; reads of `kept` ones for late eviction. The contract says that `multiple` is one of `vector`."""
 
     pack: Variable
     lane: Variable
@@ -43,6 +43,7 @@ class Packing:
     streamed: frozenset[Tensor] = frozenset()
     streams_results: bool = False
     kept: frozenset[Tensor] = frozenset()
+    multiple: Index | None = None
 
     @property
     def flat(self) -> Index:
@@ -67,9 +68,22 @@ class Packing:
         if coefficient(flat, self.lane) != ONE:
             return None
         start = substitute(flat, {self.lane: ZERO})
-        if not divides(self.vector, start):
+        position = ZERO
+        for monomial, factor in start.terms:
+            part = self._in_packs(Index({monomial: factor}))
+            if part is None:
+                return None
+            position = position + part
+        return position
+
+    def _in_packs(self, term: Index) -> Index | None:
+        """Return a term of a position in packs, when it is a multiple of their width."""
+        if divides(self.vector, term):
+            return divide_exactly(term, as_index(self.vector))
+        if self.multiple is None:
             return None
-        return divide_exactly(start, as_index(self.vector))
+        times = divide_exactly(term, self.multiple)
+        return None if times is None else times * (self.multiple // self.vector)
 
     def load(self, scope: Scope, access: Access) -> str:
         """Declare the pack that holds the element; its name."""

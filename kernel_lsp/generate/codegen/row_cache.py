@@ -39,6 +39,10 @@ class RowCache:
         """The reads of the scalars that have an array."""
         return [access for access in self._cacheable(scalars) if access.digest in self._arrays]
 
+    def is_filled(self, access: Access) -> bool:
+        """Return whether the array of the access is loaded."""
+        return access.digest in self._filled
+
     def load(self, scope: Scope, access: Access) -> str:
         """Where the access is found in this pass: a register of the row's array, or a pack just loaded."""
         array = self._arrays.get(access.digest)

@@ -26,7 +26,7 @@ SHAREABLE_TYPES = (DType.F64, DType.F32, DType.F16, DType.BF16, DType.I64, DType
 @dataclass(frozen=True)
 class RowSchedule:
     """`threads` of a block share a row; `rows` rows per block; `vector` neighbouring elements move together; `cached`
-    keeps the row in registers between passes.
+    keeps the row in registers between passes; where the plan leaves its size open, `items` packs per thread.
 
     `blocks` share a row where it is above 1: a cluster, or a cooperative grid in which `teams` of blocks take row after
     row, `resident` blocks on an SM. `staged` copies a team's next row to shared memory meanwhile. `streaming` marks data that is used once for early
@@ -40,6 +40,7 @@ class RowSchedule:
     blocks: int = 1
     teams: int = 1
     resident: int = 1
+    items: int = 0
     staged: bool = False
     streaming: bool = False
     online: bool = False
@@ -87,7 +88,9 @@ def is_valid_row_schedule(group: RowGroup, schedule: RowSchedule, itemsize: int 
         return False
     if not schedule.cached:
         return True
-    return n_columns is not None and fits_registers(n_columns, schedule, itemsize)
+    if n_columns is None:
+        n_columns = schedule.items * schedule.stride * schedule.vector
+    return n_columns > 0 and fits_registers(n_columns, schedule, itemsize)
 
 
 def fits_registers(n_columns: int, schedule: RowSchedule, itemsize: int) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kernel_lsp.core.dtype import DType
+from kernel_lsp.core.expression import Binary, Constant, Expression
 from kernel_lsp.generate.codegen.accumulator import Accumulator
 from kernel_lsp.generate.codegen.coordinates import name_coordinates
 from kernel_lsp.generate.codegen.kernel import RenderedKernel, blocks_of, divisible, rendered
@@ -24,6 +25,7 @@ from kernel_lsp.generate.fusion.pairs import Pair, find_pairs
 from kernel_lsp.generate.index import Index, Variable, as_index, divide_exactly
 from kernel_lsp.generate.scalar import Access, Scalar
 from kernel_lsp.generate.scalar_walk import accesses
+from kernel_lsp.generate.sizes import to_expression
 from kernel_lsp.generate.tensor import Tensor
 
 LOCAL_NAMES = ("row", "my_row", "is_row", "first_row", "col", "pack", "v", "item", "rank", "lane", "grid", "cluster")
@@ -49,6 +51,7 @@ class RowRenderer:
             self._read_once() if schedule.streaming else frozenset(),
             schedule.streaming,
             self._read_by_all_rows() if schedule.streaming and schedule.is_grid else frozenset(),
+            total,
         )
         self.cache = self._new_cache()
         self.levels = 1 + max(
@@ -84,8 +87,7 @@ class RowRenderer:
             self._pass(level)
         self._finish()
         grid = (blocks_of(self.group.row.extent, self.schedule.rows),)
-        conditions = divisible(self.group.column.extent, self.schedule.vector)
-        return rendered(self.kernel, comment, self.scope.lines, grid, self._block(), conditions)
+        return rendered(self.kernel, comment, self.scope.lines, grid, self._block(), self._conditions())
 
     def _active_pairs(self) -> tuple[Pair, ...]:
         """Return the pairs that one pass over memory does."""
@@ -160,11 +162,28 @@ class RowRenderer:
         accumulators = [self._accumulator(entry, scalar) for entry, scalar in zip(entries, scalars, strict=True)]
         if self.schedule.cached:
             self.cache.declare(self.scope, self._n_items())
+            self._fill_cache(everything)
         inner, closes = self._open_loop()
         self._body(inner, scalars, accumulators, packed_stores)
         for scope in closes:
             scope.close()
         return accumulators
+
+    def _fill_cache(self, scalars: Sequence[Scalar]) -> None:
+        """Load what is kept of a row before anything is computed from it, where a branch around each pack would keep
+        the loads from being in flight together."""
+        wanted = [access for access in self.cache.kept(scalars) if not self.cache.is_filled(access)]
+        if not wanted or self._is_whole():
+            return
+        inner, closes = self._open_loop()
+        for access in wanted:
+            self.cache.load(inner, access)
+        for scope in closes:
+            scope.close()
+
+    def _is_whole(self) -> bool:
+        """Return whether the threads that share a row have as many packs each."""
+        return self._limit() == str(self._n_items() * self.schedule.stride)
 
     def _finish_pass(self, entries: Sequence[RowReduction], accumulators: Sequence[RunningValue]) -> None:
         """Combine over the threads of the row."""
@@ -238,6 +257,8 @@ class RowRenderer:
         if self.schedule.cached:
             return self._open_unrolled(name, lane, limit)
         step = f"{name} += {stride}" if stride > 1 else f"++{name}"
+        if self.schedule.vector > 1 and stride > 1:
+            self.scope.line("#pragma unroll 4")
         inner = self.scope.open(f"for ({kernel_type} {name} = {lane}; {name} < {limit}; {step})")
         inner.define(self.packing.pack, name)
         return inner, [inner]
@@ -249,7 +270,7 @@ class RowRenderer:
         item = self.scope.open(f"for (int item = 0; item < {n_items}; ++item)")
         item.line(f"const int {name} = item * {stride} + {lane};")
         item.define(self.packing.pack, name)
-        if n_items * stride == int(limit):
+        if self._is_whole():
             return item, [item]
         guarded = item.open(f"if ({name} < {limit})")
         return guarded, [guarded, item]
@@ -261,8 +282,19 @@ class RowRenderer:
         return str(int(size) // self.schedule.vector) if size.isdigit() else f"{size} / {self.schedule.vector}"
 
     def _n_items(self) -> int:
-        """Packs of a row of fixed size that one thread does."""
+        """Return how many packs of a row a thread keeps."""
+        if self.schedule.items:
+            return self.schedule.items
         return -(-int(self._limit()) // self.schedule.stride)
+
+    def _conditions(self) -> tuple[Expression, ...]:
+        """Return the `where:` lines of the schedule: whole packs, and room for the row."""
+        extent = self.group.column.extent
+        conditions = divisible(extent, self.schedule.vector)
+        if not self.schedule.items:
+            return conditions
+        capacity = self.schedule.items * self.schedule.stride * self.schedule.vector
+        return (*conditions, Binary("<=", to_expression(extent), Constant(capacity)))
 
     def _column_lane(self) -> str:
         if self.schedule.threads == 1:
@@ -288,9 +320,11 @@ class RowRenderer:
             pair.begin_pack(scope, self.schedule.vector)
         lane_scope = scope
         if self.schedule.vector > 1:
+            divisions = scope.hoist_lanes(everything, self.packing.lane, self.schedule.vector)
             scope.line("#pragma unroll")
             lane_scope = scope.open(f"for (int v = 0; v < {self.schedule.vector}; ++v)")
             lane_scope.define(self.packing.lane, "v")
+            lane_scope.named |= divisions
         for access in packed:
             lane_scope.bind(access, self._item(loads[access.digest], access.dtype))
         self._compute(lane_scope, scalars, accumulators, stores, targets)

@@ -15,7 +15,7 @@ from kernel_lsp.core.expression import Constant
 from kernel_lsp.core.expression_rules import binary
 from kernel_lsp.generate.codegen.accumulator import Accumulator
 from kernel_lsp.generate.codegen.coordinates import name_coordinates
-from kernel_lsp.generate.codegen.kernel import RenderedKernel, divisible, rendered
+from kernel_lsp.generate.codegen.kernel import RenderedKernel, rendered
 from kernel_lsp.generate.codegen.kernel_writer import KernelWriter
 from kernel_lsp.generate.codegen.online import OnlinePair
 from kernel_lsp.generate.codegen.operators import ATOM, COMPUTE_TYPE, Text
@@ -54,7 +54,7 @@ class SharedRowRenderer(RowRenderer):
             self.row_scope.lines,
             (self._grid(),),
             self._block(),
-            divisible(self.group.column.extent, self.schedule.vector),
+            self._conditions(),
             min_blocks=self.schedule.resident,
         )
         attributes = (("cooperative", 1),) if self.schedule.is_grid else (("cluster", self.schedule.blocks),)
@@ -105,7 +105,7 @@ class SharedRowRenderer(RowRenderer):
         teams, type_ = self.schedule.teams, self.kernel.index_type
         n_rows = self.kernel.size("n_rows", self.group.row.extent)
         if isinstance(self.cache, StagedRows):
-            self.cache.begin(self.scope, self._row_of("0", n_rows), self._n_items(), self._column_lane())
+            self.cache.begin(self.scope, self._row_of("0", n_rows), self._n_items(), self._column_lane(), self._limit())
         if teams == 1:
             self.scope = self.scope.open(f"for ({type_} row = 0; row < {n_rows}; ++row)")
         else:

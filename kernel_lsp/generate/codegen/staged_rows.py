@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from kernel_lsp.generate.codegen.kernel_writer import KernelWriter
 from kernel_lsp.generate.codegen.packs import MAX_PACK_BYTES, Packing
 from kernel_lsp.generate.codegen.row_cache import RowCache
@@ -21,7 +23,7 @@ class StagedRows(RowCache):
     def __init__(self, kernel: KernelWriter, group: RowGroup, schedule: RowSchedule, packing: Packing) -> None:
         super().__init__(kernel, group, schedule, packing)
         self.row = Variable("staged_row", (1 << 20) + 2, group.row.extent)
-        self._n_items, self._lane = 0, ""
+        self._n_items, self._lane, self._limit = 0, "", ""
 
     @property
     def n_bytes(self) -> int:
@@ -29,9 +31,9 @@ class StagedRows(RowCache):
         itemsizes = sum(access.dtype.itemsize for access in self.shared_reads())
         return itemsizes * self.schedule.vector * self._n_items * self.schedule.threads
 
-    def begin(self, scope: Scope, row: str, n_items: int, lane: str) -> None:
-        """Declare the stage of every kept read, and start to copy the first row."""
-        self._n_items, self._lane = n_items, lane
+    def begin(self, scope: Scope, row: str, n_items: int, lane: str, limit: str) -> None:
+        """Declare the stage of every kept read, and start to copy the first row, of `limit` packs."""
+        self._n_items, self._lane, self._limit = n_items, lane, limit
         scope.line(f"extern __shared__ uint4 {STAGE}[];")
         offset = 0
         for access in self.shared_reads():
@@ -51,7 +53,6 @@ class StagedRows(RowCache):
     def _copy(self, scope: Scope, row: str) -> None:
         threads, n_items = self.schedule.threads, self._n_items
         name = scope.declare("staged_row", self.kernel.index_type, row) if not row.isdigit() else row
-        n_packs = -(-int(str(self.group.column.extent.constant)) // self.schedule.vector)
         scope.line("#pragma unroll")
         item = scope.open(f"for (int item = 0; item < {n_items}; ++item)")
         item.line(f"const int {self.packing.pack.name} = item * {self.schedule.stride} + {self._lane};")
@@ -60,8 +61,8 @@ class StagedRows(RowCache):
         if name == "0":
             item.named[as_index(self.row).digest] = item.variable_text(self.row)
         target = item
-        if n_items * self.schedule.stride != n_packs:
-            target = item.open(f"if ({self.packing.pack.name} < {n_packs})")
+        if str(n_items * self.schedule.stride) != self._limit:
+            target = item.open(f"if ({self.packing.pack.name} < {self._limit})")
         for access in self.shared_reads():
             moved = Access(access.tensor, [substitute(i, {self.group.row: as_index(self.row)}) for i in access.index])
             source = f"&{Packing.memory(self._plain(), target, moved)}"
@@ -74,7 +75,7 @@ class StagedRows(RowCache):
         scope.line("__pipeline_commit();")
 
     def _plain(self) -> Packing:
-        return Packing(self.packing.pack, self.packing.lane, self.packing.vector)
+        return replace(self.packing, streamed=frozenset(), kept=frozenset())
 
     def _source(self, scope: Scope, access: Access) -> str:
         return f"{self._stage(access)}[item * {self.schedule.threads} + threadIdx.x]"
