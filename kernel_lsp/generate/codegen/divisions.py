@@ -38,21 +38,21 @@ def declare_divisions(indices: Iterable[Index], writer: IndexWriter) -> None:
 
 
 def declare_lane_divisions(
-    indices: Iterable[Index], lane: Variable, width: int, writer: IndexWriter
+    indices: Iterable[Index], lane: Variable, writer: IndexWriter
 ) -> dict[bytes, Text]:
-    """Declare, once per pack, quotients whose dividend grows by 1 from lane to lane: within `width` lanes they grow by 1
-    at most, where the divisor is provably as large. Return what they are called in the block of one lane."""
+    """Declare, once per pack, quotients whose dividend grows by 1 from lane to lane; return what they are in each lane,
+    where only few have to divide."""
     named: dict[bytes, Text] = {}
     counted: Counter[Division] = Counter()
     for index in indices:
         _count(index, counted)
     for dividend, divisor in dict.fromkeys((atom.dividend, atom.divisor) for atom in sorted(counted, key=_nesting)):
-        if _steps_by_lane(dividend, divisor, lane, width, writer.block):
+        if _steps_by_lane(dividend, divisor, lane, writer.block):
             named |= _declare_lanes(dividend, divisor, lane, writer)
     return named
 
 
-def _steps_by_lane(dividend: Index, divisor: Index, lane: Variable, width: int, block: Block) -> bool:
+def _steps_by_lane(dividend: Index, divisor: Index, lane: Variable, block: Block) -> bool:
     start = substitute(dividend, {lane: ZERO})
     is_plain = divisor.constant is None and lane not in divisor.variables and block.lookup(dividend.digest) is None
     return (
@@ -60,7 +60,6 @@ def _steps_by_lane(dividend: Index, divisor: Index, lane: Variable, width: int, 
         and coefficient(dividend, lane) == ONE
         and block.knows(start.variables | divisor.variables)
         and is_nonnegative(dividend)
-        and is_nonnegative(divisor - width)
         and not _reads_memory(Quotient(dividend, divisor))
     )
 
@@ -71,10 +70,11 @@ def _declare_lanes(dividend: Index, divisor: Index, lane: Variable, writer: Inde
     type_, v = block.kernel.index_type, lane.name
     quotient = block.declare(f"{lane.name}_block", type_, f"{start.within(MULTIPLY)} / {size}")
     rest = block.declare(f"{lane.name}_within", type_, f"{start.text} - {quotient} * {size}")
-    wraps = f"{rest} + {v} >= {size}"
+    block.kernel.use("near_quotient")
+    arguments = f"({rest} + {v}, {writer.text(divisor).text})"
     return {
-        as_index(Quotient(dividend, divisor)).digest: Text(f"{quotient} + ({wraps})", ADD),
-        as_index(Remainder(dividend, divisor)).digest: Text(f"{rest} + {v} - ({wraps} ? {size} : 0)", ADD),
+        as_index(Quotient(dividend, divisor)).digest: Text(f"{quotient} + near_quotient{arguments}", ADD),
+        as_index(Remainder(dividend, divisor)).digest: Text(f"near_remainder{arguments}", ATOM),
     }
 
 

@@ -155,7 +155,7 @@ def write_packed(
     packed = find_packed(scalars, packing)
     names = loads if loads is not None else {access.digest: packing.load(scope, access) for access in packed}
     targets = [packing.declare_result(scope, store) for store in stores]
-    divisions = scope.hoist_lanes(scalars, packing.lane, packing.vector)
+    divisions = scope.hoist_lanes(scalars, packing.lane)
     scope.line("#pragma unroll")
     inner = scope.open(f"for (int v = 0; v < {packing.vector}; ++v)")
     inner.define(packing.lane, "v")

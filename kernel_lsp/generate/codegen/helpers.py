@@ -65,6 +65,13 @@ __device__ inline int floor_mod(int a, int b) { return a - floor_div(a, b) * b; 
 """,
         ("floor_div",),
     ),
+    "near_quotient": Helper("""
+// position / size and position % size, quick where the position is mostly below the size.
+template <typename T>
+__device__ inline T near_quotient(T position, T size) { return position < size ? 0 : position / size; }
+template <typename T>
+__device__ inline T near_remainder(T position, T size) { return position < size ? position : position % size; }
+"""),
     "Pack": Helper("""
 // N neighbours in memory, moved by one load or store.
 template <typename T, int N>
@@ -526,7 +533,7 @@ __device__ inline {T} block_scan_prod({T} value, {T}& total) {
 """),
 }
 TYPELESS = frozenset(
-    ("Pack", "packs", "floor_div", "floor_mod", "add_moments", "share_of", "load_once", "prefetch", "copy_async", "copy_async_once", "load_kept", "parts_squares")
+    ("Pack", "packs", "floor_div", "floor_mod", "add_moments", "share_of", "load_once", "prefetch", "copy_async", "copy_async_once", "load_kept", "parts_squares", "near_quotient")
 )
 _INTEGER_EXTREMES = {
     "maximum": "__device__ inline {T} maximum({T} a, {T} b) { return a > b ? a : b; }",

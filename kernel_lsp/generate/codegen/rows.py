@@ -320,7 +320,7 @@ class RowRenderer:
             pair.begin_pack(scope, self.schedule.vector)
         lane_scope = scope
         if self.schedule.vector > 1:
-            divisions = scope.hoist_lanes(everything, self.packing.lane, self.schedule.vector)
+            divisions = scope.hoist_lanes(everything, self.packing.lane)
             scope.line("#pragma unroll")
             lane_scope = scope.open(f"for (int v = 0; v < {self.schedule.vector}; ++v)")
             lane_scope.define(self.packing.lane, "v")

@@ -73,10 +73,10 @@ class Scope(Block):
                 emission.declare(scalar)
         _declare_divisions(self, roots, IndexWriter(self, self.value))
 
-    def hoist_lanes(self, roots: Sequence[Scalar], lane: Variable, width: int) -> dict[bytes, Text]:
+    def hoist_lanes(self, roots: Sequence[Scalar], lane: Variable) -> dict[bytes, Text]:
         """Declare here the divisions that the lanes of a pack share; return what they are called in each lane."""
         indices = (index for node in nodes(*roots) if self.lookup(node.digest) is None for index in _indices_of(node))
-        return declare_lane_divisions(indices, lane, width, IndexWriter(self, self.value))
+        return declare_lane_divisions(indices, lane, IndexWriter(self, self.value))
 
     def index(self, index: Index) -> Text:
         """An index as an integer expression."""
