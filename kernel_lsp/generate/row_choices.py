@@ -10,6 +10,7 @@ from kernel_lsp.generate.codegen.row_schedule import (
     COLUMN_WIDTH,
     MAX_CACHED_BYTES_PER_BLOCK,
     MAX_CLUSTER,
+    MAX_ONE_LAUNCH_COLUMNS,
     MAX_STAGED_BYTES,
     WARP,
     RowSchedule,
@@ -30,8 +31,8 @@ MIN_SHARED_COLUMNS = 8192
 """Columns from which blocks share a row. A shorter one is read faster than blocks exchange anything."""
 PORTABLE_CLUSTER = 8
 """Blocks of a cluster that every GPU with clusters runs."""
-L2_BYTES = 24 << 20
-"""Bytes of rows in work that surely stay in an H200's L2 cache (50 MB) between two passes, beside their results."""
+L2_BYTES = 36 << 20
+"""Bytes of rows in work that stay in an H200's L2 cache (50 MB) between two passes; their results leave it early."""
 STREAMING_BYTES = 64 << 20
 """Bytes of a tensor from which nothing of it would be left in L2 for the next kernel."""
 MIN_ONLINE_COLUMNS = 1024
@@ -153,7 +154,7 @@ class RowChooser:
         is_online = bool(find_pairs(self.group)) and n_columns >= MIN_ONLINE_COLUMNS and schedule.threads > 1
         return replace(
             schedule,
-            streaming=is_large and schedule.vector > 1,
+            streaming=is_large and self.group.is_column_contiguous,
             online=is_online and not schedule.cached,
             staged=self._can_stage(schedule),
         )
@@ -169,6 +170,8 @@ class RowChooser:
         width = self._default_width()
         if n_columns <= 16:
             return RowSchedule(1, 64, 1, False)
+        if n_rows == 1 and n_columns <= 512:
+            return RowSchedule(max(WARP, _power_of_two(2 * n_columns - 1)), 1, 1, False)
         if n_columns <= 512:
             width = 1 if n_columns < 128 else min(width, 4)
             return self._with_cache(RowSchedule(WARP, 4, width, False))
@@ -182,12 +185,21 @@ class RowChooser:
     def _default_shared(self) -> RowSchedule | None:
         """Return the schedule in which blocks share a row, where one block cannot keep a row or leaves the GPU idle."""
         n_rows, n_columns = self._n_rows, self._n_columns
-        if not n_rows or self._n_passes() == 1 or n_columns < MIN_SHARED_COLUMNS or not can_share(self.group):
+        if not n_rows or n_columns < MIN_SHARED_COLUMNS or not can_share(self.group):
             return None
+        if self._n_passes() == 1:
+            return self._sharing_one_pass()
         filling = min(self.n_multiprocessors // n_rows, n_columns // 4096)
         if filling < 2 and self._with_cache(RowSchedule(1024, 1, self._default_width(), False)).cached:
             return None
         return self._sharing_cached(filling) or self._sharing_uncached(filling)
+
+    def _sharing_one_pass(self) -> RowSchedule | None:
+        """Return the cluster that reads a row once, where that is quicker than a launch for parts and one for all."""
+        blocks = min(self.n_multiprocessors // self._n_rows, self._n_columns // 4096, PORTABLE_CLUSTER)
+        if blocks < 2 or self._n_columns > MAX_ONE_LAUNCH_COLUMNS:
+            return None
+        return self._with_teams(RowSchedule(1024, 1, self._default_width(), False, _power_of_two(blocks)))
 
     def _sharing_cached(self, filling: int) -> RowSchedule | None:
         """Return the schedule with the fewest blocks that keep a row on chip and fill the GPU."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.expression import Constant as ConstantExpression
 from kernel_lsp.core.expression_rules import call
-from kernel_lsp.generate.codegen.row_schedule import SHAREABLE_KINDS
+from kernel_lsp.generate.codegen.row_schedule import MAX_ONE_LAUNCH_COLUMNS, SHAREABLE_KINDS
 from kernel_lsp.generate.fusion.reads import live_tensors, scalars_of
 from kernel_lsp.generate.fusion.rows import pattern_of
 from kernel_lsp.generate.identity import identity_of
@@ -166,10 +166,13 @@ class _Planner:
             self.splits.append((tensor, split))
 
     def _is_shared(self, tensor: Tensor, definition: Reduction) -> bool:
-        """Return whether blocks share the rows of one kernel: what reads the row again belongs to the same launch."""
+        """Return whether blocks share the rows of one kernel: what reads the row again belongs to the same launch, and
+        so does the end of a short reduction."""
         if definition.kind not in SHAREABLE_KINDS or pattern_of(definition)[-1:][0][0] != "r":
             return False
         n_elements = self._size(product(variable.extent for variable in definition.domain))
+        if self._size(product(variable.extent for variable in definition.reduced)) <= MAX_ONE_LAUNCH_COLUMNS:
+            return True
         return any(self._n_walked(reader) == n_elements for reader in self._readers(tensor))
 
     def _can_inline(self, tensor: Tensor, definition: Reduction) -> bool:

@@ -172,7 +172,7 @@ class GroupRenderer:
             f"{kernel.name}.unroll", (1, 2, 4, 8), self._default_unroll(group, vector), "elements or packs per thread"
         )
         streaming = self.choices.pick_int(
-            f"{kernel.name}.streaming", (0, 1), self._default_streaming(group, vector), "evict early what is used once"
+            f"{kernel.name}.streaming", (0, 1), self._default_streaming(group), "evict early what is used once"
         )
         schedule = ElementwiseSchedule(threads, vector, unroll, bool(streaming))
         return RenderedGroup((render_elementwise(kernel, group, schedule, comment),))
@@ -183,10 +183,10 @@ class GroupRenderer:
         is_large = self.captured(group.position.extent) >= 4 * self.n_multiprocessors * 2048
         return 4 if vector == 1 and is_large and not has_loop else 1
 
-    def _default_streaming(self, group: ElementwiseGroup, vector: int) -> int:
+    def _default_streaming(self, group: ElementwiseGroup) -> int:
         """Return 1 where nothing of the result would be left in L2 for the next kernel."""
         n_bytes = self.captured(group.position.extent) * max(store.tensor.dtype.itemsize for store in group.stores)
-        return int(vector > 1 and n_bytes >= STREAMING_BYTES)
+        return int(n_bytes >= STREAMING_BYTES)
 
     def _can_pack(self, group: ElementwiseGroup, width: int) -> bool:
         """Whether packs fit the captured sizes, and something is a plain run of memory."""

@@ -257,7 +257,7 @@ class RowRenderer:
         if self.schedule.cached:
             return self._open_unrolled(name, lane, limit)
         step = f"{name} += {stride}" if stride > 1 else f"++{name}"
-        if self.schedule.vector > 1 and stride > 1:
+        if stride > WARP or (self.pairs and stride == WARP):
             self.scope.line("#pragma unroll 4")
         inner = self.scope.open(f"for ({kernel_type} {name} = {lane}; {name} < {limit}; {step})")
         inner.define(self.packing.pack, name)
