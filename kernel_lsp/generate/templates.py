@@ -34,6 +34,7 @@ from kernel_lsp.generate.scalar import Access, Loop
 from kernel_lsp.generate.scalar_walk import accesses, nodes
 from kernel_lsp.generate.tensor import Tensor
 
+
 @dataclass(frozen=True)
 class RenderedGroup:
     """The kernels of a group, and the steps that go before them."""

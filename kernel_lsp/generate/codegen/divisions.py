@@ -37,9 +37,7 @@ def declare_divisions(indices: Iterable[Index], writer: IndexWriter) -> None:
             _declare(atom, writer)
 
 
-def declare_lane_divisions(
-    indices: Iterable[Index], lane: Variable, writer: IndexWriter
-) -> dict[bytes, Text]:
+def declare_lane_divisions(indices: Iterable[Index], lane: Variable, writer: IndexWriter) -> dict[bytes, Text]:
     """Declare, once per pack, quotients whose dividend grows by 1 from lane to lane; return what they are in each lane,
     where only few have to divide."""
     named: dict[bytes, Text] = {}

@@ -22,8 +22,10 @@ LOCAL_NAMES = ("i", "pack", "v", "u")
 
 @dataclass(frozen=True)
 class ElementwiseSchedule:
-    """`threads` per block; each thread does `unroll` packs of `vector` elements, a block's width apart. `streaming` marks
-    tensors that are as large as the result, and the result, for early eviction."""
+    """`threads` per block; each thread does `unroll` packs of `vector` elements, a block's width apart.
+
+    `streaming` marks tensors that are as large as the result, and the result, for early eviction.
+    """
 
     threads: int
     vector: int

@@ -479,7 +479,7 @@ __device__ inline float parts_exponentials(const float* sums, const float* peaks
     ),
     "parts_squares": Helper(
         """
-// The sum of squared distances from `mean`, of sums that are relative to the mean of a block each (Chan, Golub, LeVeque).
+// The sum of squared distances from `mean`, of sums that are relative to the mean of a block each (Chan et al.).
 template <int BLOCKS, int THREADS, int N>
 __device__ inline float parts_squares(const float* squares, const float* sums, float mean, int n_packs) {
     float total = 0.0f;
@@ -533,7 +533,21 @@ __device__ inline {T} block_scan_prod({T} value, {T}& total) {
 """),
 }
 TYPELESS = frozenset(
-    ("Pack", "packs", "floor_div", "floor_mod", "add_moments", "share_of", "load_once", "prefetch", "copy_async", "copy_async_once", "load_kept", "parts_squares", "near_quotient")
+    (
+        "Pack",
+        "packs",
+        "floor_div",
+        "floor_mod",
+        "add_moments",
+        "share_of",
+        "load_once",
+        "prefetch",
+        "copy_async",
+        "copy_async_once",
+        "load_kept",
+        "parts_squares",
+        "near_quotient",
+    )
 )
 _INTEGER_EXTREMES = {
     "maximum": "__device__ inline {T} maximum({T} a, {T} b) { return a > b ? a : b; }",

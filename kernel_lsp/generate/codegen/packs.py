@@ -34,8 +34,11 @@ WORD_BYTES = 4
 
 @dataclass(frozen=True)
 class Packing:
-    """Flat position ``pack * vector + lane``. Reads of `streamed` tensors, and results where `streams_results`, are
-    marked for early eviction; reads of `kept` ones for late eviction. The contract says that `multiple` is one of `vector`."""
+    """Flat position ``pack * vector + lane``.
+
+    Reads of `streamed` tensors, and results where `streams_results`, are marked for early eviction; reads of `kept`
+    ones for late eviction. The contract promises that `vector` divides `multiple`.
+    """
 
     pack: Variable
     lane: Variable

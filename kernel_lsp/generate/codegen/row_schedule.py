@@ -27,12 +27,12 @@ SHAREABLE_TYPES = (DType.F64, DType.F32, DType.F16, DType.BF16, DType.I64, DType
 
 @dataclass(frozen=True)
 class RowSchedule:
-    """`threads` of a block share a row; `rows` rows per block; `vector` neighbouring elements move together; `cached`
-    keeps the row in registers between passes; where the plan leaves its size open, `items` packs per thread.
+    """`threads` of a block share a row; `rows` rows per block; `vector` neighbouring elements move together.
 
+    `cached` keeps the row in registers between passes; where the plan leaves its length open, `items` packs per thread.
     `blocks` share a row where it is above 1: a cluster, or a cooperative grid in which `teams` of blocks take row after
-    row, `resident` blocks on an SM. `staged` copies a team's next row to shared memory meanwhile. `streaming` marks data that is used once for early
-    eviction. `online` computes pairs of dependent reductions in one pass over memory.
+    row, `resident` blocks on an SM. `staged` copies a team's next row to shared memory meanwhile. `streaming` evicts
+    early what is used once. `online` computes pairs of dependent reductions in one pass over memory.
     """
 
     threads: int
@@ -99,4 +99,6 @@ def fits_registers(n_columns: int, schedule: RowSchedule, itemsize: int) -> bool
     """Return whether the threads that share a row can keep it."""
     n_packs = -(-n_columns // schedule.vector)
     per_thread = -(-n_packs // schedule.stride) * schedule.vector * max(itemsize, 2)
-    return per_thread <= MAX_CACHED_BYTES and per_thread * schedule.threads * schedule.rows <= MAX_CACHED_BYTES_PER_BLOCK
+    return (
+        per_thread <= MAX_CACHED_BYTES and per_thread * schedule.threads * schedule.rows <= MAX_CACHED_BYTES_PER_BLOCK
+    )

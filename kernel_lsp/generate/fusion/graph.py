@@ -17,9 +17,12 @@ COSTLY = frozenset(_COSTLY.split())
 
 
 class DefinitionGraph:
-    """What there is to fuse. Hard definitions (reductions, contractions, scans, scatters, library results) and outputs
-    are roots; so are the pointwise ones in `forced`, which inlining would compute again and again. Those in `inlined` are
-    computed where they are read, loops and all."""
+    """What there is to fuse.
+
+    Hard definitions (reductions, contractions, scans, scatters, library results) and outputs are roots; so are the
+    pointwise ones in `forced`, which inlining would compute again and again. Those in `inlined` are computed where they
+    are read, loops and all.
+    """
 
     def __init__(
         self,
@@ -97,10 +100,8 @@ class DefinitionGraph:
             definition = self.definitions[tensor]
             if not isinstance(definition, Pointwise) or tensor in self.inlined:
                 continue
-            is_view = self._is_view(tensor)
-            if tensor in operands or (not is_view and self._repeats_work(tensor, definition)):
-                self.forced.add(tensor)
-            elif not is_view and self._closes_rows(tensor):
+            is_better_stored = self._repeats_work(tensor, definition) or self._closes_rows(tensor)
+            if tensor in operands or (is_better_stored and not self._is_view(tensor)):
                 self.forced.add(tensor)
 
     def _repeats_work(self, tensor: Tensor, definition: Pointwise) -> bool:
