@@ -178,7 +178,5 @@ def _includes(text: str) -> str:
         ("__half", "cuda_fp16.h"),
         ("__nv_bfloat16", "cuda_bf16.h"),
         ("CUDART_", "math_constants.h"),
-        ("cooperative_groups::", "cooperative_groups.h"),
-        ("__pipeline_", "cuda_pipeline.h"),
     ]
     return "".join(f"#include <{header}>\n" for word, header in wanted if word in text)

@@ -224,4 +224,4 @@ class GroupRenderer:
         chosen = RowChooser(self.choices, self.captured, self.n_multiprocessors, group).choose(kernel.name)
         renderer = SharedRowRenderer if chosen.schedule.blocks > 1 else RowRenderer
         text = renderer(kernel, group, chosen.schedule).render(row_comment(group, chosen.schedule))
-        return RenderedGroup((text,), is_valid=chosen.is_valid)
+        return RenderedGroup((text,), text.fills, is_valid=chosen.is_valid)

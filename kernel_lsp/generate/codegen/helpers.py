@@ -245,12 +245,47 @@ __device__ inline void prefetch(const Pack<T, N>* pointer) {
 """,
         ("Pack",),
     ),
+    "cluster_sync": Helper("""
+// Waits for all threads of the cluster.
+__device__ inline void cluster_sync() {
+    asm volatile("barrier.cluster.arrive;\\n\\tbarrier.cluster.wait;" ::: "memory");
+}
+"""),
+    "in_block": Helper("""
+// Where block `rank` of the cluster has the variable that `own` points to in this block's shared memory.
+template <typename T>
+__device__ inline T* in_block(T* own, int rank) {
+    T* remote;
+    asm volatile("mapa.u64 %0, %1, %2;" : "=l"(remote) : "l"(own), "r"(rank));
+    return remote;
+}
+"""),
+    "grid_sync": Helper("""
+// Waits until `n_expected` blocks have arrived; they all run at once, for the launch is cooperative.
+__device__ inline void grid_sync(int* n_arrived, int n_expected) {
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        __threadfence();
+        atomicAdd(n_arrived, 1);
+        while (*(volatile int*)n_arrived < n_expected) {}
+        __threadfence();
+    }
+    __syncthreads();
+}
+"""),
+    "wait_for_copies": Helper("""
+// Copies that this thread started: what was started so far belongs together; all of it is there.
+__device__ inline void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+__device__ inline void wait_for_copies() { asm volatile("cp.async.wait_group 0;" ::: "memory"); }
+"""),
     "copy_async": Helper(
         """
-// Starts to copy a pack to shared memory.
+// Starts to copy a pack of 4, 8 or 16 bytes to shared memory.
 template <typename T, int N>
 __device__ inline void copy_async(Pack<T, N>* target, const Pack<T, N>* source) {
-    __pipeline_memcpy_async(target, source, sizeof(Pack<T, N>));
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"((unsigned)__cvta_generic_to_shared(target)),
+                 "l"(source), "n"(sizeof(Pack<T, N>))
+                 : "memory");
 }
 """,
         ("Pack",),

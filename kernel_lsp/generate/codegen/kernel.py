@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from kernel_lsp.core.expression import Binary, Constant, Expression, Name
 from kernel_lsp.core.expression_rules import binary
-from kernel_lsp.core.plan import TensorParameter
+from kernel_lsp.core.plan import Fill, TensorParameter
 from kernel_lsp.generate.codegen.helpers import HelperUse
 from kernel_lsp.generate.codegen.kernel_writer import KernelParameterText, KernelWriter
 from kernel_lsp.generate.index import Index, divides
@@ -22,7 +22,7 @@ ONE = Constant(1)
 class RenderedKernel:
     """A `__global__` function and its launch. `conditions` are `where:` lines that it needs.
 
-    `scratch` are tensors of its own, `attributes` those of the launch; `shared_bytes` of a block are dynamic."""
+    `scratch` are tensors of its own, of which `fills` sets some before each launch; `attributes` those of the launch; `shared_bytes` of a block are dynamic."""
 
     name: str
     text: str
@@ -32,6 +32,7 @@ class RenderedKernel:
     helpers: frozenset[HelperUse]
     conditions: tuple[Expression, ...] = ()
     scratch: tuple[TensorParameter, ...] = ()
+    fills: tuple[Fill, ...] = ()
     attributes: tuple[tuple[str, int], ...] = ()
     shared_bytes: int = 0
 

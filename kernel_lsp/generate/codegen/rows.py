@@ -28,7 +28,7 @@ from kernel_lsp.generate.scalar_walk import accesses
 from kernel_lsp.generate.sizes import to_expression
 from kernel_lsp.generate.tensor import Tensor
 
-LOCAL_NAMES = ("row", "my_row", "is_row", "first_row", "col", "pack", "v", "item", "rank", "lane", "grid", "cluster")
+LOCAL_NAMES = ("row", "my_row", "is_row", "first_row", "col", "pack", "v", "item", "rank", "lane", "n_expected")
 
 
 RunningValue = Accumulator | OnlinePair

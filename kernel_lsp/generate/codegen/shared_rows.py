@@ -13,6 +13,7 @@ from dataclasses import replace
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.expression import Constant
 from kernel_lsp.core.expression_rules import binary
+from kernel_lsp.core.plan import Fill
 from kernel_lsp.generate.codegen.accumulator import Accumulator
 from kernel_lsp.generate.codegen.coordinates import name_coordinates
 from kernel_lsp.generate.codegen.kernel import RenderedKernel, rendered
@@ -39,6 +40,7 @@ class SharedRowRenderer(RowRenderer):
         super().__init__(kernel, group, schedule)
         self.row_scope = self.scope
         self._is_ahead = False
+        self.counter = ""
 
     def render(self, comment: str) -> RenderedKernel:
         """Return the kernel with `comment` above it."""
@@ -59,7 +61,8 @@ class SharedRowRenderer(RowRenderer):
         )
         attributes = (("cooperative", 1),) if self.schedule.is_grid else (("cluster", self.schedule.blocks),)
         shared_bytes = self.cache.n_bytes if isinstance(self.cache, StagedRows) else 0
-        return replace(kernel, attributes=attributes, shared_bytes=shared_bytes)
+        fills = (Fill(self.kernel.scratch[self.counter].name, Constant(0)),) if self.counter else ()
+        return replace(kernel, attributes=attributes, shared_bytes=shared_bytes, fills=fills)
 
     def _grid(self) -> Constant:
         blocks = self.schedule.blocks
@@ -82,14 +85,14 @@ class SharedRowRenderer(RowRenderer):
         name_coordinates(self.kernel, as_index(self.group.row), self.group.row_shape)
         scope.names.take_exactly("rank")
         scope.names.take_exactly("lane")
-        if schedule.is_grid:
-            scope.line("const cooperative_groups::grid_group grid = cooperative_groups::this_grid();")
-        else:
-            scope.line("const cooperative_groups::cluster_group cluster = cooperative_groups::this_cluster();")
         scope.line(f"const int rank = blockIdx.x % {schedule.blocks};  // of the block among those of its row")
         scope.line(f"const int lane = rank * {schedule.threads} + threadIdx.x;")
-        if not schedule.is_grid:
-            scope.line("cluster.sync();  // from here on the shared memory of all its blocks is there")
+        if schedule.is_grid:
+            self.kernel.use("grid_sync")
+            self.counter = self.kernel.add_scratch("n_arrived", DType.I32, (Constant(1),))
+            scope.line("int n_expected = 0;  // arrivals at the barrier so far")
+        else:
+            scope.line(f"{self.kernel.use('cluster_sync')}();  // from here on the shared memory of all its blocks is there")
         if schedule.is_grid and self.group.row.extent.constant != 1:
             self._open_rows()
         elif self.group.row.extent.constant == 1:
@@ -226,9 +229,9 @@ class SharedRowRenderer(RowRenderer):
         if not self.schedule.is_grid:
             inner = self.scope.open(f"if (threadIdx.x < {self.schedule.blocks})")
             for entry, name in found.items():
-                inner.line(f"*cluster.map_shared_rank(&{parts[entry]}[rank], threadIdx.x) = {name};")
+                inner.line(f"*{self.kernel.use('in_block')}(&{parts[entry]}[rank], threadIdx.x) = {name};")
             inner.close()
-            self.scope.line("cluster.sync();")
+            self.scope.line("cluster_sync();")
             return
         is_row = "is_row && " if self._is_guarded() else ""
         inner = self.scope.open(f"if ({is_row}threadIdx.x == 0)")
@@ -237,7 +240,9 @@ class SharedRowRenderer(RowRenderer):
             at = f"({pointer})[rank]" if " " in pointer else f"{pointer}[rank]"
             inner.line(f"{at} = {name};")
         inner.close()
-        self.scope.line("grid.sync();")
+        n_blocks = self.schedule.blocks * self.schedule.teams
+        self.scope.line(f"n_expected += {n_blocks};")
+        self.scope.line(f"grid_sync({self.counter}, n_expected);")
 
     def _combine_parts(self, found: dict[RowReduction, str], parts: dict[RowReduction, str]) -> None:
         """Combine what the blocks found; the results have names from here on."""

@@ -72,7 +72,8 @@ class StagedRows(RowCache):
         if target is not item:
             target.close()
         item.close()
-        scope.line("__pipeline_commit();")
+        self.kernel.use("wait_for_copies")
+        scope.line("commit_copies();")
 
     def _plain(self) -> Packing:
         return replace(self.packing, streamed=frozenset(), kept=frozenset())
@@ -83,7 +84,7 @@ class StagedRows(RowCache):
     def declare(self, scope: Scope, n_items: int) -> None:
         """Wait for the copies of this row before the first pass."""
         if not self._arrays:
-            scope.line("__pipeline_wait_prior(0);  // what this thread copied is there")
+            scope.line("wait_for_copies();  // a thread reads what it copied itself")
         super().declare(scope, n_items)
 
     def _stage(self, access: Access) -> str:
