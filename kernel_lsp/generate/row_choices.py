@@ -10,7 +10,6 @@ from kernel_lsp.generate.codegen.row_schedule import (
     COLUMN_WIDTH,
     MAX_CACHED_BYTES_PER_BLOCK,
     MAX_CLUSTER,
-    MAX_ONE_LAUNCH_COLUMNS,
     MAX_STAGED_BYTES,
     WARP,
     RowSchedule,
@@ -33,8 +32,8 @@ PORTABLE_CLUSTER = 8
 """Blocks of a cluster that every GPU with clusters runs."""
 L2_BYTES = 36 << 20
 """Bytes of rows in work that stay in an H200's L2 cache (50 MB) between two passes; their results leave it early."""
-STREAMING_BYTES = 64 << 20
-"""Bytes of a tensor from which nothing of it would be left in L2 for the next kernel."""
+LARGE_BYTES = 32 << 20
+"""Bytes of a tensor from which packs are worth a contract: single elements took 1.35 times as long on an H200."""
 MIN_ONLINE_COLUMNS = 1024
 """Columns from which one pass over memory beats several: shorter rows stay in L1."""
 
@@ -148,13 +147,10 @@ class RowChooser:
 
     def _default(self) -> RowSchedule:
         schedule = self._default_shared() or self._default_block()
-        rows = [access.tensor for access in self._kept()]
-        is_large = any(self.captured(tensor.n_elements) * tensor.dtype.itemsize >= STREAMING_BYTES for tensor in rows)
         n_columns = self._n_columns
         is_online = bool(find_pairs(self.group)) and n_columns >= MIN_ONLINE_COLUMNS and schedule.threads > 1
         return replace(
             schedule,
-            streaming=is_large and self.group.is_column_contiguous,
             online=is_online and not schedule.cached,
             staged=self._can_stage(schedule),
         )
@@ -177,29 +173,22 @@ class RowChooser:
             return self._with_cache(RowSchedule(WARP, 4, width, False))
         if self._n_passes() == 1 and n_columns <= 4096 and n_rows >= 16 * self.n_multiprocessors:
             return RowSchedule(WARP, 4, width, False)
+        # A pass that computes more than it loads wants few threads with many packs: fewer of them combine.
+        n_packs = 16 if self._is_online_sum() else 4
         threads = 64
-        while threads < 1024 and threads * width * 4 < n_columns:
+        while threads < 1024 and threads * width * n_packs < n_columns:
             threads *= 2
         return self._with_cache(RowSchedule(threads, 1, width, False))
 
     def _default_shared(self) -> RowSchedule | None:
-        """Return the schedule in which blocks share a row, where one block cannot keep a row or leaves the GPU idle."""
+        """Return the schedule in which blocks share a row, where one block per row leaves the GPU idle."""
         n_rows, n_columns = self._n_rows, self._n_columns
-        if not n_rows or n_columns < MIN_SHARED_COLUMNS or not can_share(self.group):
+        if not n_rows or self._n_passes() == 1 or n_columns < MIN_SHARED_COLUMNS or not can_share(self.group):
             return None
-        if self._n_passes() == 1:
-            return self._sharing_one_pass()
         filling = min(self.n_multiprocessors // n_rows, n_columns // 4096)
-        if filling < 2 and self._with_cache(RowSchedule(1024, 1, self._default_width(), False)).cached:
+        if filling < 2:
             return None
         return self._sharing_cached(filling) or self._sharing_uncached(filling)
-
-    def _sharing_one_pass(self) -> RowSchedule | None:
-        """Return the cluster that reads a row once, where that is quicker than a launch for parts and one for all."""
-        blocks = min(self.n_multiprocessors // self._n_rows, self._n_columns // 4096, PORTABLE_CLUSTER)
-        if blocks < 2 or self._n_columns > MAX_ONE_LAUNCH_COLUMNS:
-            return None
-        return self._with_teams(RowSchedule(1024, 1, self._default_width(), False, _power_of_two(blocks)))
 
     def _sharing_cached(self, filling: int) -> RowSchedule | None:
         """Return the schedule with the fewest blocks that keep a row on chip and fill the GPU."""
@@ -217,8 +206,6 @@ class RowChooser:
     def _sharing_uncached(self, filling: int) -> RowSchedule | None:
         """Return the schedule in which the rows in work stay in L2 between the passes."""
         row_bytes = self._n_columns * self._kept_bytes()
-        if row_bytes * self.n_multiprocessors * 2 <= L2_BYTES and filling < 2:
-            return None
         width, most = self._default_width(), _power_of_two(self.n_multiprocessors)
         for blocks in (2, 4, PORTABLE_CLUSTER):
             if row_bytes * (2 * self.n_multiprocessors // blocks) <= L2_BYTES and blocks * 2 > filling:
@@ -257,12 +244,13 @@ class RowChooser:
         return cached if self._n_passes() > 1 and self._is_possible(cached) else schedule
 
     def _default_width(self) -> int:
-        """Return 16 bytes' worth of the widest element of a row, where no contract is needed for it."""
+        """Return 16 bytes' worth of the widest element of a row, where no contract is needed or the row tensors are
+        large."""
         widest = max((access.dtype.itemsize for access in self._varying()), default=4)
         fitting = [
             width
             for width in self._widths()
-            if widest * width <= MAX_PACK_BYTES and divides(width, self.group.column.extent)
+            if widest * width <= MAX_PACK_BYTES and (divides(width, self.group.column.extent) or self._is_large())
         ]
         return max(fitting, default=1)
 
@@ -275,6 +263,14 @@ class RowChooser:
     @property
     def _n_columns(self) -> int:
         return self.captured(self.group.column.extent)
+
+    def _is_large(self) -> bool:
+        tensors = [access.tensor for access in self._varying() if self.group.row in access.variables]
+        return any(self.captured(tensor.n_elements) * tensor.dtype.itemsize >= LARGE_BYTES for tensor in tensors)
+
+    def _is_online_sum(self) -> bool:
+        """Return whether one pass over memory reads the row and nothing of its length is written."""
+        return bool(find_pairs(self.group)) and not self.group.stores
 
     def _n_passes(self) -> int:
         return n_passes(self.group)

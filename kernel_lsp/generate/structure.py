@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.expression import Constant as ConstantExpression
 from kernel_lsp.core.expression_rules import call
-from kernel_lsp.generate.codegen.row_schedule import MAX_ONE_LAUNCH_COLUMNS, SHAREABLE_KINDS
+from kernel_lsp.generate.codegen.row_schedule import SHAREABLE_KINDS
 from kernel_lsp.generate.fusion.reads import live_tensors, scalars_of
 from kernel_lsp.generate.fusion.rows import pattern_of
 from kernel_lsp.generate.identity import identity_of
@@ -29,8 +29,6 @@ MIN_SPLIT_LENGTH = 2048
 MAX_SPLIT = 512
 MAX_DIRECT_TERMS = 64
 """A sum of at most so many products is done by one thread: staging its factors would cost as much."""
-MAX_INLINED_WORK = 1 << 14
-"""Elements up to which one block does rows and the reduction over them: a second launch would take longer."""
 MAX_ROW_OUTPUTS = 1 << 15
 """Sums of products with at most so many results are done by a warp each: tiles would not fill the GPU."""
 LIBRARY_FROM_PRODUCTS = 1 << 30
@@ -116,11 +114,9 @@ class _Planner:
         name = f"{self.operation}.{self.names.take(tensor.name)}"
         if definition.contraction is not None and self._plan_contraction(tensor, definition, name) != "rows":
             return
-        if definition.contraction is None and self._can_inline(tensor, definition):
-            default = int(self._size(product(variable.extent for variable in definition.domain)) <= MAX_INLINED_WORK)
-            if self.choices.pick_int(f"{name}.inlined", (0, 1), default, "a loop of each thread that reads it"):
-                self.inlined.append(tensor)
-                return
+        if definition.contraction is None and self._is_inlined(tensor, definition, name):
+            self.inlined.append(tensor)
+            return
         self._plan_split(tensor, definition, name)
 
     def _plan_contraction(self, tensor: Tensor, definition: Reduction, name: str) -> str:
@@ -166,14 +162,17 @@ class _Planner:
             self.splits.append((tensor, split))
 
     def _is_shared(self, tensor: Tensor, definition: Reduction) -> bool:
-        """Return whether blocks share the rows of one kernel: what reads the row again belongs to the same launch, and
-        so does the end of a short reduction."""
+        """Return whether blocks share the rows of one kernel: what reads the row again belongs to the same launch."""
         if definition.kind not in SHAREABLE_KINDS or pattern_of(definition)[-1:][0][0] != "r":
             return False
         n_elements = self._size(product(variable.extent for variable in definition.domain))
-        if self._size(product(variable.extent for variable in definition.reduced)) <= MAX_ONE_LAUNCH_COLUMNS:
-            return True
         return any(self._n_walked(reader) == n_elements for reader in self._readers(tensor))
+
+    def _is_inlined(self, tensor: Tensor, definition: Reduction, name: str) -> bool:
+        """Return whether each thread that reads the reduction computes it, by a loop."""
+        if not self._can_inline(tensor, definition):
+            return False
+        return bool(self.choices.pick_int(f"{name}.inlined", (0, 1), 0, "a loop of each thread that reads it"))
 
     def _can_inline(self, tensor: Tensor, definition: Reduction) -> bool:
         """Return whether a short reduction is read once per row, by a reduction over the rows: one launch does both."""

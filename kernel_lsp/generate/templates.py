@@ -29,7 +29,7 @@ from kernel_lsp.generate.fusion.groups import (
 )
 from kernel_lsp.generate.index import Index, divides
 from kernel_lsp.generate.knobs import Choices
-from kernel_lsp.generate.row_choices import STREAMING_BYTES, RowChooser, row_comment
+from kernel_lsp.generate.row_choices import LARGE_BYTES, RowChooser, row_comment
 from kernel_lsp.generate.scalar import Access, Loop
 from kernel_lsp.generate.scalar_walk import accesses, nodes
 from kernel_lsp.generate.tensor import Tensor
@@ -172,9 +172,7 @@ class GroupRenderer:
         unroll = self.choices.pick_int(
             f"{kernel.name}.unroll", (1, 2, 4, 8), self._default_unroll(group, vector), "elements or packs per thread"
         )
-        streaming = self.choices.pick_int(
-            f"{kernel.name}.streaming", (0, 1), self._default_streaming(group), "evict early what is used once"
-        )
+        streaming = self.choices.pick_int(f"{kernel.name}.streaming", (0, 1), 0, "evict early what is used once")
         schedule = ElementwiseSchedule(threads, vector, unroll, bool(streaming))
         return RenderedGroup((render_elementwise(kernel, group, schedule, comment),))
 
@@ -182,12 +180,9 @@ class GroupRenderer:
         """Without packs, several independent loads per thread are what keeps the memory busy."""
         has_loop = any(isinstance(node, Loop) for node in nodes(*(store.scalar for store in group.stores)))
         is_large = self.captured(group.position.extent) >= 4 * self.n_multiprocessors * 2048
-        return 4 if vector == 1 and is_large and not has_loop else 1
-
-    def _default_streaming(self, group: ElementwiseGroup) -> int:
-        """Return 1 where nothing of the result would be left in L2 for the next kernel."""
-        n_bytes = self.captured(group.position.extent) * max(store.tensor.dtype.itemsize for store in group.stores)
-        return int(n_bytes >= STREAMING_BYTES)
+        if vector > 1:
+            return 2 if vector == 8 and is_large else 1
+        return 4 if is_large and not has_loop else 1
 
     def _can_pack(self, group: ElementwiseGroup, width: int) -> bool:
         """Whether packs fit the captured sizes, and something is a plain run of memory."""
@@ -199,15 +194,15 @@ class GroupRenderer:
         return size > 0 and size % width == 0 and narrowest * width <= MAX_PACK_BYTES
 
     def _default_width(self, group: ElementwiseGroup, widths: list[int]) -> int:
-        """16 bytes per thread where no contract is needed for it and the work is large enough to fill the GPU."""
+        """Return 16 bytes' worth where the work fills the GPU, and no contract is needed or memory sets the pace."""
         widest = max(store.tensor.dtype.itemsize for store in group.stores)
-        n_threads = self.n_multiprocessors * 512
+        n_threads, size = self.n_multiprocessors * 512, self.captured(group.position.extent)
         fitting = [
             width
             for width in widths
             if widest * width <= MAX_PACK_BYTES
-            and divides(width, group.position.extent)
-            and self.captured(group.position.extent) >= n_threads * width
+            and (divides(width, group.position.extent) or size * widest >= LARGE_BYTES)
+            and size >= n_threads * width
         ]
         return max(fitting, default=1)
 

@@ -22,7 +22,9 @@ ONE = Constant(1)
 class RenderedKernel:
     """A `__global__` function and its launch. `conditions` are `where:` lines that it needs.
 
-    `scratch` are tensors of its own, of which `fills` sets some before each launch; `attributes` those of the launch; `shared_bytes` of a block are dynamic."""
+    `scratch` are tensors of its own, of which `fills` sets some before each launch. `attributes` are those of the launch,
+    `shared_bytes` the dynamic shared memory of a block.
+    """
 
     name: str
     text: str

@@ -18,8 +18,6 @@ MAX_STAGED_BYTES = 200 * 1024
 """Bytes of shared memory for the next row: an SM has 227 KB, and the helpers need some of it."""
 MAX_CLUSTER = 16
 """Blocks of a cluster on Hopper. A row that more blocks share needs a cooperative grid."""
-MAX_ONE_LAUNCH_COLUMNS = 1 << 17
-"""Columns up to which a cluster that reads a row once beats two launches that use the whole GPU."""
 SHAREABLE_KINDS = ("sum", "prod", "max", "min")
 """Reductions that return no position: blocks exchange one value of each."""
 SHAREABLE_TYPES = (DType.F64, DType.F32, DType.F16, DType.BF16, DType.I64, DType.I32)

@@ -92,7 +92,9 @@ class SharedRowRenderer(RowRenderer):
             self.counter = self.kernel.add_scratch("n_arrived", DType.I32, (Constant(1),))
             scope.line("int n_expected = 0;  // arrivals at the barrier so far")
         else:
-            scope.line(f"{self.kernel.use('cluster_sync')}();  // from here on the shared memory of all its blocks is there")
+            scope.line(
+                f"{self.kernel.use('cluster_sync')}();  // from here on the shared memory of all its blocks is there"
+            )
         if schedule.is_grid and self.group.row.extent.constant != 1:
             self._open_rows()
         elif self.group.row.extent.constant == 1:
