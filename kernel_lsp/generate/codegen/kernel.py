@@ -22,8 +22,8 @@ ONE = Constant(1)
 class RenderedKernel:
     """A `__global__` function and its launch. `conditions` are `where:` lines that it needs.
 
-    `scratch` are tensors of its own, of which `fills` sets some before each launch. `attributes` are those of the launch,
-    `shared_bytes` the dynamic shared memory of a block.
+    `scratch` are tensors of its own, of which `fills` sets some before each launch. `attributes` are those of the
+    launch, `shared_bytes` the dynamic shared memory of a block.
     """
 
     name: str
