@@ -83,7 +83,7 @@ class _OperationRenderer:
             sizes = self.lowered.sizes.copy()
             structure = plan.structure(self.lowered, sizes)
             outputs = list(self.results.values())
-            self.builder.fused[key] = fuse(structure.tensors, outputs, structure.definitions, sizes)
+            self.builder.fused[key] = fuse(structure.tensors, outputs, structure.definitions, sizes, structure.inlined)
         return self.builder.fused[key]
 
     def render(self) -> RenderedOperation:
@@ -98,7 +98,7 @@ class _OperationRenderer:
             self._parameters(),
             tuple(self._parameter(tensor, name) for name, tensor in self.results.items()),
             tuple(Condition(condition) for condition in unique.values()),
-            self._scratch(groups),
+            self._scratch(kernels),
             steps,
         )
         return RenderedOperation(plan, kernels, self._summary(kernels), all(group.is_valid for group in groups))
@@ -172,7 +172,9 @@ class _OperationRenderer:
         for kernel in group.kernels:
             grid, block = kernel.grid, kernel.block
             sizes = (Constant(block[0]), Constant(block[1]), Constant(block[2]))
-            steps.append(Launch(kernel.name, (), grid, sizes, Constant(0), kernel.arguments))
+            shared = Constant(kernel.shared_bytes)
+            attributes = kernel.attributes
+            steps.append(Launch(kernel.name, (), grid, sizes, shared, kernel.arguments, attributes=attributes))
         return steps
 
     # --- the plan
@@ -195,10 +197,11 @@ class _OperationRenderer:
     def _parameter(self, tensor: Tensor, name: str) -> TensorParameter:
         return TensorParameter(self.names[tensor], tensor.dtype, tuple(to_expression(size) for size in tensor.shape))
 
-    def _scratch(self, groups: Sequence[RenderedGroup]) -> tuple[TensorParameter, ...]:
+    def _scratch(self, kernels: Sequence[RenderedKernel]) -> tuple[TensorParameter, ...]:
         known = {*self.lowered.inputs.values(), *self.results.values()}
         stored = sorted(self.fused.stored - known, key=lambda tensor: tensor.serial)
-        return tuple(self._parameter(tensor, self.names[tensor]) for tensor in stored)
+        own = [scratch for kernel in kernels for scratch in kernel.scratch]
+        return (*(self._parameter(tensor, self.names[tensor]) for tensor in stored), *own)
 
     def _scalar_conditions(self) -> list[Expression]:
         """The capture fixed the numbers: other values are the reference's business."""

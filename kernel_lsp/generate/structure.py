@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.expression import Constant as ConstantExpression
 from kernel_lsp.core.expression_rules import call
-from kernel_lsp.generate.fusion.reads import live_tensors
+from kernel_lsp.generate.codegen.row_schedule import SHAREABLE_KINDS
+from kernel_lsp.generate.fusion.reads import live_tensors, scalars_of
 from kernel_lsp.generate.fusion.rows import pattern_of
 from kernel_lsp.generate.identity import identity_of
 from kernel_lsp.generate.index import Index, Variable, as_index, product
@@ -18,7 +19,7 @@ from kernel_lsp.generate.lowering.table import LoweredGraph
 from kernel_lsp.generate.names import NamePool
 from kernel_lsp.generate.row_major import unravel_safe
 from kernel_lsp.generate.scalar import Access, Loop, compare, index_value, select
-from kernel_lsp.generate.scalar_walk import masked
+from kernel_lsp.generate.scalar_walk import accesses, masked
 from kernel_lsp.generate.sizes import Sizes, to_expression
 from kernel_lsp.generate.tensor import Definition, Pointwise, Reduction, Tensor
 
@@ -39,18 +40,21 @@ SPLITTABLE = ("sum", "prod", "max", "min", "any", "all")
 
 @dataclass(frozen=True)
 class Structure:
-    """The tensors of an operation with definitions that override their own."""
+    """The tensors of an operation with definitions that override their own. Those in `inlined` get no kernel."""
 
     tensors: tuple[Tensor, ...]
     definitions: Mapping[Tensor, Definition]
+    inlined: frozenset[Tensor] = frozenset()
 
 
 @dataclass(frozen=True)
 class StructurePlan:
-    """What was decided: how each contraction is done, and into how many parts each reduction is split."""
+    """What was decided: how each contraction is done, and into how many parts each reduction is split,
+    and which reductions are loops of the threads that read them."""
 
     contractions: tuple[tuple[Tensor, str], ...]
     splits: tuple[tuple[Tensor, int], ...]
+    inlined: tuple[Tensor, ...] = ()
 
     @property
     def key(self) -> tuple[object, ...]:
@@ -58,6 +62,7 @@ class StructurePlan:
         return (
             tuple((tensor.digest, way) for tensor, way in self.contractions),
             tuple((tensor.digest, split) for tensor, split in self.splits),
+            tuple(tensor.digest for tensor in self.inlined),
         )
 
     def structure(self, lowered: LoweredGraph, sizes: Sizes) -> Structure:
@@ -67,7 +72,9 @@ class StructurePlan:
             rewriter.compute_contraction(tensor, way)
         for tensor, split in self.splits:
             rewriter.split(tensor, split)
-        return Structure((*lowered.tensors, *rewriter.new_tensors), rewriter.definitions)
+        for tensor in self.inlined:
+            rewriter.compute_by_loop(tensor)
+        return Structure((*lowered.tensors, *rewriter.new_tensors), rewriter.definitions, frozenset(self.inlined))
 
 
 def plan_structure(
@@ -78,11 +85,13 @@ def plan_structure(
     operation: str,
 ) -> StructurePlan:
     """Read the schedule's decisions, or make the default ones."""
-    planner = _Planner(choices, captured, n_multiprocessors, operation)
-    for tensor in live_tensors([output.tensor for output in lowered.outputs], {}):
+    live = live_tensors([output.tensor for output in lowered.outputs], {})
+    outputs = frozenset(output.tensor for output in lowered.outputs)
+    planner = _Planner(choices, captured, n_multiprocessors, operation, live, outputs)
+    for tensor in live:
         if isinstance(tensor.definition, Reduction):
             planner.plan(tensor, tensor.definition)
-    return StructurePlan(tuple(planner.contractions), tuple(planner.splits))
+    return StructurePlan(tuple(planner.contractions), tuple(planner.splits), tuple(planner.inlined))
 
 
 # --- below: one decision at a time
@@ -94,13 +103,19 @@ class _Planner:
     captured: Callable[[Index], int]
     n_multiprocessors: int
     operation: str
+    live: Sequence[Tensor]
+    outputs: frozenset[Tensor]
     contractions: list[tuple[Tensor, str]] = field(default_factory=list)
     splits: list[tuple[Tensor, int]] = field(default_factory=list)
+    inlined: list[Tensor] = field(default_factory=list)
     names: NamePool = field(default_factory=NamePool)
 
     def plan(self, tensor: Tensor, definition: Reduction) -> None:
         name = f"{self.operation}.{self.names.take(tensor.name)}"
         if definition.contraction is not None and self._plan_contraction(tensor, definition, name) != "rows":
+            return
+        if definition.contraction is None and self._is_inlined(tensor, definition, name):
+            self.inlined.append(tensor)
             return
         self._plan_split(tensor, definition, name)
 
@@ -136,14 +151,65 @@ class _Planner:
         """Long rows of which there are few are split over blocks, whose results are combined by a second kernel."""
         if definition.kind not in SPLITTABLE:
             return
-        default = self._default_split(definition)
+        default = 1 if self._is_shared(tensor, definition) else self._default_split(definition)
         n_columns = self._size(product(variable.extent for variable in definition.reduced))
         if n_columns < MIN_SPLIT_COLUMNS // 4:
             return
-        values = sorted({1, max(1, default // 2), default, min(MAX_SPLIT, 2 * default), 8, 64})
+        usual = self._default_split(definition)
+        values = sorted({1, max(1, usual // 2), usual, min(MAX_SPLIT, 2 * usual), 8, 64})
         split = self.choices.pick_int(f"{name}.split", values, default, "blocks that share a row")
         if split > 1:
             self.splits.append((tensor, split))
+
+    def _is_shared(self, tensor: Tensor, definition: Reduction) -> bool:
+        """Return whether blocks share the rows of one kernel: what reads the row again belongs to the same launch."""
+        if definition.kind not in SHAREABLE_KINDS or pattern_of(definition)[-1:][0][0] != "r":
+            return False
+        n_elements = self._size(product(variable.extent for variable in definition.domain))
+        return any(self._n_walked(reader) == n_elements for reader in self._readers(tensor))
+
+    def _is_inlined(self, tensor: Tensor, definition: Reduction, name: str) -> bool:
+        """Return whether each thread that reads the reduction computes it, by a loop."""
+        if not self._can_inline(tensor, definition):
+            return False
+        return bool(self.choices.pick_int(f"{name}.inlined", (0, 1), 0, "a loop of each thread that reads it"))
+
+    def _can_inline(self, tensor: Tensor, definition: Reduction) -> bool:
+        """Return whether a short reduction is read once per row, by a reduction over the rows: one launch does both."""
+        n_terms = self._size(product(variable.extent for variable in definition.reduced))
+        if tensor in self.outputs or definition.kind not in SHAREABLE_KINDS or not 0 < n_terms <= MAX_DIRECT_TERMS:
+            return False
+        n_rows = self._size(tensor.n_elements)
+        readers = [reader for reader in self._readers(tensor) if not self._is_row_of(reader, definition)]
+        stored = [reader for reader in readers if reader in self.outputs or isinstance(reader.definition, Reduction)]
+        walked = [self._n_walked(reader) for reader in stored]
+        ends = any(isinstance(r.definition, Reduction) and self._n_walked(r) == n_rows for r in stored)
+        return n_rows > 1 and ends and max(walked) <= n_rows
+
+    def _is_row_of(self, reader: Tensor, definition: Reduction) -> bool:
+        """Return whether it is a reduction over the same rows, that is inlined in its turn."""
+        other = reader.definition
+        return (
+            isinstance(other, Reduction)
+            and reader not in self.outputs
+            and [(v.extent, v in other.reduced) for v in other.domain]
+            == [(v.extent, v in definition.reduced) for v in definition.domain]
+        )
+
+    def _readers(self, tensor: Tensor) -> list[Tensor]:
+        """Return the live tensors that need it, in the order of definition."""
+        found = {tensor}
+        for other in self.live:
+            if {access.tensor for access in accesses(*scalars_of(other.definition))} & found:
+                found.add(other)
+        return [reader for reader in self.live if reader in found and reader is not tensor]
+
+    def _n_walked(self, tensor: Tensor) -> int:
+        """Return over how many elements a kernel of the tensor walks."""
+        definition = tensor.definition
+        if isinstance(definition, Reduction):
+            return self._size(product(variable.extent for variable in definition.domain))
+        return self._size(tensor.n_elements)
 
     def _default_split(self, definition: Reduction) -> int:
         pattern = pattern_of(definition)
@@ -173,8 +239,7 @@ class _Rewriter:
         definition = tensor.definition
         assert isinstance(definition, Reduction)
         if way == "direct":
-            loop = Loop("sum", definition.reduced, tensor.dtype, definition.body)
-            self.definitions[tensor] = Pointwise(definition.variables, loop)
+            self.compute_by_loop(tensor)
         elif way == "library":
             plan = library_plan(tensor, definition)
             assert plan is not None
@@ -182,6 +247,13 @@ class _Rewriter:
             self.definitions[tensor] = plan.view
         elif way == "rows":
             self.definitions[tensor] = replace(definition, contraction=None)
+
+    def compute_by_loop(self, tensor: Tensor) -> None:
+        """Let every thread that reads the reduction compute it."""
+        definition = tensor.definition
+        assert isinstance(definition, Reduction)
+        loop = Loop(definition.kind, definition.reduced, tensor.dtype, definition.body)
+        self.definitions[tensor] = Pointwise(definition.variables, loop)
 
     def split(self, tensor: Tensor, split: int) -> None:
         """Replace the reduction by one over parts of its rows and one over the parts."""

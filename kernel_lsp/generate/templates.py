@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from kernel_lsp.core.expression import Constant
 from kernel_lsp.core.plan import Fill, LibraryArgument, LibraryStep
@@ -14,10 +14,10 @@ from kernel_lsp.generate.codegen.kernel import RenderedKernel
 from kernel_lsp.generate.codegen.kernel_writer import KernelWriter
 from kernel_lsp.generate.codegen.matmul import TileSchedule, is_valid_tile_schedule, render_contraction
 from kernel_lsp.generate.codegen.packs import MAX_PACK_BYTES
-from kernel_lsp.generate.codegen.row_schedule import COLUMN_WIDTH, WARP, RowSchedule, is_valid_row_schedule
-from kernel_lsp.generate.codegen.rows import render_rows
+from kernel_lsp.generate.codegen.rows import RowRenderer
 from kernel_lsp.generate.codegen.scan import ScanSchedule, render_scan
 from kernel_lsp.generate.codegen.scatter import ATOMIC_TYPES, render_scatter
+from kernel_lsp.generate.codegen.shared_rows import SharedRowRenderer
 from kernel_lsp.generate.fusion.groups import (
     ContractionGroup,
     ElementwiseGroup,
@@ -29,12 +29,10 @@ from kernel_lsp.generate.fusion.groups import (
 )
 from kernel_lsp.generate.index import Index, divides
 from kernel_lsp.generate.knobs import Choices
+from kernel_lsp.generate.row_choices import LARGE_BYTES, RowChooser, row_comment
 from kernel_lsp.generate.scalar import Access, Loop
 from kernel_lsp.generate.scalar_walk import accesses, nodes
 from kernel_lsp.generate.tensor import Tensor
-
-MAX_SERIAL_SUM = 4096
-"""Elements that one thread adds to one f32: the error grows with their number, and PyTorch's own sums are pairwise."""
 
 
 @dataclass(frozen=True)
@@ -174,14 +172,17 @@ class GroupRenderer:
         unroll = self.choices.pick_int(
             f"{kernel.name}.unroll", (1, 2, 4, 8), self._default_unroll(group, vector), "elements or packs per thread"
         )
-        schedule = ElementwiseSchedule(threads, vector, unroll)
+        streaming = self.choices.pick_int(f"{kernel.name}.streaming", (0, 1), 0, "evict early what is used once")
+        schedule = ElementwiseSchedule(threads, vector, unroll, bool(streaming))
         return RenderedGroup((render_elementwise(kernel, group, schedule, comment),))
 
     def _default_unroll(self, group: ElementwiseGroup, vector: int) -> int:
         """Without packs, several independent loads per thread are what keeps the memory busy."""
         has_loop = any(isinstance(node, Loop) for node in nodes(*(store.scalar for store in group.stores)))
         is_large = self.captured(group.position.extent) >= 4 * self.n_multiprocessors * 2048
-        return 4 if vector == 1 and is_large and not has_loop else 1
+        if vector > 1:
+            return 2 if vector == 8 and is_large else 1
+        return 4 if is_large and not has_loop else 1
 
     def _can_pack(self, group: ElementwiseGroup, width: int) -> bool:
         """Whether packs fit the captured sizes, and something is a plain run of memory."""
@@ -193,15 +194,15 @@ class GroupRenderer:
         return size > 0 and size % width == 0 and narrowest * width <= MAX_PACK_BYTES
 
     def _default_width(self, group: ElementwiseGroup, widths: list[int]) -> int:
-        """16 bytes per thread where no contract is needed for it and the work is large enough to fill the GPU."""
+        """Return 16 bytes' worth where the work fills the GPU, and no contract is needed or memory sets the pace."""
         widest = max(store.tensor.dtype.itemsize for store in group.stores)
-        n_threads = self.n_multiprocessors * 512
+        n_threads, size = self.n_multiprocessors * 512, self.captured(group.position.extent)
         fitting = [
             width
             for width in widths
             if widest * width <= MAX_PACK_BYTES
-            and divides(width, group.position.extent)
-            and self.captured(group.position.extent) >= n_threads * width
+            and (divides(width, group.position.extent) or size * widest >= LARGE_BYTES)
+            and size >= n_threads * width
         ]
         return max(fitting, default=1)
 
@@ -215,90 +216,7 @@ class GroupRenderer:
 
     def _rows(self, group: RowGroup, name: str) -> RenderedGroup:
         kernel = self.new_kernel(name, rows.LOCAL_NAMES)
-        default = self._default_rows(group)
-        threads_values = (1, 32, 64, 128, 256, 512, 1024) if group.is_column_contiguous else (1, 2, 4, 8, 16, 32)
-        rows_values = (1, 2, 4, 8, 32, 64, 128, 256) if group.is_column_contiguous else (COLUMN_WIDTH,)
-        pick = self.choices.pick_int
-        schedule = RowSchedule(
-            pick(f"{kernel.name}.threads", threads_values, default.threads, "threads that share a row"),
-            pick(f"{kernel.name}.rows", rows_values, default.rows, "rows per block"),
-            pick(f"{kernel.name}.vector", self._row_widths(group), default.vector, "neighbouring elements per load"),
-            bool(
-                pick(
-                    f"{kernel.name}.cached", self._cache_values(group), int(default.cached), "keep the row in registers"
-                )
-            ),
-        )
-        schedule = self._fitted(group, schedule)
-        is_valid = is_valid_row_schedule(group, schedule) and self._is_accurate(group, schedule)
-        used = schedule if is_valid else default
-        return RenderedGroup((render_rows(kernel, group, used, self._row_comment(group, used)),), is_valid=is_valid)
-
-    def _fitted(self, group: RowGroup, schedule: RowSchedule) -> RowSchedule:
-        """Without what a choice makes meaningless: rows per block where a block shares one, a cache too small."""
-        if group.is_column_contiguous and schedule.threads > WARP:
-            schedule = replace(schedule, rows=1)
-        fits = is_valid_row_schedule(group, schedule)
-        return schedule if fits else replace(schedule, cached=False)
-
-    def _is_accurate(self, group: RowGroup, schedule: RowSchedule) -> bool:
-        """Whether no thread adds up so many elements that rounding adds up too."""
-        return self.captured(group.column.extent) <= schedule.threads * MAX_SERIAL_SUM
-
-    def _cache_values(self, group: RowGroup) -> tuple[int, ...]:
-        return (0, 1) if group.is_column_contiguous and group.column.extent.constant is not None else (0,)
-
-    def _row_widths(self, group: RowGroup) -> list[int]:
-        if not group.is_column_contiguous:
-            return [1]
-        size = self.captured(group.column.extent)
-        return [1, *(width for width in (2, 4, 8) if size and size % width == 0 and self._row_fits(group, width))]
-
-    def _row_fits(self, group: RowGroup, width: int) -> bool:
-        scalars = [entry.scalar for entry in group.reductions] + [store.scalar for _, store in group.stores]
-        dtypes = [access.dtype for access in accesses(*scalars)]
-        return any(dtype.itemsize * width <= MAX_PACK_BYTES for dtype in dtypes)
-
-    def _default_rows(self, group: RowGroup) -> RowSchedule:
-        n_rows, n_columns = self.captured(group.row.extent), self.captured(group.column.extent)
-        if not group.is_column_contiguous:
-            lanes = 1
-            while lanes < 16 and n_rows * lanes < self.n_multiprocessors * 8192 and n_columns >= 16 * lanes:
-                lanes *= 2
-            return RowSchedule(lanes, COLUMN_WIDTH, 1, False)
-        width = max((w for w in self._row_widths(group) if w <= 4 and divides(w, group.column.extent)), default=1)
-        if n_columns <= 16:
-            return RowSchedule(1, 64, 1, False)
-        if n_columns <= 512:
-            width = 1 if n_columns < 128 else width
-            return self._with_cache(group, RowSchedule(WARP, 4, width, False))
-        is_one_pass = not group.stores and all(entry.level == 0 for entry in group.reductions)
-        if is_one_pass and n_columns <= 4096 and n_rows >= 16 * self.n_multiprocessors:
-            return RowSchedule(WARP, 4, width, False)
-        threads = 64
-        while threads < 1024 and threads * width * 4 < n_columns:
-            threads *= 2
-        return self._with_cache(group, RowSchedule(threads, 1, width, False))
-
-    def _with_cache(self, group: RowGroup, schedule: RowSchedule) -> RowSchedule:
-        """Cached when several passes read the row and it fits the registers."""
-        levels = {entry.level for entry in group.reductions} | {level for level, _ in group.stores}
-        cached = replace(schedule, cached=True)
-        return cached if len(levels) > 1 and is_valid_row_schedule(group, cached) else schedule
-
-    def _row_comment(self, group: RowGroup, schedule: RowSchedule) -> str:
-        results = ", ".join(dict.fromkeys(entry.tensor.name for entry in group.reductions))
-        n_passes = len({entry.level for entry in group.reductions} | {level for level, _ in group.stores})
-        if schedule.threads == 1:
-            who = "One thread per row"
-        elif not group.is_column_contiguous:
-            who = (
-                f"{schedule.threads} threads per row, neighbouring threads on neighbouring rows so that reads coalesce"
-            )
-        elif schedule.threads <= WARP:
-            who = f"One warp per row, {schedule.rows} rows per block" if schedule.rows > 1 else "One warp per row"
-        else:
-            who = f"One block of {schedule.threads} threads per row"
-        passes = f"{n_passes} passes over the row" if n_passes > 1 else "one pass over the row"
-        kept = ", which stays in registers between them" if schedule.cached and n_passes > 1 else ""
-        return f"{who}: {results} in {passes}{kept}."
+        chosen = RowChooser(self.choices, self.captured, self.n_multiprocessors, group).choose(kernel.name)
+        renderer = SharedRowRenderer if chosen.schedule.blocks > 1 else RowRenderer
+        text = renderer(kernel, group, chosen.schedule).render(row_comment(group, chosen.schedule))
+        return RenderedGroup((text,), text.fills, is_valid=chosen.is_valid)

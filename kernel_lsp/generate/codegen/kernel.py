@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from kernel_lsp.core.expression import Binary, Constant, Expression, Name
 from kernel_lsp.core.expression_rules import binary
+from kernel_lsp.core.plan import Fill, TensorParameter
 from kernel_lsp.generate.codegen.helpers import HelperUse
 from kernel_lsp.generate.codegen.kernel_writer import KernelParameterText, KernelWriter
 from kernel_lsp.generate.index import Index, divides
@@ -19,7 +20,11 @@ ONE = Constant(1)
 
 @dataclass(frozen=True)
 class RenderedKernel:
-    """A `__global__` function and its launch. `conditions` are `where:` lines that it needs."""
+    """A `__global__` function and its launch. `conditions` are `where:` lines that it needs.
+
+    `scratch` are tensors of its own, of which `fills` sets some before each launch. `attributes` are those of the
+    launch, `shared_bytes` the dynamic shared memory of a block.
+    """
 
     name: str
     text: str
@@ -28,6 +33,10 @@ class RenderedKernel:
     arguments: tuple[Expression, ...]
     helpers: frozenset[HelperUse]
     conditions: tuple[Expression, ...] = ()
+    scratch: tuple[TensorParameter, ...] = ()
+    fills: tuple[Fill, ...] = ()
+    attributes: tuple[tuple[str, int], ...] = ()
+    shared_bytes: int = 0
 
 
 def rendered(
@@ -37,12 +46,16 @@ def rendered(
     grid: Sequence[Expression],
     block: Sequence[int],
     conditions: Sequence[Expression] = (),
+    *,
+    min_blocks: int | None = None,
 ) -> RenderedKernel:
-    """The kernel's text: comment, signature with shapes beside pointers, body."""
+    """The kernel's text: comment, signature with shapes beside pointers, body. An SM must hold `min_blocks` at once,
+    which also tells the compiler how many registers a thread may have."""
     parameters = kernel.parameters()
     n_threads = block[0] * (block[1] if len(block) > 1 else 1)
     head = [f"// {line}" for line in textwrap.wrap(comment, COMMENT_COLUMNS)]
-    signature = f"__global__ void __launch_bounds__({n_threads}) {kernel.name}("
+    bounds = f"{n_threads}" if min_blocks is None else f"{n_threads}, {min_blocks}"
+    signature = f"__global__ void __launch_bounds__({bounds}) {kernel.name}("
     lines = [*head, signature, *_parameter_lines(parameters), *body, "}"]
     full_grid = (*grid, *(ONE,) * (3 - len(grid)))
     full_block = (*block, *(1,) * (3 - len(block)))
@@ -54,6 +67,7 @@ def rendered(
         tuple(Name(p.argument) if isinstance(p.argument, str) else p.argument for p in parameters),
         frozenset(kernel.helpers),
         tuple(conditions),
+        tuple(kernel.scratch.values()),
     )
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.expression import Expression
+from kernel_lsp.core.plan import TensorParameter
 from kernel_lsp.generate.codegen.helpers import HelperUse
 from kernel_lsp.generate.codegen.operators import COMPUTE_TYPE
 from kernel_lsp.generate.index import Index, Symbol, as_index
@@ -40,6 +41,7 @@ class KernelWriter:
     writes: dict[Tensor, str] = field(default_factory=dict)
     symbols: dict[Symbol, str] = field(default_factory=dict)
     sizes: dict[bytes, tuple[str, Index]] = field(default_factory=dict)
+    scratch: dict[str, TensorParameter] = field(default_factory=dict)
     names: NamePool = field(default_factory=NamePool)
 
     def __post_init__(self) -> None:
@@ -61,6 +63,13 @@ class KernelWriter:
     def target(self, tensor: Tensor) -> str:
         """The parameter that writes the tensor."""
         return self.writes.setdefault(tensor, self._local_names[tensor])
+
+    def add_scratch(self, wanted: str, dtype: DType, dims: Sequence[Expression]) -> str:
+        """Add a scratch tensor of this kernel's own to the plan; return the parameter that points to it."""
+        name = self.names.take(wanted)
+        in_plan = NamePool({*self.tensor_names.values(), *self.reserved}).take(f"{self.name}_{wanted}")
+        self.scratch[name] = TensorParameter(in_plan, dtype, tuple(dims))
+        return name
 
     def symbol(self, symbol: Symbol) -> str:
         """The parameter that holds a size."""
@@ -84,7 +93,7 @@ class KernelWriter:
         return name
 
     def parameters(self) -> list[KernelParameterText]:
-        """In the order: tensors read, tensors written, sizes."""
+        """In the order: tensors read, tensors written, scratch, sizes."""
         found = []
         for tensor, name in self.reads.items():
             if tensor not in self.writes:
@@ -93,6 +102,9 @@ class KernelWriter:
         for tensor, name in self.writes.items():
             declaration = f"{tensor.dtype.cuda_type}* __restrict__ {name}"
             found.append(KernelParameterText(declaration, shape_text(tensor), self.tensor_names[tensor]))
+        for name, scratch in self.scratch.items():
+            declaration = f"{scratch.dtype.cuda_type}* __restrict__ {name}"
+            found.append(KernelParameterText(declaration, f"({', '.join(map(str, scratch.dims))})", scratch.name))
         for name, size in self.sizes.values():
             expression = to_expression(size)
             found.append(KernelParameterText(f"{self.index_type} {name}", str(expression), expression))

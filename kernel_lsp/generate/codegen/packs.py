@@ -23,18 +23,30 @@ from kernel_lsp.generate.index import (
 from kernel_lsp.generate.row_major import ravel
 from kernel_lsp.generate.scalar import Access, Scalar
 from kernel_lsp.generate.scalar_walk import accesses
+from kernel_lsp.generate.tensor import Tensor
 
 MAX_PACK_BYTES = 16
 """The widest load of a thread on every architecture up to sm_90."""
 
+WORD_BYTES = 4
+"""The narrowest load with a cache hint here."""
+
 
 @dataclass(frozen=True)
 class Packing:
-    """Flat position ``pack * vector + lane``."""
+    """Flat position ``pack * vector + lane``.
+
+    Reads of `streamed` tensors, and results where `streams_results`, are marked for early eviction; reads of `kept`
+    ones for late eviction. The contract promises that `vector` divides `multiple`.
+    """
 
     pack: Variable
     lane: Variable
     vector: int
+    streamed: frozenset[Tensor] = frozenset()
+    streams_results: bool = False
+    kept: frozenset[Tensor] = frozenset()
+    multiple: Index | None = None
 
     @property
     def flat(self) -> Index:
@@ -59,19 +71,47 @@ class Packing:
         if coefficient(flat, self.lane) != ONE:
             return None
         start = substitute(flat, {self.lane: ZERO})
-        if not divides(self.vector, start):
+        position = ZERO
+        for monomial, factor in start.terms:
+            part = self._in_packs(Index({monomial: factor}))
+            if part is None:
+                return None
+            position = position + part
+        return position
+
+    def _in_packs(self, term: Index) -> Index | None:
+        """Return a term of a position in packs, when it is a multiple of their width."""
+        if divides(self.vector, term):
+            return divide_exactly(term, as_index(self.vector))
+        if self.multiple is None:
             return None
-        return divide_exactly(start, as_index(self.vector))
+        times = divide_exactly(term, self.multiple)
+        return None if times is None else times * (self.multiple // self.vector)
 
     def load(self, scope: Scope, access: Access) -> str:
         """Declare the pack that holds the element; its name."""
-        position = self.pack_position(ravel(access.index, access.tensor.shape))
-        assert position is not None
-        kernel = scope.kernel
-        kernel.use("packs")
-        name = kernel.pointer(access.tensor)
-        text = f"packs<{self.vector}>({name})[{scope.index(position).text}]"
+        text = self.memory(scope, access)
+        name = scope.kernel.pointer(access.tensor)
         return scope.declare(f"{name}_pack", f"Pack<{access.dtype.cuda_type}, {self.vector}>", text)
+
+    def memory(self, scope: Scope, access: Access) -> str:
+        """Return the expression that loads the pack of the element, or the element itself without packs."""
+        flat = ravel(access.index, access.tensor.shape)
+        name = scope.kernel.pointer(access.tensor)
+        if self.vector == 1:
+            return f"{name}[{scope.index(flat).text}]"
+        position = self.pack_position(flat)
+        assert position is not None
+        scope.kernel.use("packs")
+        text = f"packs<{self.vector}>({name})[{scope.index(position).text}]"
+        if access.tensor in self.streamed and self._can_stream(access.dtype):
+            return f"{scope.kernel.use('load_once')}(&{text})"
+        if access.tensor in self.kept and access.dtype.itemsize * self.vector == MAX_PACK_BYTES:
+            return f"{scope.kernel.use('load_kept')}(&{text})"
+        return text
+
+    def _can_stream(self, dtype: DType) -> bool:
+        return dtype.itemsize * self.vector >= WORD_BYTES
 
     def item(self, name: str, dtype: DType) -> Text:
         """The lane's element of a pack."""
@@ -91,7 +131,12 @@ class Packing:
         position = self.pack_position(ravel(store.index, store.tensor.shape))
         assert position is not None
         target = scope.kernel.target(store.tensor)
-        scope.line(f"packs<{self.vector}>({target})[{scope.index(position).text}] = {name};")
+        text = f"packs<{self.vector}>({target})[{scope.index(position).text}]"
+        if self.streams_results and self._can_stream(store.tensor.dtype):
+            scope.kernel.use("load_once")
+            scope.line(f"store_once(&{text}, {name});")
+        else:
+            scope.line(f"{text} = {name};")
 
 
 def find_packed(scalars: Sequence[Scalar], packing: Packing) -> list[Access]:

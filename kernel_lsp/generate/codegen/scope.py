@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.generate.codegen.accumulator import Accumulator
 from kernel_lsp.generate.codegen.block import Block
-from kernel_lsp.generate.codegen.divisions import declare_divisions
+from kernel_lsp.generate.codegen.divisions import declare_divisions, declare_lane_divisions
 from kernel_lsp.generate.codegen.index_text import IndexWriter
 from kernel_lsp.generate.codegen.operators import (
     ATOM,
@@ -72,6 +72,11 @@ class Scope(Block):
             for scalar in invariant:
                 emission.declare(scalar)
         _declare_divisions(self, roots, IndexWriter(self, self.value))
+
+    def hoist_lanes(self, roots: Sequence[Scalar], lane: Variable) -> dict[bytes, Text]:
+        """Declare here the divisions that the lanes of a pack share; return what they are called in each lane."""
+        indices = (index for node in nodes(*roots) if self.lookup(node.digest) is None for index in _indices_of(node))
+        return declare_lane_divisions(indices, lane, IndexWriter(self, self.value))
 
     def index(self, index: Index) -> Text:
         """An index as an integer expression."""

@@ -35,10 +35,15 @@ from kernel_lsp.generate.tensor import Buffer, Definition, LibraryResult, Reduct
 
 
 def fuse(
-    tensors: Sequence[Tensor], outputs: Sequence[Tensor], definitions: Mapping[Tensor, Definition], sizes: Sizes
+    tensors: Sequence[Tensor],
+    outputs: Sequence[Tensor],
+    definitions: Mapping[Tensor, Definition],
+    sizes: Sizes,
+    inlined: frozenset[Tensor] = frozenset(),
 ) -> FusedGraph:
-    """Group the definitions that the outputs need. `definitions` overrides what tensors say of themselves."""
-    graph = DefinitionGraph(tensors, outputs, definitions)
+    """Group the definitions that the outputs need. `definitions` overrides what tensors say of themselves; those in
+    `inlined` are computed where they are read."""
+    graph = DefinitionGraph(tensors, outputs, definitions, inlined)
     progress = Progress(graph, sizes)
     groups: list[Group] = []
     stored = set(outputs)

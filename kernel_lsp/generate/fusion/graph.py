@@ -17,13 +17,21 @@ COSTLY = frozenset(_COSTLY.split())
 
 
 class DefinitionGraph:
-    """What there is to fuse. Hard definitions (reductions, contractions, scans, scatters, library results) and outputs
-    are roots; so are the pointwise ones in `forced`, which inlining would compute again and again."""
+    """What there is to fuse.
+
+    Hard definitions (reductions, contractions, scans, scatters, library results) and outputs are roots; so are the
+    pointwise ones in `forced`, which inlining would compute again and again. Those in `inlined` are computed where they
+    are read, loops and all.
+    """
 
     def __init__(
-        self, tensors: Sequence[Tensor], outputs: Sequence[Tensor], definitions: Mapping[Tensor, Definition]
+        self,
+        tensors: Sequence[Tensor],
+        outputs: Sequence[Tensor],
+        definitions: Mapping[Tensor, Definition],
+        inlined: frozenset[Tensor] = frozenset(),
     ) -> None:
-        self.outputs = outputs
+        self.outputs, self.inlined = outputs, inlined
         self.definitions = {tensor: definitions.get(tensor, tensor.definition) for tensor in tensors}
         self.live = live_tensors(outputs, self.definitions)
         self.consumers = self._find_consumers()
@@ -90,9 +98,10 @@ class DefinitionGraph:
         operands = {operand for tensor in self.live for operand in operands_of(self.definitions[tensor])}
         for tensor in reversed(self.live):
             definition = self.definitions[tensor]
-            if isinstance(definition, Pointwise) and (
-                tensor in operands or (not self._is_view(tensor) and self._repeats_work(tensor, definition))
-            ):
+            if not isinstance(definition, Pointwise) or tensor in self.inlined:
+                continue
+            is_better_stored = self._repeats_work(tensor, definition) or self._closes_rows(tensor)
+            if tensor in operands or (is_better_stored and not self._is_view(tensor)):
                 self.forced.add(tensor)
 
     def _repeats_work(self, tensor: Tensor, definition: Pointwise) -> bool:
@@ -105,6 +114,28 @@ class DefinitionGraph:
         if has_loop:
             return len(consumers) > 1 or any(self._leads_to_hard(consumer) for consumer in consumers)
         return len(consumers) > 1 and self._size_of_inlined(tensor, set()) > MAX_REPEATED_NODES
+
+    def _closes_rows(self, tensor: Tensor) -> bool:
+        """Return whether it is one value per row, made of longer rows, that is then summed: the kernel of the rows has
+        everything at hand, and the sum would read all of it again."""
+        consumers = self.consumers[tensor]
+        if not consumers or not all(isinstance(self.definitions[entry], Reduction) for entry in consumers):
+            return False
+        rows = [read for read in self._reductions_below(tensor) if read.n_elements == tensor.n_elements]
+        return bool(rows) and self._size_of_inlined(tensor, set()) > MAX_FREE_OPERATIONS
+
+    def _reductions_below(self, tensor: Tensor) -> set[Tensor]:
+        """Return the reductions that it reads through pointwise definitions."""
+        found: set[Tensor] = set()
+        pending = [tensor]
+        while pending:
+            for read in self.reads(pending.pop()):
+                definition = self.definitions[read]
+                if isinstance(definition, Reduction) and definition.contraction is None:
+                    found.add(read)
+                elif isinstance(definition, Pointwise):
+                    pending.append(read)
+        return found
 
     def _rereads(self, consumer: Tensor) -> bool:
         """Whether the consumer reads each element of what it reads several times."""
