@@ -32,7 +32,8 @@ MAX_HIDDEN_ELEMENTS = 1 << 22
 """Maximum elements of all inputs and outputs of a hidden case. The captured sizes' count applies where nothing smaller
 is inside the contract."""
 N_BEFORE_WIDE = 4
-"""Families that run before the large sizes. A slow kernel then still has time left for those sizes."""
+"""Cases that run before the large sizes. The families follow after those, so that a slow kernel still has time for
+large sizes."""
 LONG_SUM = 20_000
 """Inputs are positive from this length on: mixed-sign sums are ill-conditioned."""
 LATE_EXTREMES = "late_extremes"
