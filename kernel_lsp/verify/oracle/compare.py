@@ -125,8 +125,8 @@ def compare(
 def compare_stored(
     found: np.ndarray, expected: Expectation, *, factor: float, inputs: InputTraits = ANY_INPUTS
 ) -> TensorError:
-    """The error of a whole output of a floating type as it lies in its file, which was poisoned before: as `compare`
-    says, but where some elements were never written that is the error."""
+    """Return the error of a whole floating output as stored in its file, which was poisoned before. As `compare`, but
+    elements that were never written are the error where there are any."""
     sides, allowance = _sides(found, expected, None), _allowance(expected, factor, inputs)
     total = stored_total(sides, allowance)
     if total.n_unwritten:

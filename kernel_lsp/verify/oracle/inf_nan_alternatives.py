@@ -7,7 +7,8 @@ kernel may hide the infinity: a diverged run must be visible. Maxima and limits 
 (`worker/oracle/lost_nans.py`). So at such NaNs
 
 - any non-finite result is correct, and
-- a finite one is correct in a line of the output, along some dim, in which PyTorch has only such NaNs and some other result is not finite.
+- a finite one is correct in a line of the output, along some dim, in which PyTorch has only such NaNs and some other
+  result is not finite.
 
 Infinities and numbers of the reference are required as everywhere.
 """

@@ -162,7 +162,7 @@ class _Held:
 async def _run_until(
     argv: Sequence[str | Path], deadline_s: float, folder: Path, confinement: Confinement, report: Path
 ) -> tuple[ProcessResult, _Held]:
-    """Run a tool that writes a report. Where it wrote none within its time, run it again confined by limits alone."""
+    """Run a tool that writes a report. Where it ended without one, run it again confined by limits alone."""
     result = await _run(argv, deadline_s, folder, confinement)
     is_least = confinement.level in (SandboxLevel.NONE, SandboxLevel.LIMITS)
     if report.is_file() or result.timed_out or is_least:
