@@ -72,7 +72,7 @@ class Expectation:
     native: np.ndarray | None
     rounding: Rounding
     may_lose_nans: bool = False
-    """Whether `reference` has numbers in place of PyTorch's NaNs, which are correct as well."""
+    """`reference` has numbers in place of PyTorch's NaNs, which are correct as well."""
     chosen: Choice | None = None
     """For integers that are places: the elements chosen from, where `reference` has one correct choice of several."""
     unspecified: np.ndarray | None = None

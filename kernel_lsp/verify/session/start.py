@@ -89,7 +89,8 @@ class SessionStart:
         if named is None:
             await self._start_worker(stack, await find_python(None))
             return
-        # Do not test for torch here: importing it tells whether it works, with the best message.
+        # Examine the interpreter while the worker imports torch. Its errors are the most precise, so they are raised
+        # first.
         finding, starting = find_python(self.settings.python), self._start_worker(stack, named)
         for found in await asyncio.gather(finding, starting, return_exceptions=True):
             if isinstance(found, BaseException):

@@ -1,7 +1,7 @@
 """The single entry point of verdicts: pipeline, scalar mutations and the configurations of the task's folder.
 
-    async with await session.verifier(source, task) as verifier:
-        verdict = await verifier.verify(candidate, "full")
+async with await session.verifier(source, task) as verifier:
+    verdict = await verifier.verify(candidate, "full")
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Time one operation of a candidate against PyTorch: the timer of a pipeline.
 
-    async with OperationTimer(task, make_worker, device=0, cache_directory=folder) as timer:
-        outcome = await timer.time_operation(candidate_worker, TimedOperation(candidate_id, bound, "forward", files))
+async with OperationTimer(task, make_worker, device=0, cache_directory=folder) as timer:
+    outcome = await timer.time_operation(candidate_worker, TimedOperation(candidate_id, bound, "forward", files))
 """
 
 from __future__ import annotations

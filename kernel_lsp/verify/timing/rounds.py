@@ -41,7 +41,7 @@ N_FIRST_ROUNDS = MIN_ROUNDS
 
 
 class Refusal(Protocol):
-    """Why there is no answer."""
+    """The reason why there is no answer."""
 
     @property
     def message(self) -> str: ...
