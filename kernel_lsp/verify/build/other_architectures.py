@@ -1,6 +1,7 @@
 """Build a candidate for other GPUs, where its text may be another program.
 
-An operator compiles its kernels where it runs: a text that tests the architecture would run unchecked there."""
+An operator compiles its kernels where it runs: a text that tests the architecture would run unchecked there.
+"""
 
 from __future__ import annotations
 

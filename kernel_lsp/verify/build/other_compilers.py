@@ -1,7 +1,8 @@
 """Build a candidate as other compilers would, for which its text may be another program.
 
 An operator compiles its kernels with its user's NVRTC, a package with nvcc. A text that tests the compiler or its
-version would run unchecked there."""
+version would run unchecked there.
+"""
 
 from __future__ import annotations
 

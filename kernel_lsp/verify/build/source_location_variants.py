@@ -1,7 +1,8 @@
 """Build a candidate in other files and at other lines, for a text that reads its source location.
 
 An operator compiles its kernels from a string, a package from a file of its own, and a text may be pasted behind other
-code. `__FILE__` and `__LINE__` may occur in a message, but must not decide a result. NVRTC has no `__COUNTER__`."""
+code. `__FILE__` and `__LINE__` may occur in a message, but must not decide a result. NVRTC has no `__COUNTER__`.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Detect in a kernel's PTX whether a tensor's address influences values.
 
 Only a tensor's alignment and a null pointer may decide a result. Every kernel adds to addresses, passes them on,
-compares them with each other and loads from them: those uses are ignored."""
+compares them with each other and loads from them: those uses are ignored.
+"""
 
 from __future__ import annotations
 

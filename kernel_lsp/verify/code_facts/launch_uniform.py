@@ -5,7 +5,8 @@
     conditions.numbers                                # their integer constants, which sizes may be compared with
 
 `if (D == 1536)`, `D % 768 == 0`, `gridDim.x > 40` and `min(D, 512)` are such predicates in any spelling: the compiler
-has folded and inlined the names of the text."""
+has folded and inlined the names of the text.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +49,7 @@ NO_POSITIONS: Mapping[str, int] = {}
 FIRST_THREAD: Mapping[str, int] = {f"%{name}.{axis}": 0 for name in ("tid", "ctaid") for axis in "xyz"}
 
 Outcome = tuple[tuple[str, tuple[bool, ...]], ...]
-"""For each compared value, the outcomes of its comparisons."""
+"""Outcomes of the comparisons, by compared value."""
 
 
 class _Unknown(Exception):

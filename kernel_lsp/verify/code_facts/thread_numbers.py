@@ -1,6 +1,7 @@
 """Detect kernels that number all threads of their grid in 32 bits, as `blockIdx.x * blockDim.x + threadIdx.x` does.
 
-CUDA's own examples do so, and most kernels with one warp per row. Their grids cannot be larger than that number."""
+CUDA's own examples do so, and most kernels with one warp per row. Their grids cannot be larger than that number.
+"""
 
 from __future__ import annotations
 

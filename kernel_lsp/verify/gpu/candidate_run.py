@@ -294,7 +294,7 @@ class Attempt:
 
     def _notes(self) -> list[str]:
         notes = self._found.notes + [
-            f"{operation}: '{output}' differs from run to run by up to {spread:.1e} (relative L2), inside its budget: "
+            f"{operation}: '{output}' differs from run to run by up to {spread:.1e} (relative L2), within tolerance: "
             "atomics or a library add in no fixed order"
             for (operation, output), spread in sorted(self._found.spreads.items())
         ]

@@ -1,7 +1,8 @@
 """Choose the cases of a check: sizes, input families, seeds and thread orders.
 
 Small sizes run completely. The captured size runs completely when it is cheap, and by sampled blocks otherwise. Sizes
-favour what breaks kernels: primes, powers of two, their neighbours, and rows longer than a block."""
+favour what breaks kernels: primes, powers of two, their neighbours, and rows longer than a block.
+"""
 
 from __future__ import annotations
 
@@ -115,7 +116,8 @@ class Case:
     `sizes` binds the task's symbols; `is_captured` marks the captured ones. `offset_bytes` is the offset of the inputs
     from a page's start, since an operator's input may be a view into another tensor. `values` are placed into the
     inputs. `may_not_end`: a timeout is inconclusive; the size exceeds every requested one. `of_several_blocks`: the
-    case is watched for races."""
+    case is watched for races.
+    """
 
     operation: OperationKind
     sizes: tuple[tuple[str, int], ...]

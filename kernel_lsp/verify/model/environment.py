@@ -1,7 +1,8 @@
 """The unspecified parts of a GPU's environment: a kernel must be correct for each of their values.
 
 A run on the executor fixes one value for each of them. Addresses are an example: an operator receives whatever
-PyTorch's allocators return, so each case places its tensors elsewhere."""
+PyTorch's allocators return, so each case places its tensors elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +38,8 @@ class Circumstances:
 
     `pages` is each tensor's distance from the middle of its window of the address space, in pages; a tensor without an
     entry gets one from the case. `resident_blocks` limits the blocks of a kernel that run at once. The rest is as in
-    `RunOptions`."""
+    `RunOptions`.
+    """
 
     shared_poison: int = SHARED_POISON
     shared_unit: int = SHARED_UNIT_BYTES

@@ -52,8 +52,8 @@ precision; an element that is wrong for another reason exceeds this by far."""
 FLOOR_SUBNORMAL_UNITS = 4.0
 """Elementwise floor, in smallest normal numbers: below them every type loses relative precision."""
 KEPT_SUBNORMAL_UNITS = 2.0**-6
-"""The same floor where inputs are subnormal. PyTorch's kernels are compiled without `-ftz`, and keep subnormal numbers
-of f32. A hundredth of them covers their few digits."""
+"""Elementwise floor for subnormal inputs, in smallest normal numbers. PyTorch's kernels are compiled without `-ftz`,
+and keep subnormal numbers of f32. A hundredth of them covers their few digits."""
 SMALLEST_NORMAL = {DType.F64: 2.0**-1022, DType.F32: 2.0**-126, DType.F16: 2.0**-14, DType.BF16: 2.0**-126}
 
 
@@ -74,7 +74,7 @@ class Expectation:
     may_lose_nans: bool = False
     """`reference` has numbers in place of PyTorch's NaNs, which are correct as well."""
     chosen: Choice | None = None
-    """For integers that are places: the elements chosen from, where `reference` has one correct choice of several."""
+    """The elements that integers of a selection index, where `reference` has one correct choice of several."""
     unspecified: np.ndarray | None = None
 
     def specified(self, among: np.ndarray | None = None) -> np.ndarray | None:

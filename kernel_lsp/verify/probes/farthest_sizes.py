@@ -9,7 +9,7 @@ from kernel_lsp.verify.model.cases import OperationKind, Sizes, captured_sizes, 
 from kernel_lsp.verify.model.resolved_kernel import Prepared
 
 Ladder = Iterator[BoundOperation]
-"""The same operation, at a smaller size with each step."""
+"""One operation at ever smaller sizes."""
 MAX_ELEMENTS = 1 << 30
 """Maximum elements of all inputs and outputs: 4 GiB of floats, of which only touched pages occupy memory."""
 STEPS = (1, 16, 16, 16)

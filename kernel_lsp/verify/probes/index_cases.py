@@ -36,7 +36,8 @@ PICKS = {
 LINEAR = ("argmax", "argmin", "max", "min", "cummax", "cummin")
 """The operations among them that read each element at most once, for very long rows."""
 INDEXING = {"embedding": None, "gather": 1, "index_select": 1, "scatter": 1, "scatter_add": 1, "index_add": 1}
-"""The same for operations that take indices; None for the first dim."""
+"""Base name -> the position of the dim among the arguments, for operations that take indices; None for the first
+dim."""
 AT_LISTED = ("index", "index_put")
 """Operations that take a list with indices for some of the dims."""
 OF_CLASSES = ("nll_loss_forward",)

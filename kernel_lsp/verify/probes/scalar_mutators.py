@@ -121,7 +121,7 @@ def same(value: int, _: int) -> int:
 
 
 OVERFLOWING = ("large",)
-"""For large inputs, a maximum that is subtracted before multiplying by a number of the other sign overflows."""
+"""Families that overflow where a maximum is subtracted before a multiplication by a number of the other sign."""
 GUARDED = ("tiny",)
 """Inputs small enough for any guard to matter."""
 AT_TIES = ("halves",)

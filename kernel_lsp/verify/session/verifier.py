@@ -33,7 +33,8 @@ class Verifier:
     """Reaches the verdicts on candidates of one task. Keeps executors warm between them. Use as ``async with``.
 
     A full verdict runs a candidate on the captured task, on the task with mutated scalars, and on those configurations
-    of the task's folder that the capture does not cover. The first failure decides. A screen runs the first alone."""
+    of the task's folder that the capture does not cover. The first failure decides. A screen runs the first alone.
+    """
 
     n_slots = N_SLOTS
 

@@ -196,8 +196,9 @@ class OperationTimer:
         floor, notes = self._floor(operation, mine)
         if floor is not None and mine.time_us < floor.impossible_below_us:
             return ImpossibleTime(
-                f"measured {mine.time_us:.3g} us, and no right kernel takes less than "
-                f"{floor.impossible_below_us:.3g} us on {mine.gpu} (floor {floor.time_us:.3g} us: {floor.basis}): "
+                f"measured {mine.time_us:.3g} us, and no correct kernel takes less than "
+                f"{floor.impossible_below_us:.3g} us on {mine.gpu} "
+                f"(speed of light {floor.time_us:.3g} us: {floor.basis}): "
                 "the work was not done, or not timed"
             )
         comparison = Comparison(
@@ -251,14 +252,14 @@ class OperationTimer:
             return WrongWhileTimed(f"{which} gave other outputs than the call that was judged")
         return None
 
-    # --- below: the floor
+    # --- below: the roofline bound
 
     def _floor(self, operation: TimedOperation, mine: Measurement) -> tuple[TimeFloor | None, tuple[str, ...]]:
         graph = self._task.forward if operation.direction == "forward" else self._task.backward
         try:
             gpu = find_gpu(mine.gpu)
         except SettingError:
-            return None, (f"no floor: no figures are known for {mine.gpu}",)
+            return None, (f"no speed of light (roofline bound): no figures are known for {mine.gpu}",)
         return (time_floor(graph, operation.bound, gpu), ()) if graph is not None else (None, ())
 
 

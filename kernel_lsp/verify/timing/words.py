@@ -46,7 +46,8 @@ def detail_lines(comparison: Comparison) -> list[str]:
     if comparison.floor is not None:
         times = ours.time_us / comparison.floor.time_us
         lines.append(
-            f"floor {comparison.floor.time_us:.3g} us: {comparison.floor.basis}; this takes {times:.3g} times that"
+            f"speed of light (roofline bound) {comparison.floor.time_us:.3g} us: {comparison.floor.basis}; "
+            f"this takes {times:.3g} times that"
         )
     lines.append(_state_line(ours, next((r for r in map(_ratio_of, comparison.baselines) if r is not None), None)))
     return [*lines, *comparison.notes]

@@ -95,7 +95,7 @@ def inputs_of(loaded: LoadedFile, source: dict[str, Any], call: Callable[..., An
     if source.get("has_get_inputs"):
         return generated(loaded, source, call, {})
     raise TargetFailure(
-        "nothing says which shapes the inputs have",
+        f"unknown input shapes for `{source['symbol']}`",
         file=source["file"],
         line=source["line"],
         next_step=f"add above it: {source['example_pragma']}",

@@ -177,7 +177,7 @@ def _write(
     results: Results,
     is_backward: bool,
 ) -> dict[str, Any]:
-    """Write everything except the arguments. In a backward the inputs follow the gradients."""
+    """Write everything except the arguments, which follow the gradients among the inputs."""
     reason = why_it_tells_nothing(captured, request["family"], results.expected, results.native)
     folder = os.path.abspath(request["directory"])
     names = _result_names(captured, is_backward)

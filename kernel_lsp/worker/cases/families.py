@@ -19,7 +19,8 @@ LOW = -20_000.0
 FAR_NEGATIVE = (-20.0, -5.0)
 """Range in which the tails of softplus and similar functions are small but fully precise."""
 ZEROS_ONE_IN = 2
-"""With infinities, the share of zeros: some rows without infinities need a zero where another input has one."""
+"""Reciprocal share of zeros among inputs with infinities: some rows without infinities need a zero where another input
+has one."""
 OCTAVES = tuple(range(-8, 13))
 """Exponents of two: between the magnitudes of the other families, and within f16."""
 MINUTE_EXPONENTS = (-18.0, -12.0)
@@ -56,14 +57,14 @@ def _uniform(shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor
 
 
 def _constant_rows(shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
-    """Each row along the last dim has one value."""
+    """Draw rows along the last dim of one value each."""
     if not shape:
         return _normal(shape, generator)
     return _normal((*shape[:-1], 1), generator).expand(shape)
 
 
 def _one_hot(shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
-    """Each row along the last dim is zero except for a single one."""
+    """Draw rows along the last dim of zeros with a single one."""
     if not shape:
         return torch.ones(shape)
     places = torch.randint(0, shape[-1], (*shape[:-1], 1), generator=generator)
@@ -71,7 +72,7 @@ def _one_hot(shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor
 
 
 def _needles(shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
-    """Each row along the last dim is positive except for a single element."""
+    """Draw rows along the last dim of positive numbers with a single negative element."""
     if not shape:
         return torch.full(shape, NEEDLE)
     places = torch.randint(0, shape[-1], (*shape[:-1], 1), generator=generator)
@@ -79,7 +80,7 @@ def _needles(shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor
 
 
 def _huge(shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
-    """Each row along the last dim has one sign."""
+    """Draw rows along the last dim of one sign each."""
     rows = (*shape[:-1], 1) if shape else shape
     sign = torch.randint(0, 2, rows, generator=generator) * 2 - 1
     return HUGE * (0.5 + 0.5 * torch.rand(shape, generator=generator)) * sign
@@ -90,25 +91,25 @@ def _small_integers(shape: tuple[int, ...], generator: torch.Generator) -> torch
 
 
 def _negative_zeros(shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
-    """Normal numbers, except that one in four is -0.0. No zero is positive: the larger of two zeros is not defined."""
+    """Draw normal numbers, with -0.0 for one in four. No zero is positive: the larger of two zeros is not defined."""
     is_zero = torch.randint(0, NEGATIVE_ZEROS_ONE_IN, shape, generator=generator) == 0
     return torch.where(is_zero, torch.tensor(-0.0), _normal(shape, generator))
 
 
 def _halves(shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
-    """Halves of small integers and of their fractions: halfway cases of rounding to integers, or to eighths."""
+    """Draw halves of small integers and of their fractions: halfway cases of rounding to integers, or to eighths."""
     return _small_integers(shape, generator) / 2.0 ** torch.randint(1, MAX_HALVINGS + 1, shape, generator=generator)
 
 
 def _zeros_among(shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
-    """Normal numbers, except that one in two is zero."""
+    """Draw normal numbers, with zero for one in two."""
     is_zero = torch.randint(0, ZEROS_ONE_IN, shape, generator=generator) == 0
     return torch.where(is_zero, 0.0, _normal(shape, generator))
 
 
 def _late_extremes(shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
-    """Positive numbers whose distance from 1 grows with their position: along every dim the largest and the smallest
-    are among the last. The two extremes are at odd indices, which truncation makes even."""
+    """Draw positive numbers whose distance from 1 grows with their position. Along every dim the largest and the
+    smallest are among the last. The two extremes are at odd indices, which truncation makes even."""
     n = math.prod(shape)
     sign = torch.randint(0, 2, (n,), generator=generator) * 2 - 1
     flat = 1.0 + LATE_SPREAD * sign * torch.arange(1, n + 1, dtype=torch.float64) / max(n, 1)
@@ -119,7 +120,7 @@ def _late_extremes(shape: tuple[int, ...], generator: torch.Generator) -> torch.
 
 
 def _tied_rows(shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
-    """Each row along the last dim has two or three equal maxima, and as many equal minima."""
+    """Draw rows along the last dim with two or three equal maxima, and equal minima."""
     values = _normal(shape, generator).clamp(1 - TIED, TIED - 1)
     if shape:
         rows = values.view(-1, shape[-1])
@@ -144,7 +145,7 @@ def _tied_places(n_rows: int, n: int, nth: int, generator: torch.Generator) -> t
 
 
 def _tied_columns(shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
-    """As `_tied_rows`, along the last dim but one."""
+    """Draw values as `_tied_rows` does, along the last dim but one."""
     if len(shape) < 2:
         return _tied_rows(shape, generator)
     return _tied_rows((*shape[:-2], shape[-1], shape[-2]), generator).transpose(-1, -2)
@@ -156,21 +157,21 @@ def _far_negative(shape: tuple[int, ...], generator: torch.Generator) -> torch.T
 
 
 def _subnormal(shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
-    """Numbers of either sign, with magnitudes uniform over several powers of two."""
+    """Draw numbers of either sign, with magnitudes uniform over several powers of two."""
     low, high = SUBNORMAL_EXPONENTS
     magnitude = 2.0 ** (low + (high - low) * torch.rand(shape, generator=generator, dtype=torch.float64))
     return (magnitude * (torch.randint(0, 2, shape, generator=generator) * 2 - 1)).float()
 
 
 def _minute(shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
-    """Numbers of either sign, with magnitudes uniform over several powers of ten."""
+    """Draw numbers of either sign, with magnitudes uniform over several powers of ten."""
     low, high = MINUTE_EXPONENTS
     magnitude = 10.0 ** (low + (high - low) * torch.rand(shape, generator=generator))
     return magnitude * (torch.randint(0, 2, shape, generator=generator) * 2 - 1)
 
 
 def _octaves(shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
-    """Each row along the last dim has a magnitude of its own; without rows, each element."""
+    """Draw rows along the last dim with a magnitude of their own each; without rows, single elements."""
     rows = (*shape[:-1], 1) if len(shape) > 1 else shape
     n_rows = math.prod(rows)
     exponents = torch.tensor(OCTAVES).repeat(n_rows // len(OCTAVES) + 1)[:n_rows]
@@ -178,7 +179,7 @@ def _octaves(shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor
 
 
 def _large(shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
-    """Numbers of either sign, with magnitudes from half of `LARGE` up to it."""
+    """Draw numbers of either sign, with magnitudes from half of `LARGE` up to it."""
     magnitude = LARGE * (0.5 + 0.5 * torch.rand(shape, generator=generator))
     sign = torch.randint(0, 2, shape, generator=generator) * 2 - 1
     return magnitude * sign

@@ -38,13 +38,7 @@ def compare_backward(source: dict[str, Any], configuration: int, seed: int) -> d
         gradients = [_gradients(callee, inputs, tensors, file) for callee, inputs in (ours, theirs)]
     except Failure as failure:
         return {**nothing, "problem": failure.message}
-    except (
-        RuntimeError,
-        TypeError,
-        ValueError,
-        AttributeError,
-        KeyError,
-    ) as error:  # errors of autograd and of the user's code
+    except (RuntimeError, TypeError, ValueError, AttributeError, KeyError) as error:  # of autograd or the user's code
         return {**nothing, "problem": f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"}
     return {**nothing, **_distance(*gradients)}
 
