@@ -46,9 +46,9 @@ FLOOR_ULPS_RMS = 2.0
 """Elementwise floor in units of the whole output's root mean square: the error that cancellation may leave in a small
 element."""
 TAIL_FACTOR = 4.0
-"""Maximum error of one element, in units of the native run's largest error. The worst of 1e5 roundings is random, and
-cuBLAS sums a row serially where the CPU's library sums it in blocks. The relative L2 catches systematic loss of
-precision; an element that is wrong for another reason exceeds this by far."""
+"""Factor on the native run's largest error that bounds the error of one element. The worst of 1e5 roundings is
+random, and cuBLAS sums a row serially where the CPU's library sums it in blocks. The relative L2 catches systematic
+loss of precision; an element that is wrong for another reason exceeds this by far."""
 FLOOR_SUBNORMAL_UNITS = 4.0
 """Elementwise floor, in smallest normal numbers: below them every type loses relative precision."""
 KEPT_SUBNORMAL_UNITS = 2.0**-6

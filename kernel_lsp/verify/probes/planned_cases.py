@@ -48,7 +48,7 @@ Depth = Literal["screen", "full"]
 
 FRESH_SEED_BITS = 31
 N_WATCHED = 2
-"""Wide sizes with many rows that are watched; they follow those with long rows."""
+"""Number, from 1, of the wide case that is watched for races: it has many rows, and follows the one with long rows."""
 N_BEFORE_FRESH = 2
 """Cases before the fresh one: the captured sizes and the first small ones. The rest follows as time allows."""
 

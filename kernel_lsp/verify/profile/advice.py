@@ -23,7 +23,8 @@ MUCH_TRAFFIC = 1.3
 BARRIER, GLOBAL_MEMORY = "other warps at a barrier", "global memory"
 MIN_BARRIER_STALL, MIN_MEMORY_STALL = 0.15, 0.35
 MAX_SPILL_GAIN, BYTES_OF_BAD_SPILLS = 0.3, 512
-"""Spilled bytes that count as bad, and their maximum gain: a few bytes stay in L1 and cost next to nothing."""
+"""Maximum share of a kernel's time to gain from spills, and the spilled bytes that would gain all of it: a few bytes
+stay in L1 and cost next to nothing."""
 MAX_FUSED_US = 50.0
 """Maximum duration of all launches in which one launch more or less is noticeable."""
 UNKNOWN_WEIGHT = 0.5

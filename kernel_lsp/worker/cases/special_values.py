@@ -24,7 +24,7 @@ OF_THE_LARGEST, OF_THE_OTHERS = ("special_nan", "special_minus_inf"), ("special_
 kernel drops another's."""
 MINUS_INF_ROWS, LOWEST_ROWS, HIGHEST_ROWS = "minus_inf_rows", "lowest_rows", "highest_rows"
 ROWS_OF = (MINUS_INF_ROWS, LOWEST_ROWS, HIGHEST_ROWS)
-"""Families in which one part along some dim of the largest floating input has this value throughout."""
+"""Families in which one index of the first dim of the largest floating input has this value throughout."""
 LOWEST_EXPONENT = 106
 """Exponent of the value of low masks, -8e31: below values that count as minus infinity, and far enough from f32's limit
 for sums and products with ordinary numbers. A power of two, so that sums of it are exact in any order."""
