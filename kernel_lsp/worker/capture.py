@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import linecache
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -13,8 +14,10 @@ from .failure import TargetFailure
 from .inputs import CallInputs, inputs_of
 from .load import Callee, LoadedFile, load_file, resolve
 from .machine import take_asked
+from .modes import choose_mode, is_same_in_other_mode, updates_statistics, watched_mode
 from .program import Wrapper, all_dims
 
+MODE_NOTE = "captured in eval mode: training mode computes something else"
 MAX_ATTEMPTS = 6
 """Each attempt fixes at least one dim; past this every dim is fixed."""
 
@@ -43,6 +46,8 @@ def capture(request: dict[str, Any]) -> dict[str, Any]:
 
 def capture_call(source: dict[str, Any], callee: Callee, inputs: CallInputs, with_backward: bool) -> Captured:
     """Capture one call, with as many dims symbolic as torch and our expressions allow. Raises Failure."""
+    choose_mode(callee, source["kind"], with_backward)
+    has_statistics = updates_statistics(callee.owner)
     notes = list(dict.fromkeys([*callee.notes, *inputs.notes, *prepare_module(callee)]))
     wrapper = Wrapper(callee, inputs, source["file"], source["line"])
     dynamic = all_dims(inputs)
@@ -50,7 +55,13 @@ def capture_call(source: dict[str, Any], callee: Callee, inputs: CallInputs, wit
         if attempt == MAX_ATTEMPTS:
             dynamic = frozenset()
         try:
-            return Attempt(source, callee, inputs, wrapper, dynamic, notes).run(with_backward)
+            with watched_mode(callee.owner) as reads:
+                captured = Attempt(source, callee, inputs, wrapper, dynamic, notes).run(with_backward)
+            again = Attempt(
+                source, callee, inputs, Wrapper(callee, inputs, source["file"], source["line"]), dynamic, []
+            )
+            _note_mode(captured, again, has_statistics, reads)
+            return captured
         except MustFix as must:
             fewer = dynamic - must.dims if must.dims else frozenset()
             notes += [note for note in must.notes if note not in notes]
@@ -105,6 +116,17 @@ def prepare_module(callee: Callee) -> list[str]:
         if isinstance(module, torch.nn.modules.batchnorm._NormBase) and module.training and not callee.passes_state:
             notes += _use_batch_statistics(module)
     return list(dict.fromkeys(notes))
+
+
+def _note_mode(captured: Captured, again: Attempt, has_statistics: bool, reads: Sequence[str]) -> None:
+    """Note the mode that the capture of a module holds for, where the other one computes something else."""
+    owner = captured.callee.owner
+    if owner is None or captured.source["kind"] == "robust_kbench":
+        return
+    if has_statistics or (reads and not is_same_in_other_mode(captured, again)):
+        captured.mode = owner.training
+        if not owner.training:
+            captured.notes.append(MODE_NOTE)
 
 
 def _use_batch_statistics(module: Any) -> list[str]:

@@ -13,13 +13,10 @@ TOLD_BY_SHAPES = frozenset(
     "dump_patches num_batches_tracked".split()
 )
 """What the contract on the parameters' shapes says already, or what says nothing about the values."""
-MODE_DEPENDENT = (torch.nn.modules.batchnorm._NormBase, torch.nn.modules.dropout._DropoutNd)
-TRAINING = "training"
 
 
 def module_settings(owner: Any) -> dict[str, Any]:
-    """By qualified name, e.g. ``{"norm.eps": 1e-06, "conv.stride": [2, 2], "training": False}``; empty for a function.
-    The mode is among them only where some submodule computes something else in the other."""
+    """Return them by qualified name, e.g. ``{"norm.eps": 1e-06, "conv.stride": [2, 2]}``; empty for a function."""
     if not isinstance(owner, torch.nn.Module):
         return {}
     settings: dict[str, Any] = {}
@@ -28,8 +25,6 @@ def module_settings(owner: Any) -> dict[str, Any]:
             if name.startswith("_") or name in TOLD_BY_SHAPES or not _is_plain(value):
                 continue
             settings[f"{path}.{name}" if path else name] = list(value) if isinstance(value, tuple) else value
-    if any(isinstance(module, MODE_DEPENDENT) for module in owner.modules()):
-        settings[TRAINING] = owner.training
     return settings
 
 
