@@ -121,7 +121,8 @@ def _has_other_python(directory: Path, name: str) -> bool:
     """Tell whether the folder holds Python files of the user's, or is a package already."""
     ours = (_MARKED.pattern, _RUNTIME_MARKED.pattern)
     files = [path for path in directory.glob("*.py") if path.name != f"{name}.py" and _holds_something(path)]
-    return any(not any(re.match(pattern, _read(path)) for pattern in ours) for path in files)
+    texts = [_read(path) for path in files]
+    return any(text != INIT_TEXT and not any(re.match(pattern, text) for pattern in ours) for text in texts)
 
 
 def _holds_something(path: Path) -> bool:

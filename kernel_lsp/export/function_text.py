@@ -7,8 +7,6 @@ from kernel_lsp.export.module_text import is_module, method_of
 from kernel_lsp.export.operation_text import OperationText
 from kernel_lsp.export.python_text import bracketed, indented, string_literal
 
-_REPORTED = "`report=True` prints what computes it; `calls()` counts what did."
-
 
 def offered_names(task: Task) -> tuple[str, ...]:
     """Return what an operator's file offers: the operator, and how what it was made from is made to use it."""
@@ -34,10 +32,7 @@ def _use(task: Task, operation: OperationText) -> list[str]:
     defaults = [f"{string_literal(a.name)}: {a.default}" for a in operation.arguments if a.default]
     takes = ["original: Callable[..., Any]", "report: bool = False"]
     body = [
-        '"""Return `original`, computed by these kernels where they can be used and by itself everywhere else.',
-        "",
-        _REPORTED,
-        '"""',
+        '"""Return `original`, computed by these kernels where they can be; `report=True` prints, `calls()` counts."""',
         f"return OPERATOR.use(original, {{{', '.join(defaults)}}}, report)",
     ]
     return [*bracketed(f"def use_{task.name}(", takes, ") -> Callable[..., Any]:"), *indented(body)]
@@ -50,7 +45,7 @@ def _use_in_module(task: Task) -> list[str]:
         f'"""Have the module\'s `{method}` computed by these kernels where they can be used, and return the module.',
         "",
         f"Its own `{method}` runs everywhere else: for other settings, another mode, inputs outside the contract.",
-        _REPORTED,
+        "`report=True` prints what computes it; `calls()` counts what did.",
         '"""',
         "return OPERATOR.use_in(module, report)",
     ]

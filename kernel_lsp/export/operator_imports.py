@@ -23,8 +23,9 @@ def imports(body: str) -> list[str]:
     """Import what the body mentions."""
     used = []
     for line in OPERATOR_IMPORTS:
-        names = [name for name in _bound_names(line) if re.search(rf"\b{name}\b", body)]
         module = re.match(r"from (\S+) import", line)
+        after = r"\b" if module else r"\."
+        names = [name for name in _bound_names(line) if re.search(rf"\b{name}{after}", body)]
         if names:
             used.append(f"from {module[1]} import {', '.join(names)}" if module else line)
     return merged_imports(used)

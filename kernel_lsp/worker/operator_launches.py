@@ -57,6 +57,11 @@ class Run:
         self._launches: list[KernelLaunch] = []
         self._next = self._stream = 0
 
+    @property
+    def n_launches(self) -> int:
+        """Count the launches that are bound."""
+        return len(self._launches)
+
     def start(self) -> None:
         """Begin a call, on PyTorch's current stream."""
         self._next, self._stream = 0, current_stream(self._device_index)
