@@ -33,12 +33,12 @@ def write_operator(
 def render_operator(
     task: Task, cu_text: str, plan: LaunchPlan, directory: Path, *, verification: str
 ) -> dict[Path, str]:
-    """Return what `write_operator` would write, by path, the kernel first; the runtime only where it would change.
-    Writes nothing, and raises the same."""
+    """Return what `write_operator` would write, by path, the kernel first; what operators share only where it would
+    change. Writes nothing, and raises the same."""
     text = operator_text(_parts(task, cu_text, plan, verification))
     texts = operator_files(directory, task.name, cu_text, text, runtime_file())
-    shared = {directory / f"{RUNTIME_MODULE}.py"}
-    return {path: text for path, text in texts.items() if path not in shared or not _holds(path, text)}
+    own = {f"{task.name}.cu", f"{task.name}.py"}
+    return {path: text for path, text in texts.items() if path.name in own or not _holds(path, text)}
 
 
 def check_operator_can_be_written(task_name: str, directory: Path) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from kernel_lsp.export.runtime_text import RUNTIME_MODULE
 from kernel_lsp.process.tree import descendants
 from kernel_lsp.server.documents import Change, Documents
 
@@ -409,7 +410,8 @@ async def test_a_notebook_s_function_is_estimated_and_optimized_with_what_the_ce
         await editor.command("optimize", uri=cell, symbol="scale")
         (asked,) = await editor.until(lambda: editor.asked("workspace/applyEdit"), RUN_S)
         uris = [change["uri"] for change in asked["edit"]["documentChanges"] if change.get("kind") == "create"]
-        assert uris == [(scale.parent / "kernels" / name).as_uri() for name in ("scale.cu", "scale.py")]
+        names = ("scale.cu", "scale.py", f"{RUNTIME_MODULE}.py", "__init__.py")
+        assert uris == [(scale.parent / "kernels" / name).as_uri() for name in names]
         titles = [lens["command"]["title"] for lens in await editor.at("codeLens", cell)]
         assert any("verified" in title and "stale" not in title for title in titles), titles
         await editor.command("estimate", uri=cell, symbol="scale")
