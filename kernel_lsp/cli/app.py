@@ -55,7 +55,7 @@ def optimize(
         Path | None, typer.Option(metavar="FILE", help="Recorded replies answer in place of the models.")
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="Where the two files go. Default: kernels/ beside the source.")
+        Path | None, typer.Option(help="Where the files go. Default: kernels/ beside the source.")
     ] = None,
     seed_kernel: Annotated[
         list[Path] | None,
