@@ -1,4 +1,4 @@
-# Written by kernel-lsp (runtime 1): 830d2a472bc5db10.
+# Written by kernel-lsp (runtime 1): 5126494fce897aa4.
 """Runtime 1 of kernel-lsp's operators, shared by every operator file in this folder.
 
 It needs the standard library and torch, and nothing of kernel-lsp. `kernel-lsp` writes it beside the operators
@@ -291,11 +291,15 @@ class Operator:
 
     def __call__(self, *arguments: Any) -> Any:
         """Compute by the kernels inside the contract, by the captured PyTorch code outside."""
-        reason = outside(self.contract(*arguments))
+        reason = self.outside(arguments)
         if reason:
             fell_back(self.key, reason)
             return self.reference(*arguments)
         return self.call(*arguments)
+
+    def outside(self, arguments: Sequence[Any]) -> str:
+        """Explain why the kernels cannot take the arguments; empty when they can."""
+        return outside(self.contract(*arguments))
 
     def calls(self) -> dict[str, dict[str, int]]:
         """Count the calls so far that PyTorch computed, by reason; compiled code counts once per compilation."""
@@ -343,7 +347,7 @@ class Operator:
 
     def why_not(self, arguments: Sequence[Any]) -> str:
         """Explain why the original code must compute these arguments; empty when the kernels can."""
-        reason = outside(self.contract(*arguments))
+        reason = self.outside(arguments)
         if reason or not self.captured or not torch.is_grad_enabled():
             return reason
         if any(isinstance(value, Tensor) and value.requires_grad for value in arguments):
@@ -919,7 +923,7 @@ class Run:
     """The launches of an operation for one kind of inputs, bound when they are first made."""
 
     def __init__(self, library: Callable[[], KernelLibrary], device_index: int) -> None:
-        self._library, self._device_index = library, device_index
+        self._library, self.device_index = library, device_index
         self._launches: list[KernelLaunch] = []
         self._next = self._stream = 0
 
@@ -930,7 +934,7 @@ class Run:
 
     def start(self) -> None:
         """Begin a call, on PyTorch's current stream."""
-        self._next, self._stream = 0, current_stream(self._device_index)
+        self._next, self._stream = 0, current_stream(self.device_index)
 
     def launch(
         self,
@@ -961,7 +965,7 @@ class Run:
     ) -> KernelLaunch:
         given = [POINTER if isinstance(value, Tensor) else value for value in arguments]
         try:
-            function = self._library().function(kernel, self._device_index)
+            function = self._library().function(kernel, self.device_index)
             return KernelLaunch(function, _three(grid), _three(block), shared, given, attributes)
         except (CudaError, OverflowError, OSError) as error:
             raise CannotLaunch(str(error)) from error
@@ -1020,9 +1024,19 @@ class CudaOperator(Operator):
             self._library = KernelLibrary(text, str(self._path), self._kernels, self._headers)
         return self._library
 
+    def outside(self, arguments: Sequence[Any]) -> str:
+        """Explain why the kernels cannot take the arguments; empty when they can. Answers of earlier calls are kept."""
+        known = None
+        if not torch.compiler.is_compiling():
+            with contextlib.suppress(TypeError):  # an argument that cannot be hashed is outside the contract
+                known = self.forward.bound.by_inputs.get(_kind_of(arguments))
+        if known is None:
+            return super().outside(arguments)
+        return known if isinstance(known, str) else ""
+
     def on_gpu(self, operation: Operation, *arguments: Any) -> Any:
         """Compute on a GPU: by the kernels, or by PyTorch where no launch can be made."""
-        kind = tuple([(v.device, v.dtype, v.shape) if isinstance(v, Tensor) else v for v in arguments])
+        kind = _kind_of(arguments)
         run = operation.bound.by_inputs.get(kind)
         if run is None:
             run = self._prepare(operation, kind, arguments)
@@ -1064,8 +1078,7 @@ class CudaOperator(Operator):
         return found
 
     def _launch(self, operation: Operation, run: Run, arguments: Sequence[Any]) -> Any:
-        tensor = next(value for value in arguments if isinstance(value, Tensor))
-        with on_device(tensor.device.index):
+        with on_device(run.device_index):
             run.start()
             ready = [_ready(value) if isinstance(value, Tensor) else value for value in arguments]
             results = operation.steps(run, *ready)
@@ -1096,6 +1109,11 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
     ctx.numbers = tuple([None if isinstance(value, Tensor) else value for value in inputs])
     outputs = (output,) if isinstance(output, Tensor) else output
     ctx.floating = tuple([value.is_floating_point() for value in outputs])
+
+
+def _kind_of(arguments: Sequence[Any]) -> tuple[Any, ...]:
+    """Return all that decides the launches for these arguments."""
+    return tuple([(v.device, v.dtype, v.shape) if isinstance(v, Tensor) else v for v in arguments])
 
 
 def _free_name(name: str) -> str:

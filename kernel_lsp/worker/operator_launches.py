@@ -5,6 +5,7 @@ The part below the imports is carried by the shared runtime of operator files, w
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -53,7 +54,7 @@ class Run:
     """The launches of an operation for one kind of inputs, bound when they are first made."""
 
     def __init__(self, library: Callable[[], KernelLibrary], device_index: int) -> None:
-        self._library, self._device_index = library, device_index
+        self._library, self.device_index = library, device_index
         self._launches: list[KernelLaunch] = []
         self._next = self._stream = 0
 
@@ -64,7 +65,7 @@ class Run:
 
     def start(self) -> None:
         """Begin a call, on PyTorch's current stream."""
-        self._next, self._stream = 0, current_stream(self._device_index)
+        self._next, self._stream = 0, current_stream(self.device_index)
 
     def launch(
         self,
@@ -95,7 +96,7 @@ class Run:
     ) -> KernelLaunch:
         given = [POINTER if isinstance(value, Tensor) else value for value in arguments]
         try:
-            function = self._library().function(kernel, self._device_index)
+            function = self._library().function(kernel, self.device_index)
             return KernelLaunch(function, _three(grid), _three(block), shared, given, attributes)
         except (CudaError, OverflowError, OSError) as error:
             raise CannotLaunch(str(error)) from error
@@ -154,9 +155,19 @@ class CudaOperator(Operator):
             self._library = KernelLibrary(text, str(self._path), self._kernels, self._headers)
         return self._library
 
+    def outside(self, arguments: Sequence[Any]) -> str:
+        """Explain why the kernels cannot take the arguments; empty when they can. Answers of earlier calls are kept."""
+        known = None
+        if not torch.compiler.is_compiling():
+            with contextlib.suppress(TypeError):  # an argument that cannot be hashed is outside the contract
+                known = self.forward.bound.by_inputs.get(_kind_of(arguments))
+        if known is None:
+            return super().outside(arguments)
+        return known if isinstance(known, str) else ""
+
     def on_gpu(self, operation: Operation, *arguments: Any) -> Any:
         """Compute on a GPU: by the kernels, or by PyTorch where no launch can be made."""
-        kind = tuple([(v.device, v.dtype, v.shape) if isinstance(v, Tensor) else v for v in arguments])
+        kind = _kind_of(arguments)
         run = operation.bound.by_inputs.get(kind)
         if run is None:
             run = self._prepare(operation, kind, arguments)
@@ -198,8 +209,7 @@ class CudaOperator(Operator):
         return found
 
     def _launch(self, operation: Operation, run: Run, arguments: Sequence[Any]) -> Any:
-        tensor = next(value for value in arguments if isinstance(value, Tensor))
-        with on_device(tensor.device.index):
+        with on_device(run.device_index):
             run.start()
             ready = [_ready(value) if isinstance(value, Tensor) else value for value in arguments]
             results = operation.steps(run, *ready)
@@ -230,6 +240,11 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
     ctx.numbers = tuple([None if isinstance(value, Tensor) else value for value in inputs])
     outputs = (output,) if isinstance(output, Tensor) else output
     ctx.floating = tuple([value.is_floating_point() for value in outputs])
+
+
+def _kind_of(arguments: Sequence[Any]) -> tuple[Any, ...]:
+    """Return all that decides the launches for these arguments."""
+    return tuple([(v.device, v.dtype, v.shape) if isinstance(v, Tensor) else v for v in arguments])
 
 
 def _free_name(name: str) -> str:

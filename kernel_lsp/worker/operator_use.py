@@ -103,11 +103,15 @@ class Operator:
 
     def __call__(self, *arguments: Any) -> Any:
         """Compute by the kernels inside the contract, by the captured PyTorch code outside."""
-        reason = outside(self.contract(*arguments))
+        reason = self.outside(arguments)
         if reason:
             fell_back(self.key, reason)
             return self.reference(*arguments)
         return self.call(*arguments)
+
+    def outside(self, arguments: Sequence[Any]) -> str:
+        """Explain why the kernels cannot take the arguments; empty when they can."""
+        return outside(self.contract(*arguments))
 
     def calls(self) -> dict[str, dict[str, int]]:
         """Count the calls so far that PyTorch computed, by reason; compiled code counts once per compilation."""
@@ -155,7 +159,7 @@ class Operator:
 
     def why_not(self, arguments: Sequence[Any]) -> str:
         """Explain why the original code must compute these arguments; empty when the kernels can."""
-        reason = outside(self.contract(*arguments))
+        reason = self.outside(arguments)
         if reason or not self.captured or not torch.is_grad_enabled():
             return reason
         if any(isinstance(value, Tensor) and value.requires_grad for value in arguments):
