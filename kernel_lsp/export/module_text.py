@@ -26,12 +26,15 @@ def module_use(task: Task) -> list[str]:
     state = [a.qualified_name or a.name for a in task.arguments if isinstance(a, TaskTensor) and a.role != "input"]
     settings = {name: value for name, value in task.module_settings.items() if name.split(".")[-1] != TRAINING}
     items = [f"{string_literal(name)}: {_literal(value)}" for name, value in settings.items()]
+    modes = {name: value for name, value in task.module_settings.items() if name.endswith(f".{TRAINING}")}
+    parts = [f"{string_literal(name.removesuffix(f'.{TRAINING}'))}: {value}" for name, value in modes.items()]
     lines = [
         f"method={string_literal(method_of(task))},",
         *literal("inputs=(", list(map(string_literal, inputs)), "),", depth=2),
         *literal("state=(", list(map(string_literal, state)), "),", depth=2),
         *literal("settings={", items, "},", depth=2),
         f"training={task.module_settings.get(TRAINING)},",
+        *(literal("modes={", parts, "},", depth=2) if parts else []),
     ]
     return [f"{RUNTIME}.ModuleUse(", *indented(lines), ")"]
 

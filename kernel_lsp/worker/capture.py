@@ -17,6 +17,7 @@ from .machine import take_asked
 from .modes import choose_mode, is_same_in_other_mode, updates_statistics, watched_mode
 from .program import Wrapper, all_dims
 
+DROPOUT_NOTE = "dropout is random in training mode: captured with the module in eval mode"
 MODE_NOTE = "captured in eval mode: training mode computes something else"
 MAX_ATTEMPTS = 6
 """Each attempt fixes at least one dim; past this every dim is fixed."""
@@ -68,7 +69,7 @@ def capture_call(source: dict[str, Any], callee: Callee, inputs: CallInputs, wit
             dynamic = fewer
         except StillRandom:
             callee.module.eval()
-            notes.append("dropout is random in training mode: captured with the module in eval mode")
+            notes.append(DROPOUT_NOTE)
     raise AssertionError("an attempt without symbolic dims returns or raises a failure")
 
 
@@ -109,7 +110,7 @@ def prepare_module(callee: Callee) -> list[str]:
     dropout = torch.nn.modules.dropout._DropoutNd
     if any(isinstance(m, dropout) and m.training and m.p > 0 for m in owner.modules()):
         owner.eval()
-        notes.append("dropout is random in training mode: captured with the module in eval mode")
+        notes.append(DROPOUT_NOTE)
     for module in owner.modules():
         if isinstance(module, dropout):
             module.eval()
@@ -125,7 +126,7 @@ def _note_mode(captured: Captured, again: Attempt, has_statistics: bool, reads: 
         return
     if has_statistics or (reads and not is_same_in_other_mode(captured, again)):
         captured.mode = owner.training
-        if not owner.training:
+        if not owner.training and DROPOUT_NOTE not in captured.notes:
             captured.notes.append(MODE_NOTE)
 
 

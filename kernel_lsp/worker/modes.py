@@ -23,6 +23,14 @@ def choose_mode(callee: Callee, kind: str, with_backward: bool) -> None:
         callee.owner.eval()
 
 
+def mode_settings(owner: torch.nn.Module, mode: bool) -> dict[str, bool]:
+    """Return the mode, and by qualified name that of each submodule in the other one, such as a frozen batch norm.
+    A dropout's says nothing: one that is captured is inactive."""
+    dropout = torch.nn.modules.dropout._DropoutNd
+    others = (path for path, m in owner.named_modules() if m.training != mode and not isinstance(m, dropout))
+    return {TRAINING: mode, **{f"{path}.{TRAINING}": not mode for path in others if path}}
+
+
 def updates_statistics(owner: Any) -> bool:
     """Tell whether the mode decides between a batch's statistics and running ones."""
     norm = torch.nn.modules.batchnorm._NormBase

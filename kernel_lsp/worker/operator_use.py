@@ -33,7 +33,8 @@ from .operator_support import (
 class ModuleUse:
     """How a module's method gives the operator its arguments: `inputs` are the method's own arguments, `state` the
     parameters and buffers behind them. `settings` are attributes that the kernels have in them as constants, and
-    `training` is the mode they were captured in, None where both modes compute the same."""
+    `training` is the mode they were captured in, None where both modes compute the same; `modes` are those of
+    submodules in the other one."""
 
     def __init__(
         self,
@@ -42,9 +43,10 @@ class ModuleUse:
         state: Sequence[str],
         settings: Mapping[str, Any],
         training: bool | None,
+        modes: Mapping[str, bool] | None = None,
     ) -> None:
         self.method, self.inputs, self.state = method, tuple(inputs), tuple(state)
-        self.settings, self.training = dict(settings), training
+        self.settings, self.training, self.modes = dict(settings), training, dict(modes or {})
 
     def why_not(self, module: torch.nn.Module) -> str:
         """Explain why the kernels cannot stand for this module; empty when they can."""
@@ -53,8 +55,8 @@ class ModuleUse:
             if not isinstance(found, type(captured)) or found != captured:
                 return f"{name} is {found}, and the kernels were made for {captured}: optimize this module, too"
         if self.training is not None:
-            for part in module.modules():
-                if part.training != self.training:
+            for path, part in module.named_modules():
+                if part.training != self.modes.get(path, self.training):
                     return _OTHER_MODE[self.training]
         return ""
 

@@ -13,7 +13,7 @@ from .captured import Argument, Captured, is_lifted
 from .dtypes import PLAN_NAMES
 from .index_bounds import index_limits
 from .inputs import ScalarLeaf, TensorLeaf
-from .modes import TRAINING
+from .modes import mode_settings
 from .module_settings import module_settings
 from .names import snake_case
 from .program import user_outputs
@@ -179,7 +179,7 @@ def _module_settings(captured: Captured) -> dict[str, Any]:
     mode is among them only where the other one computes something else."""
     differing = captured.coverage.differing_settings if captured.coverage is not None else set()
     settings = module_settings(captured.callee.module)
-    mode = {} if captured.mode is None else {TRAINING: captured.mode}
+    mode = {} if captured.mode is None else mode_settings(captured.callee.owner, captured.mode)
     return {**{name: value for name, value in settings.items() if name not in differing}, **mode}
 
 

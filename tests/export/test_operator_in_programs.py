@@ -156,6 +156,18 @@ def test_the_other_mode_falls_back_with_one_warning(
     assert len(driver.launches) == 1
 
 
+def test_a_frozen_submodule_is_expected_to_stay_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    operator, driver = on_fake_gpu(tmp_path, monkeypatch, training=True, **{"frozen.training": False})
+    module = RMSNorm(8)
+    module.frozen = torch.nn.Identity().eval()
+    check_by_hand(use(operator)(module))
+    assert len(driver.launches) == 1
+    module.frozen.train()
+    with warned() as messages:
+        check_by_hand(module)
+    assert (len(driver.launches), len(messages)) == (1, 1)
+
+
 def test_one_operator_serves_both_modes_where_they_compute_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

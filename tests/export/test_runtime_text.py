@@ -26,7 +26,7 @@ VERSION_1 = {
     "Contract": "inputs results where numbers",
     "sizes": "tensor rank",
     "holds": "condition",
-    "ModuleUse": "method inputs state settings training",
+    "ModuleUse": "method inputs state settings training modes",
     "Operation": "schema contract steps",
     "Run.launch": "self kernel grid block arguments shared attributes",
     "CudaOperator": "module_name file kernels reference forward backward gradients is_differentiable captured headers "

@@ -61,6 +61,13 @@ def test_inference_reads_running_statistics() -> None:
     assert {"bn.running_mean", "bn.running_var"} <= {argument.qualified_name for argument in task.tensors}
 
 
+def test_a_submodule_in_the_other_mode_is_noted() -> None:
+    frozen = NORM.replace("nn.BatchNorm1d(8)", "nn.BatchNorm1d(8).eval()")
+    task = capture_text(frozen, "Net", inputs=[tensor("x", 4, 8)], backward=True)
+    modes = {name: value for name, value in task.module_settings.items() if name.endswith("training")}
+    assert modes == {"training": True, "bn.training": False}
+
+
 def check_mode(text: str, backward: bool, mode: bool | None) -> None:
     symbol = "Block" if "Block" in text else "Net"
     task = capture_text(text, symbol, inputs=[tensor("x", 4, 8)], backward=backward)
