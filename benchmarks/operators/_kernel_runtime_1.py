@@ -1,4 +1,4 @@
-# Written by kernel-lsp (runtime 1): af005ada1da8d579.
+# Written by kernel-lsp (runtime 1): 3dce0d44ddbe6a52.
 """Runtime 1 of kernel-lsp's operators, shared by every operator file in this folder.
 
 It needs the standard library and torch, and nothing of kernel-lsp. `kernel-lsp` writes it beside the operators
@@ -124,6 +124,7 @@ class Calls:
     def __init__(self) -> None:
         self.kernels: dict[str, int] = {}
         self.fallback: dict[str, int] = {}
+        self.told: set[str] = set()
         self.is_reported = False
         self._lock = threading.Lock()
 
@@ -145,11 +146,19 @@ def count_kernels(name: str, operation: str) -> None:
 
 
 def fell_back(name: str, reason: str) -> bool:
-    """Count a call that PyTorch computes; warn of each reason once per process."""
+    """Count a call that PyTorch computes, and warn of its reason."""
     calls = _CALLS[name]
-    if calls.count(calls.fallback, reason):
+    calls.count(calls.fallback, reason)
+    return warn_once(name, reason)
+
+
+def warn_once(name: str, reason: str) -> bool:
+    """Warn that PyTorch computes, once per process and reason."""
+    calls = _CALLS[name]
+    if reason not in calls.told:
+        calls.told.add(reason)
         message = f"{name.split('@')[0]}: computed by PyTorch, not by its CUDA kernels: {reason}"
-        warnings.warn(message, stacklevel=4)
+        warnings.warn(message, stacklevel=5)
         if calls.is_reported:
             print(message)
     return True
@@ -366,7 +375,7 @@ class Operator:
         reason = "" if getattr(kind, "_kernel_operator", None) is self else self._swap_class(module)
         reason = reason or self.module.why_not(module)
         if reason:
-            fell_back(self.key, reason)
+            warn_once(self.key, reason)
         elif report:
             print(f"{self.name}: {kind.__name__} uses its CUDA kernels")
         return module

@@ -102,6 +102,7 @@ class Calls:
     def __init__(self) -> None:
         self.kernels: dict[str, int] = {}
         self.fallback: dict[str, int] = {}
+        self.told: set[str] = set()
         self.is_reported = False
         self._lock = threading.Lock()
 
@@ -123,11 +124,19 @@ def count_kernels(name: str, operation: str) -> None:
 
 
 def fell_back(name: str, reason: str) -> bool:
-    """Count a call that PyTorch computes; warn of each reason once per process."""
+    """Count a call that PyTorch computes, and warn of its reason."""
     calls = _CALLS[name]
-    if calls.count(calls.fallback, reason):
+    calls.count(calls.fallback, reason)
+    return warn_once(name, reason)
+
+
+def warn_once(name: str, reason: str) -> bool:
+    """Warn that PyTorch computes, once per process and reason."""
+    calls = _CALLS[name]
+    if reason not in calls.told:
+        calls.told.add(reason)
         message = f"{name.split('@')[0]}: computed by PyTorch, not by its CUDA kernels: {reason}"
-        warnings.warn(message, stacklevel=4)
+        warnings.warn(message, stacklevel=5)
         if calls.is_reported:
             print(message)
     return True

@@ -25,6 +25,7 @@ from .operator_support import (
     fell_back,
     mismatch,
     outside,
+    warn_once,
 )
 
 # --- The operator in place of a function or of a module's method ------------------------------------------
@@ -178,7 +179,7 @@ class Operator:
         reason = "" if getattr(kind, "_kernel_operator", None) is self else self._swap_class(module)
         reason = reason or self.module.why_not(module)
         if reason:
-            fell_back(self.key, reason)
+            warn_once(self.key, reason)
         elif report:
             print(f"{self.name}: {kind.__name__} uses its CUDA kernels")
         return module

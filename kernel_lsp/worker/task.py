@@ -178,7 +178,7 @@ def _module_settings(captured: Captured) -> dict[str, Any]:
     """Return those that are the same in every configuration which the capture covers: the others follow the sizes. The
     mode is among them only where the other one computes something else."""
     differing = captured.coverage.differing_settings if captured.coverage is not None else set()
-    settings = module_settings(captured.callee.module)
+    settings = module_settings(captured.callee.module, is_eval=captured.mode is False)
     mode = {} if captured.mode is None else mode_settings(captured.callee.owner, captured.mode)
     return {**{name: value for name, value in settings.items() if name not in differing}, **mode}
 

@@ -201,6 +201,7 @@ def test_calls_tell_how_often_kernels_and_pytorch_computed(tmp_path: Path, monke
     module = use(operator)(RMSNorm(8))
     for shape in ((3, 8), (5, 8), (2, 3, 8)):
         module(torch.randn(*shape))  # type: ignore[operator]
+    use(operator)(RMSNorm(8, eps=0.5))
     calls = operator.calls()
     assert calls["kernels"] == {operator.__name__: 2}
     assert calls["fallback"] == {"x is not a non-empty f32[B, D]": 1}

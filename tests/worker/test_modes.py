@@ -56,6 +56,12 @@ def test_the_mode_is_noted_where_the_other_one_computes_something_else(
     check_mode(text, backward, mode)
 
 
+def test_the_rate_of_a_dropout_is_no_setting_of_inference() -> None:
+    settings = capture_text(BLOCK.replace("RATE", "0.1"), "Block", inputs=[tensor("x", 4, 8)]).module_settings
+    assert "drop.p" not in settings
+    assert settings["training"] is False
+
+
 def test_inference_reads_running_statistics() -> None:
     task = capture_text(NORM, "Net", inputs=[tensor("x", 4, 8)])
     assert {"bn.running_mean", "bn.running_var"} <= {argument.qualified_name for argument in task.tensors}
