@@ -30,7 +30,6 @@ from kernel_lsp.errors import KernelLspError, TargetError
 from kernel_lsp.gpu.specs import find_gpu
 from kernel_lsp.plan.parser import parse
 from kernel_lsp.process.interpreter import site_packages
-from kernel_lsp.process.worker_client import Worker
 from kernel_lsp.ptx.executor import KernelFactsOfPtx, Loaded
 from kernel_lsp.toolchain.integrity.ptx_identity import program_hash
 from kernel_lsp.toolchain.nvrtc.cache import BuildCache
@@ -96,25 +95,14 @@ class _Bench:
     """What verifiers need beside a task."""
 
     start: SessionStart
-    stack: AsyncExitStack
     compiler: Compiler
+    captures: _Captures
     capture_numbers: Iterator[int]
-    workers: list[Worker]
-    """The last one captures."""
 
-    async def worker(self) -> Worker:
-        """Return the worker, or a new one where it has died: a target that kills it ends its own entries alone."""
-        if not self.workers[-1].is_alive:
-            self.workers.append(self.start.new_worker(self.workers[-1].python))
-            await self.stack.enter_async_context(self.workers[-1])
-        return self.workers[-1]
-
-    def verifier(
-        self, captures: _Captures, source: TargetSource, task: Task, *, has_gpu: bool = False, seed_offset: int = 0
-    ) -> Verifier:
+    def verifier(self, source: TargetSource, task: Task, *, has_gpu: bool = False, seed_offset: int = 0) -> Verifier:
         settings = self.start.settings
         platform = Platform(
-            worker=captures,  # type: ignore[arg-type]
+            worker=self.captures,  # type: ignore[arg-type]
             compiler=self.compiler,
             gpu=find_gpu(settings.target_gpu),
             directory=self.start.scratch,
@@ -126,27 +114,34 @@ class _Bench:
         return Verifier(source, task, platform, gpu)
 
 
-@dataclass(frozen=True)
 class _Captures:
-    """A worker that captures each target once for the verifiers of all devices."""
+    """Captures each target once for the verifiers of all devices, one after the other. Stands in for a `Worker`.
 
-    worker: Worker
-    known: dict[str, Task | TargetError] = field(default_factory=dict)
+    A target that kills the worker gets the error; the next target gets a new worker."""
+
+    def __init__(self, start: SessionStart, stack: AsyncExitStack) -> None:
+        self._start, self._stack, self._worker = start, stack, start.worker
+        self._known: dict[str, Task | TargetError] = {}
+        self._capturing = asyncio.Lock()
 
     async def capture(self, source: TargetSource, *, with_backward: bool, configuration: int = 0) -> Task:
         """Return the task. Raises TargetError."""
         key = f"{source.model_dump_json()} {with_backward}"
-        if key not in self.known:
-            try:
-                self.known[key] = await self.worker.capture(
-                    source, with_backward=with_backward, configuration=configuration
-                )
-            except TargetError as error:
-                self.known[key] = error
-        found = self.known[key]
+        async with self._capturing:
+            if key not in self._known:
+                self._known[key] = await self._captured(source, with_backward, configuration)
+        found = self._known[key]
         if isinstance(found, TargetError):
             raise found
         return found
+
+    async def _captured(self, source: TargetSource, with_backward: bool, configuration: int) -> Task | TargetError:
+        if not self._worker.is_alive:
+            self._worker = await self._stack.enter_async_context(self._start.new_worker(self._worker.python))
+        try:
+            return await self._worker.capture(source, with_backward=with_backward, configuration=configuration)
+        except TargetError as error:
+            return error
 
 
 async def _bench(stack: AsyncExitStack, settings: Settings) -> _Bench:
@@ -160,7 +155,7 @@ async def _bench(stack: AsyncExitStack, settings: Settings) -> _Bench:
         sandbox=start.sandbox,
     )
     await stack.enter_async_context(compiler)
-    return _Bench(start, stack, compiler, itertools.count(FIRST_CAPTURE_NUMBER), [start.worker])
+    return _Bench(start, compiler, _Captures(start, stack), itertools.count(FIRST_CAPTURE_NUMBER))
 
 
 async def _entries(bench: _Bench, kernels: Sequence[Kernel]) -> list[Entry]:
@@ -173,11 +168,11 @@ async def _entries(bench: _Bench, kernels: Sequence[Kernel]) -> list[Entry]:
 
 
 async def _entries_of_task(bench: _Bench, kernels: Sequence[Kernel]) -> list[Entry]:
-    first, captures = kernels[0], _Captures(await bench.worker())
+    first = kernels[0]
     source = find_task(first.file, first.task_line, None, first.file.parent)
-    task = await captures.capture(source, with_backward=first.has_backward)
-    on_cpu = bench.verifier(captures, source, task)
-    on_gpu = [bench.verifier(captures, source, task, has_gpu=True, seed_offset=offset) for offset in SEED_OFFSETS]
+    task = await bench.captures.capture(source, with_backward=first.has_backward)
+    on_cpu = bench.verifier(source, task)
+    on_gpu = [bench.verifier(source, task, has_gpu=True, seed_offset=offset) for offset in SEED_OFFSETS]
     async with AsyncExitStack() as stack:
         for verifier in (on_cpu, *on_gpu):
             await stack.enter_async_context(verifier)
@@ -226,7 +221,7 @@ def _entry(kernel: Kernel, outcome: CheckOutcome, runs: Sequence[Run], on_gpu: S
 
 
 def _raised(kernel: Kernel, error: Exception) -> Entry:
-    """Return the entry of a kernel without a verdict. The first line of the message has no paths."""
+    """Return the entry of a kernel without a verdict."""
     message = error.message if isinstance(error, KernelLspError) else str(error)
     said = f"raised {type(error).__name__}: {message.partition(chr(10))[0]}"
     return entry_of(kernel.file.name, kernel.task_line, said, [], [])
