@@ -126,7 +126,8 @@ class _Captures:
 
     async def capture(self, source: TargetSource, *, with_backward: bool, configuration: int = 0) -> Task:
         """Return the task. Raises TargetError."""
-        key = f"{source.model_dump_json()} {with_backward}"
+        index = configuration if configuration < FIRST_CAPTURE_NUMBER else 0  # Numbers from there on say nothing.
+        key = f"{source.model_dump_json()} {with_backward} {index}"
         async with self._capturing:
             if key not in self._known:
                 self._known[key] = await self._captured(source, with_backward, configuration)
