@@ -172,7 +172,7 @@ class _OperationRenderer:
         for kernel in group.kernels:
             grid, block = kernel.grid, kernel.block
             sizes = (Constant(block[0]), Constant(block[1]), Constant(block[2]))
-            steps.append(Launch(kernel.name, (), grid, sizes, Constant(0), kernel.arguments))
+            steps.append(Launch(kernel.name, (), grid, sizes, Constant(0), kernel.arguments, None, kernel.attributes))
         return steps
 
     # --- the plan

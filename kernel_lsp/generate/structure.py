@@ -105,7 +105,8 @@ class _Planner:
         self._plan_split(tensor, definition, name)
 
     def _plan_contraction(self, tensor: Tensor, definition: Reduction, name: str) -> str:
-        """`direct`: one thread per result; `rows`: a warp or block per result; `tiled`: through shared memory."""
+        """`direct`: one thread per result; `rows`: a warp or block per result; `tiled`: through shared memory;
+        `split_warps`: as tiled, and the threads of a block share the products of a tile."""
         options = self._contraction_options(tensor, definition)
         default = self._default_contraction(tensor, definition)
         chosen = str(self.choices.pick(f"{name}.contraction", options, default, "how it is computed"))
@@ -114,7 +115,7 @@ class _Planner:
 
     def _contraction_options(self, tensor: Tensor, definition: Reduction) -> list[str]:
         has_library = library_plan(tensor, definition) is not None
-        return ["direct", "rows", "tiled", *(["library"] if has_library else [])]
+        return ["direct", "rows", "tiled", "split_warps", *(["library"] if has_library else [])]
 
     def _default_contraction(self, tensor: Tensor, definition: Reduction) -> str:
         contraction = definition.contraction
@@ -180,6 +181,9 @@ class _Rewriter:
             assert plan is not None
             self.new_tensors.append(plan.result)
             self.definitions[tensor] = plan.view
+        elif way == "split_warps":
+            assert definition.contraction is not None
+            self.definitions[tensor] = replace(definition, contraction=replace(definition.contraction, way=way))
         elif way == "rows":
             self.definitions[tensor] = replace(definition, contraction=None)
 

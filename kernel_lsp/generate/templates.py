@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from kernel_lsp.core.expression import Constant
 from kernel_lsp.core.plan import Fill, LibraryArgument, LibraryStep
 from kernel_lsp.errors import TargetError
-from kernel_lsp.generate.codegen import elementwise, matmul, rows, scan, scatter
+from kernel_lsp.generate.codegen import elementwise, matmul, rows, scan, scatter, split_matmul
 from kernel_lsp.generate.codegen.elementwise import ElementwiseSchedule, render_elementwise
 from kernel_lsp.generate.codegen.kernel import RenderedKernel
 from kernel_lsp.generate.codegen.kernel_writer import KernelWriter
@@ -18,6 +18,8 @@ from kernel_lsp.generate.codegen.row_schedule import COLUMN_WIDTH, WARP, RowSche
 from kernel_lsp.generate.codegen.rows import render_rows
 from kernel_lsp.generate.codegen.scan import ScanSchedule, render_scan
 from kernel_lsp.generate.codegen.scatter import ATOMIC_TYPES, render_scatter
+from kernel_lsp.generate.codegen.split_matmul import SplitSchedule, is_valid_split_schedule, render_split
+from kernel_lsp.generate.split_choice import SHAPES, default_split_schedule, shape_name, split_comment, steps_of
 from kernel_lsp.generate.fusion.groups import (
     ContractionGroup,
     ElementwiseGroup,
@@ -49,13 +51,15 @@ class RenderedGroup:
 
 @dataclass(frozen=True)
 class GroupRenderer:
-    """Renders groups of one operation. `captured` evaluates a size as it was captured."""
+    """Renders groups of one operation. `captured` evaluates a size as it was captured; `threads` is the size of every
+    block where groups share a launch."""
 
     choices: Choices
     captured: Callable[[Index], int]
     n_multiprocessors: int
     new_kernel: Callable[[str, Sequence[str]], KernelWriter]
     tensor_names: Mapping[Tensor, str]
+    threads: int | None = None
 
     def render(self, group: Group, name: str) -> RenderedGroup:
         """Pick the knobs of the group and render it."""
@@ -76,6 +80,8 @@ class GroupRenderer:
     # --- contractions, scans, scatters
 
     def _contraction(self, group: ContractionGroup, name: str) -> RenderedGroup:
+        if group.way == "split_warps":
+            return self._split_contraction(group, name)
         kernel = self.new_kernel(name, matmul.LOCAL_NAMES)
         pick = self.choices.pick_int
         default = self._default_tiles(group)
@@ -94,6 +100,26 @@ class GroupRenderer:
             f" and writes {self._written(group)}."
         )
         return RenderedGroup((render_contraction(kernel, group, used, comment),), is_valid=is_valid)
+
+    def _split_contraction(self, group: ContractionGroup, name: str) -> RenderedGroup:
+        kernel = self.new_kernel(name, split_matmul.LOCAL_NAMES)
+        n_terms = self.captured(group.k.extent)
+        sizes = (self.captured(group.m.extent), self.captured(group.n.extent) * self.captured(group.batch.extent))
+        default = default_split_schedule(*sizes, n_terms, self.n_multiprocessors, self.threads)
+        pick = self.choices.pick_int
+        shape = self.choices.pick(f"{kernel.name}.tile", tuple(SHAPES), shape_name(default), "results per block, thread")
+        clusters = (1,) if self.threads else (1, 2, 4, 8)
+        cluster = pick(f"{kernel.name}.cluster", clusters, default.cluster, "blocks that share the products of a tile")
+        threads_values = (self.threads,) if self.threads else (128, 256, 512)
+        threads = pick(f"{kernel.name}.threads", threads_values, default.threads, "threads per block")
+        steps = steps_of(-(-n_terms // cluster))
+        step = pick(f"{kernel.name}.tile_k", steps, min(default.tile_k, max(steps)), "products staged at a time")
+        tile_m, tile_n, thread_m, thread_n = SHAPES[str(shape)]
+        schedule = SplitSchedule(tile_m, tile_n, step, thread_m, thread_n, threads, cluster)
+        is_valid = is_valid_split_schedule(schedule, group.tensor.dtype)
+        used = schedule if is_valid else default
+        comment = split_comment(used, group.tensor.name, self._written(group))
+        return RenderedGroup((render_split(kernel, group, used, comment),), is_valid=is_valid)
 
     def _written(self, group: ContractionGroup) -> str:
         """What becomes of the sums."""

@@ -44,7 +44,8 @@ class LibraryResult:
 class Contraction:
     """The factors of a sum of products ``sum over k of left(batch, m, k) * right(batch, k, n)``.
 
-    `batch_axes`, `row_axes` (m) and `column_axes` (n) are axes of the result. `library` is how ATen does it, if it can.
+    `batch_axes`, `row_axes` (m) and `column_axes` (n) are axes of the result. `library` is how ATen does it, if it can;
+    `way` is the template that does it, where one of ours does.
     """
 
     left: Scalar
@@ -53,6 +54,7 @@ class Contraction:
     row_axes: tuple[int, ...]
     column_axes: tuple[int, ...]
     library: LibraryCall | None = None
+    way: str = "tiled"
 
 
 @dataclass(frozen=True)

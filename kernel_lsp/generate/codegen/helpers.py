@@ -85,6 +85,11 @@ __device__ inline Pack<T, N>* packs(T* pointer) {
 """,
         ("Pack",),
     ),
+    "prefetch": Helper("""
+// Asks for memory that is read later; waits for nothing.
+template <typename T>
+__device__ inline void prefetch(const T* pointer) { asm volatile("prefetch.global.L2 [%0];" :: "l"(pointer)); }
+"""),
     "maximum": Helper("""
 // NaN when either is NaN, as in PyTorch.
 __device__ inline {T} maximum({T} a, {T} b) { return a > b || isnan(a) ? a : b; }
@@ -277,13 +282,14 @@ __device__ inline void block_argmax({T}& best, int& best_index) {
     **{
         f"column_{kind}": Helper(
             f"""
-// Combines over threadIdx.y; every thread gets the result of its threadIdx.x.
+// Combines threads that are WIDTH apart; every thread gets the result of its column.
 template <int LANES, int WIDTH>
 __device__ inline {{T}} column_{kind}({{T}} value) {{
     __shared__ {{T}} of_lane[LANES][WIDTH];
-    of_lane[threadIdx.y][threadIdx.x] = value;
+    const int column = threadIdx.x % WIDTH;
+    of_lane[threadIdx.x / WIDTH][column] = value;
     __syncthreads();
-    {{T}} result = of_lane[0][threadIdx.x];
+    {{T}} result = of_lane[0][column];
     for (int lane = 1; lane < LANES; ++lane) {combine}
     __syncthreads();
     return result;
@@ -292,10 +298,10 @@ __device__ inline {{T}} column_{kind}({{T}} value) {{
             needs,
         )
         for kind, combine, needs in (
-            ("sum", "result += of_lane[lane][threadIdx.x];", ()),
-            ("prod", "result *= of_lane[lane][threadIdx.x];", ()),
-            ("max", "result = maximum(result, of_lane[lane][threadIdx.x]);", ("maximum",)),
-            ("min", "result = minimum(result, of_lane[lane][threadIdx.x]);", ("minimum",)),
+            ("sum", "result += of_lane[lane][column];", ()),
+            ("prod", "result *= of_lane[lane][column];", ()),
+            ("max", "result = maximum(result, of_lane[lane][column]);", ("maximum",)),
+            ("min", "result = minimum(result, of_lane[lane][column]);", ("minimum",)),
         )
     },
     "column_argmax": Helper(
@@ -304,13 +310,14 @@ template <int LANES, int WIDTH>
 __device__ inline void column_argmax({T}& best, int& best_index) {
     __shared__ {T} of_lane[LANES][WIDTH];
     __shared__ int index_of_lane[LANES][WIDTH];
-    of_lane[threadIdx.y][threadIdx.x] = best;
-    index_of_lane[threadIdx.y][threadIdx.x] = best_index;
+    const int column = threadIdx.x % WIDTH;
+    of_lane[threadIdx.x / WIDTH][column] = best;
+    index_of_lane[threadIdx.x / WIDTH][column] = best_index;
     __syncthreads();
     for (int lane = 0; lane < LANES; ++lane) {
-        if (comes_before(of_lane[lane][threadIdx.x], index_of_lane[lane][threadIdx.x], best, best_index)) {
-            best = of_lane[lane][threadIdx.x];
-            best_index = index_of_lane[lane][threadIdx.x];
+        if (comes_before(of_lane[lane][column], index_of_lane[lane][column], best, best_index)) {
+            best = of_lane[lane][column];
+            best_index = index_of_lane[lane][column];
         }
     }
     __syncthreads();

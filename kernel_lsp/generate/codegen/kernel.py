@@ -18,6 +18,16 @@ ONE = Constant(1)
 
 
 @dataclass(frozen=True)
+class KernelSource:
+    """The parts of a kernel's text, for a launch that it shares with others. `shared_bytes` of its own arrays."""
+
+    comment: str
+    parameters: tuple[KernelParameterText, ...]
+    body: tuple[str, ...]
+    shared_bytes: int
+
+
+@dataclass(frozen=True)
 class RenderedKernel:
     """A `__global__` function and its launch. `conditions` are `where:` lines that it needs."""
 
@@ -27,7 +37,9 @@ class RenderedKernel:
     block: tuple[int, int, int]
     arguments: tuple[Expression, ...]
     helpers: frozenset[HelperUse]
+    source: KernelSource
     conditions: tuple[Expression, ...] = ()
+    attributes: tuple[tuple[str, int], ...] = ()
 
 
 def rendered(
@@ -37,24 +49,40 @@ def rendered(
     grid: Sequence[Expression],
     block: Sequence[int],
     conditions: Sequence[Expression] = (),
+    *,
+    shared_bytes: int = 0,
+    attributes: tuple[tuple[str, int], ...] = (),
 ) -> RenderedKernel:
     """The kernel's text: comment, signature with shapes beside pointers, body."""
     parameters = kernel.parameters()
     n_threads = block[0] * (block[1] if len(block) > 1 else 1)
-    head = [f"// {line}" for line in textwrap.wrap(comment, COMMENT_COLUMNS)]
     signature = f"__global__ void __launch_bounds__({n_threads}) {kernel.name}("
-    lines = [*head, signature, *_parameter_lines(parameters), *body, "}"]
     full_grid = (*grid, *(ONE,) * (3 - len(grid)))
     full_block = (*block, *(1,) * (3 - len(block)))
     return RenderedKernel(
         kernel.name,
-        "\n".join(lines) + "\n",
+        function_text(comment, signature, parameters, body),
         (full_grid[0], full_grid[1], full_grid[2]),
         (full_block[0], full_block[1], full_block[2]),
-        tuple(Name(p.argument) if isinstance(p.argument, str) else p.argument for p in parameters),
+        tuple(argument_of(parameter) for parameter in parameters),
         frozenset(kernel.helpers),
+        KernelSource(comment, tuple(parameters), tuple(body), shared_bytes),
         tuple(conditions),
+        attributes,
     )
+
+
+def function_text(
+    comment: str, signature: str, parameters: Sequence[KernelParameterText], body: Sequence[str]
+) -> str:
+    """A function: its comment, `signature` up to the parenthesis, parameters and body."""
+    head = [f"// {line}" for line in textwrap.wrap(comment, COMMENT_COLUMNS)]
+    return "\n".join([*head, signature, *_parameter_lines(parameters), *body, "}"]) + "\n"
+
+
+def argument_of(parameter: KernelParameterText) -> Expression:
+    """The plan's argument for a parameter."""
+    return Name(parameter.argument) if isinstance(parameter.argument, str) else parameter.argument
 
 
 def blocks_of(n_items: Index, per_block: int) -> Expression:

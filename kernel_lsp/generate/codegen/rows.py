@@ -64,12 +64,7 @@ class _RowRenderer:
         return self.schedule.rows
 
     def _block(self) -> tuple[int, ...]:
-        threads, rows = self.schedule.threads, self.schedule.rows
-        if not self.group.is_column_contiguous:
-            return (rows, threads) if threads > 1 else (rows,)
-        if threads == 1:
-            return (rows,)
-        return (threads, rows) if rows > 1 else (threads,)
+        return (self.schedule.threads * self.schedule.rows,)
 
     # --- which row
 
@@ -104,9 +99,11 @@ class _RowRenderer:
         scope.line(f"if ({name} >= {n_rows}) return;")
 
     def _row_lane(self) -> str:
-        if not self.group.is_column_contiguous or self.schedule.threads == 1:
+        if self.schedule.threads == 1:
             return "threadIdx.x"
-        return "threadIdx.y"
+        if not self.group.is_column_contiguous:
+            return f"threadIdx.x % {self.schedule.rows}"
+        return f"threadIdx.x / {self.schedule.threads}"
 
     def _is_guarded(self) -> bool:
         """Whether threads without a row must stay, because others wait for them."""
@@ -182,7 +179,9 @@ class _RowRenderer:
     def _column_lane(self) -> str:
         if self.schedule.threads == 1:
             return "0"
-        return "threadIdx.x" if self.group.is_column_contiguous else "threadIdx.y"
+        if not self.group.is_column_contiguous:
+            return f"threadIdx.x / {self.schedule.rows}"
+        return f"threadIdx.x % {self.schedule.threads}" if self.schedule.rows > 1 else "threadIdx.x"
 
     def _body(
         self,

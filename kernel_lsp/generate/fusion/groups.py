@@ -61,7 +61,7 @@ class RowGroup:
 @dataclass(frozen=True)
 class ContractionGroup:
     """A sum of products with everything pointwise behind it. `left` is over (batch, m, k), `right` over (batch, k, n);
-    stores are over (batch, m, n) and read the sum as an access to `tensor` at `variables`."""
+    stores are over (batch, m, n) and read the sum as an access to `tensor` at `at`. `way` is the template."""
 
     tensor: Tensor
     batch: Variable
@@ -74,6 +74,7 @@ class ContractionGroup:
     row_shape: tuple[Index, ...]
     reduced: tuple[Variable, ...]
     stores: tuple[Store, ...]
+    way: str = "tiled"
 
 
 @dataclass(frozen=True)

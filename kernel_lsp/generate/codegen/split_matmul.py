@@ -1,0 +1,448 @@
+"""Sums of products that are too small to fill a GPU by their results alone: threads of a block, and blocks of a cluster,
+share the products of one tile, and add up what each has found.
+
+A block stages whole runs of both factors in shared memory, all loads in flight at once. Groups of threads then take
+every so many products of the tile; their sums meet in shared memory, those of a cluster's blocks over its network.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kernel_lsp.core.dtype import DType
+from kernel_lsp.core.expression import Constant, Expression
+from kernel_lsp.core.expression_rules import binary
+from kernel_lsp.generate.codegen.coordinates import name_coordinates
+from kernel_lsp.generate.codegen.elementwise import write_stores
+from kernel_lsp.generate.codegen.kernel import RenderedKernel, blocks_of, rendered
+from kernel_lsp.generate.codegen.kernel_writer import KernelWriter
+from kernel_lsp.generate.codegen.matmul import grid_conditions, runs_along, spread
+from kernel_lsp.generate.codegen.operators import ADD, COMPUTE_TYPE, Text
+from kernel_lsp.generate.codegen.packs import MAX_PACK_BYTES, Packing, find_packed
+from kernel_lsp.generate.codegen.scope import Scope
+from kernel_lsp.generate.fusion.groups import ContractionGroup
+from kernel_lsp.generate.index import Variable, as_index, divide_exactly
+from kernel_lsp.generate.scalar import Access, Scalar
+from kernel_lsp.generate.scalar_walk import accesses, indirect_scalars
+from kernel_lsp.generate.sizes import to_expression
+
+LOCAL_NAMES = (
+    *("m0", "n0", "k0", "k_first", "k_last", "left_tile", "right_tile", "sums", "left", "right", "e", "m", "n", "k"),
+    *("i", "j", "s", "q", "v", "row", "col", "batch", "value", "TM", "TN", "TK", "GROUPS", "CLUSTER", "memory"),
+    *("of_group", "group", "lane", "pack", "cluster", "rank", "total", "values", "run"),
+)
+QUAD = 4
+"""Products that a thread takes at once: 16 bytes of f32."""
+MAX_SHARED_BYTES = 48 << 10
+"""Static shared memory of a block."""
+
+
+@dataclass(frozen=True)
+class SplitSchedule:
+    """A block of `threads` computes `tile_m` x `tile_n` results from `tile_k` products staged at a time; each thread
+    keeps `thread_m` x `thread_n` sums, and `cluster` blocks share the products of a tile."""
+
+    tile_m: int
+    tile_n: int
+    tile_k: int
+    thread_m: int
+    thread_n: int
+    threads: int
+    cluster: int
+
+    @property
+    def n_lanes(self) -> int:
+        """Threads that cover the tile once."""
+        return (self.tile_m // self.thread_m) * (self.tile_n // self.thread_n)
+
+    @property
+    def n_groups(self) -> int:
+        """Groups of threads that share the products."""
+        return self.threads // self.n_lanes
+
+    def row_stride(self) -> int:
+        """Elements between rows of a tile that runs along k: an odd number of quads, so that rows differ in banks."""
+        return self.tile_k + (QUAD if self.tile_k // QUAD % 2 == 0 else 2 * QUAD)
+
+
+def is_valid_split_schedule(schedule: SplitSchedule, dtype: DType) -> bool:
+    """Whether a block holds it: groups that divide its threads, and tiles and sums within static shared memory."""
+    if schedule.tile_m % schedule.thread_m or schedule.tile_n % schedule.thread_n or schedule.tile_k % QUAD:
+        return False
+    if schedule.n_lanes < 8 or schedule.threads % schedule.n_lanes:
+        return False
+    return n_shared_elements(schedule) * max(4, dtype.itemsize) <= MAX_SHARED_BYTES
+
+
+def n_shared_elements(schedule: SplitSchedule) -> int:
+    """The larger of what the tiles take and what the sums of all groups take, in any layout of the tiles."""
+    rows, columns = schedule.tile_m, schedule.tile_n
+    along_k = (rows + columns) * schedule.row_stride()
+    across_k = (rows + columns + 2 * QUAD) * schedule.tile_k
+    return max(along_k, across_k, (schedule.n_groups + 1) * rows * columns)
+
+
+def render_split(
+    kernel: KernelWriter, group: ContractionGroup, schedule: SplitSchedule, comment: str
+) -> RenderedKernel:
+    """The kernel of a contraction whose products are split."""
+    return _SplitRenderer(kernel, group, schedule).render(comment)
+
+
+# --- below: one kernel
+
+
+@dataclass(frozen=True)
+class _Factor:
+    """One factor and its tile. `is_along_k`: neighbours in memory are neighbours along k, and so in the tile."""
+
+    scalar: Scalar
+    along: Variable
+    name: str
+    size: str
+    limit: str
+    thread: int
+    tile: int
+    is_along_k: bool
+
+    @property
+    def variable(self) -> str:
+        return self.along.name
+
+
+class _SplitRenderer:
+    def __init__(self, kernel: KernelWriter, group: ContractionGroup, schedule: SplitSchedule) -> None:
+        self.kernel, self.group, self.schedule = kernel, group, schedule
+        self.scope = Scope(kernel)
+        self.type = COMPUTE_TYPE[group.tensor.dtype]
+        self.align = "__align__(32)" if self.type == "double" else "__align__(16)"
+        self.n_terms = kernel.size("K", group.k.extent)
+        self.has_batch = group.batch.extent.constant != 1
+        rows, columns = kernel.size("M", group.m.extent), kernel.size("N", group.n.extent)
+        self.left = _Factor(
+            *(group.left, group.m, "left", "TM", rows, schedule.thread_m, schedule.tile_m),
+            runs_along(group.left, group.k),
+        )
+        self.right = _Factor(
+            *(group.right, group.n, "right", "TN", columns, schedule.thread_n, schedule.tile_n),
+            runs_along(group.right, group.k),
+        )
+
+    def render(self, comment: str) -> RenderedKernel:
+        schedule, extents = self.schedule, (self.group.m.extent, self.group.n.extent)
+        self._declare()
+        self._main_loop()
+        self._add_groups()
+        self._write_results()
+        first = binary("*", blocks_of(extents[0], schedule.tile_m), Constant(schedule.cluster))
+        grid: list[Expression] = [first, blocks_of(extents[1], schedule.tile_n)]
+        conditions: Sequence[Expression] = ()
+        if self.has_batch:
+            grid.append(to_expression(self.group.batch.extent))
+            conditions = grid_conditions(self.group.batch.extent)
+        return rendered(
+            *(self.kernel, comment, self.scope.lines, grid, (schedule.threads,), conditions),
+            shared_bytes=n_shared_elements(schedule) * max(4, self.group.tensor.dtype.itemsize),
+            attributes=(("cluster", schedule.cluster),) if schedule.cluster > 1 else (),
+        )
+
+    # --- what a block and a thread compute
+
+    def _declare(self) -> None:
+        scope, schedule = self.scope, self.schedule
+        names = f"TM = {schedule.tile_m}, TN = {schedule.tile_n}, TK = {schedule.tile_k}, GROUPS = {schedule.n_groups}"
+        scope.line(f"constexpr int {names};")
+        n_elements = n_shared_elements(schedule)
+        scope.line(f"__shared__ {self.align} {self.type} memory[{n_elements}];  // tiles first, sums of groups then")
+        scope.line(f"auto left_tile = reinterpret_cast<{self.type} (*)[{self._stride(self.left)}]>(memory);")
+        offset = f"{self._depth(self.left)} * ({self._stride(self.left)})"
+        scope.line(
+            f"auto right_tile = reinterpret_cast<{self.type} (*)[{self._stride(self.right)}]>(memory + {offset});"
+        )
+        if schedule.cluster > 1:
+            scope.line("const auto cluster = cooperative_groups::this_cluster();  // its blocks share a tile's products")
+            scope.line(f"const int rank = blockIdx.x % {schedule.cluster};")
+            scope.line(f"const int m0 = blockIdx.x / {schedule.cluster} * TM, n0 = blockIdx.y * TN;")
+        else:
+            scope.line("const int m0 = blockIdx.x * TM, n0 = blockIdx.y * TN;")
+        if self.has_batch:
+            scope.line("const int batch = blockIdx.z;")
+            scope.define(self.group.batch, "batch")
+        name_coordinates(self.kernel, as_index(self.group.m), self.group.row_shape)
+        names_of_k = [variable.name for variable in self.group.reduced]
+        name_coordinates(self.kernel, as_index(self.group.k), [v.extent for v in self.group.reduced], names_of_k)
+        self._prefetch()
+        self._declare_thread()
+
+    def _declare_thread(self) -> None:
+        scope, schedule = self.scope, self.schedule
+        n_columns = schedule.tile_n // schedule.thread_n
+        lane = "threadIdx.x"
+        if schedule.n_groups > 1:
+            scope.line(f"const int group = threadIdx.x / {schedule.n_lanes}, lane = threadIdx.x % {schedule.n_lanes};")
+            lane = "lane"
+        scope.line(f"const int row = {lane} / {n_columns}{self._run(self.left)};")
+        scope.line(f"const int col = {lane} % {n_columns}{self._run(self.right)};")
+        scope.line(f"{self.type} sums[{schedule.thread_m}][{schedule.thread_n}] = {{}};")
+
+    def _run(self, factor: _Factor) -> str:
+        """Neighbouring threads take neighbouring rows of a tile along k, and runs of neighbours of one across it."""
+        width = min(factor.thread, QUAD)
+        return "" if factor.is_along_k or width == 1 else f" * {width}"
+
+    def _place(self, factor: _Factor, index: str) -> str:
+        """Where a thread's `index`-th row or column lies from its first."""
+        if factor.is_along_k:
+            step = factor.tile // factor.thread
+            return f"{index} * {step}" if factor.thread > 1 else "0"
+        return spread(index, factor.thread, factor.tile)
+
+    def _stride(self, factor: _Factor) -> str:
+        pad = self.schedule.row_stride() - self.schedule.tile_k
+        return f"TK + {pad}" if factor.is_along_k else f"{factor.size} + {QUAD}"
+
+    def _depth(self, factor: _Factor) -> str:
+        return factor.size if factor.is_along_k else "TK"
+
+    # --- products
+
+    def _main_loop(self) -> None:
+        scope, schedule, terms = self.scope, self.schedule, self.n_terms
+        first, last = "0", terms
+        if schedule.cluster > 1:
+            length = self._slice_length()
+            scope.line(f"const int k_first = rank * {length}, k_last = min(k_first + {length}, {terms});")
+            first, last = "k_first", "k_last"
+        is_one_step = self._slice_constant() is not None and (self._slice_constant() or 0) <= schedule.tile_k
+        if is_one_step:
+            scope.line(f"const int k0 = {first};")
+            self._step(scope, last)
+            scope.line("__syncthreads();")
+            return
+        loop = scope.open(f"for (int k0 = {first}; k0 < {last}; k0 += TK)")
+        self._step(loop, last)
+        loop.line("__syncthreads();")
+        loop.close()
+
+    def _slice_constant(self) -> int | None:
+        terms = self.group.k.extent.constant
+        if terms is None:
+            return None
+        per_block = -(-terms // self.schedule.cluster)
+        return -(-per_block // QUAD) * QUAD if self.schedule.cluster > 1 else per_block
+
+    def _slice_length(self) -> str:
+        """Products per block of a cluster, whole quads."""
+        constant = self._slice_constant()
+        if constant is not None:
+            return str(constant)
+        step = QUAD * self.schedule.cluster
+        return self.scope.declare("length", "int", f"({self.n_terms} + {step - 1}) / {step} * {QUAD}")
+
+    def _step(self, scope: Scope, last: str) -> None:
+        for factor in (self.left, self.right):
+            self._load(scope, factor, last)
+        scope.line("__syncthreads();")
+        self._multiply(scope)
+
+    def _load(self, scope: Scope, factor: _Factor, last: str) -> None:
+        """Fill a tile, four neighbours at a time where the memory has them."""
+        packed = self._packed(factor)
+        if packed is None:
+            self._load_single(scope, factor, last)
+        else:
+            self._load_packs(scope, factor, last, *packed)
+
+    def _packed(self, factor: _Factor) -> tuple[Packing, Scalar] | None:
+        """The factor over packs, when every read of it that differs within a pack is a vector load."""
+        along = self.group.k if factor.is_along_k else factor.along
+        extent = divide_exactly(along.extent, as_index(QUAD))
+        if extent is None or self._tile_along(factor) % QUAD:
+            return None
+        packing = Packing(Variable("pack", 1 << 20, extent), Variable("v", (1 << 20) + 1, as_index(QUAD)), QUAD)
+        scalar = factor.scalar.substitute({along: packing.flat})
+        varying = [access for access in accesses(scalar) if packing.lane in access.variables]
+        fitting = find_packed(varying, packing)
+        if len(fitting) != len(varying) or any(a.dtype.itemsize * QUAD > MAX_PACK_BYTES for a in varying):
+            return None
+        return packing, scalar
+
+    def _tile_along(self, factor: _Factor) -> int:
+        return self.schedule.tile_k if factor.is_along_k else factor.tile
+
+    def _load_packs(self, scope: Scope, factor: _Factor, last: str, packing: Packing, scalar: Scalar) -> None:
+        threads, name, tile = self.schedule.threads, factor.variable, f"{factor.name}_tile"
+        n_packs = self._tile_along(factor) // QUAD
+        depth = factor.tile if factor.is_along_k else self.schedule.tile_k
+        scope.line("#pragma unroll")
+        inner = scope.open(f"for (int e = threadIdx.x; e < {n_packs * depth}; e += {threads})")
+        if factor.is_along_k:
+            inner.line(f"const int {name} = {name}0 + e / {n_packs}, pack = k0 / {QUAD} + e % {n_packs};")
+            inner.define(factor.along, name)
+            guard = f"{name} < {factor.limit} && pack * {QUAD} < {last}"
+            place = f"{tile}[{name} - {name}0][pack * {QUAD} - k0]"
+        else:
+            inner.line(f"const int k = k0 + e / {n_packs}, pack = {name}0 / {QUAD} + e % {n_packs};")
+            inner.define(self.group.k, "k")
+            guard = f"pack * {QUAD} < {factor.limit} && k < {last}"
+            place = f"{tile}[k - k0][pack * {QUAD} - {name}0]"
+        inner.define(packing.pack, "pack")
+        self.kernel.use("packs")
+        inner.line(f"Pack<{self.type}, {QUAD}> values = {{}};")
+        inside = inner.open(f"if ({guard})")
+        self._read_packs(inside, packing, scalar)
+        inside.close()
+        inner.line(f"*packs<{QUAD}>(&{place}) = values;")
+        inner.close()
+
+    def _read_packs(self, scope: Scope, packing: Packing, scalar: Scalar) -> None:
+        scope.hoist([scalar], [packing.lane])
+        packed = find_packed([scalar], packing)
+        names = {access.digest: packing.load(scope, access) for access in packed}
+        scope.line("#pragma unroll")
+        lanes = scope.open(f"for (int v = 0; v < {QUAD}; ++v)")
+        lanes.define(packing.lane, "v")
+        for access in packed:
+            lanes.bind(access, packing.item(names[access.digest], access.dtype))
+        lanes.line(f"values.item[v] = {lanes.value(scalar).text};")
+        lanes.close()
+
+    def _load_single(self, scope: Scope, factor: _Factor, last: str) -> None:
+        threads, name, size = self.schedule.threads, factor.variable, factor.size
+        inner = scope.open(f"for (int e = threadIdx.x; e < TK * {size}; e += {threads})")
+        if factor.is_along_k:
+            inner.line(f"const int k = k0 + e % TK, {name} = {name}0 + e / TK;")
+        else:
+            inner.line(f"const int k = k0 + e / {size}, {name} = {name}0 + e % {size};")
+        inner.define(self.group.k, "k")
+        inner.define(factor.along, name)
+        inner.line(f"{self.type} value = 0;")
+        guard = inner.open(f"if ({name} < {factor.limit} && k < {last})")
+        guard.line(f"value = {guard.value(factor.scalar).text};")
+        guard.close()
+        place = f"[{name} - {name}0][k - k0]" if factor.is_along_k else f"[k - k0][{name} - {name}0]"
+        inner.line(f"{factor.name}_tile{place} = value;")
+        inner.close()
+
+    def _multiply(self, scope: Scope) -> None:
+        schedule = self.schedule
+        first, step = ("group", "GROUPS") if schedule.n_groups > 1 else ("0", "1")
+        inner = scope.open(f"for (int q = {first}; q < TK / {QUAD}; q += {step})")
+        inner.line(f"{self.align} {self.type} left[{schedule.thread_m}][{QUAD}], right[{schedule.thread_n}][{QUAD}];")
+        for factor in (self.left, self.right):
+            self._read_quad(inner, factor, "row" if factor is self.left else "col")
+        inner.line("#pragma unroll")
+        products = inner.open(f"for (int s = 0; s < {QUAD}; ++s)")
+        products.line("#pragma unroll")
+        rows = products.open(f"for (int i = 0; i < {schedule.thread_m}; ++i)")
+        rows.line("#pragma unroll")
+        rows.line(f"for (int j = 0; j < {schedule.thread_n}; ++j) sums[i][j] += left[i][s] * right[j][s];")
+        rows.close()
+        products.close()
+        inner.close()
+
+    def _read_quad(self, scope: Scope, factor: _Factor, first: str) -> None:
+        """This thread's rows or columns of a tile, four products of each."""
+        name, tile, place = factor.name, f"{factor.name}_tile", self._place(factor, "i")
+        self.kernel.use("packs")
+        width = 1 if factor.is_along_k else min(factor.thread, QUAD)
+        scope.line("#pragma unroll")
+        inner = scope.open(f"for (int i = 0; i < {factor.thread}; {'++i' if width == 1 else f'i += {width}'})")
+        if factor.is_along_k:
+            inner.line(f"*packs<{QUAD}>({name}[i]) = *packs<{QUAD}>(&{tile}[{first} + {place}][q * {QUAD}]);")
+        else:
+            inner.line("#pragma unroll")
+            products = inner.open(f"for (int s = 0; s < {QUAD}; ++s)")
+            at = f"{tile}[q * {QUAD} + s][{first} + {place}]"
+            products.line(f"const Pack<{self.type}, {width}> run = *packs<{width}>(&{at});")
+            products.line("#pragma unroll")
+            products.line(f"for (int v = 0; v < {width}; ++v) {name}[i + v][s] = run.item[v];")
+            products.close()
+        inner.close()
+
+    # --- sums
+
+    def _add_groups(self) -> None:
+        """Every group leaves its sums of the tile in shared memory."""
+        scope, schedule = self.scope, self.schedule
+        scope.line(f"auto of_group = reinterpret_cast<{self.type} (*)[TM * TN]>(memory);")
+        scope.line("#pragma unroll")
+        rows = scope.open(f"for (int i = 0; i < {schedule.thread_m}; ++i)")
+        rows.line("#pragma unroll")
+        place = f"(row + {self._place(self.left, 'i')}) * TN + col + {self._place(self.right, 'j')}"
+        group = "group" if schedule.n_groups > 1 else "0"
+        rows.line(f"for (int j = 0; j < {schedule.thread_n}; ++j) of_group[{group}][{place}] = sums[i][j];")
+        rows.close()
+        scope.line("__syncthreads();")
+
+    def _write_results(self) -> None:
+        schedule, scope = self.schedule, self.scope
+        if schedule.cluster > 1:
+            self._write_cluster()
+            return
+        inner = scope.open(self._own_elements())
+        self._sum_of_groups(inner)
+        self._write_result(inner)
+        inner.close()
+
+    def _sum_of_groups(self, scope: Scope) -> None:
+        scope.line(f"{self.type} total = of_group[0][e];")
+        if self.schedule.n_groups > 1:
+            scope.line("#pragma unroll")
+            scope.line("for (int i = 1; i < GROUPS; ++i) total += of_group[i][e];")
+
+    def _write_cluster(self) -> None:
+        """The blocks of a cluster each finish a part of the tile, in the same order of sums wherever it is."""
+        schedule, scope = self.schedule, self.scope
+        threads, n_blocks = schedule.threads, schedule.cluster
+        inner = scope.open(f"for (int e = threadIdx.x; e < TM * TN; e += {threads})")
+        self._sum_of_groups(inner)
+        inner.line("of_group[GROUPS][e] = total;")
+        inner.close()
+        scope.line("cluster.sync();")
+        last = scope.open(self._own_elements())
+        last.line(f"{self.type} total = 0;")
+        last.line("#pragma unroll")
+        last.line(f"for (int i = 0; i < {n_blocks}; ++i) total += *cluster.map_shared_rank(&of_group[GROUPS][e], i);")
+        self._write_result(last)
+        last.close()
+        scope.line("cluster.sync();  // no block may end while another reads its sums")
+
+    def _own_elements(self) -> str:
+        """The loop over the elements that this thread finishes: the block's own, or its share of the cluster's tile."""
+        threads, n_blocks = self.schedule.threads, self.schedule.cluster
+        if n_blocks == 1:
+            return f"for (int e = threadIdx.x; e < TM * TN; e += {threads})"
+        share = self.schedule.tile_m * self.schedule.tile_n // n_blocks
+        return f"for (int e = rank * {share} + threadIdx.x; e < (rank + 1) * {share}; e += {threads})"
+
+    def _prefetch(self) -> None:
+        """Ask for what the end reads beside the sums, so that it is near by then."""
+        reads = [
+            access
+            for access in accesses(*(store.scalar for store in self.group.stores))
+            if access.tensor is not self.group.tensor and access.mask is None
+        ]
+        plain = [a for a in reads if not any(True for index in a.index for _ in indirect_scalars(index))]
+        if not plain:
+            return
+        inner = self.scope.open(self._own_elements())
+        inner.line("const int m = m0 + e / TN, n = n0 + e % TN;")
+        inner.define(self.group.m, "m")
+        inner.define(self.group.n, "n")
+        guard = inner.open(f"if (m < {self.left.limit} && n < {self.right.limit})")
+        self.kernel.use("prefetch")
+        for access in sorted(plain, key=lambda access: (access.tensor.serial, access.digest)):
+            pointer = self.kernel.pointer(access.tensor)
+            guard.line(f"prefetch({pointer} + {guard.offset(access.tensor, access.index).within(ADD)});")
+        guard.close()
+        inner.close()
+
+    def _write_result(self, scope: Scope) -> None:
+        scope.line("const int m = m0 + e / TN, n = n0 + e % TN;")
+        scope.line(f"if (m >= {self.left.limit} || n >= {self.right.limit}) continue;")
+        scope.define(self.group.m, "m")
+        scope.define(self.group.n, "n")
+        scope.bind(Access(self.group.tensor, self.group.at), Text("total", 20))
+        write_stores(scope, self.group.stores)
