@@ -39,6 +39,15 @@ MAX_SERIAL_SUM = 4096
 """Elements that one thread adds to one f32: the error grows with their number, and PyTorch's own sums are pairwise."""
 
 
+SHARED_TILES = {
+    128: TileSchedule(32, 32, 16, 4, 2),
+    256: TileSchedule(32, 32, 16, 2, 2),
+    512: TileSchedule(64, 32, 16, 2, 2),
+    1024: TileSchedule(64, 64, 16, 2, 2),
+}
+"""Tiles of a contraction that shares a launch, by the size of its blocks."""
+
+
 @dataclass(frozen=True)
 class RenderedGroup:
     """The kernels of a group, and the steps that go before them."""
@@ -84,7 +93,7 @@ class GroupRenderer:
             return self._split_contraction(group, name)
         kernel = self.new_kernel(name, matmul.LOCAL_NAMES)
         pick = self.choices.pick_int
-        default = self._default_tiles(group)
+        default = self._default_tiles(group) if self.threads is None else SHARED_TILES[self.threads]
         schedule = TileSchedule(
             pick(f"{kernel.name}.tile_m", (16, 32, 64, 128), default.tile_m, "rows of a block's tile"),
             pick(f"{kernel.name}.tile_n", (16, 32, 64, 128), default.tile_n, "columns of a block's tile"),
@@ -93,6 +102,7 @@ class GroupRenderer:
             pick(f"{kernel.name}.thread_n", (1, 2, 4, 8), default.thread_n, "columns per thread"),
         )
         is_valid = is_valid_tile_schedule(schedule, group.tensor.dtype)
+        is_valid = is_valid and self.threads in (None, schedule.n_threads)
         used = schedule if is_valid else default
         comment = (
             f"Each block computes a {used.tile_m} x {used.tile_n} tile of {group.tensor.name} in shared memory, "
@@ -191,7 +201,9 @@ class GroupRenderer:
     def _elementwise(self, group: ElementwiseGroup, name: str) -> RenderedGroup:
         kernel = self.new_kernel(name, elementwise.LOCAL_NAMES)
         widths = [1, *(width for width in (2, 4, 8) if self._can_pack(group, width))]
-        threads = self.choices.pick_int(f"{kernel.name}.threads", (64, 128, 256, 512, 1024), 256, "threads per block")
+        threads = self.threads or self.choices.pick_int(
+            f"{kernel.name}.threads", (64, 128, 256, 512, 1024), 256, "threads per block"
+        )
         vector = self.choices.pick_int(
             f"{kernel.name}.vector", widths, self._default_width(group, widths), "neighbouring elements per thread"
         )
@@ -241,9 +253,11 @@ class GroupRenderer:
 
     def _rows(self, group: RowGroup, name: str) -> RenderedGroup:
         kernel = self.new_kernel(name, rows.LOCAL_NAMES)
-        default = self._default_rows(group)
-        threads_values = (1, 32, 64, 128, 256, 512, 1024) if group.is_column_contiguous else (1, 2, 4, 8, 16, 32)
-        rows_values = (1, 2, 4, 8, 32, 64, 128, 256) if group.is_column_contiguous else (COLUMN_WIDTH,)
+        default = self._in_block(group, self._default_rows(group))
+        threads_values: tuple[int, ...] = (1, 2, 4, 8, 16, 32)
+        rows_values: tuple[int, ...] = (COLUMN_WIDTH,)
+        if group.is_column_contiguous:
+            threads_values, rows_values = (1, 8, 16, 32, 64, 128, 256, 512, 1024), (1, 2, 4, 8, 32, 64, 128, 256)
         pick = self.choices.pick_int
         schedule = RowSchedule(
             pick(f"{kernel.name}.threads", threads_values, default.threads, "threads that share a row"),
@@ -255,10 +269,19 @@ class GroupRenderer:
                 )
             ),
         )
-        schedule = self._fitted(group, schedule)
+        schedule = self._fitted(group, self._in_block(group, schedule))
         is_valid = is_valid_row_schedule(group, schedule) and self._is_accurate(group, schedule)
         used = schedule if is_valid else default
         return RenderedGroup((render_rows(kernel, group, used, self._row_comment(group, used)),), is_valid=is_valid)
+
+    def _in_block(self, group: RowGroup, schedule: RowSchedule) -> RowSchedule:
+        """With as many rows, or threads per row, as make a block of a shared launch."""
+        if self.threads is None:
+            return schedule
+        if not group.is_column_contiguous:
+            return replace(schedule, threads=self.threads // schedule.rows)
+        lanes = schedule.threads if schedule.threads <= WARP else self.threads
+        return self._fitted(group, replace(schedule, threads=lanes, rows=self.threads // lanes))
 
     def _fitted(self, group: RowGroup, schedule: RowSchedule) -> RowSchedule:
         """Without what a choice makes meaningless: rows per block where a block shares one, a cache too small."""

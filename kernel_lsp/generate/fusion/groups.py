@@ -144,6 +144,18 @@ def scalars_of_group(group: Group) -> list[Scalar]:
             return scalars_of(LibraryResult(group.call))
 
 
+def written_by(group: Group) -> set[Tensor]:
+    """The tensors that the group leaves in memory."""
+    match group:
+        case ElementwiseGroup() | ContractionGroup():
+            return {store.tensor for store in group.stores}
+        case RowGroup():
+            stores = [*(store for _, store in group.stores), *group.row_stores]
+            return {store.tensor for store in stores} | {entry.tensor for entry in group.reductions if entry.stored}
+        case ScanGroup() | ScatterGroup() | LibraryGroup():
+            return {group.tensor}
+
+
 def row_index(row: Index, row_shape: Sequence[Index], tensor: Tensor) -> tuple[Index, ...]:
     """Where the result of a row lies in a tensor that has one element per row."""
     return reshape(unravel_safe(row, row_shape), row_shape, tensor.shape)
