@@ -5,7 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from kernel_lsp.core.dtype import DType
-from kernel_lsp.generate.codegen.split_matmul import QUAD, SplitSchedule, is_valid_split_schedule
+from kernel_lsp.generate.codegen.shared_launch import MAX_SHARED_BYTES as SHARED_LAUNCH_BYTES
+from kernel_lsp.generate.codegen.split_matmul import (
+    MAX_SHARED_BYTES,
+    QUAD,
+    SplitSchedule,
+    is_valid_split_schedule,
+)
 
 _TILES = (
     *((8, 8, 2, 2), (16, 8, 4, 2), (16, 16, 2, 2), (16, 16, 4, 2), (32, 8, 4, 2), (32, 16, 4, 2), (32, 16, 4, 4)),
@@ -29,10 +35,9 @@ def shape_name(schedule: SplitSchedule) -> str:
 
 
 def steps_of(n_terms: int) -> tuple[int, ...]:
-    """How many products may be staged at a time: all that a block has, or parts of them."""
-    whole = -(-n_terms // QUAD) * QUAD
-    parts = {-(-whole // part // QUAD) * QUAD for part in (1, 2, 4)}
-    return tuple(sorted({max(QUAD, min(part, MAX_STEP)) for part in parts} | {16, 32, 64}))
+    """How many products may be staged at a time: a sum's own length, or a part of it."""
+    parts = {-(-n_terms // part // QUAD) * QUAD for part in (1, 2, 4, 8, 16)}
+    return tuple(sorted({part for part in parts if QUAD <= part <= MAX_STEP} | {16, 32, 64}))
 
 
 def default_split_schedule(
@@ -41,13 +46,14 @@ def default_split_schedule(
     """The schedule with the least work on the busiest multiprocessor: elements that its blocks read and products that
     they make, and what the exchange within a cluster costs."""
     clusters = (1,) if threads else CLUSTERS
+    n_bytes = SHARED_LAUNCH_BYTES if threads else MAX_SHARED_BYTES
     found = [
-        _fitted(SplitSchedule(*tile[:2], QUAD, *tile[2:], threads or DEFAULT_THREADS, cluster), n_terms)
+        _fitted(SplitSchedule(*tile[:2], QUAD, *tile[2:], threads or DEFAULT_THREADS, cluster), n_terms, n_bytes)
         for tile in _TILES
         for cluster in clusters
         if cluster * 4 * QUAD <= max(n_terms, 4 * QUAD)
     ]
-    valid = [schedule for schedule in found if is_valid_split_schedule(schedule, DType.F32)]
+    valid = [schedule for schedule in found if is_valid_split_schedule(schedule, DType.F32, n_bytes)]
     return min(valid, key=lambda schedule: _cost(schedule, n_rows, n_columns, n_terms, n_multiprocessors))
 
 
@@ -66,11 +72,12 @@ def split_comment(schedule: SplitSchedule, name: str, written: str) -> str:
 # --- below: what a schedule costs
 
 
-def _fitted(schedule: SplitSchedule, n_terms: int) -> SplitSchedule:
+def _fitted(schedule: SplitSchedule, n_terms: int, n_bytes: int) -> SplitSchedule:
     """With the longest step that fits shared memory."""
     per_block = -(-n_terms // schedule.cluster)
-    steps = [step for step in steps_of(per_block) if is_valid_split_schedule(replace(schedule, tile_k=step), DType.F32)]
-    return replace(schedule, tile_k=max(steps, default=QUAD))
+    steps = [step for step in steps_of(n_terms) if step < per_block + QUAD or step == 16]
+    fitting = [step for step in steps if is_valid_split_schedule(replace(schedule, tile_k=step), DType.F32, n_bytes)]
+    return replace(schedule, tile_k=max(fitting, default=QUAD))
 
 
 def _cost(schedule: SplitSchedule, n_rows: int, n_columns: int, n_terms: int, n_multiprocessors: int) -> float:

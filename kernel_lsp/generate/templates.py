@@ -122,8 +122,7 @@ class GroupRenderer:
         cluster = pick(f"{kernel.name}.cluster", clusters, default.cluster, "blocks that share the products of a tile")
         threads_values = (self.threads,) if self.threads else (128, 256, 512)
         threads = pick(f"{kernel.name}.threads", threads_values, default.threads, "threads per block")
-        steps = steps_of(-(-n_terms // cluster))
-        step = pick(f"{kernel.name}.tile_k", steps, min(default.tile_k, max(steps)), "products staged at a time")
+        step = pick(f"{kernel.name}.tile_k", steps_of(n_terms), default.tile_k, "products staged at a time")
         tile_m, tile_n, thread_m, thread_n = SHAPES[str(shape)]
         schedule = SplitSchedule(tile_m, tile_n, step, thread_m, thread_n, threads, cluster)
         is_valid = is_valid_split_schedule(schedule, group.tensor.dtype)

@@ -18,13 +18,30 @@ ONE = Constant(1)
 
 
 @dataclass(frozen=True)
+class SharedArray:
+    """An array in shared memory that a kernel uses for itself from its first statement to its last."""
+
+    type: str
+    name: str
+    n_elements: int
+    align: int
+
+    @property
+    def declaration(self) -> str:
+        """The line that declares it."""
+        return f"__shared__ __align__({self.align}) {self.type} {self.name}[{self.n_elements}];"
+
+
+@dataclass(frozen=True)
 class KernelSource:
-    """The parts of a kernel's text, for a launch that it shares with others. `shared_bytes` of its own arrays."""
+    """The parts of a kernel's text, for a launch that it shares with others. `shared_bytes` are those of its arrays;
+    `memory` is the one among them that may be another kernel's as well."""
 
     comment: str
     parameters: tuple[KernelParameterText, ...]
     body: tuple[str, ...]
     shared_bytes: int
+    memory: SharedArray | None = None
 
 
 @dataclass(frozen=True)
@@ -51,6 +68,7 @@ def rendered(
     conditions: Sequence[Expression] = (),
     *,
     shared_bytes: int = 0,
+    memory: SharedArray | None = None,
     attributes: tuple[tuple[str, int], ...] = (),
 ) -> RenderedKernel:
     """The kernel's text: comment, signature with shapes beside pointers, body."""
@@ -66,7 +84,7 @@ def rendered(
         (full_block[0], full_block[1], full_block[2]),
         tuple(argument_of(parameter) for parameter in parameters),
         frozenset(kernel.helpers),
-        KernelSource(comment, tuple(parameters), tuple(body), shared_bytes),
+        KernelSource(comment, tuple(parameters), tuple(body), shared_bytes, memory),
         tuple(conditions),
         attributes,
     )

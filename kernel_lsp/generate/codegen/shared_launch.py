@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from kernel_lsp.core.expression import Constant, Expression
 from kernel_lsp.core.expression_rules import binary
-from kernel_lsp.generate.codegen.kernel import ONE, RenderedKernel, argument_of, function_text
+from kernel_lsp.generate.codegen.kernel import ONE, RenderedKernel, SharedArray, argument_of, function_text
 from kernel_lsp.generate.codegen.kernel_writer import KernelParameterText
 from kernel_lsp.generate.names import NamePool
 
@@ -26,7 +26,7 @@ def can_share(kernels: Sequence[RenderedKernel]) -> bool:
     return (
         len({kernel.block for kernel in kernels}) == 1
         and not any(kernel.attributes for kernel in kernels)
-        and sum(kernel.source.shared_bytes for kernel in kernels) <= MAX_SHARED_BYTES
+        and _n_shared_bytes(kernels) <= MAX_SHARED_BYTES
     )
 
 
@@ -42,6 +42,22 @@ def share_launch(
 
 
 # --- below: one launch
+
+
+def _n_shared_bytes(kernels: Sequence[RenderedKernel]) -> int:
+    """What all parts declare: the array that they share, and those of their own."""
+    own = sum(kernel.source.shared_bytes for kernel in kernels)
+    return own + sum(4 * array.n_elements * array.align // 16 for array in _shared_arrays(kernels).values())
+
+
+def _shared_arrays(kernels: Sequence[RenderedKernel]) -> dict[str, SharedArray]:
+    """By element type, an array as large as the largest that a part asks for."""
+    found: dict[str, SharedArray] = {}
+    for kernel in kernels:
+        array = kernel.source.memory
+        if array is not None and (array.type not in found or array.n_elements > found[array.type].n_elements):
+            found[array.type] = array
+    return {type_: replace(array, name=f"memory_of_{type_}") for type_, array in found.items()}
 
 
 @dataclass(frozen=True)
@@ -63,12 +79,14 @@ class _SharedLaunch:
         self.names = NamePool({kernel.name for kernel in self.kernels})
         self.parameters: dict[Expression, KernelParameterText] = {}
         self.exchanged = _exchanged(self.kernels)
+        self.arrays = _shared_arrays(self.kernels)
         self._collect_parameters()
 
     def render(self) -> RenderedKernel:
         stages = [[self._part(kernel) for kernel in stage] for stage in self.stages]
         body = self._side_by_side(stages[0]) if len(stages) == 1 else self._staged(stages)
         block = self.kernels[0].block
+        body = [*(f"    {array.declaration}  // of one part at a time" for array in self.arrays.values()), *body]
         signature = f"__global__ void __launch_bounds__({block[0]}) {self.name}("
         parameters = _ordered(self.parameters.values())
         text = function_text(self._comment(), signature, parameters, body)
@@ -152,6 +170,10 @@ class _SharedLaunch:
             extra.append(KernelParameterText(f"int {name}", "", ""))
             arguments.append(outer)
         body = [_substituted(line, positions) for line in source.body]
+        if source.memory is not None:
+            extra.append(KernelParameterText(f"{source.memory.type}* {source.memory.name}", "shared", ""))
+            arguments.append(self.arrays[source.memory.type].name)
+            body = [line for line in body if source.memory.declaration not in line]
         parameters = [replace(p, declaration=self._declaration(p)) for p in source.parameters]
         signature = f"__device__ __forceinline__ void {kernel.name}("
         text = function_text(source.comment, signature, [*extra, *parameters], body)

@@ -15,7 +15,7 @@ from kernel_lsp.core.expression import Constant, Expression
 from kernel_lsp.core.expression_rules import binary
 from kernel_lsp.generate.codegen.coordinates import name_coordinates
 from kernel_lsp.generate.codegen.elementwise import write_stores
-from kernel_lsp.generate.codegen.kernel import RenderedKernel, blocks_of, rendered
+from kernel_lsp.generate.codegen.kernel import RenderedKernel, SharedArray, blocks_of, rendered
 from kernel_lsp.generate.codegen.kernel_writer import KernelWriter
 from kernel_lsp.generate.codegen.matmul import grid_conditions, runs_along, spread
 from kernel_lsp.generate.codegen.operators import ADD, COMPUTE_TYPE, Text
@@ -66,13 +66,13 @@ class SplitSchedule:
         return self.tile_k + (QUAD if self.tile_k // QUAD % 2 == 0 else 2 * QUAD)
 
 
-def is_valid_split_schedule(schedule: SplitSchedule, dtype: DType) -> bool:
-    """Whether a block holds it: groups that divide its threads, and tiles and sums within static shared memory."""
+def is_valid_split_schedule(schedule: SplitSchedule, dtype: DType, n_bytes: int = MAX_SHARED_BYTES) -> bool:
+    """Whether a block holds it: groups that divide its threads, and tiles and sums within `n_bytes` of memory."""
     if schedule.tile_m % schedule.thread_m or schedule.tile_n % schedule.thread_n or schedule.tile_k % QUAD:
         return False
     if schedule.n_lanes < 8 or schedule.threads % schedule.n_lanes:
         return False
-    return n_shared_elements(schedule) * max(4, dtype.itemsize) <= MAX_SHARED_BYTES
+    return n_shared_elements(schedule) * max(4, dtype.itemsize) <= n_bytes
 
 
 def n_shared_elements(schedule: SplitSchedule) -> int:
@@ -116,7 +116,9 @@ class _SplitRenderer:
         self.kernel, self.group, self.schedule = kernel, group, schedule
         self.scope = Scope(kernel)
         self.type = COMPUTE_TYPE[group.tensor.dtype]
-        self.align = "__align__(32)" if self.type == "double" else "__align__(16)"
+        align = 32 if self.type == "double" else 16
+        self.align = f"__align__({align})"
+        self.memory = SharedArray(self.type, "memory", n_shared_elements(schedule), align)
         self.n_terms = kernel.size("K", group.k.extent)
         self.has_batch = group.batch.extent.constant != 1
         rows, columns = kernel.size("M", group.m.extent), kernel.size("N", group.n.extent)
@@ -143,7 +145,7 @@ class _SplitRenderer:
             conditions = grid_conditions(self.group.batch.extent)
         return rendered(
             *(self.kernel, comment, self.scope.lines, grid, (schedule.threads,), conditions),
-            shared_bytes=n_shared_elements(schedule) * max(4, self.group.tensor.dtype.itemsize),
+            memory=self.memory,
             attributes=(("cluster", schedule.cluster),) if schedule.cluster > 1 else (),
         )
 
@@ -153,8 +155,7 @@ class _SplitRenderer:
         scope, schedule = self.scope, self.schedule
         names = f"TM = {schedule.tile_m}, TN = {schedule.tile_n}, TK = {schedule.tile_k}, GROUPS = {schedule.n_groups}"
         scope.line(f"constexpr int {names};")
-        n_elements = n_shared_elements(schedule)
-        scope.line(f"__shared__ {self.align} {self.type} memory[{n_elements}];  // tiles first, sums of groups then")
+        scope.line(f"{self.memory.declaration}  // tiles first, sums of groups then")
         scope.line(f"auto left_tile = reinterpret_cast<{self.type} (*)[{self._stride(self.left)}]>(memory);")
         offset = f"{self._depth(self.left)} * ({self._stride(self.left)})"
         scope.line(
