@@ -8,7 +8,9 @@ from dataclasses import dataclass, replace
 from kernel_lsp.core.expression import Constant
 from kernel_lsp.core.plan import Fill, LibraryArgument, LibraryStep
 from kernel_lsp.errors import TargetError
+from kernel_lsp.generate.codegen import boxes as boxed
 from kernel_lsp.generate.codegen import elementwise, matmul, rows, scan, scatter, split_matmul
+from kernel_lsp.generate.codegen.boxes import boxes_of, default_box, render_boxes
 from kernel_lsp.generate.codegen.elementwise import ElementwiseSchedule, render_elementwise
 from kernel_lsp.generate.codegen.kernel import RenderedKernel
 from kernel_lsp.generate.codegen.kernel_writer import KernelWriter
@@ -198,6 +200,9 @@ class GroupRenderer:
     # --- elementwise
 
     def _elementwise(self, group: ElementwiseGroup, name: str) -> RenderedGroup:
+        boxes = self._boxes(group)
+        if boxes and (rendered := self._boxed(group, name, boxes)) is not None:
+            return rendered
         kernel = self.new_kernel(name, elementwise.LOCAL_NAMES)
         widths = [1, *(width for width in (2, 4, 8) if self._can_pack(group, width))]
         threads = self.threads or self.choices.pick_int(
@@ -213,6 +218,28 @@ class GroupRenderer:
         )
         schedule = ElementwiseSchedule(threads, vector, unroll)
         return RenderedGroup((render_elementwise(kernel, group, schedule, comment),))
+
+    def _boxes(self, group: ElementwiseGroup) -> list[tuple[int, ...]]:
+        """Boxes of elements that a thread may do where each takes a loop; none for plain elementwise work."""
+        has_loop = any(isinstance(node, Loop) for node in nodes(*(store.scalar for store in group.stores)))
+        shapes = {store.tensor.shape for store in group.stores}
+        return boxes_of(group) if has_loop and len(shapes) == 1 else []
+
+    def _boxed(self, group: ElementwiseGroup, name: str, boxes: Sequence[tuple[int, ...]]) -> RenderedGroup | None:
+        """A box per thread; None where the schedule wants an element per thread."""
+        single = (1,) * len(group.shape)
+        default = default_box(group) or single
+        by_name = {"x".join(map(str, box)): box for box in (single, *boxes)}
+        wanted = "x".join(map(str, default))
+        box = by_name[str(self.choices.pick(f"{name}.box", tuple(by_name), wanted, "elements per thread, by axis"))]
+        if box == single:
+            return None
+        kernel = self.new_kernel(name, boxed.LOCAL_NAMES)
+        threads = self.threads or self.choices.pick_int(
+            f"{kernel.name}.threads", (64, 128, 256, 512, 1024), 128, "threads per block"
+        )
+        comment = f"One thread per box of {' x '.join(map(str, box))} elements. {self._reads_and_writes(group)}"
+        return RenderedGroup((render_boxes(kernel, group, box, threads, comment),))
 
     def _default_unroll(self, group: ElementwiseGroup, vector: int) -> int:
         """Without packs, several independent loads per thread are what keeps the memory busy."""
