@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from kernel_lsp.core.expression import Expression
 from kernel_lsp.generate.codegen.kernel import RenderedKernel
 from kernel_lsp.generate.codegen.shared_launch import can_share, share_launch
 from kernel_lsp.generate.fusion.groups import (
@@ -75,7 +76,12 @@ class LaunchPlanner:
         return dict.fromkeys(shared, threads)
 
     def shared_kernels(
-        self, mode: str, kernels: Sequence[RenderedKernel | None], new_name: Callable[[str], str], index_type: str
+        self,
+        mode: str,
+        kernels: Sequence[RenderedKernel | None],
+        new_name: Callable[[str], str],
+        index_type: str,
+        sizes: Mapping[str, Expression],
     ) -> list[tuple[frozenset[int], RenderedKernel]] | None:
         """The launches of several groups, each with their positions; None where a template could not be made to fit.
         `kernels` are those of the groups by position."""
@@ -91,7 +97,7 @@ class LaunchPlanner:
             n_blocks = 1 if mode == ONE_BLOCK else self.n_multiprocessors
             covers_all = len(positions) == len(self.groups)
             name = new_name(f"{self.operation}_{'all' if covers_all else 'together'}")
-            found.append((frozenset(positions), share_launch(name, parts, n_blocks, index_type)))
+            found.append((frozenset(positions), share_launch(name, parts, n_blocks, index_type, sizes)))
         return found
 
     # --- below: what may be shared

@@ -84,7 +84,9 @@ class _OperationRenderer:
             sizes = self.lowered.sizes.copy()
             structure = plan.structure(self.lowered, sizes)
             outputs = list(self.results.values())
-            self.builder.fused[key] = fuse(structure.tensors, outputs, structure.definitions, sizes)
+            self.builder.fused[key] = fuse(
+                structure.tensors, outputs, structure.definitions, sizes, structure.everywhere
+            )
         return self.builder.fused[key]
 
     def render(self) -> RenderedOperation:
@@ -156,7 +158,8 @@ class _OperationRenderer:
         if not threads:
             return rendered
         kernels = [group.kernels[0] if len(group.kernels) == 1 else None for group in rendered]
-        shared = planner.shared_kernels(mode, kernels, self.builder.kernel_names.take, self.index_type)
+        sizes = {name: to_expression(tensor.n_elements) for tensor, name in self.names.items()}
+        shared = planner.shared_kernels(mode, kernels, self.builder.kernel_names.take, self.index_type, sizes)
         if shared is None:
             return [*rendered[:-1], replace(rendered[-1], is_valid=False)]
         return self._in_launches(planner, rendered, shared)

@@ -38,15 +38,18 @@ LIBRARY_FROM_PRODUCTS = 1 << 30
 LIBRARY_FROM_PRODUCTS_TENSOR_CORE = 1 << 27
 """Products from which a vendor library is the default: it uses the whole GPU where our tiles use part of its rate, and
 for f16 and bf16 it has the tensor cores, which ours do not use."""
+MAX_REPEATED_TERMS = 4096
+"""Terms of a reduction to one value that every block may find for itself: 16 KB, a few loads per thread."""
 SPLITTABLE = ("sum", "prod", "max", "min", "any", "all")
 
 
 @dataclass(frozen=True)
 class Structure:
-    """The tensors of an operation with definitions that override their own."""
+    """The tensors of an operation with definitions that override their own; `everywhere` are found by every block."""
 
     tensors: tuple[Tensor, ...]
     definitions: Mapping[Tensor, Definition]
+    everywhere: frozenset[Tensor] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -55,6 +58,7 @@ class StructurePlan:
 
     contractions: tuple[tuple[Tensor, str], ...]
     splits: tuple[tuple[Tensor, int], ...]
+    everywhere: tuple[Tensor, ...] = ()
 
     @property
     def key(self) -> tuple[object, ...]:
@@ -62,6 +66,7 @@ class StructurePlan:
         return (
             tuple((tensor.digest, way) for tensor, way in self.contractions),
             tuple((tensor.digest, split) for tensor, split in self.splits),
+            tuple(tensor.digest for tensor in self.everywhere),
         )
 
     def structure(self, lowered: LoweredGraph, sizes: Sizes) -> Structure:
@@ -71,7 +76,8 @@ class StructurePlan:
             rewriter.compute_contraction(tensor, way)
         for tensor, split in self.splits:
             rewriter.split(tensor, split)
-        return Structure((*lowered.tensors, *rewriter.new_tensors), rewriter.definitions)
+        tensors = (*lowered.tensors, *rewriter.new_tensors)
+        return Structure(tensors, rewriter.definitions, frozenset(self.everywhere))
 
 
 def plan_structure(
@@ -86,7 +92,7 @@ def plan_structure(
     for tensor in live_tensors([output.tensor for output in lowered.outputs], {}):
         if isinstance(tensor.definition, Reduction):
             planner.plan(tensor, tensor.definition)
-    return StructurePlan(tuple(planner.contractions), tuple(planner.splits))
+    return StructurePlan(tuple(planner.contractions), tuple(planner.splits), tuple(planner.everywhere))
 
 
 # --- below: one decision at a time
@@ -100,13 +106,26 @@ class _Planner:
     operation: str
     contractions: list[tuple[Tensor, str]] = field(default_factory=list)
     splits: list[tuple[Tensor, int]] = field(default_factory=list)
+    everywhere: list[Tensor] = field(default_factory=list)
     names: NamePool = field(default_factory=NamePool)
 
     def plan(self, tensor: Tensor, definition: Reduction) -> None:
         name = f"{self.operation}.{self.names.take(tensor.name)}"
         if definition.contraction is not None and self._plan_contraction(tensor, definition, name) != "rows":
             return
+        self._plan_place(tensor, definition, name)
         self._plan_split(tensor, definition, name)
+
+    def _plan_place(self, tensor: Tensor, definition: Reduction, name: str) -> None:
+        """Whether every block that needs a small reduction to one value finds it for itself, which saves a launch."""
+        n_terms = self._size(product(variable.extent for variable in definition.reduced))
+        is_single = all(size.constant == 1 for size in tensor.shape)
+        if not is_single or definition.kind not in SPLITTABLE or not 0 < n_terms <= MAX_REPEATED_TERMS:
+            return
+        choices = ("own_kernel", "every_block")
+        chosen = self.choices.pick(f"{name}.place", choices, "every_block", "who finds a value that all rows need")
+        if chosen == "every_block":
+            self.everywhere.append(tensor)
 
     def _plan_contraction(self, tensor: Tensor, definition: Reduction, name: str) -> str:
         """`direct`: one thread per result; `rows`: a warp or block per result; `tiled`: through shared memory;

@@ -342,6 +342,8 @@ class GroupRenderer:
                 lanes *= 2
             return RowSchedule(lanes, COLUMN_WIDTH, 1, False)
         width = max((w for w in self._row_widths(group) if w <= 4 and divides(w, group.column.extent)), default=1)
+        if n_columns <= 16 and n_rows * 16 <= self.n_multiprocessors * 1024:
+            return RowSchedule(16, 16, 1, False)
         if n_columns <= 16:
             return RowSchedule(1, 64, 1, False)
         if n_columns <= 512:

@@ -90,6 +90,17 @@ __device__ inline Pack<T, N>* packs(T* pointer) {
 template <typename T>
 __device__ inline void prefetch(const T* pointer) { asm volatile("prefetch.global.L2 [%0];" :: "l"(pointer)); }
 """),
+    "prefetch_all": Helper(
+        """
+// Asks for a small tensor, each thread for a line of 128 bytes.
+template <typename T>
+__device__ inline void prefetch_all(const T* pointer, int n_elements) {
+    constexpr int line = 128 / sizeof(T);
+    for (int i = threadIdx.x * line; i < n_elements; i += blockDim.x * line) prefetch(pointer + i);
+}
+""",
+        ("prefetch",),
+    ),
     "maximum": Helper("""
 // NaN when either is NaN, as in PyTorch.
 __device__ inline {T} maximum({T} a, {T} b) { return a > b || isnan(a) ? a : b; }
@@ -364,7 +375,7 @@ __device__ inline {T} block_scan_prod({T} value, {T}& total) {
 }
 """),
 }
-TYPELESS = frozenset(("Pack", "packs", "floor_div", "floor_mod"))
+TYPELESS = frozenset(("Pack", "packs", "prefetch", "floor_div", "floor_mod"))
 _INTEGER_EXTREMES = {
     "maximum": "__device__ inline {T} maximum({T} a, {T} b) { return a > b ? a : b; }",
     "minimum": "__device__ inline {T} minimum({T} a, {T} b) { return a < b ? a : b; }",

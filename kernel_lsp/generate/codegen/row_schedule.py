@@ -26,7 +26,7 @@ class RowSchedule:
 
 def is_valid_row_schedule(group: RowGroup, schedule: RowSchedule) -> bool:
     """Whether the template can do it: what fits a block, and what the layout allows."""
-    if schedule.threads * schedule.rows > 1024:
+    if schedule.threads * schedule.rows > 1024 or (group.wholes and schedule.threads * schedule.rows % WARP):
         return False
     if not group.is_column_contiguous:
         return schedule.rows == COLUMN_WIDTH and schedule.vector == 1 and not schedule.cached and schedule.threads <= 32

@@ -7,22 +7,24 @@ they belong to different rows, neighbouring threads take different rows, so that
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.generate.codegen.accumulator import Accumulator
 from kernel_lsp.generate.codegen.coordinates import name_coordinates
 from kernel_lsp.generate.codegen.kernel import RenderedKernel, blocks_of, divisible, rendered
 from kernel_lsp.generate.codegen.kernel_writer import KernelWriter
-from kernel_lsp.generate.codegen.operators import Text, loaded, stored
+from kernel_lsp.generate.codegen.operators import ADD, MULTIPLY, Text, loaded, stored
 from kernel_lsp.generate.codegen.packs import Packing, find_packed
 from kernel_lsp.generate.codegen.row_cache import RowCache
 from kernel_lsp.generate.codegen.row_schedule import WARP, RowSchedule
 from kernel_lsp.generate.codegen.scope import Scope
-from kernel_lsp.generate.fusion.groups import RowGroup, RowReduction, Store, row_index
+from kernel_lsp.generate.fusion.groups import RowGroup, RowReduction, Store, WholeReduction, row_index, scalars_of_group
 from kernel_lsp.generate.index import Index, Variable, as_index, divide_exactly
 from kernel_lsp.generate.scalar import Access, Scalar
+from kernel_lsp.generate.scalar_walk import accesses, indirect_scalars
 
-LOCAL_NAMES = ("row", "my_row", "is_row", "col", "pack", "v", "item")
+LOCAL_NAMES = ("row", "my_row", "is_row", "col", "pack", "v", "item", "at")
 
 
 def render_rows(kernel: KernelWriter, group: RowGroup, schedule: RowSchedule, comment: str) -> RenderedKernel:
@@ -52,6 +54,7 @@ class _RowRenderer:
 
     def render(self, comment: str) -> RenderedKernel:
         self._begin()
+        self._find_wholes()
         for level in range(self.levels):
             self._pass(level)
         self._finish()
@@ -107,9 +110,66 @@ class _RowRenderer:
 
     def _is_guarded(self) -> bool:
         """Whether threads without a row must stay, because others wait for them."""
+        if self.group.wholes and self.schedule.rows > 1:
+            return True
         if not self.group.is_column_contiguous:
             return self.schedule.threads > 1
         return 1 < self.schedule.threads < WARP
+
+    # --- what is known before any row
+
+    def _find_wholes(self) -> None:
+        """Every block finds for itself what there is one of; the first elements of its rows come meanwhile."""
+        if not self.group.wholes:
+            return
+        self._prefetch_row()
+        for whole in self.group.wholes:
+            self._find_whole(whole)
+
+    def _prefetch_row(self) -> None:
+        """Of reads that no mask guards, and of those of a single element."""
+        plain = [
+            access
+            for access in accesses(*scalars_of_group(replace(self.group, wholes=())))
+            if access.tensor in self.kernel.tensor_names
+            and (access.mask is None or not access.variables)
+            and not any(True for index in access.index for _ in indirect_scalars(index))
+        ]
+        ordered = sorted(plain, key=lambda access: (access.tensor.serial, access.digest))
+        self._prefetch(self.scope, [access for access in ordered if self.group.column not in access.variables])
+        along = [access for access in ordered if self.group.column in access.variables]
+        if along and self.group.is_column_contiguous:
+            lane = self._column_lane()
+            limit = self.kernel.size("n_columns", self.group.column.extent)
+            inner = self.scope.open(f"if ({lane} < {limit})")
+            inner.define(self.group.column, Text(lane, MULTIPLY))
+            self._prefetch(inner, along)
+            inner.close()
+
+    def _prefetch(self, scope: Scope, reads: Sequence[Access]) -> None:
+        for access in reads:
+            self.kernel.use("prefetch")
+            at = scope.offset(access.tensor, access.index)
+            pointer = self.kernel.pointer(access.tensor)
+            scope.line(f"prefetch({pointer});" if at.text == "0" else f"prefetch({pointer} + {at.within(ADD)});")
+
+    def _find_whole(self, whole: WholeReduction) -> None:
+        n_threads = self.schedule.threads * self.schedule.rows
+        scope = self.scope
+        scope.hoist([whole.scalar], [whole.position])
+        name = f"{whole.tensor.name}_value" if self.kernel.is_parameter(whole.tensor.name) else whole.tensor.name
+        accumulator = Accumulator.start(scope, name, whole.kind, whole.scalar.dtype, whole.tensor.dtype)
+        limit = self.kernel.size(f"n_{name}", whole.position.extent)
+        inner = scope.open(f"for (int at = threadIdx.x; at < {limit}; at += {n_threads})")
+        inner.define(whole.position, "at")
+        accumulator.add(inner, inner.value(whole.scalar))
+        inner.close()
+        base, dtype = _combination(whole.kind, accumulator.dtype)
+        helper = self.kernel.use(f"block_{base}", dtype)
+        scope.line(f"{accumulator.name} = {helper}<{n_threads}>({accumulator.name});")
+        for access in accesses(*scalars_of_group(self.group)):
+            if access.tensor is whole.tensor:
+                scope.bind(access, accumulator.result)
 
     # --- one pass over the columns
 
@@ -274,11 +334,7 @@ class _RowRenderer:
         threads = self.schedule.threads
         if threads == 1:
             return ""
-        names = {"argmax": "argmax", "argmin": "argmax", "any": "max", "all": "min"}
-        base = names.get(kind, kind)
-        dtype = accumulator.dtype
-        if dtype == DType.BOOL and base in ("max", "min", "sum", "prod"):
-            base = "max" if base in ("max", "sum") else "min"
+        base, dtype = _combination(kind, accumulator.dtype)
         if self.group.is_column_contiguous:
             scope_name = "block" if threads > WARP else "warp"
             template = f"<{threads}>"
@@ -322,3 +378,12 @@ class _RowRenderer:
         if self.schedule.threads > 1:
             conditions.append(f"{self._column_lane()} == 0")
         return " && ".join(conditions)
+
+
+def _combination(kind: str, dtype: DType) -> tuple[str, DType]:
+    """The helper, less its scope, that combines the results of threads."""
+    names = {"argmax": "argmax", "argmin": "argmax", "any": "max", "all": "min"}
+    base = names.get(kind, kind)
+    if dtype == DType.BOOL and base in ("max", "min", "sum", "prod"):
+        base = "max" if base in ("max", "sum") else "min"
+    return base, dtype

@@ -7,11 +7,12 @@ does, so small kernels are better off sharing one.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from kernel_lsp.core.expression import Constant, Expression
 from kernel_lsp.core.expression_rules import binary
+from kernel_lsp.generate.codegen.helpers import HelperUse
 from kernel_lsp.generate.codegen.kernel import ONE, RenderedKernel, SharedArray, argument_of, function_text
 from kernel_lsp.generate.codegen.kernel_writer import KernelParameterText
 from kernel_lsp.generate.names import NamePool
@@ -31,14 +32,19 @@ def can_share(kernels: Sequence[RenderedKernel]) -> bool:
 
 
 def share_launch(
-    name: str, stages: Sequence[Sequence[RenderedKernel]], n_blocks: int | None, index_type: str
+    name: str,
+    stages: Sequence[Sequence[RenderedKernel]],
+    n_blocks: int,
+    index_type: str,
+    sizes: Mapping[str, Expression],
 ) -> RenderedKernel:
     """One kernel that does the parts of a stage side by side, and the stages in order.
 
     With one stage each block does one part's block. With several, `n_blocks` blocks walk all of a stage's blocks, and
-    meet between stages: one block at `__syncthreads`, more at the barrier of a cooperative grid.
+    meet between stages: one block at `__syncthreads`, more at the barrier of a cooperative grid. `sizes` are the
+    elements of tensors, by the plan's name.
     """
-    return _SharedLaunch(name, [list(stage) for stage in stages], n_blocks, index_type).render()
+    return _SharedLaunch(name, [list(stage) for stage in stages], n_blocks, index_type, sizes).render()
 
 
 # --- below: one launch
@@ -72,8 +78,14 @@ class _Part:
 
 class _SharedLaunch:
     def __init__(
-        self, name: str, stages: list[list[RenderedKernel]], n_blocks: int | None, index_type: str
+        self,
+        name: str,
+        stages: list[list[RenderedKernel]],
+        n_blocks: int,
+        index_type: str,
+        sizes: Mapping[str, Expression],
     ) -> None:
+        self.sizes = sizes
         self.name, self.stages, self.n_blocks, self.index_type = name, stages, n_blocks, index_type
         self.kernels = [kernel for stage in stages for kernel in stage]
         self.names = NamePool({kernel.name for kernel in self.kernels})
@@ -90,7 +102,7 @@ class _SharedLaunch:
         signature = f"__global__ void __launch_bounds__({block[0]}) {self.name}("
         parameters = _ordered(self.parameters.values())
         text = function_text(self._comment(), signature, parameters, body)
-        grid = self._total([part.kernel for part in stages[0]]) if len(stages) == 1 else Constant(self.n_blocks or 1)
+        grid = self._total([part.kernel for part in stages[0]]) if len(stages) == 1 else Constant(self.n_blocks)
         is_cooperative = len(stages) > 1 and self.n_blocks != 1
         first = self.kernels[0]
         return replace(
@@ -99,7 +111,7 @@ class _SharedLaunch:
             text="\n".join([*(part.text for stage in stages for part in stage), text]),
             grid=(grid, ONE, ONE),
             arguments=tuple(argument_of(parameter) for parameter in parameters),
-            helpers=frozenset().union(*(kernel.helpers for kernel in self.kernels)),
+            helpers=frozenset().union(*(kernel.helpers for kernel in self.kernels), self._own_helpers(body)),
             conditions=tuple(condition for kernel in self.kernels for condition in kernel.conditions),
             attributes=(("cooperative", 1),) if is_cooperative else (),
         )
@@ -110,6 +122,10 @@ class _SharedLaunch:
             return f"One launch for {names[0]}: each block does a block of one of them."
         who = "One block does" if self.n_blocks == 1 else f"{self.n_blocks} blocks that run at once do"
         return f"{who} all stages in order: {', then '.join(names)}."
+
+    def _own_helpers(self, body: Sequence[str]) -> frozenset[HelperUse]:
+        names = ("prefetch", "prefetch_all") if any("prefetch_all(" in line for line in body) else ()
+        return frozenset(HelperUse(name, "") for name in names)
 
     # --- parameters
 
@@ -221,7 +237,7 @@ class _SharedLaunch:
         return [*lines, f"{indent}{parts[-1].call.replace('BLOCK', 'block')};"]
 
     def _staged(self, stages: list[list[_Part]]) -> list[str]:
-        lines = []
+        lines = self._prefetches()
         if self.n_blocks != 1:
             lines.append("    const auto grid = cooperative_groups::this_grid();")
         for position, parts in enumerate(stages):
@@ -229,6 +245,18 @@ class _SharedLaunch:
                 barrier = "__syncthreads();" if self.n_blocks == 1 else "grid.sync();"
                 lines.append(f"    {barrier}  // the stages before are done")
             lines += self._stage(parts)
+        return lines
+
+    def _prefetches(self) -> list[str]:
+        """One block has little to read: it asks for all of it at once, whatever stage needs it."""
+        if self.n_blocks != 1:
+            return []
+        lines = []
+        for key, parameter in list(self.parameters.items()):
+            size = self.sizes.get(str(parameter.argument))
+            if parameter.declaration.startswith("const ") and parameter.argument not in self.exchanged and size:
+                n_elements = self._size(size, f"n_{_name_of(parameter)}")
+                lines.append(f"    prefetch_all({_name_of(self.parameters[key])}, {n_elements});")
         return lines
 
     def _stage(self, parts: list[_Part]) -> list[str]:
@@ -239,7 +267,7 @@ class _SharedLaunch:
             lines += [f"    for (int block = 0; block < {part.n_blocks}; ++block) {{"]
             lines += [f"        {part.call.replace('BLOCK', 'block')};", "        __syncthreads();", "    }"]
         if lines:
-            return lines
+            return [line for line in lines if any(map(_uses_shared, parts)) or "__syncthreads" not in line]
         total = " + ".join(part.n_blocks for part in parts)
         lines = [f"    for (int item = blockIdx.x; item < {total}; item += gridDim.x) {{"]
         for position, part in enumerate(parts):
@@ -250,6 +278,13 @@ class _SharedLaunch:
             condition = "" if last else f"if (item < {upto}) "
             lines.append(f"        {keyword}{condition}{part.call.replace('BLOCK', f'item{before}')};")
         return [*lines, "        __syncthreads();  // shared memory is free again", "    }"]
+
+
+def _uses_shared(part: _Part) -> bool:
+    """Whether a part's blocks must take turns with shared memory."""
+    source, helpers = part.kernel.source, part.kernel.helpers
+    is_helped = any(use.name.startswith(("block_", "column_")) for use in helpers)
+    return bool(source.shared_bytes or source.memory or is_helped)
 
 
 def _exchanged(kernels: Sequence[RenderedKernel]) -> frozenset[str]:

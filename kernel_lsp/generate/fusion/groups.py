@@ -42,10 +42,20 @@ class RowReduction:
 
 
 @dataclass(frozen=True)
+class WholeReduction:
+    """`scalar` combined over all values of `position`: one result, which every block finds for itself."""
+
+    tensor: Tensor
+    kind: str
+    position: Variable
+    scalar: Scalar
+
+
+@dataclass(frozen=True)
 class RowGroup:
     """Reductions along rows. `is_column_contiguous`: neighbours in memory belong to one row, else to several.
 
-    `stores` have a value per element, `row_stores` one per row.
+    `stores` have a value per element, `row_stores` one per row; `wholes` are known before any row.
     """
 
     row: Variable
@@ -56,6 +66,7 @@ class RowGroup:
     reductions: tuple[RowReduction, ...]
     stores: tuple[tuple[int, Store], ...]
     row_stores: tuple[Store, ...]
+    wholes: tuple[WholeReduction, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -131,7 +142,8 @@ def scalars_of_group(group: Group) -> list[Scalar]:
             return [store.scalar for store in group.stores]
         case RowGroup():
             stores = [*(store for _, store in group.stores), *group.row_stores]
-            return [*(reduction.scalar for reduction in group.reductions), *(store.scalar for store in stores)]
+            reductions = [*group.wholes, *group.reductions]
+            return [*(entry.scalar for entry in reductions), *(store.scalar for store in stores)]
         case ContractionGroup():
             return [group.left, group.right, *(store.scalar for store in group.stores)]
         case ScanGroup():
