@@ -94,11 +94,17 @@ class LaunchPlanner:
             flat = [kernel for stage in parts for kernel in stage]
             if len(flat) != len(positions) or not can_share(flat):
                 return None
-            n_blocks = 1 if mode == ONE_BLOCK else self.n_multiprocessors
+            n_resident = self._n_resident() if mode == COOPERATIVE else 1
+            n_blocks = 1 if mode == ONE_BLOCK else self.n_multiprocessors * n_resident
             covers_all = len(positions) == len(self.groups)
             name = new_name(f"{self.operation}_{'all' if covers_all else 'together'}")
-            found.append((frozenset(positions), share_launch(name, parts, n_blocks, index_type, sizes)))
+            found.append((frozenset(positions), share_launch(name, parts, n_blocks, n_resident, index_type, sizes)))
         return found
+
+    def _n_resident(self) -> int:
+        """Blocks of a cooperative grid per multiprocessor."""
+        name = f"{self.operation}.resident"
+        return self.choices.pick_int(name, (1, 2, 4), 2, "blocks per multiprocessor of a cooperative grid")
 
     # --- below: what may be shared
 

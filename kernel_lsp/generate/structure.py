@@ -9,7 +9,7 @@ from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.expression import Constant as ConstantExpression
 from kernel_lsp.core.expression_rules import call
 from kernel_lsp.generate.fusion.reads import live_tensors
-from kernel_lsp.generate.fusion.rows import pattern_of
+from kernel_lsp.generate.fusion.rows import MAX_SUMMED_COLUMNS, pattern_of
 from kernel_lsp.generate.identity import identity_of
 from kernel_lsp.generate.index import Index, Variable, as_index, product
 from kernel_lsp.generate.knobs import Choices
@@ -20,7 +20,7 @@ from kernel_lsp.generate.row_major import unravel_safe
 from kernel_lsp.generate.scalar import Access, Loop, compare, index_value, select
 from kernel_lsp.generate.scalar_walk import masked
 from kernel_lsp.generate.sizes import Sizes, to_expression
-from kernel_lsp.generate.tensor import Definition, Pointwise, Reduction, Tensor
+from kernel_lsp.generate.tensor import Definition, Parts, Pointwise, Reduction, Tensor
 
 MIN_SPLIT_COLUMNS = 8192
 """A row shorter than this is one block's work: a second launch would cost more than it wins."""
@@ -38,6 +38,8 @@ LIBRARY_FROM_PRODUCTS = 1 << 30
 LIBRARY_FROM_PRODUCTS_TENSOR_CORE = 1 << 27
 """Products from which a vendor library is the default: it uses the whole GPU where our tiles use part of its rate, and
 for f16 and bf16 it has the tensor cores, which ours do not use."""
+MIN_SUMMED_COLUMNS = 64
+"""Columns from which a warp's threads have some each."""
 MAX_REPEATED_TERMS = 4096
 """Terms of a reduction to one value that every block may find for itself: 16 KB, a few loads per thread."""
 SPLITTABLE = ("sum", "prod", "max", "min", "any", "all")
@@ -89,9 +91,11 @@ def plan_structure(
 ) -> StructurePlan:
     """Read the schedule's decisions, or make the default ones."""
     planner = _Planner(choices, captured, n_multiprocessors, operation)
-    for tensor in live_tensors([output.tensor for output in lowered.outputs], {}):
-        if isinstance(tensor.definition, Reduction):
-            planner.plan(tensor, tensor.definition)
+    live = live_tensors([output.tensor for output in lowered.outputs], {})
+    found = [(tensor, tensor.definition) for tensor in live if isinstance(tensor.definition, Reduction)]
+    planner.patterns = [pattern_of(definition) for _, definition in found if definition.contraction is None]
+    for tensor, definition in found:
+        planner.plan(tensor, definition)
     return StructurePlan(tuple(planner.contractions), tuple(planner.splits), tuple(planner.everywhere))
 
 
@@ -107,6 +111,7 @@ class _Planner:
     contractions: list[tuple[Tensor, str]] = field(default_factory=list)
     splits: list[tuple[Tensor, int]] = field(default_factory=list)
     everywhere: list[Tensor] = field(default_factory=list)
+    patterns: list[tuple[tuple[str, Index], ...]] = field(default_factory=list)
     names: NamePool = field(default_factory=NamePool)
 
     def plan(self, tensor: Tensor, definition: Reduction) -> None:
@@ -163,14 +168,32 @@ class _Planner:
         """Long rows of which there are few are split over blocks, whose results are combined by a second kernel."""
         if definition.kind not in SPLITTABLE:
             return
-        default = self._default_split(definition)
+        beside_rows = self._parts_beside_rows(definition)
+        default = beside_rows or self._default_split(definition)
         n_columns = self._size(product(variable.extent for variable in definition.reduced))
-        if n_columns < MIN_SPLIT_COLUMNS // 4:
+        if n_columns < MIN_SPLIT_COLUMNS // 4 and not beside_rows:
             return
         values = sorted({1, max(1, default // 2), default, min(MAX_SPLIT, 2 * default), 8, 64})
+        if beside_rows:
+            values = sorted({1, *(self.n_multiprocessors * factor for factor in (1, 2, 4, 8))})
         split = self.choices.pick_int(f"{name}.split", values, default, "blocks that share a row")
         if split > 1:
             self.splits.append((tensor, split))
+
+    def _parts_beside_rows(self, definition: Reduction) -> int:
+        """The parts of a sum over rows that other reductions walk along: as many as blocks that fill the GPU, and keep
+        several rows each; 0 where no other reduction walks those rows."""
+        pattern = pattern_of(definition)
+        if definition.kind != "sum" or [kind for kind, _ in pattern] != ["r", "o"]:
+            return 0
+        n_rows, n_columns = (self._size(extent) for _, extent in pattern)
+        if not MIN_SUMMED_COLUMNS <= n_columns <= MAX_SUMMED_COLUMNS or pattern[1][1].constant is None:
+            return 0
+        along = [("o", pattern[0][1]), ("r", pattern[1][1])]
+        if not any(list(other) == along for other in self.patterns):
+            return 0
+        factors = [factor for factor in (4, 2, 1) if n_rows >= 2 * factor * self.n_multiprocessors]
+        return self.n_multiprocessors * factors[0] if factors else 0
 
     def _default_split(self, definition: Reduction) -> int:
         pattern = pattern_of(definition)
@@ -236,7 +259,7 @@ class _Rewriter:
             tensor.serial - 1,
             tensor.dtype,
             tuple(variable.extent for variable in variables),
-            Reduction(definition.kind, variables, (within,), domain, body),
+            Reduction(definition.kind, variables, (within,), domain, body, None, Parts(part, within, columns)),
             tensor.source,
         )
         self.new_tensors.append(partial)

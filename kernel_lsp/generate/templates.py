@@ -9,8 +9,13 @@ from kernel_lsp.core.expression import Constant
 from kernel_lsp.core.plan import Fill, LibraryArgument, LibraryStep
 from kernel_lsp.errors import TargetError
 from kernel_lsp.generate.codegen import boxes as boxed
-from kernel_lsp.generate.codegen import elementwise, matmul, rows, scan, scatter, split_matmul
+from kernel_lsp.generate.codegen import column_sums, elementwise, matmul, rows, scan, scatter, split_matmul
 from kernel_lsp.generate.codegen.boxes import boxes_of, default_box, render_boxes
+from kernel_lsp.generate.codegen.column_sums import (
+    default_column_schedule,
+    is_valid_column_schedule,
+    render_column_sums,
+)
 from kernel_lsp.generate.codegen.elementwise import ElementwiseSchedule, render_elementwise
 from kernel_lsp.generate.codegen.kernel import RenderedKernel
 from kernel_lsp.generate.codegen.kernel_writer import KernelWriter
@@ -278,6 +283,8 @@ class GroupRenderer:
     # --- rows
 
     def _rows(self, group: RowGroup, name: str) -> RenderedGroup:
+        if group.column_sums:
+            return self._column_sums(group, name)
         kernel = self.new_kernel(name, rows.LOCAL_NAMES)
         default = self._in_block(group, self._default_rows(group))
         threads_values: tuple[int, ...] = (1, 2, 4, 8, 16, 32)
@@ -299,6 +306,24 @@ class GroupRenderer:
         is_valid = is_valid_row_schedule(group, schedule) and self._is_accurate(group, schedule)
         used = schedule if is_valid else default
         return RenderedGroup((render_rows(kernel, group, used, self._row_comment(group, used)),), is_valid=is_valid)
+
+    def _column_sums(self, group: RowGroup, name: str) -> RenderedGroup:
+        kernel = self.new_kernel(name, (*rows.LOCAL_NAMES, *column_sums.LOCAL_NAMES))
+        n_columns = self.captured(group.column.extent)
+        widths = [width for width in self._row_widths(group) if width <= 4 and divides(width, group.column.extent)]
+        default = default_column_schedule(n_columns, widths or [1])
+        pick = self.choices.pick_int
+        threads = pick(f"{kernel.name}.threads", (64, 128, 256, 512), default.threads, "threads that share a row")
+        vector = pick(f"{kernel.name}.vector", widths or [1], default.vector, "neighbouring elements per load")
+        schedule = RowSchedule(threads, 1, vector, True)
+        is_valid = is_valid_column_schedule(group, schedule) and self.threads in (None, threads)
+        used = schedule if is_valid else default
+        comment = (
+            f"One block of {used.threads} threads takes the rows of a part one after the other; each row stays in "
+            f"registers, and so do the sums over rows of the thread's columns, which become one row of "
+            f"{' and '.join(self.tensor_names[entry.tensor] for entry in group.column_sums)}."
+        )
+        return RenderedGroup((render_column_sums(kernel, group, used, comment),), is_valid=is_valid)
 
     def _in_block(self, group: RowGroup, schedule: RowSchedule) -> RowSchedule:
         """With as many rows, or threads per row, as make a block of a shared launch."""

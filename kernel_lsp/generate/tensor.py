@@ -58,9 +58,21 @@ class Contraction:
 
 
 @dataclass(frozen=True)
+class Parts:
+    """Row ``part * length + within`` of `n_rows`."""
+
+    part: Variable
+    within: Variable
+    n_rows: Index
+
+
+@dataclass(frozen=True)
 class Reduction:
     """Element `variables` is `body` combined over `reduced`. `domain` is all variables in the order of the memory that
-    the body walks. Kinds: sum, prod, max, min, any, all, argmax, argmin (these return the position in `reduced`)."""
+    the body walks. Kinds: sum, prod, max, min, any, all, argmax, argmin (these return the position in `reduced`).
+
+    `parts` says that the rows of a reduction over rows were split: which part, and the row within it.
+    """
 
     kind: str
     variables: tuple[Variable, ...]
@@ -68,6 +80,7 @@ class Reduction:
     domain: tuple[Variable, ...]
     body: Scalar
     contraction: Contraction | None = None
+    parts: Parts | None = None
 
 
 @dataclass(frozen=True)

@@ -29,13 +29,12 @@ LOCAL_NAMES = ("row", "my_row", "is_row", "col", "pack", "v", "item", "at")
 
 def render_rows(kernel: KernelWriter, group: RowGroup, schedule: RowSchedule, comment: str) -> RenderedKernel:
     """The kernel of a row group."""
-    return _RowRenderer(kernel, group, schedule).render(comment)
+    return RowRenderer(kernel, group, schedule).render(comment)
 
 
-# --- below: one kernel
+class RowRenderer:
+    """Writes the kernel of a row group."""
 
-
-class _RowRenderer:
     def __init__(self, kernel: KernelWriter, group: RowGroup, schedule: RowSchedule) -> None:
         self.kernel, self.group, self.schedule = kernel, group, schedule
         self.scope = Scope(kernel)
@@ -295,9 +294,13 @@ class _RowRenderer:
             if target is not None:
                 scope.line(f"{target}.item[v] = {value};")
                 continue
-            offset = scope.offset(store.tensor, store.index).text
-            line = f"{self.kernel.target(store.tensor)}[{offset}] = {value};"
-            self._guarded_store(scope, lambda inner, text=line: inner.line(text))
+            self._store_element(scope, store, value)
+
+    def _store_element(self, scope: Scope, store: Store, value: str) -> None:
+        """Write one element of a result."""
+        offset = scope.offset(store.tensor, store.index).text
+        line = f"{self.kernel.target(store.tensor)}[{offset}] = {value};"
+        self._guarded_store(scope, lambda inner: inner.line(line))
 
     def _guarded_store(self, scope: Scope, write: object) -> None:
         if not self._is_guarded():

@@ -35,16 +35,17 @@ def share_launch(
     name: str,
     stages: Sequence[Sequence[RenderedKernel]],
     n_blocks: int,
+    n_resident: int,
     index_type: str,
     sizes: Mapping[str, Expression],
 ) -> RenderedKernel:
     """One kernel that does the parts of a stage side by side, and the stages in order.
 
     With one stage each block does one part's block. With several, `n_blocks` blocks walk all of a stage's blocks, and
-    meet between stages: one block at `__syncthreads`, more at the barrier of a cooperative grid. `sizes` are the
-    elements of tensors, by the plan's name.
+    meet between stages: one block at `__syncthreads`, more at the barrier of a cooperative grid, `n_resident` of
+    them on a multiprocessor. `sizes` are the elements of tensors, by the plan's name.
     """
-    return _SharedLaunch(name, [list(stage) for stage in stages], n_blocks, index_type, sizes).render()
+    return _SharedLaunch(name, [list(stage) for stage in stages], n_blocks, n_resident, index_type, sizes).render()
 
 
 # --- below: one launch
@@ -82,10 +83,11 @@ class _SharedLaunch:
         name: str,
         stages: list[list[RenderedKernel]],
         n_blocks: int,
+        n_resident: int,
         index_type: str,
         sizes: Mapping[str, Expression],
     ) -> None:
-        self.sizes = sizes
+        self.sizes, self.n_resident = sizes, n_resident
         self.name, self.stages, self.n_blocks, self.index_type = name, stages, n_blocks, index_type
         self.kernels = [kernel for stage in stages for kernel in stage]
         self.names = NamePool({kernel.name for kernel in self.kernels})
@@ -99,7 +101,8 @@ class _SharedLaunch:
         body = self._side_by_side(stages[0]) if len(stages) == 1 else self._staged(stages)
         block = self.kernels[0].block
         body = [*(f"    {array.declaration}  // of one part at a time" for array in self.arrays.values()), *body]
-        signature = f"__global__ void __launch_bounds__({block[0]}) {self.name}("
+        bounds = f"{block[0]}, {self.n_resident}" if self.n_resident > 1 and len(stages) > 1 else str(block[0])
+        signature = f"__global__ void __launch_bounds__({bounds}) {self.name}("
         parameters = _ordered(self.parameters.values())
         text = function_text(self._comment(), signature, parameters, body)
         grid = self._total([part.kernel for part in stages[0]]) if len(stages) == 1 else Constant(self.n_blocks)

@@ -52,10 +52,22 @@ class WholeReduction:
 
 
 @dataclass(frozen=True)
+class ColumnSum:
+    """Element (part, column) of `tensor` is the sum of `scalar` over the rows of a part. `level` as in a reduction."""
+
+    tensor: Tensor
+    part: Variable
+    length: Index
+    scalar: Scalar
+    level: int
+
+
+@dataclass(frozen=True)
 class RowGroup:
     """Reductions along rows. `is_column_contiguous`: neighbours in memory belong to one row, else to several.
 
-    `stores` have a value per element, `row_stores` one per row; `wholes` are known before any row.
+    `stores` have a value per element, `row_stores` one per row; `wholes` are known before any row, and
+    `column_sums` add up over rows: then each block takes the rows of a part, one after the other.
     """
 
     row: Variable
@@ -67,6 +79,7 @@ class RowGroup:
     stores: tuple[tuple[int, Store], ...]
     row_stores: tuple[Store, ...]
     wholes: tuple[WholeReduction, ...] = ()
+    column_sums: tuple[ColumnSum, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -142,7 +155,7 @@ def scalars_of_group(group: Group) -> list[Scalar]:
             return [store.scalar for store in group.stores]
         case RowGroup():
             stores = [*(store for _, store in group.stores), *group.row_stores]
-            reductions = [*group.wholes, *group.reductions]
+            reductions = [*group.wholes, *group.reductions, *group.column_sums]
             return [*(entry.scalar for entry in reductions), *(store.scalar for store in stores)]
         case ContractionGroup():
             return [group.left, group.right, *(store.scalar for store in group.stores)]
@@ -163,7 +176,8 @@ def written_by(group: Group) -> set[Tensor]:
             return {store.tensor for store in group.stores}
         case RowGroup():
             stores = [*(store for _, store in group.stores), *group.row_stores]
-            return {store.tensor for store in stores} | {entry.tensor for entry in group.reductions if entry.stored}
+            kept = {entry.tensor for entry in group.reductions if entry.stored}
+            return kept | {store.tensor for store in stores} | {entry.tensor for entry in group.column_sums}
         case ScanGroup() | ScatterGroup() | LibraryGroup():
             return {group.tensor}
 
