@@ -85,6 +85,22 @@ __device__ inline Pack<T, N>* packs(T* pointer) {
 """,
         ("Pack",),
     ),
+    "cluster_sync": Helper("""
+// Waits for all threads of the cluster, and for what they have written to shared memory.
+__device__ inline void cluster_sync() {
+    asm volatile("barrier.cluster.arrive.aligned;" ::: "memory");
+    asm volatile("barrier.cluster.wait.aligned;" ::: "memory");
+}
+"""),
+    "read_peer": Helper("""
+// What another block of the cluster has at the same place of its shared memory.
+template <typename T>
+__device__ inline T read_peer(const T* own, int rank) {
+    const T* there;
+    asm volatile("mapa.u64 %0, %1, %2;" : "=l"(there) : "l"(own), "r"(rank));
+    return *there;
+}
+"""),
     "prefetch": Helper("""
 // Asks for memory that is read later; waits for nothing.
 template <typename T>

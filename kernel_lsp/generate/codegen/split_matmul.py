@@ -30,7 +30,8 @@ from kernel_lsp.generate.sizes import to_expression
 LOCAL_NAMES = (
     *("m0", "n0", "k0", "k_first", "k_last", "left_tile", "right_tile", "sums", "left", "right", "e", "m", "n", "k"),
     *("i", "j", "s", "q", "v", "row", "col", "batch", "value", "TM", "TN", "TK", "GROUPS", "CLUSTER", "memory"),
-    *("of_group", "group", "lane", "pack", "cluster", "rank", "total", "values", "run"),
+    *("of_group", "group", "lane", "pack", "rank", "total", "run", "fetch"),
+    *("left_fetched", "right_fetched"),
 )
 QUAD = 4
 """Products that a thread takes at once: 16 bytes of f32."""
@@ -162,8 +163,7 @@ class _SplitRenderer:
             f"auto right_tile = reinterpret_cast<{self.type} (*)[{self._stride(self.right)}]>(memory + {offset});"
         )
         if schedule.cluster > 1:
-            scope.line("const auto cluster = cooperative_groups::this_cluster();  // its blocks share a tile's products")
-            scope.line(f"const int rank = blockIdx.x % {schedule.cluster};")
+            scope.line(f"const int rank = blockIdx.x % {schedule.cluster};  // in a cluster that shares a tile's products")
             scope.line(f"const int m0 = blockIdx.x / {schedule.cluster} * TM, n0 = blockIdx.y * TN;")
         else:
             scope.line("const int m0 = blockIdx.x * TM, n0 = blockIdx.y * TN;")
@@ -192,7 +192,7 @@ class _SplitRenderer:
         width = min(factor.thread, QUAD)
         return "" if factor.is_along_k or width == 1 else f" * {width}"
 
-    def _place(self, factor: _Factor, index: str) -> str:
+    def _lies_at(self, factor: _Factor, index: str) -> str:
         """Where a thread's `index`-th row or column lies from its first."""
         if factor.is_along_k:
             step = factor.tile // factor.thread
@@ -215,14 +215,24 @@ class _SplitRenderer:
             length = self._slice_length()
             scope.line(f"const int k_first = rank * {length}, k_last = min(k_first + {length}, {terms});")
             first, last = "k_first", "k_last"
-        is_one_step = self._slice_constant() is not None and (self._slice_constant() or 0) <= schedule.tile_k
-        if is_one_step:
+        self._declare_fetched()
+        if (self._slice_constant() or schedule.tile_k + 1) <= schedule.tile_k:
             scope.line(f"const int k0 = {first};")
-            self._step(scope, last)
+            self._fetch(scope, last)
+            self._place(scope)
+            self._multiply(scope)
             scope.line("__syncthreads();")
             return
+        scope.line("// What the next step needs is on its way while this one multiplies.")
+        fetch = scope.open("const auto fetch = [&](int k0)")
+        self._fetch(fetch, last)
+        fetch.close()
+        scope.lines[-1] += ";"
+        scope.line(f"fetch({first});")
         loop = scope.open(f"for (int k0 = {first}; k0 < {last}; k0 += TK)")
-        self._step(loop, last)
+        self._place(loop)
+        loop.line(f"if (k0 + TK < {last}) fetch(k0 + TK);")
+        self._multiply(loop)
         loop.line("__syncthreads();")
         loop.close()
 
@@ -241,19 +251,60 @@ class _SplitRenderer:
         step = QUAD * self.schedule.cluster
         return self.scope.declare("length", "int", f"({self.n_terms} + {step - 1}) / {step} * {QUAD}")
 
-    def _step(self, scope: Scope, last: str) -> None:
+    def _declare_fetched(self) -> None:
+        """Registers for what a thread brings of each tile: all loads are made before the first is waited for."""
         for factor in (self.left, self.right):
-            self._load(scope, factor, last)
-        scope.line("__syncthreads();")
-        self._multiply(scope)
+            if self._packed(factor) is None:
+                self.scope.line(f"{self.type} {factor.name}_fetched[{self._n_fetched(factor)}];")
+            else:
+                self.kernel.use("packs")
+                self.scope.line(f"Pack<{self.type}, {QUAD}> {factor.name}_fetched[{self._n_fetched(factor)}];")
 
-    def _load(self, scope: Scope, factor: _Factor, last: str) -> None:
-        """Fill a tile, four neighbours at a time where the memory has them."""
-        packed = self._packed(factor)
-        if packed is None:
-            self._load_single(scope, factor, last)
-        else:
-            self._load_packs(scope, factor, last, *packed)
+    def _n_items(self, factor: _Factor) -> int:
+        """Packs or elements of a tile."""
+        width = 1 if self._packed(factor) is None else QUAD
+        return factor.tile * self.schedule.tile_k // width
+
+    def _n_fetched(self, factor: _Factor) -> int:
+        return -(-self._n_items(factor) // self.schedule.threads)
+
+    def _open_items(self, scope: Scope, factor: _Factor) -> Scope:
+        """The loop over the items of a tile that this thread brings."""
+        scope.line("#pragma unroll")
+        inner = scope.open(f"for (int i = 0; i < {self._n_fetched(factor)}; ++i)")
+        inner.line(f"const int e = i * {self.schedule.threads} + threadIdx.x;")
+        return inner
+
+    def _is_item(self, factor: _Factor) -> str:
+        """The condition that there is such an item, where threads have different numbers of them."""
+        n_items = self._n_items(factor)
+        return f"e < {n_items}" if n_items % self.schedule.threads else ""
+
+    def _fetch(self, scope: Scope, last: str) -> None:
+        """Read both tiles, four neighbours at a time where the memory has them."""
+        for factor in (self.left, self.right):
+            packed = self._packed(factor)
+            inner = self._open_items(scope, factor)
+            if packed is None:
+                self._fetch_single(inner, factor, last)
+            else:
+                self._fetch_packs(inner, factor, last, *packed)
+            inner.close()
+
+    def _place(self, scope: Scope) -> None:
+        """Move what was read to shared memory."""
+        for factor in (self.left, self.right):
+            is_packed = self._packed(factor) is not None
+            length = self._tile_along(factor) // (QUAD if is_packed else 1)
+            inner = self._open_items(scope, factor)
+            along = f"e % {length}{f' * {QUAD}' if is_packed else ''}"
+            place = f"{factor.name}_tile[e / {length}][{along}]"
+            target = f"*packs<{QUAD}>(&{place})" if is_packed else place
+            condition = self._is_item(factor)
+            prefix = f"if ({condition}) " if condition else ""
+            inner.line(f"{prefix}{target} = {factor.name}_fetched[i];")
+            inner.close()
+        scope.line("__syncthreads();")
 
     def _packed(self, factor: _Factor) -> tuple[Packing, Scalar] | None:
         """The factor over packs, when every read of it that differs within a pack is a vector load."""
@@ -272,32 +323,27 @@ class _SplitRenderer:
     def _tile_along(self, factor: _Factor) -> int:
         return self.schedule.tile_k if factor.is_along_k else factor.tile
 
-    def _load_packs(self, scope: Scope, factor: _Factor, last: str, packing: Packing, scalar: Scalar) -> None:
-        threads, name, tile = self.schedule.threads, factor.variable, f"{factor.name}_tile"
-        n_packs = self._tile_along(factor) // QUAD
-        depth = factor.tile if factor.is_along_k else self.schedule.tile_k
-        scope.line("#pragma unroll")
-        inner = scope.open(f"for (int e = threadIdx.x; e < {n_packs * depth}; e += {threads})")
+    def _fetch_packs(self, scope: Scope, factor: _Factor, last: str, packing: Packing, scalar: Scalar) -> None:
+        name, length = factor.variable, self._tile_along(factor) // QUAD
         if factor.is_along_k:
-            inner.line(f"const int {name} = {name}0 + e / {n_packs}, pack = k0 / {QUAD} + e % {n_packs};")
-            inner.define(factor.along, name)
+            scope.line(f"const int {name} = {name}0 + e / {length}, pack = k0 / {QUAD} + e % {length};")
+            scope.define(factor.along, name)
             guard = f"{name} < {factor.limit} && pack * {QUAD} < {last}"
-            place = f"{tile}[{name} - {name}0][pack * {QUAD} - k0]"
         else:
-            inner.line(f"const int k = k0 + e / {n_packs}, pack = {name}0 / {QUAD} + e % {n_packs};")
-            inner.define(self.group.k, "k")
+            scope.line(f"const int k = k0 + e / {length}, pack = {name}0 / {QUAD} + e % {length};")
+            scope.define(self.group.k, "k")
             guard = f"pack * {QUAD} < {factor.limit} && k < {last}"
-            place = f"{tile}[k - k0][pack * {QUAD} - {name}0]"
-        inner.define(packing.pack, "pack")
-        self.kernel.use("packs")
-        inner.line(f"Pack<{self.type}, {QUAD}> values = {{}};")
-        inside = inner.open(f"if ({guard})")
-        self._read_packs(inside, packing, scalar)
+        scope.define(packing.pack, "pack")
+        scope.line(f"{factor.name}_fetched[i] = {{}};")
+        inside = scope.open(f"if ({self._and_item(factor, guard)})")
+        self._read_packs(inside, factor, packing, scalar)
         inside.close()
-        inner.line(f"*packs<{QUAD}>(&{place}) = values;")
-        inner.close()
 
-    def _read_packs(self, scope: Scope, packing: Packing, scalar: Scalar) -> None:
+    def _and_item(self, factor: _Factor, guard: str) -> str:
+        condition = self._is_item(factor)
+        return f"{condition} && {guard}" if condition else guard
+
+    def _read_packs(self, scope: Scope, factor: _Factor, packing: Packing, scalar: Scalar) -> None:
         scope.hoist([scalar], [packing.lane])
         packed = find_packed([scalar], packing)
         names = {access.digest: packing.load(scope, access) for access in packed}
@@ -306,25 +352,21 @@ class _SplitRenderer:
         lanes.define(packing.lane, "v")
         for access in packed:
             lanes.bind(access, packing.item(names[access.digest], access.dtype))
-        lanes.line(f"values.item[v] = {lanes.value(scalar).text};")
+        lanes.line(f"{factor.name}_fetched[i].item[v] = {lanes.value(scalar).text};")
         lanes.close()
 
-    def _load_single(self, scope: Scope, factor: _Factor, last: str) -> None:
-        threads, name, size = self.schedule.threads, factor.variable, factor.size
-        inner = scope.open(f"for (int e = threadIdx.x; e < TK * {size}; e += {threads})")
+    def _fetch_single(self, scope: Scope, factor: _Factor, last: str) -> None:
+        name, length = factor.variable, self._tile_along(factor)
         if factor.is_along_k:
-            inner.line(f"const int k = k0 + e % TK, {name} = {name}0 + e / TK;")
+            scope.line(f"const int k = k0 + e % {length}, {name} = {name}0 + e / {length};")
         else:
-            inner.line(f"const int k = k0 + e / {size}, {name} = {name}0 + e % {size};")
-        inner.define(self.group.k, "k")
-        inner.define(factor.along, name)
-        inner.line(f"{self.type} value = 0;")
-        guard = inner.open(f"if ({name} < {factor.limit} && k < {last})")
-        guard.line(f"value = {guard.value(factor.scalar).text};")
+            scope.line(f"const int k = k0 + e / {length}, {name} = {name}0 + e % {length};")
+        scope.define(self.group.k, "k")
+        scope.define(factor.along, name)
+        scope.line(f"{factor.name}_fetched[i] = 0;")
+        guard = scope.open(f"if ({self._and_item(factor, f'{name} < {factor.limit} && k < {last}')})")
+        guard.line(f"{factor.name}_fetched[i] = {guard.value(factor.scalar).text};")
         guard.close()
-        place = f"[{name} - {name}0][k - k0]" if factor.is_along_k else f"[k - k0][{name} - {name}0]"
-        inner.line(f"{factor.name}_tile{place} = value;")
-        inner.close()
 
     def _multiply(self, scope: Scope) -> None:
         schedule = self.schedule
@@ -345,7 +387,7 @@ class _SplitRenderer:
 
     def _read_quad(self, scope: Scope, factor: _Factor, first: str) -> None:
         """This thread's rows or columns of a tile, four products of each."""
-        name, tile, place = factor.name, f"{factor.name}_tile", self._place(factor, "i")
+        name, tile, place = factor.name, f"{factor.name}_tile", self._lies_at(factor, "i")
         self.kernel.use("packs")
         width = 1 if factor.is_along_k else min(factor.thread, QUAD)
         scope.line("#pragma unroll")
@@ -371,7 +413,7 @@ class _SplitRenderer:
         scope.line("#pragma unroll")
         rows = scope.open(f"for (int i = 0; i < {schedule.thread_m}; ++i)")
         rows.line("#pragma unroll")
-        place = f"(row + {self._place(self.left, 'i')}) * TN + col + {self._place(self.right, 'j')}"
+        place = f"(row + {self._lies_at(self.left, 'i')}) * TN + col + {self._lies_at(self.right, 'j')}"
         group = "group" if schedule.n_groups > 1 else "0"
         rows.line(f"for (int j = 0; j < {schedule.thread_n}; ++j) of_group[{group}][{place}] = sums[i][j];")
         rows.close()
@@ -401,14 +443,15 @@ class _SplitRenderer:
         self._sum_of_groups(inner)
         inner.line("of_group[GROUPS][e] = total;")
         inner.close()
-        scope.line("cluster.sync();")
+        scope.line(f"{self.kernel.use('cluster_sync')}();")
         last = scope.open(self._own_elements())
         last.line(f"{self.type} total = 0;")
         last.line("#pragma unroll")
-        last.line(f"for (int i = 0; i < {n_blocks}; ++i) total += *cluster.map_shared_rank(&of_group[GROUPS][e], i);")
+        last.line(f"for (int i = 0; i < {n_blocks}; ++i) total += read_peer(&of_group[GROUPS][e], i);")
+        self.kernel.use("read_peer")
         self._write_result(last)
         last.close()
-        scope.line("cluster.sync();  // no block may end while another reads its sums")
+        scope.line("cluster_sync();  // no block may end while another reads its sums")
 
     def _own_elements(self) -> str:
         """The loop over the elements that this thread finishes: the block's own, or its share of the cluster's tile."""
