@@ -313,10 +313,13 @@ class GroupRenderer:
         widths = [width for width in self._row_widths(group) if width <= 4 and divides(width, group.column.extent)]
         default = default_column_schedule(n_columns, widths or [1])
         pick = self.choices.pick_int
-        threads = pick(f"{kernel.name}.threads", (64, 128, 256, 512), default.threads, "threads that share a row")
+        threads = self.threads or pick(
+            f"{kernel.name}.threads", (64, 128, 256, 512), default.threads, "threads that share a row"
+        )
+        default = replace(default, threads=threads)
         vector = pick(f"{kernel.name}.vector", widths or [1], default.vector, "neighbouring elements per load")
         schedule = RowSchedule(threads, 1, vector, True)
-        is_valid = is_valid_column_schedule(group, schedule) and self.threads in (None, threads)
+        is_valid = is_valid_column_schedule(group, schedule)
         used = schedule if is_valid else default
         comment = (
             f"One block of {used.threads} threads takes the rows of a part one after the other; each row stays in "
