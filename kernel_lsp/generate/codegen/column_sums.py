@@ -93,7 +93,7 @@ class ColumnSumRenderer(RowRenderer):
     def _is_of_row(self, access: Access) -> bool:
         """Whether it is a plain read of an element of the row."""
         is_plain = access.mask is None and not any(True for index in access.index for _ in indirect_scalars(index))
-        return is_plain and {self.group.row, self.group.column} <= access.variables
+        return is_plain and access.variables == {self.group.row, self.group.column}
 
     def _declare_result(self, scope: Scope, store: Store) -> str | None:
         return None if store.tensor in self.sums else super()._declare_result(scope, store)

@@ -132,6 +132,7 @@ class RowRenderer:
             for access in accesses(*scalars_of_group(replace(self.group, wholes=())))
             if access.tensor in self.kernel.tensor_names
             and (access.mask is None or not access.variables)
+            and access.variables <= {self.group.row, self.group.column}
             and not any(True for index in access.index for _ in indirect_scalars(index))
         ]
         ordered = sorted(plain, key=lambda access: (access.tensor.serial, access.digest))

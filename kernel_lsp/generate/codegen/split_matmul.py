@@ -468,7 +468,12 @@ class _SplitRenderer:
             for access in accesses(*(store.scalar for store in self.group.stores))
             if access.tensor is not self.group.tensor and access.mask is None
         ]
-        plain = [a for a in reads if not any(True for index in a.index for _ in indirect_scalars(index))]
+        known = {self.group.batch, self.group.m, self.group.n}
+        plain = [
+            access
+            for access in reads
+            if access.variables <= known and not any(True for index in access.index for _ in indirect_scalars(index))
+        ]
         if not plain:
             return
         inner = self.scope.open(self._own_elements())
