@@ -47,9 +47,7 @@ class LaunchPlanner:
         levels: list[int] = []
         for position, group in enumerate(self.groups):
             read = {access.tensor for access in accesses(*scalars_of_group(group))}
-            before = [
-                levels[other] for other in range(position) if read & written_by(self.groups[other])
-            ]
+            before = [levels[other] for other in range(position) if read & written_by(self.groups[other])]
             levels.append(1 + max(before, default=-1))
         return [
             [position for position, level in enumerate(levels) if level == stage]

@@ -149,9 +149,7 @@ class _OperationRenderer:
     def _rendered_groups(self) -> list[RenderedGroup]:
         """In launch order; groups that share a launch are one."""
         groups = self.fused.groups
-        planner = LaunchPlanner(
-            self.name, groups, self.builder.choices, self._captured, self.builder.n_multiprocessors
-        )
+        planner = LaunchPlanner(self.name, groups, self.builder.choices, self._captured, self.builder.n_multiprocessors)
         mode = planner.mode()
         threads = planner.threads(mode)
         rendered = [self._render_group(group, threads.get(position)) for position, group in enumerate(groups)]

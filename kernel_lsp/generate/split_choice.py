@@ -60,9 +60,9 @@ def default_split_schedule(
 def split_comment(schedule: SplitSchedule, name: str, written: str) -> str:
     """What the kernel does, for the line above it."""
     text = (
-        f"Each block computes a {schedule.tile_m} x {schedule.tile_n} tile of {name} from {schedule.tile_k} products at "
-        f"a time in shared memory. {schedule.n_groups} groups of {schedule.n_lanes} threads share the products, and add "
-        f"up their sums at the end"
+        f"Each block computes a {schedule.tile_m} x {schedule.tile_n} tile of {name} from {schedule.tile_k} products "
+        f"at a time in shared memory. {schedule.n_groups} groups of {schedule.n_lanes} threads share the products, and "
+        f"add up their sums at the end"
     )
     if schedule.cluster > 1:
         text += f"; so do the {schedule.cluster} blocks of a cluster"

@@ -32,8 +32,8 @@ MAX_ROW_OUTPUTS = 1 << 15
 """Sums of products with at most so many results are done by a warp each: tiles would not fill the GPU."""
 MIN_SPLIT_TERMS = 32
 MAX_SPLIT_PRODUCTS = 1 << 26
-"""Products up to which threads and clusters share the products of a tile: 64 Mi take 132 multiprocessors 2.3 us, so what
-counts is how soon all of them have work."""
+"""Products up to which threads and clusters share the products of a tile: 64 Mi take 132 multiprocessors 2.3 us, so
+what counts is how soon all of them have work."""
 LIBRARY_FROM_PRODUCTS = 1 << 30
 LIBRARY_FROM_PRODUCTS_TENSOR_CORE = 1 << 27
 """Products from which a vendor library is the default: it uses the whole GPU where our tiles use part of its rate, and
@@ -156,7 +156,7 @@ class _Planner:
         n_columns = self._size(product(tensor.shape[axis] for axis in contraction.column_axes))
         n_rows = self._size(product(tensor.shape[axis] for axis in contraction.row_axes))
         n_small = self._size(n_products(definition, tensor.shape))
-        if MIN_SPLIT_TERMS <= n_terms and n_small <= MAX_SPLIT_PRODUCTS and min(n_columns, n_rows) >= 4:
+        if n_terms >= MIN_SPLIT_TERMS and n_small <= MAX_SPLIT_PRODUCTS and min(n_columns, n_rows) >= 4:
             return "split_warps"
         if n_terms <= MAX_DIRECT_TERMS or min(n_columns, n_rows) <= 2:
             return "rows" if n_terms > 4 * MAX_DIRECT_TERMS and n_results <= MAX_ROW_OUTPUTS else "direct"

@@ -26,7 +26,6 @@ from kernel_lsp.generate.codegen.rows import render_rows
 from kernel_lsp.generate.codegen.scan import ScanSchedule, render_scan
 from kernel_lsp.generate.codegen.scatter import ATOMIC_TYPES, render_scatter
 from kernel_lsp.generate.codegen.split_matmul import SplitSchedule, is_valid_split_schedule, render_split
-from kernel_lsp.generate.split_choice import SHAPES, default_split_schedule, shape_name, split_comment, steps_of
 from kernel_lsp.generate.fusion.groups import (
     ContractionGroup,
     ElementwiseGroup,
@@ -40,6 +39,7 @@ from kernel_lsp.generate.index import Index, divides
 from kernel_lsp.generate.knobs import Choices
 from kernel_lsp.generate.scalar import Access, Loop
 from kernel_lsp.generate.scalar_walk import accesses, nodes
+from kernel_lsp.generate.split_choice import SHAPES, default_split_schedule, shape_name, split_comment, steps_of
 from kernel_lsp.generate.tensor import Tensor
 
 MAX_SERIAL_SUM = 4096
@@ -124,7 +124,9 @@ class GroupRenderer:
         sizes = (self.captured(group.m.extent), self.captured(group.n.extent) * self.captured(group.batch.extent))
         default = default_split_schedule(*sizes, n_terms, self.n_multiprocessors, self.threads)
         pick = self.choices.pick_int
-        shape = self.choices.pick(f"{kernel.name}.tile", tuple(SHAPES), shape_name(default), "results per block, thread")
+        shape = self.choices.pick(
+            f"{kernel.name}.tile", tuple(SHAPES), shape_name(default), "results per block, thread"
+        )
         clusters = (1,) if self.threads else (1, 2, 4, 8)
         cluster = pick(f"{kernel.name}.cluster", clusters, default.cluster, "blocks that share the products of a tile")
         threads_values = (self.threads,) if self.threads else (128, 256, 512)

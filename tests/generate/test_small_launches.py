@@ -85,7 +85,9 @@ def test_a_count_that_all_rows_need_takes_no_launch() -> None:
 @pytest.mark.parametrize("box", ["1x1x1x1", "1x1x2x2", "1x1x2x4"])
 def test_the_gradient_of_a_max_pool_asks_its_windows(box: str) -> None:
     schedule = {"f_backward.box": box}
-    checked = check(POOL, inputs=[tensor("x", 2, 3, 8, 9)], schedule=schedule, backward=True, families=["normal", "tied_rows"])
+    checked = check(
+        POOL, inputs=[tensor("x", 2, 3, 8, 9)], schedule=schedule, backward=True, families=["normal", "tied_rows"]
+    )
     assert checked.plan.backward is not None
     assert not checked.plan.backward.scratch
 

@@ -144,9 +144,7 @@ def _declare_box(
     return replacements, lanes
 
 
-def _open_lanes(
-    scope: Scope, group: ElementwiseGroup, lanes: Sequence[tuple[int, Variable, Index]]
-) -> list[Scope]:
+def _open_lanes(scope: Scope, group: ElementwiseGroup, lanes: Sequence[tuple[int, Variable, Index]]) -> list[Scope]:
     """The loops over a box, from the outermost block in."""
     opened = [scope]
     for axis, lane, index in lanes:
@@ -181,5 +179,3 @@ def _reuse_box(group: ElementwiseGroup, variables: Sequence[Variable], reads: Se
         if size % REUSE_FACTOR == 0 and size and any(depends) and not all(depends):
             return tuple(REUSE_FACTOR if at == axis else 1 for at in range(len(variables)))
     return (1,) * len(variables)
-
-

@@ -1,6 +1,7 @@
-"""Rows with sums over the rows beside them, as gradients of norms have: a block takes rows one after the other, and each
-thread keeps the sums of its columns in registers. Every block leaves one part; a second kernel adds the parts up in a
-fixed order, so that no result depends on which block comes first.
+"""Rows with sums over the rows beside them, as gradients of norms have.
+
+A block takes rows one after the other; each thread keeps the sums of its columns in registers. Every block leaves one
+part; a second kernel adds the parts up in a fixed order, so that no result depends on which block comes first.
 """
 
 from __future__ import annotations
@@ -13,13 +14,13 @@ from kernel_lsp.generate.codegen.coordinates import name_coordinates
 from kernel_lsp.generate.codegen.kernel import RenderedKernel, divisible, rendered
 from kernel_lsp.generate.codegen.kernel_writer import KernelWriter
 from kernel_lsp.generate.codegen.operators import COMPUTE_TYPE
+from kernel_lsp.generate.codegen.prefetching import prefetch, reads_ahead
 from kernel_lsp.generate.codegen.row_schedule import RowSchedule
 from kernel_lsp.generate.codegen.rows import RowRenderer
 from kernel_lsp.generate.codegen.scope import Scope
 from kernel_lsp.generate.fusion.groups import RowGroup, Store
 from kernel_lsp.generate.index import as_index
 from kernel_lsp.generate.scalar import Access
-from kernel_lsp.generate.scalar_walk import accesses, indirect_scalars
 
 LOCAL_NAMES = ("first_row", "last_row")
 LINE_BYTES = 128
@@ -71,29 +72,23 @@ class ColumnSumRenderer(RowRenderer):
     def _prefetch_next(self, rows: Scope) -> None:
         """Ask for the next row while this one is worked on, a line of 128 bytes per thread."""
         scalars = [entry.scalar for entry in self.group.reductions] + [store.scalar for _, store in self.group.stores]
-        found = [access for access in accesses(*scalars) if self._is_of_row(access)]
+        both = (self.group.row, self.group.column)
+        found = [access for access in reads_ahead(scalars, both) if access.variables == frozenset(both)]
         if not found:
             return
         column = self.group.column
         inner = rows.open("if (row + 1 < last_row)")
-        self.kernel.use("prefetch")
-        for access in sorted(found, key=lambda access: (access.tensor.serial, access.digest)):
+        for access in found:
             step = LINE_BYTES // access.dtype.itemsize
             n_columns = self.kernel.size("n_columns", column.extent)
             next_row = access.substitute({self.group.row: as_index(self.group.row) + 1})
             assert isinstance(next_row, Access)
-            loop = inner.open(
-                f"for (int col = threadIdx.x * {step}; col < {n_columns}; col += {self.schedule.threads * step})"
-            )
+            first = f"threadIdx.x * {step}"
+            loop = inner.open(f"for (int col = {first}; col < {n_columns}; col += {self.schedule.threads * step})")
             loop.define(column, "col")
-            loop.line(f"prefetch(&{self.kernel.pointer(access.tensor)}[{loop.offset(access.tensor, next_row.index).text}]);")
+            prefetch(loop, [next_row])
             loop.close()
         inner.close()
-
-    def _is_of_row(self, access: Access) -> bool:
-        """Whether it is a plain read of an element of the row."""
-        is_plain = access.mask is None and not any(True for index in access.index for _ in indirect_scalars(index))
-        return is_plain and access.variables == {self.group.row, self.group.column}
 
     def _declare_result(self, scope: Scope, store: Store) -> str | None:
         return None if store.tensor in self.sums else super()._declare_result(scope, store)
@@ -120,9 +115,7 @@ class ColumnSumRenderer(RowRenderer):
             scope.close()
 
 
-def render_column_sums(
-    kernel: KernelWriter, group: RowGroup, schedule: RowSchedule, comment: str
-) -> RenderedKernel:
+def render_column_sums(kernel: KernelWriter, group: RowGroup, schedule: RowSchedule, comment: str) -> RenderedKernel:
     """The kernel of a row group with sums over its rows."""
     return ColumnSumRenderer(kernel, group, schedule).render(comment)
 

@@ -90,9 +90,7 @@ def rendered(
     )
 
 
-def function_text(
-    comment: str, signature: str, parameters: Sequence[KernelParameterText], body: Sequence[str]
-) -> str:
+def function_text(comment: str, signature: str, parameters: Sequence[KernelParameterText], body: Sequence[str]) -> str:
     """A function: its comment, `signature` up to the parenthesis, parameters and body."""
     head = [f"// {line}" for line in textwrap.wrap(comment, COMMENT_COLUMNS)]
     return "\n".join([*head, signature, *_parameter_lines(parameters), *body, "}"]) + "\n"

@@ -14,15 +14,16 @@ from kernel_lsp.generate.codegen.accumulator import Accumulator
 from kernel_lsp.generate.codegen.coordinates import name_coordinates
 from kernel_lsp.generate.codegen.kernel import RenderedKernel, blocks_of, divisible, rendered
 from kernel_lsp.generate.codegen.kernel_writer import KernelWriter
-from kernel_lsp.generate.codegen.operators import ADD, MULTIPLY, Text, loaded, stored
+from kernel_lsp.generate.codegen.operators import MULTIPLY, Text, loaded, stored
 from kernel_lsp.generate.codegen.packs import Packing, find_packed
+from kernel_lsp.generate.codegen.prefetching import prefetch, reads_ahead
 from kernel_lsp.generate.codegen.row_cache import RowCache
 from kernel_lsp.generate.codegen.row_schedule import WARP, RowSchedule
 from kernel_lsp.generate.codegen.scope import Scope
 from kernel_lsp.generate.fusion.groups import RowGroup, RowReduction, Store, WholeReduction, row_index, scalars_of_group
 from kernel_lsp.generate.index import Index, Variable, as_index, divide_exactly
 from kernel_lsp.generate.scalar import Access, Scalar
-from kernel_lsp.generate.scalar_walk import accesses, indirect_scalars
+from kernel_lsp.generate.scalar_walk import accesses
 
 LOCAL_NAMES = ("row", "my_row", "is_row", "col", "pack", "v", "item", "at")
 
@@ -126,32 +127,18 @@ class RowRenderer:
             self._find_whole(whole)
 
     def _prefetch_row(self) -> None:
-        """Of reads that no mask guards, and of those of a single element."""
-        plain = [
-            access
-            for access in accesses(*scalars_of_group(replace(self.group, wholes=())))
-            if access.tensor in self.kernel.tensor_names
-            and (access.mask is None or not access.variables)
-            and access.variables <= {self.group.row, self.group.column}
-            and not any(True for index in access.index for _ in indirect_scalars(index))
-        ]
-        ordered = sorted(plain, key=lambda access: (access.tensor.serial, access.digest))
-        self._prefetch(self.scope, [access for access in ordered if self.group.column not in access.variables])
+        scalars = scalars_of_group(replace(self.group, wholes=()))
+        found = reads_ahead(scalars, (self.group.row, self.group.column))
+        ordered = [access for access in found if access.tensor in self.kernel.tensor_names]
+        prefetch(self.scope, [access for access in ordered if self.group.column not in access.variables])
         along = [access for access in ordered if self.group.column in access.variables]
         if along and self.group.is_column_contiguous:
             lane = self._column_lane()
             limit = self.kernel.size("n_columns", self.group.column.extent)
             inner = self.scope.open(f"if ({lane} < {limit})")
             inner.define(self.group.column, Text(lane, MULTIPLY))
-            self._prefetch(inner, along)
+            prefetch(inner, along)
             inner.close()
-
-    def _prefetch(self, scope: Scope, reads: Sequence[Access]) -> None:
-        for access in reads:
-            self.kernel.use("prefetch")
-            at = scope.offset(access.tensor, access.index)
-            pointer = self.kernel.pointer(access.tensor)
-            scope.line(f"prefetch({pointer});" if at.text == "0" else f"prefetch({pointer} + {at.within(ADD)});")
 
     def _find_whole(self, whole: WholeReduction) -> None:
         n_threads = self.schedule.threads * self.schedule.rows

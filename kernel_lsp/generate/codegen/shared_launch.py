@@ -1,7 +1,7 @@
 """Several kernels in one launch: side by side in one grid, or one after the other behind barriers.
 
-Each kernel becomes a device function that takes the number of its block. A launch costs a microsecond or two whatever it
-does, so small kernels are better off sharing one.
+Each kernel becomes a device function that takes the number of its block. A launch costs a microsecond or two whatever
+it does, so small kernels are better off sharing one.
 """
 
 from __future__ import annotations
@@ -318,4 +318,4 @@ def _substituted(line: str, positions: dict[str, str]) -> str:
 def _ordered(parameters: object) -> list[KernelParameterText]:
     """Tensors read, tensors written, sizes."""
     found = list(parameters)  # type: ignore[call-overload]
-    return sorted(found, key=lambda entry: (2 if "*" not in entry.declaration else int(_is_written(entry))))
+    return sorted(found, key=lambda entry: 2 if "*" not in entry.declaration else int(_is_written(entry)))

@@ -1,5 +1,6 @@
-"""Sums of products that are too small to fill a GPU by their results alone: threads of a block, and blocks of a cluster,
-share the products of one tile, and add up what each has found.
+"""Sums of products that are too small to fill a GPU by their results alone.
+
+Threads of a block, and blocks of a cluster, share the products of one tile, and add up what each has found.
 
 A block stages whole runs of both factors in shared memory, all loads in flight at once. Groups of threads then take
 every so many products of the tile; their sums meet in shared memory, those of a cluster's blocks over its network.
@@ -18,13 +19,14 @@ from kernel_lsp.generate.codegen.elementwise import write_stores
 from kernel_lsp.generate.codegen.kernel import RenderedKernel, SharedArray, blocks_of, rendered
 from kernel_lsp.generate.codegen.kernel_writer import KernelWriter
 from kernel_lsp.generate.codegen.matmul import grid_conditions, runs_along, spread
-from kernel_lsp.generate.codegen.operators import ADD, COMPUTE_TYPE, Text
+from kernel_lsp.generate.codegen.operators import COMPUTE_TYPE, Text
 from kernel_lsp.generate.codegen.packs import MAX_PACK_BYTES, Packing, find_packed
+from kernel_lsp.generate.codegen.prefetching import prefetch, reads_ahead
 from kernel_lsp.generate.codegen.scope import Scope
 from kernel_lsp.generate.fusion.groups import ContractionGroup
 from kernel_lsp.generate.index import Variable, as_index, divide_exactly
 from kernel_lsp.generate.scalar import Access, Scalar
-from kernel_lsp.generate.scalar_walk import accesses, indirect_scalars
+from kernel_lsp.generate.scalar_walk import accesses
 from kernel_lsp.generate.sizes import to_expression
 
 LOCAL_NAMES = (
@@ -163,7 +165,9 @@ class _SplitRenderer:
             f"auto right_tile = reinterpret_cast<{self.type} (*)[{self._stride(self.right)}]>(memory + {offset});"
         )
         if schedule.cluster > 1:
-            scope.line(f"const int rank = blockIdx.x % {schedule.cluster};  // in a cluster that shares a tile's products")
+            scope.line(
+                f"const int rank = blockIdx.x % {schedule.cluster};  // in a cluster that shares a tile's products"
+            )
             scope.line(f"const int m0 = blockIdx.x / {schedule.cluster} * TM, n0 = blockIdx.y * TN;")
         else:
             scope.line("const int m0 = blockIdx.x * TM, n0 = blockIdx.y * TN;")
@@ -463,17 +467,9 @@ class _SplitRenderer:
 
     def _prefetch(self) -> None:
         """Ask for what the end reads beside the sums, so that it is near by then."""
-        reads = [
-            access
-            for access in accesses(*(store.scalar for store in self.group.stores))
-            if access.tensor is not self.group.tensor and access.mask is None
-        ]
-        known = {self.group.batch, self.group.m, self.group.n}
-        plain = [
-            access
-            for access in reads
-            if access.variables <= known and not any(True for index in access.index for _ in indirect_scalars(index))
-        ]
+        scalars = [store.scalar for store in self.group.stores]
+        reads = reads_ahead(scalars, (self.group.batch, self.group.m, self.group.n))
+        plain = [access for access in reads if access.tensor is not self.group.tensor]
         if not plain:
             return
         inner = self.scope.open(self._own_elements())
@@ -481,10 +477,7 @@ class _SplitRenderer:
         inner.define(self.group.m, "m")
         inner.define(self.group.n, "n")
         guard = inner.open(f"if (m < {self.left.limit} && n < {self.right.limit})")
-        self.kernel.use("prefetch")
-        for access in sorted(plain, key=lambda access: (access.tensor.serial, access.digest)):
-            pointer = self.kernel.pointer(access.tensor)
-            guard.line(f"prefetch({pointer} + {guard.offset(access.tensor, access.index).within(ADD)});")
+        prefetch(guard, plain)
         guard.close()
         inner.close()
 

@@ -155,8 +155,9 @@ def scalars_of_group(group: Group) -> list[Scalar]:
             return [store.scalar for store in group.stores]
         case RowGroup():
             stores = [*(store for _, store in group.stores), *group.row_stores]
-            reductions = [*group.wholes, *group.reductions, *group.column_sums]
-            return [*(entry.scalar for entry in reductions), *(store.scalar for store in stores)]
+            reductions = [entry.scalar for entry in group.reductions]
+            sums = [*(entry.scalar for entry in group.wholes), *(entry.scalar for entry in group.column_sums)]
+            return [*sums, *reductions, *(store.scalar for store in stores)]
         case ContractionGroup():
             return [group.left, group.right, *(store.scalar for store in group.stores)]
         case ScanGroup():
