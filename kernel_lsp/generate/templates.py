@@ -235,7 +235,7 @@ class GroupRenderer:
     def _boxed(self, group: ElementwiseGroup, name: str, boxes: Sequence[tuple[int, ...]]) -> RenderedGroup | None:
         """A box per thread; None where the schedule wants an element per thread."""
         single = (1,) * len(group.shape)
-        default = default_box(group) or single
+        default = default_box(group, self.captured(group.position.extent), self.n_multiprocessors) or single
         by_name = {"x".join(map(str, box)): box for box in (single, *boxes)}
         wanted = "x".join(map(str, default))
         box = by_name[str(self.choices.pick(f"{name}.box", tuple(by_name), wanted, "elements per thread, by axis"))]

@@ -15,15 +15,15 @@ from kernel_lsp.generate.codegen.scope import Scope
 from kernel_lsp.generate.fusion.groups import ElementwiseGroup, Store
 from kernel_lsp.generate.index import Index, Quotient, Variable, as_index, divide_exactly, product, substitute
 from kernel_lsp.generate.row_major import ravel, unravel
-from kernel_lsp.generate.scalar import Loop
+from kernel_lsp.generate.scalar import Access, Loop
 from kernel_lsp.generate.scalar_walk import accesses, nodes
 
 LOCAL_NAMES = ("i", "u0", "u1", "u2", "u3", "u4")
 FACTORS = (2, 4, 8)
 MAX_BOX = 16
 """Elements of a box: each has its sums in registers."""
-REUSE_FACTOR = 8
-"""Elements along an axis that some read does not depend on, by default."""
+BUSY_THREADS = 512
+"""Threads per multiprocessor that a default box must leave: with fewer, latency shows."""
 
 
 def boxes_of(group: ElementwiseGroup) -> list[tuple[int, ...]]:
@@ -39,8 +39,9 @@ def boxes_of(group: ElementwiseGroup) -> list[tuple[int, ...]]:
     return [box for box in found if all(_fits(size, factor) for size, factor in zip(group.shape, box, strict=True))]
 
 
-def default_box(group: ElementwiseGroup) -> tuple[int, ...] | None:
+def default_box(group: ElementwiseGroup, n_elements: int, n_multiprocessors: int) -> tuple[int, ...] | None:
     """The box whose elements share reads: a window that several of them ask for, or what one axis does not change."""
+    n_wanted = n_elements // (BUSY_THREADS * n_multiprocessors)
     variables = _axis_variables(group)
     stores = _over_axes(group, variables)
     reads = list(accesses(*(store.scalar for store in stores)))
@@ -50,7 +51,7 @@ def default_box(group: ElementwiseGroup) -> tuple[int, ...] | None:
     if any(step > 1 for step in steps):
         box = tuple(step if step <= 4 else 1 for step in steps)
     else:
-        box = _reuse_box(group, variables, reads)
+        box = _reuse_box(group, variables, reads, max((f for f in FACTORS if f <= n_wanted), default=1))
     return box if box in boxes_of(group) else None
 
 
@@ -127,21 +128,34 @@ def _declare_box(
     position = Variable("i", (1 << 21) + 100, product(counts))
     scope.define(position, "i")
     kept = [axis for axis, size in enumerate(group.shape) if size.constant != 1]
-    found = unravel(as_index(position), [counts[axis] for axis in kept])
+    leading = _leading(kept, box)
+    outer = Variable("outer", (1 << 21) + 101, product(counts[axis] for axis in leading))
+    kept = [axis for axis in kept if axis not in leading]
+    first, *found = unravel(as_index(position), [outer.extent, *(counts[axis] for axis in kept)])
     replacements: dict[Variable, Index] = {}
+    if leading:
+        scope.define(outer, scope.declare("outer", "int", scope.index(first).text))
+        places = unravel(as_index(outer), [counts[axis] for axis in leading])
+        replacements = dict(zip((variables[axis] for axis in leading), places, strict=True))
     lanes: list[tuple[int, Variable, Index]] = []
     for axis, index in zip(kept, found, strict=True):
         variable, factor = variables[axis], box[axis]
-        first = Variable(variable.name, (1 << 21) + 200 + axis, counts[axis])
+        block = Variable(variable.name, (1 << 21) + 200 + axis, counts[axis])
         name = scope.declare(f"{variable.name}_box" if factor > 1 else variable.name, "int", scope.index(index).text)
-        scope.define(first, name)
+        scope.define(block, name)
         if factor == 1:
-            replacements[variable] = as_index(first)
+            replacements[variable] = as_index(block)
             continue
         lane = Variable(f"u{axis}", (1 << 21) + 300 + axis, as_index(factor))
-        replacements[variable] = as_index(first) * factor + as_index(lane)
+        replacements[variable] = as_index(block) * factor + as_index(lane)
         lanes.append((axis, lane, replacements[variable]))
     return replacements, lanes
+
+
+def _leading(kept: Sequence[int], box: Sequence[int]) -> list[int]:
+    """The first axes when there are several without boxes: most indices need no more than their common position."""
+    n_leading = next((place for place, axis in enumerate(kept) if box[axis] > 1), len(kept))
+    return list(kept[:n_leading]) if n_leading > 1 else []
 
 
 def _open_lanes(scope: Scope, group: ElementwiseGroup, lanes: Sequence[tuple[int, Variable, Index]]) -> list[Scope]:
@@ -158,12 +172,12 @@ def _open_lanes(scope: Scope, group: ElementwiseGroup, lanes: Sequence[tuple[int
     return opened
 
 
-def _window_step(variable: Variable, reads: Sequence[object]) -> int:
+def _window_step(variable: Variable, reads: Sequence[Access]) -> int:
     """The size of the windows that neighbours along an axis share: the divisor of its coordinate in some index."""
     steps = [
         atom.divisor.constant or 1
         for access in reads
-        for index in access.index  # type: ignore[attr-defined]
+        for index in access.index
         for monomial, _ in index.terms
         for atom in monomial
         if isinstance(atom, Quotient) and atom.dividend == as_index(variable)
@@ -171,11 +185,13 @@ def _window_step(variable: Variable, reads: Sequence[object]) -> int:
     return max(steps, default=1)
 
 
-def _reuse_box(group: ElementwiseGroup, variables: Sequence[Variable], reads: Sequence[object]) -> tuple[int, ...]:
+def _reuse_box(
+    group: ElementwiseGroup, variables: Sequence[Variable], reads: Sequence[Access], factor: int
+) -> tuple[int, ...]:
     """Along the one axis, with neighbours apart in memory, that a read does not depend on while others do."""
     for axis, variable in enumerate(variables[:-1]):
         size = group.shape[axis].constant or 0
-        depends = [variable in access.variables for access in reads]  # type: ignore[attr-defined]
-        if size % REUSE_FACTOR == 0 and size and any(depends) and not all(depends):
-            return tuple(REUSE_FACTOR if at == axis else 1 for at in range(len(variables)))
+        depends = [variable in access.variables for access in reads]
+        if size and size % factor == 0 and any(depends) and not all(depends):
+            return tuple(factor if at == axis else 1 for at in range(len(variables)))
     return (1,) * len(variables)
