@@ -101,6 +101,19 @@ __device__ inline T read_peer(const T* own, int rank) {
     return *there;
 }
 """),
+    "copy_async": Helper("""
+// Copies 16 bytes to shared memory, or zeros where there is nothing inside; `wait_async` waits for all copies.
+template <typename T>
+__device__ inline void copy_async(T* shared, const T* global, bool inside) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
+                 :: "r"(static_cast<unsigned>(__cvta_generic_to_shared(shared))), "l"(global), "r"(inside ? 16 : 0)
+                 : "memory");
+}
+"""),
+    "wait_async": Helper("""
+// Waits for what this thread copies.
+__device__ inline void wait_async() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+"""),
     "prefetch": Helper("""
 // Asks for memory that is read later; waits for nothing.
 template <typename T>

@@ -19,7 +19,7 @@ from kernel_lsp.generate.codegen.elementwise import write_stores
 from kernel_lsp.generate.codegen.kernel import RenderedKernel, SharedArray, blocks_of, rendered
 from kernel_lsp.generate.codegen.kernel_writer import KernelWriter
 from kernel_lsp.generate.codegen.matmul import grid_conditions, runs_along, spread
-from kernel_lsp.generate.codegen.operators import COMPUTE_TYPE, Text
+from kernel_lsp.generate.codegen.operators import ADD, COMPUTE_TYPE, Text
 from kernel_lsp.generate.codegen.packs import MAX_PACK_BYTES, Packing, find_packed
 from kernel_lsp.generate.codegen.prefetching import prefetch, reads_ahead
 from kernel_lsp.generate.codegen.scope import Scope
@@ -220,7 +220,7 @@ class _SplitRenderer:
             scope.line(f"const int k_first = rank * {length}, k_last = min(k_first + {length}, {terms});")
             first, last = "k_first", "k_last"
         self._declare_fetched()
-        if (self._slice_constant() or schedule.tile_k + 1) <= schedule.tile_k:
+        if self._is_one_step():
             scope.line(f"const int k0 = {first};")
             self._fetch(scope, last)
             self._place(scope)
@@ -240,6 +240,16 @@ class _SplitRenderer:
         loop.line("__syncthreads();")
         loop.close()
 
+    def _is_one_step(self) -> bool:
+        return (self._slice_constant() or self.schedule.tile_k + 1) <= self.schedule.tile_k
+
+    def _is_async(self, factor: _Factor) -> bool:
+        """Whether a tile is filled by copies that no thread waits for before it has asked for all of them."""
+        packed = self._packed(factor)
+        scalar = packed[1] if packed else None
+        is_plain = isinstance(scalar, Access) and scalar.mask is None and scalar.dtype == DType.F32
+        return is_plain and self._is_one_step() and self.type == "float"
+
     def _slice_constant(self) -> int | None:
         terms = self.group.k.extent.constant
         if terms is None:
@@ -258,6 +268,8 @@ class _SplitRenderer:
     def _declare_fetched(self) -> None:
         """Registers for what a thread brings of each tile: all loads are made before the first is waited for."""
         for factor in (self.left, self.right):
+            if self._is_async(factor):
+                continue
             if self._packed(factor) is None:
                 self.scope.line(f"{self.type} {factor.name}_fetched[{self._n_fetched(factor)}];")
             else:
@@ -298,17 +310,24 @@ class _SplitRenderer:
     def _place(self, scope: Scope) -> None:
         """Move what was read to shared memory."""
         for factor in (self.left, self.right):
-            is_packed = self._packed(factor) is not None
-            length = self._tile_along(factor) // (QUAD if is_packed else 1)
+            if self._is_async(factor):
+                continue
             inner = self._open_items(scope, factor)
-            along = f"e % {length}{f' * {QUAD}' if is_packed else ''}"
-            place = f"{factor.name}_tile[e / {length}][{along}]"
+            is_packed, place = self._packed(factor) is not None, self._tile_place(factor)
             target = f"*packs<{QUAD}>(&{place})" if is_packed else place
             condition = self._is_item(factor)
             prefix = f"if ({condition}) " if condition else ""
             inner.line(f"{prefix}{target} = {factor.name}_fetched[i];")
             inner.close()
+        if any(map(self._is_async, (self.left, self.right))):
+            scope.line(f"{self.kernel.use('wait_async')}();")
         scope.line("__syncthreads();")
+
+    def _tile_place(self, factor: _Factor) -> str:
+        """Where item `e` of a tile lies."""
+        is_packed = self._packed(factor) is not None
+        length = self._tile_along(factor) // (QUAD if is_packed else 1)
+        return f"{factor.name}_tile[e / {length}][e % {length}{f' * {QUAD}' if is_packed else ''}]"
 
     def _packed(self, factor: _Factor) -> tuple[Packing, Scalar] | None:
         """The factor over packs, when every read of it that differs within a pack is a vector load."""
@@ -338,10 +357,23 @@ class _SplitRenderer:
             scope.define(self.group.k, "k")
             guard = f"pack * {QUAD} < {factor.limit} && k < {last}"
         scope.define(packing.pack, "pack")
+        if self._is_async(factor):
+            self._copy_packs(scope, factor, guard, packing, scalar)
+            return
         scope.line(f"{factor.name}_fetched[i] = {{}};")
         inside = scope.open(f"if ({self._and_item(factor, guard)})")
         self._read_packs(inside, factor, packing, scalar)
         inside.close()
+
+    def _copy_packs(self, scope: Scope, factor: _Factor, guard: str, packing: Packing, scalar: Scalar) -> None:
+        assert isinstance(scalar, Access)
+        first = scalar.substitute({packing.lane: as_index(0)})
+        assert isinstance(first, Access)
+        source = f"{self.kernel.pointer(first.tensor)} + {scope.offset(first.tensor, first.index).within(ADD)}"
+        condition = self._is_item(factor)
+        prefix = f"if ({condition}) " if condition else ""
+        copy = self.kernel.use("copy_async")
+        scope.line(f"{prefix}{copy}(&{self._tile_place(factor)}, {source}, {guard});")
 
     def _and_item(self, factor: _Factor, guard: str) -> str:
         condition = self._is_item(factor)
