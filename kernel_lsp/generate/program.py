@@ -152,7 +152,7 @@ class Program:
 
 def is_structural(knob: Knob) -> bool:
     """Whether a knob decides which kernels there are."""
-    return knob.name.rsplit(".", 1)[-1] in ("split", "contraction", "inlined")
+    return knob.name.rsplit(".", 1)[-1] in ("split", "contraction", "inlined", "launches", "place")
 
 
 # --- below: lowering and the text of the file
@@ -174,9 +174,6 @@ def _file_text(plan: LaunchPlan, operations: list[RenderedOperation]) -> str:
 
 
 def _includes(text: str) -> str:
-    wanted = [
-        ("__half", "cuda_fp16.h"),
-        ("__nv_bfloat16", "cuda_bf16.h"),
-        ("CUDART_", "math_constants.h"),
-    ]
+    wanted = [("__half", "cuda_fp16.h"), ("__nv_bfloat16", "cuda_bf16.h"), ("CUDART_", "math_constants.h")]
+    wanted.append(("cooperative_groups::", "cooperative_groups.h"))
     return "".join(f"#include <{header}>\n" for word, header in wanted if word in text)

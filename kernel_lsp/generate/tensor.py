@@ -44,7 +44,8 @@ class LibraryResult:
 class Contraction:
     """The factors of a sum of products ``sum over k of left(batch, m, k) * right(batch, k, n)``.
 
-    `batch_axes`, `row_axes` (m) and `column_axes` (n) are axes of the result. `library` is how ATen does it, if it can.
+    `batch_axes`, `row_axes` (m) and `column_axes` (n) are axes of the result. `library` is how ATen does it, if it can;
+    `way` is the template that does it, where one of ours does.
     """
 
     left: Scalar
@@ -53,12 +54,25 @@ class Contraction:
     row_axes: tuple[int, ...]
     column_axes: tuple[int, ...]
     library: LibraryCall | None = None
+    way: str = "tiled"
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Row ``part * length + within`` of `n_rows`."""
+
+    part: Variable
+    within: Variable
+    n_rows: Index
 
 
 @dataclass(frozen=True)
 class Reduction:
     """Element `variables` is `body` combined over `reduced`. `domain` is all variables in the order of the memory that
-    the body walks. Kinds: sum, prod, max, min, any, all, argmax, argmin (these return the position in `reduced`)."""
+    the body walks. Kinds: sum, prod, max, min, any, all, argmax, argmin (these return the position in `reduced`).
+
+    `parts` says that the rows of a reduction over rows were split: which part, and the row within it.
+    """
 
     kind: str
     variables: tuple[Variable, ...]
@@ -66,6 +80,7 @@ class Reduction:
     domain: tuple[Variable, ...]
     body: Scalar
     contraction: Contraction | None = None
+    parts: Parts | None = None
 
 
 @dataclass(frozen=True)

@@ -92,6 +92,44 @@ __device__ inline Pack<T, N>* packs(T* pointer) {
 """,
         ("Pack",),
     ),
+    "read_peer": Helper("""
+// What another block of the cluster has at the same place of its shared memory.
+template <typename T>
+__device__ inline T read_peer(const T* own, int rank) {
+    const T* there;
+    asm volatile("mapa.u64 %0, %1, %2;" : "=l"(there) : "l"(own), "r"(rank));
+    return *there;
+}
+"""),
+    "copy_async": Helper("""
+// Copies 16 bytes to shared memory, or zeros where there is nothing inside; `wait_async` waits for all copies.
+template <typename T>
+__device__ inline void copy_async(T* shared, const T* global, bool inside) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
+                 :: "r"(static_cast<unsigned>(__cvta_generic_to_shared(shared))), "l"(global), "r"(inside ? 16 : 0)
+                 : "memory");
+}
+"""),
+    "wait_async": Helper("""
+// Waits for what this thread copies.
+__device__ inline void wait_async() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+"""),
+    "prefetch": Helper("""
+// Asks for memory that is read later; waits for nothing.
+template <typename T>
+__device__ inline void prefetch(const T* pointer) { asm volatile("prefetch.global.L2 [%0];" :: "l"(pointer)); }
+"""),
+    "prefetch_all": Helper(
+        """
+// Asks for a small tensor, each thread for a line of 128 bytes.
+template <typename T>
+__device__ inline void prefetch_all(const T* pointer, int n_elements) {
+    constexpr int line = 128 / sizeof(T);
+    for (int i = threadIdx.x * line; i < n_elements; i += blockDim.x * line) prefetch(pointer + i);
+}
+""",
+        ("prefetch",),
+    ),
     "maximum": Helper("""
 // NaN when either is NaN, as in PyTorch.
 __device__ inline {T} maximum({T} a, {T} b) { return a > b || isnan(a) ? a : b; }
@@ -235,18 +273,8 @@ __device__ inline void store_once(Pack<T, N>* pointer, const Pack<T, N>& pack) {
 """,
         ("Pack",),
     ),
-    "prefetch": Helper(
-        """
-// Starts to bring a pack into the L2 cache.
-template <typename T, int N>
-__device__ inline void prefetch(const Pack<T, N>* pointer) {
-    asm volatile("prefetch.global.L2 [%0];" ::"l"(pointer));
-}
-""",
-        ("Pack",),
-    ),
     "cluster_sync": Helper("""
-// Waits for all threads of the cluster.
+// Waits for all threads of the cluster, and for what they have written to shared memory.
 __device__ inline void cluster_sync() {
     asm volatile("barrier.cluster.arrive;\\n\\tbarrier.cluster.wait;" ::: "memory");
 }
@@ -278,11 +306,11 @@ __device__ inline void grid_sync(int* n_arrived, int n_expected) {
 __device__ inline void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 __device__ inline void wait_for_copies() { asm volatile("cp.async.wait_group 0;" ::: "memory"); }
 """),
-    "copy_async": Helper(
+    "copy_pack": Helper(
         """
 // Starts to copy a pack of 4, 8 or 16 bytes to shared memory.
 template <typename T, int N>
-__device__ inline void copy_async(Pack<T, N>* target, const Pack<T, N>* source) {
+__device__ inline void copy_pack(Pack<T, N>* target, const Pack<T, N>* source) {
     asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"((unsigned)__cvta_generic_to_shared(target)),
                  "l"(source), "n"(sizeof(Pack<T, N>))
                  : "memory");
@@ -439,13 +467,14 @@ __device__ inline void block_argmax({T}& best, int& best_index) {
     **{
         f"column_{kind}": Helper(
             f"""
-// Combines over threadIdx.y; every thread gets the result of its threadIdx.x.
+// Combines threads that are WIDTH apart; every thread gets the result of its column.
 template <int LANES, int WIDTH>
 __device__ inline {{T}} column_{kind}({{T}} value) {{
     __shared__ {{T}} of_lane[LANES][WIDTH];
-    of_lane[threadIdx.y][threadIdx.x] = value;
+    const int column = threadIdx.x % WIDTH;
+    of_lane[threadIdx.x / WIDTH][column] = value;
     __syncthreads();
-    {{T}} result = of_lane[0][threadIdx.x];
+    {{T}} result = of_lane[0][column];
     for (int lane = 1; lane < LANES; ++lane) {combine}
     __syncthreads();
     return result;
@@ -454,10 +483,10 @@ __device__ inline {{T}} column_{kind}({{T}} value) {{
             needs,
         )
         for kind, combine, needs in (
-            ("sum", "result += of_lane[lane][threadIdx.x];", ()),
-            ("prod", "result *= of_lane[lane][threadIdx.x];", ()),
-            ("max", "result = maximum(result, of_lane[lane][threadIdx.x]);", ("maximum",)),
-            ("min", "result = minimum(result, of_lane[lane][threadIdx.x]);", ("minimum",)),
+            ("sum", "result += of_lane[lane][column];", ()),
+            ("prod", "result *= of_lane[lane][column];", ()),
+            ("max", "result = maximum(result, of_lane[lane][column]);", ("maximum",)),
+            ("min", "result = minimum(result, of_lane[lane][column]);", ("minimum",)),
         )
     },
     "column_argmax": Helper(
@@ -466,13 +495,14 @@ template <int LANES, int WIDTH>
 __device__ inline void column_argmax({T}& best, int& best_index) {
     __shared__ {T} of_lane[LANES][WIDTH];
     __shared__ int index_of_lane[LANES][WIDTH];
-    of_lane[threadIdx.y][threadIdx.x] = best;
-    index_of_lane[threadIdx.y][threadIdx.x] = best_index;
+    const int column = threadIdx.x % WIDTH;
+    of_lane[threadIdx.x / WIDTH][column] = best;
+    index_of_lane[threadIdx.x / WIDTH][column] = best_index;
     __syncthreads();
     for (int lane = 0; lane < LANES; ++lane) {
-        if (comes_before(of_lane[lane][threadIdx.x], index_of_lane[lane][threadIdx.x], best, best_index)) {
-            best = of_lane[lane][threadIdx.x];
-            best_index = index_of_lane[lane][threadIdx.x];
+        if (comes_before(of_lane[lane][column], index_of_lane[lane][column], best, best_index)) {
+            best = of_lane[lane][column];
+            best_index = index_of_lane[lane][column];
         }
     }
     __syncthreads();
@@ -578,6 +608,7 @@ TYPELESS = frozenset(
         "load_once",
         "prefetch",
         "copy_async",
+        "copy_pack",
         "copy_async_once",
         "load_kept",
         "parts_squares",

@@ -28,13 +28,15 @@ class KernelParameterText:
 
 @dataclass
 class KernelWriter:
-    """One kernel in the making. `tensor_names` are the plan's names of the tensors in memory; `hints` name scalars."""
+    """One kernel in the making. `tensor_names` are the plan's names of the tensors in memory; `hints` name scalars;
+    with `unrolls_loops` short loops of a thread are unrolled, so that what it reads twice stays in registers."""
 
     name: str
     tensor_names: Mapping[Tensor, str]
     hints: Mapping[bytes, str]
     reserved: frozenset[str] = frozenset()
     index_type: Literal["int", "long long"] = "int"
+    unrolls_loops: bool = False
     coordinates: dict[bytes, str] = field(default_factory=dict)
     helpers: set[HelperUse] = field(default_factory=set)
     reads: dict[Tensor, str] = field(default_factory=dict)

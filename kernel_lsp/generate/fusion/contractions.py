@@ -34,7 +34,8 @@ def grow_contraction(
     stores = tuple(_epilogue(progress, seed, tuple(at), roots))
     batch, m, n = coordinates
     rows = tuple(shapes[1])
-    return ContractionGroup(seed, batch, m, n, k, left, right, tuple(at), rows, definition.reduced, stores), roots
+    way = contraction.way
+    return ContractionGroup(seed, batch, m, n, k, left, right, tuple(at), rows, definition.reduced, stores, way), roots
 
 
 def grow_library(progress: Progress, seed: Tensor, definition: LibraryResult) -> tuple[LibraryGroup, list[Tensor]]:

@@ -22,6 +22,7 @@ from kernel_lsp.generate.fusion.groups import (
     ScanGroup,
     ScatterGroup,
     Store,
+    WholeReduction,
     scalars_of_group,
 )
 from kernel_lsp.generate.fusion.progress import Progress
@@ -40,18 +41,35 @@ def fuse(
     definitions: Mapping[Tensor, Definition],
     sizes: Sizes,
     inlined: frozenset[Tensor] = frozenset(),
+    everywhere: frozenset[Tensor] = frozenset(),
 ) -> FusedGraph:
     """Group the definitions that the outputs need. `definitions` overrides what tensors say of themselves; those in
-    `inlined` are computed where they are read."""
+    `inlined` are computed where they are read; every block finds the reductions in `everywhere` for itself, as far as
+    row groups alone read them."""
     graph = DefinitionGraph(tensors, outputs, definitions, inlined)
+    wanted = frozenset(tensor for tensor in everywhere if not graph.needs(tensor) and tensor not in outputs)
+    fused = _fused(graph, outputs, sizes, frozenset())
+    assert fused is not None, "only what every block finds can fail to fuse"
+    repeated = _fused(graph, outputs, sizes, wanted) if wanted else None
+    return repeated if repeated is not None and len(repeated.groups) < len(fused.groups) else fused
+
+
+def _fused(
+    graph: DefinitionGraph, outputs: Sequence[Tensor], sizes: Sizes, everywhere: frozenset[Tensor]
+) -> FusedGraph | None:
+    """Return the groups; None where something other than a row group reads what every block is to find."""
     progress = Progress(graph, sizes)
+    progress.finish(list(everywhere))
     groups: list[Group] = []
     stored = set(outputs)
     while progress.pending:
         group, roots = _grow(progress, _choose_seed(progress))
-        groups.append(group)
+        wholes = _wholes(progress, group, everywhere)
+        if wholes and not isinstance(group, RowGroup):
+            return None
+        groups.append(replace(group, wholes=wholes) if isinstance(group, RowGroup) else group)
         progress.finish(roots)
-        stored |= _read_from_memory(group, roots, graph)
+        stored |= _read_from_memory(group, roots, graph) - everywhere
     missing = [tensor.name for tensor in stored if tensor not in progress.computed]
     if missing:
         raise InternalError(f"no kernel computes {', '.join(missing)}", next_step="please report this target")
@@ -146,6 +164,23 @@ def _scatter_base(progress: Progress, seed: Tensor, definition: Scatter) -> Elem
     index = unravel_safe(as_index(position), seed.shape)
     body = progress.expand(definition.base.substitute(dict(zip(definition.base_variables, index, strict=True))))
     return ElementwiseGroup(position, seed.shape, (Store(seed, index, cast(body, seed.dtype)),))
+
+
+def _wholes(progress: Progress, group: Group, everywhere: frozenset[Tensor]) -> tuple[WholeReduction, ...]:
+    """What the group reads of the reductions that every block finds for itself."""
+    read = {access.tensor for access in accesses(*scalars_of_group(group))} & everywhere
+    return tuple(_whole(progress, tensor) for tensor in sorted(read, key=lambda tensor: tensor.serial))
+
+
+def _whole(progress: Progress, tensor: Tensor) -> WholeReduction:
+    definition = progress.graph.definitions[tensor]
+    assert isinstance(definition, Reduction)
+    shape = [variable.extent for variable in definition.reduced]
+    position = progress.variable("at", product(shape))
+    replacements = dict(zip(definition.reduced, unravel_safe(as_index(position), shape), strict=True))
+    replacements.update((variable, as_index(0)) for variable in definition.variables)
+    scalar = progress.expand(definition.body.substitute(replacements))
+    return WholeReduction(tensor, definition.kind, position, scalar)
 
 
 # --- below: what gets memory

@@ -42,10 +42,32 @@ class RowReduction:
 
 
 @dataclass(frozen=True)
+class WholeReduction:
+    """`scalar` combined over all values of `position`: one result, which every block finds for itself."""
+
+    tensor: Tensor
+    kind: str
+    position: Variable
+    scalar: Scalar
+
+
+@dataclass(frozen=True)
+class ColumnSum:
+    """Element (part, column) of `tensor` is the sum of `scalar` over the rows of a part. `level` as in a reduction."""
+
+    tensor: Tensor
+    part: Variable
+    length: Index
+    scalar: Scalar
+    level: int
+
+
+@dataclass(frozen=True)
 class RowGroup:
     """Reductions along rows. `is_column_contiguous`: neighbours in memory belong to one row, else to several.
 
-    `stores` have a value per element, `row_stores` one per row.
+    `stores` have a value per element, `row_stores` one per row; `wholes` are known before any row, and
+    `column_sums` add up over rows: then each block takes the rows of a part, one after the other.
     """
 
     row: Variable
@@ -56,12 +78,14 @@ class RowGroup:
     reductions: tuple[RowReduction, ...]
     stores: tuple[tuple[int, Store], ...]
     row_stores: tuple[Store, ...]
+    wholes: tuple[WholeReduction, ...] = ()
+    column_sums: tuple[ColumnSum, ...] = ()
 
 
 @dataclass(frozen=True)
 class ContractionGroup:
     """A sum of products with everything pointwise behind it. `left` is over (batch, m, k), `right` over (batch, k, n);
-    stores are over (batch, m, n) and read the sum as an access to `tensor` at `variables`."""
+    stores are over (batch, m, n) and read the sum as an access to `tensor` at `at`. `way` is the template."""
 
     tensor: Tensor
     batch: Variable
@@ -74,6 +98,7 @@ class ContractionGroup:
     row_shape: tuple[Index, ...]
     reduced: tuple[Variable, ...]
     stores: tuple[Store, ...]
+    way: str = "tiled"
 
 
 @dataclass(frozen=True)
@@ -130,7 +155,9 @@ def scalars_of_group(group: Group) -> list[Scalar]:
             return [store.scalar for store in group.stores]
         case RowGroup():
             stores = [*(store for _, store in group.stores), *group.row_stores]
-            return [*(reduction.scalar for reduction in group.reductions), *(store.scalar for store in stores)]
+            reductions = [entry.scalar for entry in group.reductions]
+            sums = [*(entry.scalar for entry in group.wholes), *(entry.scalar for entry in group.column_sums)]
+            return [*sums, *reductions, *(store.scalar for store in stores)]
         case ContractionGroup():
             return [group.left, group.right, *(store.scalar for store in group.stores)]
         case ScanGroup():
@@ -141,6 +168,19 @@ def scalars_of_group(group: Group) -> list[Scalar]:
             return [group.scalar, *carriers, *base, *([group.mask] if group.mask is not None else [])]
         case LibraryGroup():
             return scalars_of(LibraryResult(group.call))
+
+
+def written_by(group: Group) -> set[Tensor]:
+    """The tensors that the group leaves in memory."""
+    match group:
+        case ElementwiseGroup() | ContractionGroup():
+            return {store.tensor for store in group.stores}
+        case RowGroup():
+            stores = [*(store for _, store in group.stores), *group.row_stores]
+            kept = {entry.tensor for entry in group.reductions if entry.stored}
+            return kept | {store.tensor for store in stores} | {entry.tensor for entry in group.column_sums}
+        case ScanGroup() | ScatterGroup() | LibraryGroup():
+            return {group.tensor}
 
 
 def row_index(row: Index, row_shape: Sequence[Index], tensor: Tensor) -> tuple[Index, ...]:
