@@ -25,7 +25,8 @@ from kernel_lsp.generate.codegen.row_schedule import COLUMN_WIDTH, WARP, RowSche
 from kernel_lsp.generate.codegen.rows import render_rows
 from kernel_lsp.generate.codegen.scan import ScanSchedule, render_scan
 from kernel_lsp.generate.codegen.scatter import ATOMIC_TYPES, render_scatter
-from kernel_lsp.generate.codegen.split_matmul import SplitSchedule, is_valid_split_schedule, render_split
+from kernel_lsp.generate.codegen.split_matmul import render_split
+from kernel_lsp.generate.codegen.split_schedule import SplitSchedule, is_valid_split_schedule
 from kernel_lsp.generate.fusion.groups import (
     ContractionGroup,
     ElementwiseGroup,
@@ -131,7 +132,7 @@ class GroupRenderer:
         cluster = pick(f"{kernel.name}.cluster", clusters, default.cluster, "blocks that share the products of a tile")
         threads_values = (self.threads,) if self.threads else (128, 256, 512)
         threads = pick(f"{kernel.name}.threads", threads_values, default.threads, "threads per block")
-        step = pick(f"{kernel.name}.tile_k", steps_of(n_terms), default.tile_k, "products staged at a time")
+        step = pick(f"{kernel.name}.step", steps_of(n_terms), default.tile_k, "products staged at a time")
         tile_m, tile_n, thread_m, thread_n = SHAPES[str(shape)]
         schedule = SplitSchedule(tile_m, tile_n, step, thread_m, thread_n, threads, cluster)
         is_valid = is_valid_split_schedule(schedule, group.tensor.dtype)
