@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.generate.codegen.shared_launch import MAX_SHARED_BYTES as SHARED_LAUNCH_BYTES
-from kernel_lsp.generate.codegen.split_matmul import (
+from kernel_lsp.generate.codegen.split_schedule import (
     MAX_SHARED_BYTES,
     QUAD,
     SplitSchedule,

@@ -18,7 +18,7 @@ from kernel_lsp.generate.library import library_plan, n_products
 from kernel_lsp.generate.lowering.table import LoweredGraph
 from kernel_lsp.generate.names import NamePool
 from kernel_lsp.generate.row_major import unravel_safe
-from kernel_lsp.generate.scalar import Access, Loop, compare, index_value, select
+from kernel_lsp.generate.scalar import Access, Loop, Scalar, compare, index_value, select
 from kernel_lsp.generate.scalar_walk import accesses, masked
 from kernel_lsp.generate.sizes import Sizes, to_expression
 from kernel_lsp.generate.tensor import Definition, Parts, Pointwise, Reduction, Tensor
@@ -172,14 +172,14 @@ class _Planner:
         n_results = self._size(tensor.n_elements)
         n_columns = self._size(product(tensor.shape[axis] for axis in contraction.column_axes))
         n_rows = self._size(product(tensor.shape[axis] for axis in contraction.row_axes))
-        n_small = self._size(n_products(definition, tensor.shape))
-        if n_terms >= MIN_SPLIT_TERMS and n_small <= MAX_SPLIT_PRODUCTS and min(n_columns, n_rows) >= 4:
-            return "split_warps"
-        if n_terms <= MAX_DIRECT_TERMS or min(n_columns, n_rows) <= 2:
+        if min(n_columns, n_rows) <= 2:
             return "rows" if n_terms > 4 * MAX_DIRECT_TERMS and n_results <= MAX_ROW_OUTPUTS else "direct"
         if n_results <= MAX_ROW_OUTPUTS and n_terms >= 128:
             return "rows"
-        return "tiled"
+        is_small = self._size(n_products(definition, tensor.shape)) <= MAX_SPLIT_PRODUCTS
+        if is_small and n_terms >= MIN_SPLIT_TERMS and all(map(_is_matrix, (contraction.left, contraction.right))):
+            return "split_warps"
+        return "direct" if n_terms <= MAX_DIRECT_TERMS else "tiled"
 
     def _plan_split(self, tensor: Tensor, definition: Reduction, name: str) -> None:
         """Long rows of which there are few are split over blocks, whose results are combined by a second kernel."""
@@ -351,6 +351,16 @@ class _Rewriter:
         exact = (columns + (split - 1)) // split
         expression = call("ceil_div", to_expression(columns), ConstantExpression(split))
         return as_index(self.sizes.derived(exact, expression, "part_length"))
+
+
+def _is_matrix(factor: Scalar) -> bool:
+    """Whether a factor is an element of a tensor at a variable per dim, so that runs of it are vector loads."""
+    if not isinstance(factor, Access) or factor.mask is not None:
+        return False
+    return all(
+        len(index.terms) <= 1 and all(step == 1 and len(atoms) <= 1 for atoms, step in index.terms)
+        for index in factor.index
+    )
 
 
 def _library_from(dtype: DType) -> int:

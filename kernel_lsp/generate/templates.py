@@ -26,7 +26,8 @@ from kernel_lsp.generate.codegen.rows import RowRenderer
 from kernel_lsp.generate.codegen.scan import ScanSchedule, render_scan
 from kernel_lsp.generate.codegen.scatter import ATOMIC_TYPES, render_scatter
 from kernel_lsp.generate.codegen.shared_rows import SharedRowRenderer
-from kernel_lsp.generate.codegen.split_matmul import SplitSchedule, is_valid_split_schedule, render_split
+from kernel_lsp.generate.codegen.split_matmul import render_split
+from kernel_lsp.generate.codegen.split_schedule import SplitSchedule, is_valid_split_schedule
 from kernel_lsp.generate.fusion.groups import (
     ContractionGroup,
     ElementwiseGroup,
@@ -129,7 +130,7 @@ class GroupRenderer:
         cluster = pick(f"{kernel.name}.cluster", clusters, default.cluster, "blocks that share the products of a tile")
         threads_values = (self.threads,) if self.threads else (128, 256, 512)
         threads = pick(f"{kernel.name}.threads", threads_values, default.threads, "threads per block")
-        step = pick(f"{kernel.name}.tile_k", steps_of(n_terms), default.tile_k, "products staged at a time")
+        step = pick(f"{kernel.name}.step", steps_of(n_terms), default.tile_k, "products staged at a time")
         tile_m, tile_n, thread_m, thread_n = SHAPES[str(shape)]
         schedule = SplitSchedule(tile_m, tile_n, step, thread_m, thread_n, threads, cluster)
         is_valid = is_valid_split_schedule(schedule, group.tensor.dtype)

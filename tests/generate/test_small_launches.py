@@ -43,7 +43,7 @@ def test_split_products(shape: tuple[int, int, int], cluster: int) -> None:
 @pytest.mark.parametrize("tile", ["8x8_2x2", "16x32_2x4", "64x64_4x4"])
 def test_tiles_of_split_products(tile: str) -> None:
     inputs = [tensor("a", 70, 96), tensor("b", 96, 72)]
-    check("def f(a, b): return a @ b", inputs=inputs, schedule={**SPLIT, "f.tile": tile, "f.tile_k": 32})
+    check("def f(a, b): return a @ b", inputs=inputs, schedule={**SPLIT, "f.tile": tile, "f.step": 32})
 
 
 @pytest.mark.parametrize("dtype", ["f16", "bf16", "f64"])

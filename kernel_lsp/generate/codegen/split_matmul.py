@@ -23,6 +23,7 @@ from kernel_lsp.generate.codegen.operators import ADD, COMPUTE_TYPE, Text
 from kernel_lsp.generate.codegen.packs import MAX_PACK_BYTES, Packing, find_packed
 from kernel_lsp.generate.codegen.prefetching import prefetch, reads_ahead
 from kernel_lsp.generate.codegen.scope import Scope
+from kernel_lsp.generate.codegen.split_schedule import QUAD, SplitSchedule, n_shared_elements
 from kernel_lsp.generate.fusion.groups import ContractionGroup
 from kernel_lsp.generate.index import Variable, as_index, divide_exactly
 from kernel_lsp.generate.scalar import Access, Scalar
@@ -35,55 +36,6 @@ LOCAL_NAMES = (
     *("of_group", "group", "lane", "pack", "rank", "total", "run", "fetch"),
     *("left_fetched", "right_fetched"),
 )
-QUAD = 4
-"""Products that a thread takes at once: 16 bytes of f32."""
-MAX_SHARED_BYTES = 48 << 10
-"""Static shared memory of a block."""
-
-
-@dataclass(frozen=True)
-class SplitSchedule:
-    """A block of `threads` computes `tile_m` x `tile_n` results from `tile_k` products staged at a time; each thread
-    keeps `thread_m` x `thread_n` sums, and `cluster` blocks share the products of a tile."""
-
-    tile_m: int
-    tile_n: int
-    tile_k: int
-    thread_m: int
-    thread_n: int
-    threads: int
-    cluster: int
-
-    @property
-    def n_lanes(self) -> int:
-        """Threads that cover the tile once."""
-        return (self.tile_m // self.thread_m) * (self.tile_n // self.thread_n)
-
-    @property
-    def n_groups(self) -> int:
-        """Groups of threads that share the products."""
-        return self.threads // self.n_lanes
-
-    def row_stride(self) -> int:
-        """Elements between rows of a tile that runs along k: an odd number of quads, so that rows differ in banks."""
-        return self.tile_k + (QUAD if self.tile_k // QUAD % 2 == 0 else 2 * QUAD)
-
-
-def is_valid_split_schedule(schedule: SplitSchedule, dtype: DType, n_bytes: int = MAX_SHARED_BYTES) -> bool:
-    """Whether a block holds it: groups that divide its threads, and tiles and sums within `n_bytes` of memory."""
-    if schedule.tile_m % schedule.thread_m or schedule.tile_n % schedule.thread_n or schedule.tile_k % QUAD:
-        return False
-    if schedule.n_lanes < 8 or schedule.threads % schedule.n_lanes:
-        return False
-    return n_shared_elements(schedule) * max(4, dtype.itemsize) <= n_bytes
-
-
-def n_shared_elements(schedule: SplitSchedule) -> int:
-    """The larger of what the tiles take and what the sums of all groups take, in any layout of the tiles."""
-    rows, columns = schedule.tile_m, schedule.tile_n
-    along_k = (rows + columns) * schedule.row_stride()
-    across_k = (rows + columns + 2 * QUAD) * schedule.tile_k
-    return max(along_k, across_k, (schedule.n_groups + 1) * rows * columns)
 
 
 def render_split(
@@ -407,6 +359,7 @@ class _SplitRenderer:
     def _multiply(self, scope: Scope) -> None:
         schedule = self.schedule
         first, step = ("group", "GROUPS") if schedule.n_groups > 1 else ("0", "1")
+        scope.line("#pragma unroll 2")  # more would spill registers
         inner = scope.open(f"for (int q = {first}; q < TK / {QUAD}; q += {step})")
         inner.line(f"{self.align} {self.type} left[{schedule.thread_m}][{QUAD}], right[{schedule.thread_n}][{QUAD}];")
         for factor in (self.left, self.right):
