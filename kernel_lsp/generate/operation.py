@@ -9,6 +9,7 @@ from kernel_lsp.core.expression import Binary, Constant, Expression, Name
 from kernel_lsp.core.expression_value import evaluate_int
 from kernel_lsp.core.plan import (
     Condition,
+    Fill,
     Launch,
     Operation,
     ScalarParameter,
@@ -170,9 +171,10 @@ class _OperationRenderer:
     def _steps(self, group: RenderedGroup) -> list[Step]:
         steps: list[Step] = [*group.fills, *group.library]
         for kernel in group.kernels:
+            steps += [Fill(scratch.name, Constant(0)) for scratch in kernel.zeroed]
             grid, block = kernel.grid, kernel.block
             sizes = (Constant(block[0]), Constant(block[1]), Constant(block[2]))
-            steps.append(Launch(kernel.name, (), grid, sizes, Constant(0), kernel.arguments))
+            steps.append(Launch(kernel.name, (), grid, sizes, Constant(0), kernel.arguments, kernel.when))
         return steps
 
     # --- the plan
@@ -198,7 +200,8 @@ class _OperationRenderer:
     def _scratch(self, groups: Sequence[RenderedGroup]) -> tuple[TensorParameter, ...]:
         known = {*self.lowered.inputs.values(), *self.results.values()}
         stored = sorted(self.fused.stored - known, key=lambda tensor: tensor.serial)
-        return tuple(self._parameter(tensor, self.names[tensor]) for tensor in stored)
+        own = [scratch for group in groups for kernel in group.kernels for scratch in kernel.zeroed]
+        return (*(self._parameter(tensor, self.names[tensor]) for tensor in stored), *own)
 
     def _scalar_conditions(self) -> list[Expression]:
         """The capture fixed the numbers: other values are the reference's business."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from kernel_lsp.core.expression import Constant
+from kernel_lsp.core.expression import Constant, Unary
 from kernel_lsp.core.plan import Fill, LibraryArgument, LibraryStep
 from kernel_lsp.errors import TargetError
 from kernel_lsp.generate.codegen import elementwise, matmul, rows, scan, scatter
@@ -16,7 +16,17 @@ from kernel_lsp.generate.codegen.matmul import TileSchedule, is_valid_tile_sched
 from kernel_lsp.generate.codegen.packs import MAX_PACK_BYTES
 from kernel_lsp.generate.codegen.row_schedule import COLUMN_WIDTH, WARP, RowSchedule, is_valid_row_schedule
 from kernel_lsp.generate.codegen.rows import render_rows
-from kernel_lsp.generate.codegen.scan import ScanSchedule, render_scan
+from kernel_lsp.generate.codegen.scan import render_scan
+from kernel_lsp.generate.codegen.scan_schedule import (
+    SCAN_THREADS,
+    ScanSchedule,
+    ScanState,
+    default_scan_schedule,
+    is_valid_scan_schedule,
+    scan_comment,
+    scan_widths,
+    single_element_schedule,
+)
 from kernel_lsp.generate.codegen.scatter import ATOMIC_TYPES, render_scatter
 from kernel_lsp.generate.fusion.groups import (
     ContractionGroup,
@@ -116,14 +126,33 @@ class GroupRenderer:
 
     def _scan(self, group: ScanGroup, name: str) -> RenderedGroup:
         kernel = self.new_kernel(name, scan.LOCAL_NAMES)
-        is_serial = not group.is_column_contiguous
-        default = 256 if not is_serial else 64
-        threads = self.choices.pick_int(f"{kernel.name}.threads", (64, 128, 256, 512), default, "threads per block")
-        who = "One thread per row; neighbouring threads walk neighbouring rows" if is_serial else "One block per row"
-        comment = f"{who}. Sums are kept in double: an f32 running sum loses a digit every few thousand elements."
-        if not group.scalar.dtype.is_floating:
-            comment = f"{who}."
-        return RenderedGroup((render_scan(kernel, group, ScanSchedule(threads, is_serial), comment),))
+        default = default_scan_schedule(group, self.captured, self.n_multiprocessors)
+        pick = self.choices.pick_int
+        is_row = group.is_column_contiguous
+        schedule = ScanSchedule(
+            pick(f"{kernel.name}.threads", SCAN_THREADS[is_row], default.threads, "threads that share a row"),
+            pick(f"{kernel.name}.rows", (1, 4, 8) if is_row else (8, 16, 32), default.rows, "rows per block"),
+            pick(f"{kernel.name}.vector", scan_widths(group, self.captured), default.vector, "elements per load"),
+            pick(f"{kernel.name}.items", (1, 2, 4, 8, 16), default.items, "loads per thread and tile"),
+            bool(pick(f"{kernel.name}.chained", (0, 1), int(default.chained), "a block for each tile of a row")),
+        )
+        schedule = replace(schedule, rows=1) if is_row and schedule.threads > WARP else schedule
+        is_valid = is_valid_scan_schedule(group, schedule, ScanState.of(group, kernel.index_type).n_words)
+        used = schedule if is_valid else default
+        main = render_scan(kernel, group, used, scan_comment(group, used))
+        if not main.conditions:
+            return RenderedGroup((main,), is_valid=is_valid)
+        return RenderedGroup((*self._scan_variants(main, group, used, name),), is_valid=is_valid)
+
+    def _scan_variants(
+        self, main: RenderedKernel, group: ScanGroup, schedule: ScanSchedule, name: str
+    ) -> tuple[RenderedKernel, RenderedKernel]:
+        """Packs where the rows divide by them, single elements for all other sizes."""
+        divides_evenly = main.conditions[0]
+        single = single_element_schedule(group, schedule, self.captured)
+        other = self.new_kernel(f"{name}_any_size", scan.LOCAL_NAMES)
+        rest = render_scan(other, group, single, scan_comment(group, single))
+        return replace(main, conditions=(), when=divides_evenly), replace(rest, when=Unary("not", divides_evenly))
 
     def _scatter(self, group: ScatterGroup, name: str) -> RenderedGroup:
         fills: tuple[Fill, ...] = ()

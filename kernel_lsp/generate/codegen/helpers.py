@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from kernel_lsp.generate.codegen.scan_helpers import SCAN_BASICS, SCAN_HELPERS
+
 SUFFIXES = {"float": ("f", "f"), "double": ("", "")}
 
 
@@ -318,46 +320,9 @@ __device__ inline void column_argmax({T}& best, int& best_index) {
 """,
         ("comes_before",),
     ),
-    "block_scan_sum": Helper("""
-// The sum of the values of this thread and all before it, and in `total` that of the block.
-template <int THREADS>
-__device__ inline {T} block_scan_sum({T} value, {T}& total) {
-    __shared__ {T} of_thread[THREADS];
-    of_thread[threadIdx.x] = value;
-    __syncthreads();
-    for (int step = 1; step < THREADS; step *= 2) {
-        const {T} before = threadIdx.x >= step ? of_thread[threadIdx.x - step] : static_cast<{T}>(0);
-        __syncthreads();
-        of_thread[threadIdx.x] += before;
-        __syncthreads();
-    }
-    value = of_thread[threadIdx.x];
-    total = of_thread[THREADS - 1];
-    __syncthreads();
-    return value;
+    **{name: Helper(*entry) for name, entry in (SCAN_BASICS | SCAN_HELPERS).items()},
 }
-"""),
-    "block_scan_prod": Helper("""
-// The product of the values of this thread and all before it, and in `total` that of the block.
-template <int THREADS>
-__device__ inline {T} block_scan_prod({T} value, {T}& total) {
-    __shared__ {T} of_thread[THREADS];
-    of_thread[threadIdx.x] = value;
-    __syncthreads();
-    for (int step = 1; step < THREADS; step *= 2) {
-        const {T} before = threadIdx.x >= step ? of_thread[threadIdx.x - step] : static_cast<{T}>(1);
-        __syncthreads();
-        of_thread[threadIdx.x] *= before;
-        __syncthreads();
-    }
-    value = of_thread[threadIdx.x];
-    total = of_thread[THREADS - 1];
-    __syncthreads();
-    return value;
-}
-"""),
-}
-TYPELESS = frozenset(("Pack", "packs", "floor_div", "floor_mod"))
+TYPELESS = frozenset(("Pack", "packs", "floor_div", "floor_mod", *SCAN_BASICS, *SCAN_HELPERS))
 _INTEGER_EXTREMES = {
     "maximum": "__device__ inline {T} maximum({T} a, {T} b) { return a > b ? a : b; }",
     "minimum": "__device__ inline {T} minimum({T} a, {T} b) { return a < b ? a : b; }",

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from kernel_lsp.core.expression import Binary, Constant, Expression, Name
 from kernel_lsp.core.expression_rules import binary
+from kernel_lsp.core.plan import TensorParameter
 from kernel_lsp.generate.codegen.helpers import HelperUse
 from kernel_lsp.generate.codegen.kernel_writer import KernelParameterText, KernelWriter
 from kernel_lsp.generate.index import Index, divides
@@ -19,7 +20,8 @@ ONE = Constant(1)
 
 @dataclass(frozen=True)
 class RenderedKernel:
-    """A `__global__` function and its launch. `conditions` are `where:` lines that it needs."""
+    """A `__global__` function and its launch. `conditions` are `where:` lines that it needs, `zeroed` is scratch of its
+    own that a fill sets to zero before each launch. `when` is the condition of the launch among its variants."""
 
     name: str
     text: str
@@ -28,6 +30,8 @@ class RenderedKernel:
     arguments: tuple[Expression, ...]
     helpers: frozenset[HelperUse]
     conditions: tuple[Expression, ...] = ()
+    zeroed: tuple[TensorParameter, ...] = ()
+    when: Expression | None = None
 
 
 def rendered(
@@ -54,6 +58,7 @@ def rendered(
         tuple(Name(p.argument) if isinstance(p.argument, str) else p.argument for p in parameters),
         frozenset(kernel.helpers),
         tuple(conditions),
+        tuple(kernel.zeroed),
     )
 
 

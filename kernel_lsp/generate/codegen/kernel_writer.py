@@ -8,6 +8,7 @@ from typing import Literal
 
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.expression import Expression
+from kernel_lsp.core.plan import TensorParameter
 from kernel_lsp.generate.codegen.helpers import HelperUse
 from kernel_lsp.generate.codegen.operators import COMPUTE_TYPE
 from kernel_lsp.generate.index import Index, Symbol, as_index
@@ -41,6 +42,7 @@ class KernelWriter:
     symbols: dict[Symbol, str] = field(default_factory=dict)
     sizes: dict[bytes, tuple[str, Index]] = field(default_factory=dict)
     names: NamePool = field(default_factory=NamePool)
+    zeroed: list[TensorParameter] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         pool = NamePool(set(self.reserved))
@@ -83,8 +85,16 @@ class KernelWriter:
         self.helpers.add(HelperUse(name, COMPUTE_TYPE[dtype] if dtype else ""))
         return name
 
+    def zeroed_words(self, wanted: str, n_words: Expression) -> str:
+        """The parameter for scratch of 64-bit words that are zero when the kernel starts."""
+        name = f"{self.name}_{wanted}"
+        while name in self.tensor_names.values():
+            name += "_"
+        self.zeroed.append(TensorParameter(name, DType.I64, (n_words,)))
+        return self.names.take(name)
+
     def parameters(self) -> list[KernelParameterText]:
-        """In the order: tensors read, tensors written, sizes."""
+        """In the order: tensors read, tensors written, scratch of the kernel's own, sizes."""
         found = []
         for tensor, name in self.reads.items():
             if tensor not in self.writes:
@@ -93,6 +103,8 @@ class KernelWriter:
         for tensor, name in self.writes.items():
             declaration = f"{tensor.dtype.cuda_type}* __restrict__ {name}"
             found.append(KernelParameterText(declaration, shape_text(tensor), self.tensor_names[tensor]))
+        for scratch in self.zeroed:
+            found.append(KernelParameterText(f"long long* __restrict__ {scratch.name}", "zeros", scratch.name))
         for name, size in self.sizes.values():
             expression = to_expression(size)
             found.append(KernelParameterText(f"{self.index_type} {name}", str(expression), expression))

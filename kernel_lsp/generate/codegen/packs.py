@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.generate.codegen.operators import Text, loaded
@@ -12,17 +12,20 @@ from kernel_lsp.generate.fusion.groups import Store
 from kernel_lsp.generate.index import (
     ONE,
     ZERO,
+    Atom,
     Index,
     Variable,
     as_index,
     coefficient,
     divide_exactly,
     divides,
+    replace_atoms,
     substitute,
 )
 from kernel_lsp.generate.row_major import ravel
 from kernel_lsp.generate.scalar import Access, Scalar
 from kernel_lsp.generate.scalar_walk import accesses
+from kernel_lsp.generate.tensor import Tensor
 
 MAX_PACK_BYTES = 16
 """The widest load of a thread on every architecture up to sm_90."""
@@ -30,11 +33,16 @@ MAX_PACK_BYTES = 16
 
 @dataclass(frozen=True)
 class Packing:
-    """Flat position ``pack * vector + lane``."""
+    """Flat position ``pack * vector + lane``. With `may_reverse` a pack may also be read and written from its end.
+
+    `multiples` are sizes that the launch's condition makes multiples of `vector`, as such.
+    """
 
     pack: Variable
     lane: Variable
     vector: int
+    may_reverse: bool = False
+    multiples: Mapping[Atom, Index] = field(default_factory=dict)
 
     @property
     def flat(self) -> Index:
@@ -56,12 +64,24 @@ class Packing:
 
     def pack_position(self, flat: Index) -> Index | None:
         """Which pack of its tensor the element at `flat` is in, when all lanes share it; else None."""
-        if coefficient(flat, self.lane) != ONE:
+        is_reversed = self.is_reversed(flat)
+        if coefficient(flat, self.lane) != ONE and not is_reversed:
             return None
-        start = substitute(flat, {self.lane: ZERO})
+        start = substitute(flat, {self.lane: as_index(self.vector - 1) if is_reversed else ZERO})
+        if self.multiples:
+            start = replace_atoms(start, lambda atom: self.multiples.get(atom, as_index(atom)))
         if not divides(self.vector, start):
             return None
         return divide_exactly(start, as_index(self.vector))
+
+    def is_reversed(self, flat: Index) -> bool:
+        """Whether neighbouring lanes lie in memory from the last to the first."""
+        return self.may_reverse and coefficient(flat, self.lane) == ZERO - 1
+
+    def item_of(self, name: str, tensor: Tensor, index: Sequence[Index]) -> str:
+        """The lane's element of a pack of `tensor`, as an lvalue."""
+        lane = f"{self.vector - 1} - v" if self.is_reversed(ravel(index, tensor.shape)) else "v"
+        return f"{name}.item[{lane}]"
 
     def load(self, scope: Scope, access: Access) -> str:
         """Declare the pack that holds the element; its name."""

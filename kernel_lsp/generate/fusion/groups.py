@@ -78,15 +78,20 @@ class ContractionGroup:
 
 @dataclass(frozen=True)
 class ScanGroup:
-    """A running combination along columns, written for every element."""
+    """A running combination of `scalar` along columns; of the columns before each with `is_exclusive`.
+
+    `row_shape` are the other dims. Stores are over (row, column) and read the combination as arguments by name.
+    """
 
     tensor: Tensor
     kind: str
     row: Variable
     column: Variable
+    row_shape: tuple[Index, ...]
     is_column_contiguous: bool
     scalar: Scalar
-    index: tuple[Index, ...]
+    is_exclusive: bool
+    stores: tuple[Store, ...]
 
 
 @dataclass(frozen=True)
@@ -134,7 +139,7 @@ def scalars_of_group(group: Group) -> list[Scalar]:
         case ContractionGroup():
             return [group.left, group.right, *(store.scalar for store in group.stores)]
         case ScanGroup():
-            return [group.scalar]
+            return [group.scalar, *(store.scalar for store in group.stores)]
         case ScatterGroup():
             carriers: list[Scalar] = [IndexValue(index) for index in group.index]
             base = [store.scalar for store in group.base.stores] if group.base else []
