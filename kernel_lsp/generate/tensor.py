@@ -70,8 +70,9 @@ class Reduction:
 
 @dataclass(frozen=True)
 class Scan:
-    """Element `variables` is `body` combined over all positions up to it along `axis`. Kinds: sum, prod, logsumexp, max,
-    min, argmax, argmin (these return the position of the last of equal extremes)."""
+    """Element `variables` is `body` combined over all positions up to it along `axis`.
+
+    Kinds: sum, prod, logsumexp, max, min, argmax, argmin (these return the position of the last of equal extremes)."""
 
     kind: str
     variables: tuple[Variable, ...]

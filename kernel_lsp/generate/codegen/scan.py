@@ -28,7 +28,8 @@ from kernel_lsp.generate.scalar import Argument, Scalar
 from kernel_lsp.generate.scalar_walk import nodes
 from kernel_lsp.generate.sizes import to_expression
 
-LOCAL_NAMES = "row my_row is_row col pack v item tile place value start total carry before offset number n_tiles".split()
+_PLACES = ("row", "my_row", "is_row", "col", "pack", "v", "item", "tile", "place", "number", "n_tiles", "offset")
+LOCAL_NAMES = (*_PLACES, "value", "start", "total", "carry", "before")
 RUNNING_NAMES = {"sum": "sum", "prod": "product", "logsumexp": "log_sum", "max": "largest", "min": "smallest"}
 
 
@@ -236,7 +237,9 @@ class _Layout:
         self.kernel.use("take_place")
         per_group = self._tiles_per_group()
         n_messages = binary("+", self._n_tiles(), self._n_tiles(per_group))
-        n_words = binary("*", binary("*", to_expression(self.group.row.extent), n_messages), Constant(self.state.n_words))
+        n_words = binary(
+            "*", binary("*", to_expression(self.group.row.extent), n_messages), Constant(self.state.n_words)
+        )
         self.words = self.kernel.zeroed_words("words", binary("+", n_words, Constant(1)))
         self.scope.line(f"const int place = take_place({self.words});")
         return self._divide_place()

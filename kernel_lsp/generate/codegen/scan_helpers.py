@@ -1,4 +1,4 @@
-"""Device functions of scans: what a running combination is, and how the threads of a warp, a block and a grid share one.
+"""Device functions of scans: running combinations, and how threads of a warp, a block and a grid share one.
 
 An operator `Op` has a `State`, its `identity()`, and `combine(earlier, later)`, which need not commute.
 """

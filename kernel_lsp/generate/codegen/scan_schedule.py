@@ -20,8 +20,9 @@ SCAN_THREADS = {True: (32, 64, 128, 256, 512, 1024), False: (1, 2, 4, 8, 16, 32)
 """Numbers of threads that may share a row, by whether its elements are neighbours in memory."""
 MAX_WARP_COLUMNS = 1024
 """Rows up to this length are one warp's work: 32 lanes with up to 32 elements each."""
-MAX_STATE_WORDS = 64
-"""Maximum 32-bit registers for the elements of one thread; more spill at 512 threads per block."""
+MAX_STATE_WORDS = 1 << 14
+"""Maximum 32-bit registers of a block for the elements of a tile; ptxas spills beyond, also at 64 per thread."""
+MAX_THREAD_WORDS = 64
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,8 @@ OPERATORS = {
 
 def is_valid_scan_schedule(group: ScanGroup, schedule: ScanSchedule, state_words: int) -> bool:
     """Return whether the template can do it: what fits a block, and what the layout allows."""
-    if schedule.threads * schedule.rows > 1024 or schedule.items * schedule.vector * state_words > MAX_STATE_WORDS:
+    n_threads, n_words = schedule.threads * schedule.rows, schedule.items * schedule.vector * state_words
+    if n_threads > 1024 or n_words > MAX_THREAD_WORDS or n_threads * n_words > MAX_STATE_WORDS:
         return False
     if not group.is_column_contiguous:
         fits = schedule.threads * schedule.rows * state_words * 8 <= MAX_SHARED_BYTES
@@ -95,9 +97,7 @@ def scan_widths(group: ScanGroup, captured: Callable[[Index], int]) -> list[int]
     return [1, *(width for width in (2, 4, 8) if size % width == 0 and _widest(group) * width <= MAX_PACK_BYTES)]
 
 
-def default_scan_schedule(
-    group: ScanGroup, captured: Callable[[Index], int], n_multiprocessors: int
-) -> ScanSchedule:
+def default_scan_schedule(group: ScanGroup, captured: Callable[[Index], int], n_multiprocessors: int) -> ScanSchedule:
     """Return enough threads to fill the GPU, and tiles no longer than the rows."""
     n_rows, n_columns = max(1, captured(group.row.extent)), max(1, captured(group.column.extent))
     if not group.is_column_contiguous:
@@ -113,9 +113,7 @@ def default_scan_schedule(
     return ScanSchedule(threads, 1, width, items, is_chained)
 
 
-def single_element_schedule(
-    group: ScanGroup, schedule: ScanSchedule, captured: Callable[[Index], int]
-) -> ScanSchedule:
+def single_element_schedule(group: ScanGroup, schedule: ScanSchedule, captured: Callable[[Index], int]) -> ScanSchedule:
     """Return the schedule without packs: more loads per thread and tile instead."""
     items = _covering(captured(group.column.extent), schedule.threads, min(16, schedule.items * schedule.vector))
     return replace(schedule, vector=1, items=items)
@@ -125,14 +123,14 @@ def scan_comment(group: ScanGroup, schedule: ScanSchedule) -> str:
     """Say who scans what."""
     n_elements = schedule.threads * schedule.items * schedule.vector
     if not group.is_column_contiguous:
-        who = (
-            f"{schedule.threads} threads per row, neighbouring threads on neighbouring rows so that accesses coalesce"
-        )
+        who = f"{schedule.threads} threads per row, neighbouring threads on neighbouring rows so that accesses coalesce"
     elif schedule.threads <= WARP:
         who = f"One warp per row, {schedule.rows} rows per block" if schedule.rows > 1 else "One warp per row"
     else:
         who = f"{schedule.threads} threads share a row"
-    how = "a block for each tile, which waits for the tiles before it" if schedule.chained else "one tile after the other"
+    how = (
+        "a block for each tile, which waits for the tiles before it" if schedule.chained else "one tile after the other"
+    )
     kept = ""
     if group.kind == "sum" and COMPUTE_TYPE[group.scalar.dtype] == "float":
         kept = " Sums are carried from tile to tile in double."

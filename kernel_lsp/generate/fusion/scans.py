@@ -85,7 +85,15 @@ class _ScanDraft:
         body = _in_bounds(self.body, kind, self.column)
         row_shape = tuple(self._outer(self.seed))
         return ScanGroup(
-            self.seed, kind, self.row, self.column, row_shape, is_contiguous, body, self.is_exclusive, tuple(self.stores)
+            self.seed,
+            kind,
+            self.row,
+            self.column,
+            row_shape,
+            is_contiguous,
+            body,
+            self.is_exclusive,
+            tuple(self.stores),
         )
 
     def offer_sibling(self, tensor: Tensor) -> None:
@@ -264,4 +272,3 @@ def _in_bounds(body: Scalar, kind: str, column: Variable) -> Scalar:
     if isinstance(inside, Constant):
         return body
     return select(inside, masked(inside, body), identity_of(POSITIONS.get(kind, kind), body.dtype))
-
