@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.expression import Constant as ConstantExpression
 from kernel_lsp.core.expression_rules import call
+from kernel_lsp.generate.attention import find_attention
 from kernel_lsp.generate.fusion.reads import live_tensors
 from kernel_lsp.generate.fusion.rows import pattern_of
 from kernel_lsp.generate.identity import identity_of
@@ -20,7 +21,7 @@ from kernel_lsp.generate.row_major import unravel_safe
 from kernel_lsp.generate.scalar import Access, Loop, compare, index_value, select
 from kernel_lsp.generate.scalar_walk import masked
 from kernel_lsp.generate.sizes import Sizes, to_expression
-from kernel_lsp.generate.tensor import Definition, Pointwise, Reduction, Tensor
+from kernel_lsp.generate.tensor import Attention, Definition, Pointwise, Reduction, Tensor
 
 MIN_SPLIT_COLUMNS = 8192
 """A row shorter than this is one block's work: a second launch would cost more than it wins."""
@@ -51,6 +52,7 @@ class StructurePlan:
 
     contractions: tuple[tuple[Tensor, str], ...]
     splits: tuple[tuple[Tensor, int], ...]
+    attentions: tuple[tuple[Tensor, Attention], ...] = ()
 
     @property
     def key(self) -> tuple[object, ...]:
@@ -58,6 +60,7 @@ class StructurePlan:
         return (
             tuple((tensor.digest, way) for tensor, way in self.contractions),
             tuple((tensor.digest, split) for tensor, split in self.splits),
+            tuple(tensor.digest for tensor, _ in self.attentions),
         )
 
     def structure(self, lowered: LoweredGraph, sizes: Sizes) -> Structure:
@@ -67,6 +70,7 @@ class StructurePlan:
             rewriter.compute_contraction(tensor, way)
         for tensor, split in self.splits:
             rewriter.split(tensor, split)
+        rewriter.definitions.update(self.attentions)
         return Structure((*lowered.tensors, *rewriter.new_tensors), rewriter.definitions)
 
 
@@ -79,10 +83,14 @@ def plan_structure(
 ) -> StructurePlan:
     """Read the schedule's decisions, or make the default ones."""
     planner = _Planner(choices, captured, n_multiprocessors, operation)
-    for tensor in live_tensors([output.tensor for output in lowered.outputs], {}):
-        if isinstance(tensor.definition, Reduction):
+    outputs = [output.tensor for output in lowered.outputs]
+    for tensor in live_tensors(outputs, {}):
+        planner.plan_attention(tensor, outputs)
+    attentions = dict(planner.attentions)
+    for tensor in live_tensors(outputs, attentions):
+        if isinstance(tensor.definition, Reduction) and tensor not in attentions:
             planner.plan(tensor, tensor.definition)
-    return StructurePlan(tuple(planner.contractions), tuple(planner.splits))
+    return StructurePlan(tuple(planner.contractions), tuple(planner.splits), tuple(planner.attentions))
 
 
 # --- below: one decision at a time
@@ -96,7 +104,21 @@ class _Planner:
     operation: str
     contractions: list[tuple[Tensor, str]] = field(default_factory=list)
     splits: list[tuple[Tensor, int]] = field(default_factory=list)
+    attentions: list[tuple[Tensor, Attention]] = field(default_factory=list)
     names: NamePool = field(default_factory=NamePool)
+    attention_names: NamePool = field(default_factory=NamePool)
+
+    def plan_attention(self, tensor: Tensor, outputs: Sequence[Tensor]) -> None:
+        """`online`: one kernel with no scores in memory; the default where nothing else needs the scores."""
+        found = find_attention(tensor)
+        if found is None:
+            return
+        others = live_tensors(outputs, {**dict(self.attentions), tensor: found})
+        scores = [entry for entry in live_tensors([tensor], {}) if entry not in live_tensors([tensor], {tensor: found})]
+        default = "products" if any(entry in others for entry in scores) else "online"
+        name = f"{self.operation}.{self.attention_names.take(tensor.name)}.attention"
+        if self.choices.pick(name, ("online", "products"), default, "how it is computed") == "online":
+            self.attentions.append((tensor, found))
 
     def plan(self, tensor: Tensor, definition: Reduction) -> None:
         name = f"{self.operation}.{self.names.take(tensor.name)}"

@@ -8,7 +8,13 @@ from dataclasses import dataclass, replace
 from kernel_lsp.core.expression import Constant, Unary
 from kernel_lsp.core.plan import Fill, LibraryArgument, LibraryStep
 from kernel_lsp.errors import TargetError
-from kernel_lsp.generate.codegen import elementwise, matmul, rows, scan, scatter
+from kernel_lsp.generate.codegen import attention, elementwise, matmul, rows, scan, scatter
+from kernel_lsp.generate.codegen.attention import (
+    AttentionSchedule,
+    default_attention_schedule,
+    is_valid_attention_schedule,
+    render_attention,
+)
 from kernel_lsp.generate.codegen.elementwise import ElementwiseSchedule, render_elementwise
 from kernel_lsp.generate.codegen.kernel import RenderedKernel
 from kernel_lsp.generate.codegen.kernel_writer import KernelWriter
@@ -29,6 +35,7 @@ from kernel_lsp.generate.codegen.scan_schedule import (
 )
 from kernel_lsp.generate.codegen.scatter import ATOMIC_TYPES, render_scatter
 from kernel_lsp.generate.fusion.groups import (
+    AttentionGroup,
     ContractionGroup,
     ElementwiseGroup,
     Group,
@@ -76,6 +83,8 @@ class GroupRenderer:
                 return self._rows(group, name)
             case ContractionGroup():
                 return self._contraction(group, name)
+            case AttentionGroup():
+                return self._attention(group, name)
             case ScanGroup():
                 return self._scan(group, name)
             case ScatterGroup():
@@ -123,6 +132,21 @@ class GroupRenderer:
         if n_rows <= 16 < n_columns:
             return TileSchedule(16, 64, 16, 2, 4)
         return TileSchedule(32, 32, 16, 2, 2)
+
+    def _attention(self, group: AttentionGroup, name: str) -> RenderedGroup:
+        kernel = self.new_kernel(name, attention.LOCAL_NAMES)
+        default, pick = default_attention_schedule(group), self.choices.pick_int
+        schedule = AttentionSchedule(
+            pick(f"{kernel.name}.warps", (2, 4, 8), default.warps, "warps per block, of 16 queries each"),
+            pick(f"{kernel.name}.keys", (16, 32, 64, 128), default.keys, "keys per tile"),
+        )
+        is_valid = is_valid_attention_schedule(group, schedule)
+        used = schedule if is_valid else default
+        comment = (
+            f"{used.warps} warps with 16 queries each go over the keys, {used.keys} at a time. Scores stay in registers;"
+            " weights are relative to the largest score so far, to which the sums are scaled."
+        )
+        return RenderedGroup((render_attention(kernel, group, used, comment),), is_valid=is_valid)
 
     def _scan(self, group: ScanGroup, name: str) -> RenderedGroup:
         kernel = self.new_kernel(name, scan.LOCAL_NAMES)

@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from kernel_lsp.generate.codegen.attention_helpers import ATTENTION_HELPERS
 from kernel_lsp.generate.codegen.scan_helpers import SCAN_BASICS, SCAN_HELPERS
+from kernel_lsp.generate.codegen.tensor_core_helpers import TENSOR_CORE_HELPERS
 
 SUFFIXES = {"float": ("f", "f"), "double": ("", "")}
 
@@ -321,8 +323,11 @@ __device__ inline void column_argmax({T}& best, int& best_index) {
         ("comes_before",),
     ),
     **{name: Helper(*entry) for name, entry in (SCAN_BASICS | SCAN_HELPERS).items()},
+    **{name: Helper(text) for name, text in TENSOR_CORE_HELPERS.items()},
+    **{name: Helper(*entry) for name, entry in ATTENTION_HELPERS.items()},
 }
-TYPELESS = frozenset(("Pack", "packs", "floor_div", "floor_mod", *SCAN_BASICS, *SCAN_HELPERS))
+_TEMPLATES = (*SCAN_BASICS, *SCAN_HELPERS, *TENSOR_CORE_HELPERS, *ATTENTION_HELPERS)
+TYPELESS = frozenset(("Pack", "packs", "floor_div", "floor_mod", *_TEMPLATES))
 _INTEGER_EXTREMES = {
     "maximum": "__device__ inline {T} maximum({T} a, {T} b) { return a > b ? a : b; }",
     "minimum": "__device__ inline {T} minimum({T} a, {T} b) { return a < b ? a : b; }",

@@ -11,9 +11,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from kernel_lsp.errors import InternalError
-from kernel_lsp.generate.fusion.contractions import grow_contraction, grow_library
+from kernel_lsp.generate.fusion.contractions import grow_attention, grow_contraction, grow_library
 from kernel_lsp.generate.fusion.graph import DefinitionGraph
 from kernel_lsp.generate.fusion.groups import (
+    AttentionGroup,
     ContractionGroup,
     ElementwiseGroup,
     FusedGraph,
@@ -32,7 +33,7 @@ from kernel_lsp.generate.row_major import unravel_like, unravel_safe
 from kernel_lsp.generate.scalar import Access, cast
 from kernel_lsp.generate.scalar_walk import accesses
 from kernel_lsp.generate.sizes import Sizes
-from kernel_lsp.generate.tensor import Buffer, Definition, LibraryResult, Reduction, Scan, Scatter, Tensor
+from kernel_lsp.generate.tensor import Attention, Buffer, Definition, LibraryResult, Reduction, Scan, Scatter, Tensor
 
 
 def fuse(
@@ -75,6 +76,8 @@ def _grow(progress: Progress, seed: Tensor) -> tuple[Group, list[Tensor]]:
         case Reduction(contraction=contraction):
             assert contraction is not None
             return grow_contraction(progress, seed, definition, contraction)
+        case Attention():
+            return grow_attention(progress, seed, definition)
         case Scan():
             return grow_scan(progress, seed, definition)
         case Scatter():
@@ -152,7 +155,7 @@ def _with_stored(group: Group, stored: set[Tensor]) -> Group:
         )
     if isinstance(group, ElementwiseGroup | ScanGroup):
         return replace(group, stores=tuple(store for store in group.stores if store.tensor in stored))
-    if isinstance(group, ContractionGroup):
+    if isinstance(group, AttentionGroup | ContractionGroup):
         own = (Store(group.tensor, group.at, Access(group.tensor, group.at)),) if group.tensor in stored else ()
         return replace(group, stores=(*own, *(store for store in group.stores if store.tensor in stored)))
     return group
@@ -161,7 +164,7 @@ def _with_stored(group: Group, stored: set[Tensor]) -> Group:
 def _does_anything(group: Group) -> bool:
     """Whether it writes memory that is read or returned."""
     match group:
-        case ElementwiseGroup() | ContractionGroup() | ScanGroup():
+        case ElementwiseGroup() | ContractionGroup() | AttentionGroup() | ScanGroup():
             return bool(group.stores)
         case RowGroup():
             return bool(group.stores or group.row_stores or any(entry.stored for entry in group.reductions))

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from kernel_lsp.generate.fusion.reads import live_tensors, operands_of, scalars_of
 from kernel_lsp.generate.scalar import Access, Loop, Operation
 from kernel_lsp.generate.scalar_walk import accesses, nodes
-from kernel_lsp.generate.tensor import Buffer, Definition, Pointwise, Reduction, Tensor
+from kernel_lsp.generate.tensor import Attention, Buffer, Definition, Pointwise, Reduction, Tensor
 
 MAX_REPEATED_NODES = 60
 """A pointwise definition larger than this that several kernels read is computed once and stored."""
@@ -109,7 +109,7 @@ class DefinitionGraph:
     def _rereads(self, consumer: Tensor) -> bool:
         """Whether the consumer reads each element of what it reads several times."""
         definition = self.definitions[consumer]
-        if isinstance(definition, Reduction) and definition.contraction is not None:
+        if isinstance(definition, Attention) or (isinstance(definition, Reduction) and definition.contraction is not None):
             return True
         return any(isinstance(node, Loop) for node in nodes(*scalars_of(definition)))
 

@@ -77,6 +77,27 @@ class ContractionGroup:
 
 
 @dataclass(frozen=True)
+class AttentionGroup:
+    """Attention with everything pointwise behind it. `query_part` is over (batch, m, head), `key_part` over
+    (batch, key, head), `value` over (batch, key, n), `score` over (batch, m, key); stores are over (batch, m, n) and
+    read the result as an access to `tensor` at `at`."""
+
+    tensor: Tensor
+    batch: Variable
+    m: Variable
+    n: Variable
+    key: Variable
+    head: Variable
+    query_part: Scalar
+    key_part: Scalar
+    value: Scalar
+    score: Scalar
+    is_safe: bool
+    at: tuple[Index, ...]
+    stores: tuple[Store, ...]
+
+
+@dataclass(frozen=True)
 class ScanGroup:
     """A running combination of `scalar` along columns; of the columns before each with `is_exclusive`.
 
@@ -116,7 +137,7 @@ class LibraryGroup:
     call: LibraryCall
 
 
-Group = ElementwiseGroup | RowGroup | ContractionGroup | ScanGroup | ScatterGroup | LibraryGroup
+Group = ElementwiseGroup | RowGroup | ContractionGroup | AttentionGroup | ScanGroup | ScatterGroup | LibraryGroup
 
 
 @dataclass(frozen=True)
@@ -138,6 +159,9 @@ def scalars_of_group(group: Group) -> list[Scalar]:
             return [*(reduction.scalar for reduction in group.reductions), *(store.scalar for store in stores)]
         case ContractionGroup():
             return [group.left, group.right, *(store.scalar for store in group.stores)]
+        case AttentionGroup():
+            factors = [group.query_part, group.key_part, group.value, group.score]
+            return [*factors, *(store.scalar for store in group.stores)]
         case ScanGroup():
             return [group.scalar, *(store.scalar for store in group.stores)]
         case ScatterGroup():

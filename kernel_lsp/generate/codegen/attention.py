@@ -1,0 +1,256 @@
+"""Attention in one kernel: scores stay in registers, and weights are relative to the largest score so far.
+
+A warp has 16 queries. The block goes over the keys in tiles that it holds in shared memory together with their values.
+The method is that of FlashAttention (Dao et al. 2022) with its second version's order of loops.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kernel_lsp.core.dtype import DType
+from kernel_lsp.core.expression import Expression
+from kernel_lsp.core.expression_rules import binary
+from kernel_lsp.generate.attention import PRODUCT, last_key_of
+from kernel_lsp.generate.codegen.coordinates import name_coordinates
+from kernel_lsp.generate.codegen.elementwise import write_stores
+from kernel_lsp.generate.codegen.kernel import RenderedKernel, blocks_of, rendered
+from kernel_lsp.generate.codegen.kernel_writer import KernelWriter
+from kernel_lsp.generate.codegen.operators import ATOM, Text, convert, stored
+from kernel_lsp.generate.codegen.packs import MAX_PACK_BYTES, Packing, find_packed
+from kernel_lsp.generate.codegen.row_schedule import WARP
+from kernel_lsp.generate.codegen.scope import Scope
+from kernel_lsp.generate.fusion.groups import AttentionGroup
+from kernel_lsp.generate.index import Index, Variable, as_index
+from kernel_lsp.generate.scalar import Access, Argument, Scalar
+from kernel_lsp.generate.scalar_walk import nodes
+from kernel_lsp.generate.sizes import to_expression
+
+_PLACES = ("m0", "k0", "e", "m", "n", "c", "v", "key", "col", "pack", "batch", "lane", "warp", "row", "n_tiles", "n_keys")
+LOCAL_NAMES = (*_PLACES, "tiles", "queries", "scores", "score", "sums", "peaks", "totals", "part", "value")
+ROWS_PER_WARP = 16
+MAX_SHARED_BYTES = 48 << 10
+"""Maximum static shared memory of a block."""
+KINDS = {DType.F32: "f32", DType.F16: "f16", DType.BF16: "bf16"}
+
+
+@dataclass(frozen=True)
+class AttentionSchedule:
+    """`warps` of 16 queries each per block; `keys` per tile."""
+
+    warps: int
+    keys: int
+
+
+def default_attention_schedule(group: AttentionGroup) -> AttentionSchedule:
+    """Return tiles that fit static shared memory and leave registers for two blocks per multiprocessor."""
+    if group.value.dtype == DType.F32:
+        return AttentionSchedule(4, 32)
+    return AttentionSchedule(4, 64)
+
+
+def is_valid_attention_schedule(group: AttentionGroup, schedule: AttentionSchedule) -> bool:
+    """Return whether a block holds the tiles."""
+    n_rows = max(schedule.warps * ROWS_PER_WARP, 2 * schedule.keys)
+    return n_rows * _stride(group) * group.value.dtype.itemsize <= MAX_SHARED_BYTES
+
+
+def render_attention(
+    kernel: KernelWriter, group: AttentionGroup, schedule: AttentionSchedule, comment: str
+) -> RenderedKernel:
+    """Return the kernel of an attention."""
+    return _AttentionRenderer(kernel, group, schedule).render(comment)
+
+
+# --- below: one kernel
+
+
+class _AttentionRenderer:
+    def __init__(self, kernel: KernelWriter, group: AttentionGroup, schedule: AttentionSchedule) -> None:
+        self.kernel, self.group, self.schedule = kernel, group, schedule
+        self.scope = Scope(kernel)
+        self.dtype = group.value.dtype
+        self.kind = KINDS[self.dtype]
+        self.head = int(group.head.extent.constant or 0)
+        self.width = int(group.n.extent.constant or 0)
+        self.n_queries = kernel.size("n_queries", group.m.extent)
+        self.n_keys = kernel.size("n_all_keys", group.key.extent)
+
+    def render(self, comment: str) -> RenderedKernel:
+        self._declare()
+        self._load_queries()
+        self._walk_keys()
+        self._write()
+        return rendered(self.kernel, comment, self.scope.lines, (self._grid(),), (self._n_threads,))
+
+    @property
+    def _n_threads(self) -> int:
+        return self.schedule.warps * WARP
+
+    @property
+    def _n_rows(self) -> int:
+        return self.schedule.warps * ROWS_PER_WARP
+
+    def _grid(self) -> Expression:
+        n_tiles = blocks_of(self.group.m.extent, self._n_rows)
+        return binary("*", n_tiles, to_expression(self.group.batch.extent))
+
+    def _declare(self) -> None:
+        scope, type_ = self.scope, self.kernel.index_type
+        n_rows = max(self._n_rows, 2 * self.schedule.keys)
+        scope.line(f"constexpr int HEAD = {self.head}, WIDTH = {self.width}, KEYS = {self.schedule.keys};")
+        scope.line(f"constexpr int STRIDE = {_stride(self.group)};  // keeps the rows of a fragment in different banks")
+        element = self.dtype.cuda_type
+        scope.line(f"__shared__ __align__(16) {element} tiles[{n_rows}][STRIDE];  // queries, then keys above values")
+        scope.line("const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;")
+        tiles = f"({self.n_queries} + {self._n_rows - 1}) / {self._n_rows}"
+        if self.n_queries.isdigit():
+            tiles = str(-(-int(self.n_queries) // self._n_rows))
+        scope.line(f"const int n_tiles = {tiles};")
+        if self.group.batch.extent.constant == 1:
+            scope.define(self.group.batch, "0")
+        else:
+            scope.line(f"const {type_} batch = blockIdx.x / n_tiles;")
+            scope.define(self.group.batch, "batch")
+        last = self._last_key()
+        order = "(n_tiles - 1 - blockIdx.x % n_tiles)" if last is not None else "blockIdx.x % n_tiles"
+        comment = "  // the longest first" if last is not None else ""
+        scope.line(f"const {type_} m0 = {order} * {self._n_rows};{comment}")
+        scope.line(f"const {type_} row = m0 + warp * 16 + lane / 4;  // this lane has rows `row` and `row + 8`")
+        keys = self.n_keys
+        if last is not None:
+            shift = "" if last == as_index(0) else f" + {scope.index(last).within(ATOM)}"
+            keys = f"min({type_}({self.n_keys}), m0 + {self._n_rows}{shift})"
+        scope.line(f"const {type_} n_keys = {keys};")
+
+    def _last_key(self) -> Index | None:
+        last = last_key_of(self.group.score, self.group.m, self.group.key)
+        return last if last is not None and not last.variables else None
+
+    # --- tiles
+
+    def _load_queries(self) -> None:
+        scope, group = self.scope, self.group
+        self._load_tile(scope, group.query_part, group.m, group.head, ("m", "m0", self.n_queries), 0, self._n_rows)
+        scope.line("__syncthreads();")
+        n_words = f"[HEAD / {8 if self.kind == 'f32' else 16}][4]"
+        scope.line(f"{'float' if self.kind == 'f32' else 'unsigned'} queries{n_words};")
+        self.kernel.use(f"load_queries_{self.kind}")
+        scope.line(f"load_queries_{self.kind}<HEAD, STRIDE>(queries, tiles + warp * 16);")
+        scope.line("__syncthreads();")
+
+    def _load_tile(
+        self,
+        scope: Scope,
+        scalar: Scalar,
+        row: Variable,
+        column: Variable,
+        place: tuple[str, str, str],
+        first: int,
+        n_rows: int,
+    ) -> None:
+        """Copy rows of a factor to shared memory in packs; zeros where there is no row."""
+        name, start, limit = place
+        vector = MAX_PACK_BYTES // self.dtype.itemsize
+        n_columns = int(column.extent.constant or 0)
+        n_packs = n_columns // vector
+        packing = Packing(
+            Variable("pack", 1 << 20, as_index(n_packs)), Variable("v", (1 << 20) + 1, as_index(vector)), vector
+        )
+        body = scalar.substitute({column: packing.flat})
+        element = self.dtype.cuda_type
+        self.kernel.use("packs")
+        loop = scope.open(f"for (int e = threadIdx.x; e < {n_rows * n_packs}; e += {self._n_threads})")
+        loop.line(f"const {self.kernel.index_type} {name} = {start} + e / {n_packs};")
+        loop.line(f"const int pack = e % {n_packs};")
+        loop.line(f"Pack<{element}, {vector}> part{{}};")
+        inner = loop.open(f"if ({name} < {limit})")
+        inner.define(row, name)
+        inner.define(packing.pack, "pack")
+        packed = find_packed([body], packing)
+        names = {access.digest: packing.load(inner, access) for access in packed}
+        inner.line("#pragma unroll")
+        lane = inner.open(f"for (int v = 0; v < {vector}; ++v)")
+        lane.define(packing.lane, "v")
+        for access in packed:
+            lane.bind(access, packing.item(names[access.digest], access.dtype))
+        lane.line(f"part.item[v] = {stored(lane.value(body), body.dtype, self.dtype)};")
+        lane.close()
+        inner.close()
+        at = f"tiles[{f'{first} + ' if first else ''}e / {n_packs}][pack * {vector}]"
+        loop.line(f"*reinterpret_cast<Pack<{element}, {vector}>*>(&{at}) = part;")
+        loop.close()
+
+    # --- keys
+
+    def _walk_keys(self) -> None:
+        scope, group, keys = self.scope, self.group, self.schedule.keys
+        self.kernel.use("weigh_scores")
+        scope.line("float sums[WIDTH / 8][4] = {};")
+        scope.line("float peaks[2] = {-CUDART_INF_F, -CUDART_INF_F}, totals[2] = {};")
+        loop = scope.open(f"for ({self.kernel.index_type} k0 = 0; k0 < n_keys; k0 += KEYS)")
+        self._load_tile(loop, group.key_part, group.key, group.head, ("key", "k0", self.n_keys), 0, keys)
+        self._load_tile(loop, group.value, group.key, group.n, ("key", "k0", self.n_keys), keys, keys)
+        loop.line("__syncthreads();")
+        loop.line("float scores[KEYS / 8][4];")
+        for product in ("keys", "values"):
+            self.kernel.use(f"multiply_{product}_{self.kind}")
+        loop.line(f"multiply_keys_{self.kind}<HEAD, KEYS, STRIDE>(scores, queries, tiles);")
+        self._write_scores(loop)
+        loop.line("weigh_scores<KEYS, WIDTH>(scores, peaks, totals, sums);")
+        loop.line(f"multiply_values_{self.kind}<WIDTH, KEYS, STRIDE>(sums, scores, tiles + KEYS);")
+        loop.line("__syncthreads();")
+        loop.close()
+
+    def _write_scores(self, scope: Scope) -> None:
+        """What the user's code makes of the products: scale and mask."""
+        group, type_ = self.group, self.kernel.index_type
+        outer, inner = self._open_fragment(scope, "KEYS")
+        inner.line(f"const {type_} m = row + c / 2 * 8, key = k0 + n * 8 + lane % 4 * 2 + c % 2;")
+        inner.line("float score = -CUDART_INF_F;  // beyond the last key")
+        guard = inner.open(f"if (m < {self.n_queries} && key < {self.n_keys})")
+        guard.define(group.m, "m")
+        guard.define(group.key, "key")
+        name_coordinates(self.kernel, as_index(group.batch), ())
+        for node in nodes(group.score):
+            if isinstance(node, Argument) and node.name == PRODUCT:
+                guard.bind(node, convert(Text("scores[n][c]", ATOM), DType.F32, node.dtype))
+        guard.line(f"score = {guard.value(group.score).text};")
+        guard.close()
+        inner.line("scores[n][c] = score;")
+        inner.close()
+        outer.close()
+
+    def _open_fragment(self, scope: Scope, size: str) -> tuple[Scope, Scope]:
+        scope.line("#pragma unroll")
+        outer = scope.open(f"for (int n = 0; n < {size} / 8; ++n)")
+        outer.line("#pragma unroll")
+        return outer, outer.open("for (int c = 0; c < 4; ++c)")
+
+    # --- results
+
+    def _write(self) -> None:
+        scope, group = self.scope, self.group
+        self.kernel.use("combine_totals")
+        scope.line("combine_totals(totals);")
+        outer, inner = self._open_fragment(scope, "WIDTH")
+        inner.line(f"const {self.kernel.index_type} m = row + c / 2 * 8;")
+        inner.line("const int col = n * 8 + lane % 4 * 2 + c % 2;")
+        guard = inner.open(f"if (m < {self.n_queries})")
+        guard.define(group.m, "m")
+        guard.define(group.n, "col")
+        quotient = "sums[n][c] / totals[c / 2]"
+        if group.is_safe:
+            quotient = f"totals[c / 2] == 0.0f ? 0.0f : {quotient}"
+        guard.line(f"const float value = {quotient};")
+        guard.bind(Access(group.tensor, group.at), convert(Text("value", ATOM), DType.F32, group.tensor.dtype))
+        write_stores(guard, group.stores)
+        guard.close()
+        inner.close()
+        outer.close()
+
+
+def _stride(group: AttentionGroup) -> int:
+    """Elements between rows of a tile: 16 bytes more than a row, which is a multiple of 32 or 64 bytes."""
+    widest = max(int(variable.extent.constant or 0) for variable in (group.head, group.n))
+    return widest + MAX_PACK_BYTES // group.value.dtype.itemsize
