@@ -123,20 +123,66 @@ def _attention(definition: Reduction, score: Scalar, is_safe: bool) -> Attention
     rows = frozenset(definition.variables[axis] for axis in contraction.row_axes)
     if key in query_part.variables:
         query_part, key_part = key_part, query_part
-    if key in query_part.variables or rows & key_part.variables or not _are_operands(query_part, key_part, contraction.right):
+    if key in query_part.variables or rows & key_part.variables:
         return None
-    named = rewrite(score, lambda access: Argument(PRODUCT, access.dtype) if access == product else access)
+    value = contraction.right
+    scale = 1.0
+    if plain := _plain_operands(query_part, key_part, value):
+        query_part, key_part, value, scale = plain
+    if not _are_operands(query_part, key_part, value):
+        return None
+
+    def named(access: Access) -> Scalar:
+        if access != product:
+            return access
+        argument = Argument(PRODUCT, access.dtype)
+        return argument if scale == 1.0 else op("mul", argument, Constant(scale, access.dtype))
+
     axes = (contraction.batch_axes, contraction.row_axes, contraction.column_axes)
-    parts = (query_part, key_part, contraction.right, named)
+    parts = (query_part, key_part, value, rewrite(score, named))
     found = Attention(definition.variables, key, inner.reduced[0], *parts, is_safe, *axes)
     return found if _fits(found) else None
 
 
+def _plain_operands(query_part: Scalar, key_part: Scalar, value: Scalar) -> tuple[Scalar, Scalar, Scalar, float] | None:
+    """Return the factors without conversions from narrower types and constant scales, and the product of the scales."""
+    (query, query_scale), (key, key_scale), (plain_value, value_scale) = (
+        _unscaled(factor) for factor in (query_part, key_part, value)
+    )
+    kept = plain_value if value_scale == 1.0 else value
+    return (query, key, kept, query_scale * key_scale) if _are_operands(query, key, kept) else None
+
+
+def _unscaled(factor: Scalar) -> tuple[Scalar, float]:
+    scale = 1.0
+    while True:
+        inner, own = _peeled(factor)
+        if inner is None:
+            return factor, scale
+        factor, scale = inner, scale * own
+
+
+def _peeled(factor: Scalar) -> tuple[Scalar | None, float]:
+    """Return what a view, a widening conversion or a constant scale is made of; None for anything else."""
+    if isinstance(factor, Access) and factor.mask is None and isinstance(factor.tensor.definition, Pointwise):
+        definition = factor.tensor.definition
+        body = definition.body.substitute(dict(zip(definition.variables, factor.index, strict=True)))
+        is_plain = isinstance(body, Access) or _peeled(body)[0] is not None
+        return (body if is_plain else None), 1.0
+    if isinstance(factor, Operation) and factor.name == "cast":
+        inner = factor.operands[0]
+        is_widening = inner.dtype.is_floating and inner.dtype.itemsize <= factor.dtype.itemsize
+        return (inner if is_widening else None), 1.0
+    if isinstance(factor, Operation) and factor.name == "mul":
+        for inner, scale in (factor.operands, factor.operands[::-1]):
+            if isinstance(scale, Constant):
+                return inner, float(scale.value)
+    return None, 1.0
+
+
 def _is_product(tensor: Tensor) -> bool:
     definition = tensor.definition
-    return (
-        isinstance(definition, Reduction) and definition.contraction is not None and len(definition.reduced) == 1
-    )
+    return isinstance(definition, Reduction) and definition.contraction is not None and len(definition.reduced) == 1
 
 
 def _are_operands(*factors: Scalar) -> bool:
@@ -205,4 +251,3 @@ def _inlined(scalar: Scalar) -> Scalar:
         return done[access.digest]
 
     return rewrite(scalar, inline)
-

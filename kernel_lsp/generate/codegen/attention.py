@@ -6,6 +6,7 @@ The method is that of FlashAttention (Dao et al. 2022) with its second version's
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from kernel_lsp.core.dtype import DType
@@ -26,7 +27,24 @@ from kernel_lsp.generate.scalar import Access, Argument, Scalar
 from kernel_lsp.generate.scalar_walk import nodes
 from kernel_lsp.generate.sizes import to_expression
 
-_PLACES = ("m0", "k0", "e", "m", "n", "c", "v", "key", "col", "pack", "batch", "lane", "warp", "row", "n_tiles", "n_keys")
+_PLACES = (
+    "m0",
+    "k0",
+    "e",
+    "m",
+    "n",
+    "c",
+    "v",
+    "key",
+    "col",
+    "pack",
+    "batch",
+    "lane",
+    "warp",
+    "row",
+    "n_tiles",
+    "n_keys",
+)
 LOCAL_NAMES = (*_PLACES, "tiles", "queries", "scores", "score", "sums", "peaks", "totals", "part", "value")
 ROWS_PER_WARP = 16
 MAX_SHARED_BYTES = 48 << 10
@@ -169,17 +187,23 @@ class _AttentionRenderer:
         inner.define(packing.pack, "pack")
         packed = find_packed([body], packing)
         names = {access.digest: packing.load(inner, access) for access in packed}
-        inner.line("#pragma unroll")
-        lane = inner.open(f"for (int v = 0; v < {vector}; ++v)")
-        lane.define(packing.lane, "v")
-        for access in packed:
-            lane.bind(access, packing.item(names[access.digest], access.dtype))
-        lane.line(f"part.item[v] = {stored(lane.value(body), body.dtype, self.dtype)};")
-        lane.close()
+        if body.digest in names:
+            inner.line(f"part = {names[body.digest]};")
+        else:
+            self._compute_pack(inner, body, packing, {access: names[access.digest] for access in packed})
         inner.close()
         at = f"tiles[{f'{first} + ' if first else ''}e / {n_packs}][pack * {vector}]"
         loop.line(f"*reinterpret_cast<Pack<{element}, {vector}>*>(&{at}) = part;")
         loop.close()
+
+    def _compute_pack(self, scope: Scope, body: Scalar, packing: Packing, packs: Mapping[Access, str]) -> None:
+        scope.line("#pragma unroll")
+        lane = scope.open(f"for (int v = 0; v < {packing.vector}; ++v)")
+        lane.define(packing.lane, "v")
+        for access, name in packs.items():
+            lane.bind(access, packing.item(name, access.dtype))
+        lane.line(f"part.item[v] = {stored(lane.value(body), body.dtype, self.dtype)};")
+        lane.close()
 
     # --- keys
 

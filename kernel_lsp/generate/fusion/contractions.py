@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Protocol
 
 from kernel_lsp.generate.fusion.groups import AttentionGroup, ContractionGroup, LibraryGroup, Store
@@ -33,9 +34,7 @@ def grow_contraction(
     return ContractionGroup(seed, batch, m, n, k, left, right, space.at, rows, definition.reduced, stores), roots
 
 
-def grow_attention(
-    progress: Progress, seed: Tensor, definition: Attention
-) -> tuple[AttentionGroup, list[Tensor]]:
+def grow_attention(progress: Progress, seed: Tensor, definition: Attention) -> tuple[AttentionGroup, list[Tensor]]:
     """Return the group of an attention, with its epilogue, and the roots that it computes."""
     space = _Space.of(progress, seed, definition.variables, definition)
     key = progress.variable("key", definition.key.extent)
@@ -105,13 +104,55 @@ def _epilogue(progress: Progress, seed: Tensor, at: tuple[Index, ...], roots: li
             continue
         if not progress.is_ready(tensor, roots) or not progress.sizes.same(tensor.n_elements, seed.n_elements):
             continue
-        index = reshape(at, seed.shape, tensor.shape)
-        scalar = progress.element(tensor, index, frozenset((seed,)))
-        if scalar is not None and _reads_only_at(scalar, seed, at):
-            scalar = rewrite(scalar, lambda access: own if access.tensor is seed else access)
-            stores.append(Store(tensor, index, scalar))
-            roots.append(tensor)
+        for index in _places(progress, tensor, seed, at):
+            scalar = progress.element(tensor, index, frozenset((seed,)))
+            if scalar is not None and _reads_only_at(scalar, seed, at):
+                scalar = rewrite(scalar, lambda access: own if access.tensor is seed else access)
+                stores.append(Store(tensor, index, scalar))
+                roots.append(tensor)
+                break
     return stores
+
+
+def _places(progress: Progress, tensor: Tensor, seed: Tensor, at: tuple[Index, ...]) -> Iterator[tuple[Index, ...]]:
+    """Yield where the element of `tensor` may lie that reads the sum at `at`: as reshaped, and as the views between
+    them permute it."""
+    yield reshape(at, seed.shape, tensor.shape)
+    path = _path(progress, tensor, seed)
+    index: tuple[Index, ...] | None = at
+    for source, reader in pairwise(reversed(path)):
+        index = None if index is None else _moved(progress, reader, source, index)
+    if path and index is not None:
+        yield index
+
+
+def _path(progress: Progress, tensor: Tensor, seed: Tensor) -> list[Tensor]:
+    """Return the tensors from `tensor` to what it reads in the end; empty where several ways lead there."""
+    path = [tensor]
+    while path[-1] is not seed:
+        graph = progress.graph
+        sources = [read for read in graph.reads(path[-1]) if read is seed or seed in graph.needs(read)]
+        if len(sources) != 1:
+            return []
+        path += sources
+    return path
+
+
+def _moved(progress: Progress, reader: Tensor, source: Tensor, at: tuple[Index, ...]) -> tuple[Index, ...] | None:
+    """Return the index of the reader's element that reads `source` at `at`, through a permutation or a reshape."""
+    definition = progress.graph.definitions[reader]
+    if not isinstance(definition, Pointwise):
+        return None
+    reads = {access.index for access in accesses(definition.body) if access.tensor is source}
+    if len(reads) != 1:
+        return None
+    axes = {position: axis for axis, position in enumerate(reads.pop()) if source.shape[axis].constant != 1}
+    own = [as_index(variable) for variable in definition.variables]
+    if all(position in axes or size.constant == 1 for position, size in zip(own, reader.shape, strict=True)):
+        return tuple(at[axes[position]] if position in axes else as_index(0) for position in own)
+    if not progress.sizes.same(reader.n_elements, source.n_elements):
+        return None
+    return reshape(at, source.shape, reader.shape)
 
 
 def _reads_only_at(scalar: Scalar, tensor: Tensor, at: tuple[Index, ...]) -> bool:

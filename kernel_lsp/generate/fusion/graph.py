@@ -109,7 +109,9 @@ class DefinitionGraph:
     def _rereads(self, consumer: Tensor) -> bool:
         """Whether the consumer reads each element of what it reads several times."""
         definition = self.definitions[consumer]
-        if isinstance(definition, Attention) or (isinstance(definition, Reduction) and definition.contraction is not None):
+        if isinstance(definition, Attention) or (
+            isinstance(definition, Reduction) and definition.contraction is not None
+        ):
             return True
         return any(isinstance(node, Loop) for node in nodes(*scalars_of(definition)))
 
