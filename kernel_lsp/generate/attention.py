@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.generate.index import Index, Variable, as_index, coefficient
 from kernel_lsp.generate.lowering.elements import op
-from kernel_lsp.generate.scalar import Access, Argument, Constant, IndexValue, Operation, Scalar, compare
+from kernel_lsp.generate.scalar import Access, Argument, Constant, IndexValue, Operation, Scalar, compare, select
 from kernel_lsp.generate.scalar_walk import accesses, masked, rewrite
 from kernel_lsp.generate.tensor import Attention, Pointwise, Reduction, Tensor
 
@@ -139,7 +139,7 @@ def _attention(definition: Reduction, score: Scalar, is_safe: bool) -> Attention
         return argument if scale == 1.0 else op("mul", argument, Constant(scale, access.dtype))
 
     axes = (contraction.batch_axes, contraction.row_axes, contraction.column_axes)
-    parts = (query_part, key_part, value, rewrite(score, named))
+    parts = (query_part, key_part, value, _chosen(rewrite(score, named)))
     found = Attention(definition.variables, key, inner.reduced[0], *parts, is_safe, *axes)
     return found if _fits(found) else None
 
@@ -199,6 +199,18 @@ def _fits(attention: Attention) -> bool:
 
 
 # --- below: conditions and inlining
+
+
+def _chosen(score: Scalar) -> Scalar:
+    """Return the score with ``x + (seen ? 0 : -inf)`` as ``seen ? x : -inf``: a hidden NaN stays hidden."""
+    if not isinstance(score, Operation) or score.name != "add":
+        return score
+    for value, mask in (score.operands, score.operands[::-1]):
+        if isinstance(mask, Operation) and mask.name == "select" and _is_lowest(mask.operands[2]):
+            seen, zero, lowest = mask.operands
+            if isinstance(zero, Constant) and zero.value == 0:
+                return select(seen, _chosen(value), lowest)
+    return score
 
 
 def _conditions(score: Scalar) -> list[Scalar]:

@@ -143,8 +143,8 @@ class GroupRenderer:
         is_valid = is_valid_attention_schedule(group, schedule)
         used = schedule if is_valid else default
         comment = (
-            f"{used.warps} warps with 16 queries each go over the keys, {used.keys} at a time. Scores stay in registers;"
-            " weights are relative to the largest score so far, to which the sums are scaled."
+            f"{used.warps} warps with 16 queries each go over the keys, {used.keys} at a time. Scores stay in"
+            " registers; weights are relative to the largest score so far, to which the sums are scaled."
         )
         return RenderedGroup((render_attention(kernel, group, used, comment),), is_valid=is_valid)
 

@@ -17,7 +17,7 @@ from kernel_lsp.generate.codegen.coordinates import name_coordinates
 from kernel_lsp.generate.codegen.elementwise import write_stores
 from kernel_lsp.generate.codegen.kernel import RenderedKernel, blocks_of, rendered
 from kernel_lsp.generate.codegen.kernel_writer import KernelWriter
-from kernel_lsp.generate.codegen.operators import ATOM, Text, convert, stored
+from kernel_lsp.generate.codegen.operators import ATOM, MULTIPLY, UNARY, Text, convert, stored
 from kernel_lsp.generate.codegen.packs import MAX_PACK_BYTES, Packing, find_packed
 from kernel_lsp.generate.codegen.row_schedule import WARP
 from kernel_lsp.generate.codegen.scope import Scope
@@ -45,10 +45,12 @@ _PLACES = (
     "n_tiles",
     "n_keys",
 )
-LOCAL_NAMES = (*_PLACES, "tiles", "queries", "scores", "score", "sums", "peaks", "totals", "part", "value")
+LOCAL_NAMES = (*_PLACES, "tiles", "queries", "scores", "score", "sums", "peaks", "totals", "part", "product", "value")
 ROWS_PER_WARP = 16
 MAX_SHARED_BYTES = 48 << 10
 """Maximum static shared memory of a block."""
+MAX_FRAGMENT_WORDS = 160
+"""Maximum 32-bit registers of a thread for queries, sums and scores; with more, ptxas spills."""
 KINDS = {DType.F32: "f32", DType.F16: "f16", DType.BF16: "bf16"}
 
 
@@ -62,15 +64,20 @@ class AttentionSchedule:
 
 def default_attention_schedule(group: AttentionGroup) -> AttentionSchedule:
     """Return tiles that fit static shared memory and leave registers for two blocks per multiprocessor."""
-    if group.value.dtype == DType.F32:
-        return AttentionSchedule(4, 32)
-    return AttentionSchedule(4, 64)
+    wanted = 32 if group.value.dtype == DType.F32 else 64
+    keys = next(
+        keys for keys in (wanted, wanted // 2, 16) if is_valid_attention_schedule(group, AttentionSchedule(4, keys))
+    )
+    return AttentionSchedule(4, keys)
 
 
 def is_valid_attention_schedule(group: AttentionGroup, schedule: AttentionSchedule) -> bool:
-    """Return whether a block holds the tiles."""
+    """Return whether a block holds the tiles, and a thread its fragments."""
     n_rows = max(schedule.warps * ROWS_PER_WARP, 2 * schedule.keys)
-    return n_rows * _stride(group) * group.value.dtype.itemsize <= MAX_SHARED_BYTES
+    head, width = int(group.head.extent.constant or 0), int(group.n.extent.constant or 0)
+    is_split = group.value.dtype == DType.F32  # into parts, of weights too
+    n_words = head // (2 if is_split else 4) + width // 2 + schedule.keys * (4 if is_split else 1) // 2
+    return n_words <= MAX_FRAGMENT_WORDS and n_rows * _stride(group) * group.value.dtype.itemsize <= MAX_SHARED_BYTES
 
 
 def render_attention(
@@ -236,14 +243,30 @@ class _AttentionRenderer:
         guard.define(group.m, "m")
         guard.define(group.key, "key")
         name_coordinates(self.kernel, as_index(group.batch), ())
+        product = "scores[n][c]" if self.kind != "f32" else self._checked_product(guard)
         for node in nodes(group.score):
             if isinstance(node, Argument) and node.name == PRODUCT:
-                guard.bind(node, convert(Text("scores[n][c]", ATOM), DType.F32, node.dtype))
+                guard.bind(node, convert(Text(product, ATOM), DType.F32, node.dtype))
         guard.line(f"score = {guard.value(group.score).text};")
         guard.close()
         inner.line("scores[n][c] = score;")
         inner.close()
         outer.close()
+
+    def _checked_product(self, scope: Scope) -> str:
+        """Infinities have no parts in TF32: their products are computed again in f32."""
+        group = self.group
+        scope.line("float product = scores[n][c];")
+        redo = scope.open("if (!isfinite(product))")
+        redo.line("product = 0.0f;  // the parts of an infinity are no numbers")
+        redo.line("#pragma unroll 1")
+        loop = redo.open("for (int d = 0; d < HEAD; ++d)")
+        loop.define(group.head, "d")
+        left, right = loop.values([group.query_part, group.key_part])
+        loop.line(f"product += {left.within(MULTIPLY)} * {right.within(UNARY)};")
+        loop.close()
+        redo.close()
+        return "product"
 
     def _open_fragment(self, scope: Scope, size: str) -> tuple[Scope, Scope]:
         scope.line("#pragma unroll")

@@ -75,11 +75,13 @@ __device__ inline void load_queries_f32(float (&queries)[HEAD / 8][4], const flo
     ),
     "multiply_keys_f32": (
         """
-// scores = queries * keys^T; three products of TF32 parts give the digits of f32.
+// scores = queries * keys^T; three products of TF32 parts give the digits of f32. The two small ones are added up apart:
+// tensor cores round towards zero after each instruction.
 template <int HEAD, int KEYS, int STRIDE>
 __device__ inline void multiply_keys_f32(float (&scores)[KEYS / 8][4], const float (&queries)[HEAD / 8][4],
                                          const float (*keys)[STRIDE]) {
     const int lane = threadIdx.x % 32;
+    float small[KEYS / 8][4] = {};
     #pragma unroll
     for (int n = 0; n < KEYS / 8; ++n) {
         for (int c = 0; c < 4; ++c) scores[n][c] = 0.0f;
@@ -97,10 +99,14 @@ __device__ inline void multiply_keys_f32(float (&scores)[KEYS / 8][4], const flo
                 const float key = keys[n * 8 + lane / 4][step * 8 + lane % 4 + c * 4];
                 split_tf32(__float_as_uint(key), key_high[c], key_low[c]);
             }
-            multiply_tf32(scores[n], query_low, key_high);
-            multiply_tf32(scores[n], query_high, key_low);
+            multiply_tf32(small[n], query_low, key_high);
+            multiply_tf32(small[n], query_high, key_low);
             multiply_tf32(scores[n], query_high, key_high);
         }
+    }
+    #pragma unroll
+    for (int n = 0; n < KEYS / 8; ++n) {
+        for (int c = 0; c < 4; ++c) scores[n][c] += small[n][c];
     }
 }
 """,
@@ -108,30 +114,38 @@ __device__ inline void multiply_keys_f32(float (&scores)[KEYS / 8][4], const flo
     ),
     "multiply_values_f32": (
         """
-// sums += weights * values. Columns 2 j and 2 j + 1 of a fragment of weights are rows j and j + 4 of the product.
+// sums += weights * values. Columns 2 j and 2 j + 1 of a fragment of weights are rows j and j + 4 of the product. A tile
+// is added up by itself, and then to the sums in f32.
 template <int HEAD, int KEYS, int STRIDE>
 __device__ inline void multiply_values_f32(float (&sums)[HEAD / 8][4], const float (&weights)[KEYS / 8][4],
                                            const float (*values)[STRIDE]) {
     const int lane = threadIdx.x % 32;
+    unsigned weight_high[KEYS / 8][4], weight_low[KEYS / 8][4];
     #pragma unroll
     for (int step = 0; step < KEYS / 8; ++step) {
-        unsigned weight_high[4], weight_low[4];
         #pragma unroll
         for (int c = 0; c < 4; ++c) {
-            split_tf32(__float_as_uint(weights[step][c / 2 + c % 2 * 2]), weight_high[c], weight_low[c]);
+            const float weight = weights[step][c / 2 + c % 2 * 2];
+            split_tf32(__float_as_uint(weight), weight_high[step][c], weight_low[step][c]);
         }
+    }
+    #pragma unroll
+    for (int n = 0; n < HEAD / 8; ++n) {
+        float large[4] = {}, small[4] = {};
         #pragma unroll
-        for (int n = 0; n < HEAD / 8; ++n) {
+        for (int step = 0; step < KEYS / 8; ++step) {
             unsigned value_high[2], value_low[2];
             #pragma unroll
             for (int c = 0; c < 2; ++c) {
                 const float value = values[step * 8 + lane % 4 * 2 + c][n * 8 + lane / 4];
                 split_tf32(__float_as_uint(value), value_high[c], value_low[c]);
             }
-            multiply_tf32(sums[n], weight_low, value_high);
-            multiply_tf32(sums[n], weight_high, value_low);
-            multiply_tf32(sums[n], weight_high, value_high);
+            multiply_tf32(small, weight_low[step], value_high);
+            multiply_tf32(small, weight_high[step], value_low);
+            multiply_tf32(large, weight_high[step], value_high);
         }
+        #pragma unroll
+        for (int c = 0; c < 4; ++c) sums[n][c] += large[c] + small[c];
     }
 }
 """,
