@@ -174,7 +174,8 @@ class _OperationRenderer:
             steps += [Fill(scratch.name, Constant(0)) for scratch in kernel.zeroed]
             grid, block = kernel.grid, kernel.block
             sizes = (Constant(block[0]), Constant(block[1]), Constant(block[2]))
-            steps.append(Launch(kernel.name, (), grid, sizes, Constant(0), kernel.arguments, kernel.when))
+            shared = Constant(kernel.shared_bytes)
+            steps.append(Launch(kernel.name, (), grid, sizes, shared, kernel.arguments, kernel.when))
         return steps
 
     # --- the plan

@@ -1,6 +1,7 @@
 """Attention in one kernel: scores stay in registers, and weights are relative to the largest score so far.
 
-A warp has 16 queries. The block goes over the keys in tiles that it holds in shared memory together with their values.
+A warp has 16 queries. The block goes over the keys in tiles that it holds in shared memory together with their values;
+the next tile is copied there while one is used.
 The method is that of FlashAttention (Dao et al. 2022) with its second version's order of loops.
 """
 
@@ -45,10 +46,25 @@ _PLACES = (
     "n_tiles",
     "n_keys",
 )
-LOCAL_NAMES = (*_PLACES, "tiles", "queries", "scores", "score", "sums", "peaks", "totals", "part", "product", "value")
+LOCAL_NAMES = (
+    *_PLACES,
+    "tiles",
+    "queries",
+    "scores",
+    "score",
+    "sums",
+    "peaks",
+    "totals",
+    "part",
+    "product",
+    "value",
+    "stage",
+    "other",
+    "shared",
+)
 ROWS_PER_WARP = 16
-MAX_SHARED_BYTES = 48 << 10
-"""Maximum static shared memory of a block."""
+MAX_SHARED_BYTES = 112 << 10
+"""Maximum shared memory of a block, so that two fit a multiprocessor with 227 KiB."""
 MAX_FRAGMENT_WORDS = 160
 """Maximum 32-bit registers of a thread for queries, sums and scores; with more, ptxas spills."""
 KINDS = {DType.F32: "f32", DType.F16: "f16", DType.BF16: "bf16"}
@@ -73,11 +89,10 @@ def default_attention_schedule(group: AttentionGroup) -> AttentionSchedule:
 
 def is_valid_attention_schedule(group: AttentionGroup, schedule: AttentionSchedule) -> bool:
     """Return whether a block holds the tiles, and a thread its fragments."""
-    n_rows = max(schedule.warps * ROWS_PER_WARP, 2 * schedule.keys)
     head, width = int(group.head.extent.constant or 0), int(group.n.extent.constant or 0)
     is_split = group.value.dtype == DType.F32  # into parts, of weights too
     n_words = head // (2 if is_split else 4) + width // 2 + schedule.keys * (4 if is_split else 1) // 2
-    return n_words <= MAX_FRAGMENT_WORDS and n_rows * _stride(group) * group.value.dtype.itemsize <= MAX_SHARED_BYTES
+    return n_words <= MAX_FRAGMENT_WORDS and _shared_bytes(group, schedule) <= MAX_SHARED_BYTES
 
 
 def render_attention(
@@ -103,10 +118,14 @@ class _AttentionRenderer:
 
     def render(self, comment: str) -> RenderedKernel:
         self._declare()
+        self._load_keys(self.scope, "0", "")
         self._load_queries()
         self._walk_keys()
         self._write()
-        return rendered(self.kernel, comment, self.scope.lines, (self._grid(),), (self._n_threads,))
+        n_bytes = _shared_bytes(self.group, self.schedule)
+        return rendered(
+            self.kernel, comment, self.scope.lines, (self._grid(),), (self._n_threads,), shared_bytes=n_bytes
+        )
 
     @property
     def _n_threads(self) -> int:
@@ -122,11 +141,11 @@ class _AttentionRenderer:
 
     def _declare(self) -> None:
         scope, type_ = self.scope, self.kernel.index_type
-        n_rows = max(self._n_rows, 2 * self.schedule.keys)
         scope.line(f"constexpr int HEAD = {self.head}, WIDTH = {self.width}, KEYS = {self.schedule.keys};")
         scope.line(f"constexpr int STRIDE = {_stride(self.group)};  // keeps the rows of a fragment in different banks")
         element = self.dtype.cuda_type
-        scope.line(f"__shared__ __align__(16) {element} tiles[{n_rows}][STRIDE];  // queries, then keys above values")
+        scope.line(f"extern __shared__ __align__(16) {element} shared[];")
+        scope.line(f"auto tiles = reinterpret_cast<{element} (*)[STRIDE]>(shared);  // two stages of keys above values")
         scope.line("const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;")
         tiles = f"({self.n_queries} + {self._n_rows - 1}) / {self._n_rows}"
         if self.n_queries.isdigit():
@@ -155,14 +174,25 @@ class _AttentionRenderer:
     # --- tiles
 
     def _load_queries(self) -> None:
+        """By way of the second stage to registers."""
         scope, group = self.scope, self.group
-        self._load_tile(scope, group.query_part, group.m, group.head, ("m", "m0", self.n_queries), 0, self._n_rows)
+        place = ("m", "m0", self.n_queries)
+        self._load_tile(scope, group.query_part, group.m, group.head, place, "2 * KEYS + ", self._n_rows)
+        for helper in ("commit_copies", "wait_for_copies", f"load_queries_{self.kind}"):
+            self.kernel.use(helper)
+        scope.line("commit_copies();")
+        scope.line("wait_for_copies<0>();")
         scope.line("__syncthreads();")
         n_words = f"[HEAD / {8 if self.kind == 'f32' else 16}][4]"
         scope.line(f"{'float' if self.kind == 'f32' else 'unsigned'} queries{n_words};")
-        self.kernel.use(f"load_queries_{self.kind}")
-        scope.line(f"load_queries_{self.kind}<HEAD, STRIDE>(queries, tiles + warp * 16);")
-        scope.line("__syncthreads();")
+        scope.line(f"load_queries_{self.kind}<HEAD, STRIDE>(queries, tiles + 2 * KEYS + warp * 16);")
+
+    def _load_keys(self, scope: Scope, start: str, first: str) -> None:
+        """Keys from `start` on, and their values below them, to a stage that begins at row `first`."""
+        group, keys = self.group, self.schedule.keys
+        place = ("key", start, self.n_keys)
+        self._load_tile(scope, group.key_part, group.key, group.head, place, first, keys)
+        self._load_tile(scope, group.value, group.key, group.n, place, f"{first}KEYS + ", keys)
 
     def _load_tile(
         self,
@@ -171,7 +201,7 @@ class _AttentionRenderer:
         row: Variable,
         column: Variable,
         place: tuple[str, str, str],
-        first: int,
+        first: str,
         n_rows: int,
     ) -> None:
         """Copy rows of a factor to shared memory in packs; zeros where there is no row."""
@@ -183,25 +213,32 @@ class _AttentionRenderer:
             Variable("pack", 1 << 20, as_index(n_packs)), Variable("v", (1 << 20) + 1, as_index(vector)), vector
         )
         body = scalar.substitute({column: packing.flat})
-        element = self.dtype.cuda_type
         self.kernel.use("packs")
+        scope.line("#pragma unroll")
         loop = scope.open(f"for (int e = threadIdx.x; e < {n_rows * n_packs}; e += {self._n_threads})")
-        loop.line(f"const {self.kernel.index_type} {name} = {start} + e / {n_packs};")
+        begin = "" if start == "0" else f"{start} + "
+        loop.line(f"const {self.kernel.index_type} {name} = {begin}e / {n_packs};")
         loop.line(f"const int pack = e % {n_packs};")
-        loop.line(f"Pack<{element}, {vector}> part{{}};")
-        inner = loop.open(f"if ({name} < {limit})")
-        inner.define(row, name)
-        inner.define(packing.pack, "pack")
+        loop.define(row, name)
+        loop.define(packing.pack, "pack")
+        to = f"&tiles[{first}e / {n_packs}][pack * {vector}]"
         packed = find_packed([body], packing)
-        names = {access.digest: packing.load(inner, access) for access in packed}
-        if body.digest in names:
-            inner.line(f"part = {names[body.digest]};")
+        if body.digest in [access.digest for access in packed]:
+            self.kernel.use("copy_async")
+            loop.line(f"copy_async<16>({to}, {packing.address(loop, packed[0])}, {name} < {limit});")
         else:
-            self._compute_pack(inner, body, packing, {access: names[access.digest] for access in packed})
-        inner.close()
-        at = f"tiles[{f'{first} + ' if first else ''}e / {n_packs}][pack * {vector}]"
-        loop.line(f"*reinterpret_cast<Pack<{element}, {vector}>*>(&{at}) = part;")
+            self._write_pack(loop, body, packing, packed, f"{name} < {limit}", to)
         loop.close()
+
+    def _write_pack(
+        self, scope: Scope, body: Scalar, packing: Packing, packed: list[Access], condition: str, to: str
+    ) -> None:
+        type_ = f"Pack<{self.dtype.cuda_type}, {packing.vector}>"
+        scope.line(f"{type_} part{{}};")
+        inner = scope.open(f"if ({condition})")
+        self._compute_pack(inner, body, packing, {access: packing.load(inner, access) for access in packed})
+        inner.close()
+        scope.line(f"*reinterpret_cast<{type_}*>({to}) = part;")
 
     def _compute_pack(self, scope: Scope, body: Scalar, packing: Packing, packs: Mapping[Access, str]) -> None:
         scope.line("#pragma unroll")
@@ -215,27 +252,34 @@ class _AttentionRenderer:
     # --- keys
 
     def _walk_keys(self) -> None:
-        scope, group, keys = self.scope, self.group, self.schedule.keys
+        scope = self.scope
         self.kernel.use("weigh_scores")
         scope.line("float sums[WIDTH / 8][4] = {};")
         scope.line("float peaks[2] = {-CUDART_INF_F, -CUDART_INF_F}, totals[2] = {};")
         loop = scope.open(f"for ({self.kernel.index_type} k0 = 0; k0 < n_keys; k0 += KEYS)")
-        self._load_tile(loop, group.key_part, group.key, group.head, ("key", "k0", self.n_keys), 0, keys)
-        self._load_tile(loop, group.value, group.key, group.n, ("key", "k0", self.n_keys), keys, keys)
+        loop.line("const int stage = k0 / KEYS % 2 * 2 * KEYS;  // the first row of this tile")
+        loop.line("wait_for_copies<0>();")
         loop.line("__syncthreads();")
+        ahead = loop.open("if (k0 + KEYS < n_keys)")
+        ahead.line("const int other = 2 * KEYS - stage;")
+        self._load_keys(ahead, "k0 + KEYS", "other + ")
+        ahead.close()
+        loop.line("commit_copies();")
         loop.line("float scores[KEYS / 8][4];")
         for product in ("keys", "values"):
             self.kernel.use(f"multiply_{product}_{self.kind}")
-        loop.line(f"multiply_keys_{self.kind}<HEAD, KEYS, STRIDE>(scores, queries, tiles);")
+        loop.line(f"multiply_keys_{self.kind}<HEAD, KEYS, STRIDE>(scores, queries, tiles + stage);")
         self._write_scores(loop)
-        loop.line("weigh_scores<KEYS, WIDTH>(scores, peaks, totals, sums);")
-        loop.line(f"multiply_values_{self.kind}<WIDTH, KEYS, STRIDE>(sums, scores, tiles + KEYS);")
-        loop.line("__syncthreads();")
+        used = loop.open("if (__any_sync(0xffffffff, is_seen))")
+        used.line("weigh_scores<KEYS, WIDTH>(scores, peaks, totals, sums);")
+        used.line(f"multiply_values_{self.kind}<WIDTH, KEYS, STRIDE>(sums, scores, tiles + stage + KEYS);")
+        used.close()
         loop.close()
 
     def _write_scores(self, scope: Scope) -> None:
         """What the user's code makes of the products: scale and mask."""
         group, type_ = self.group, self.kernel.index_type
+        scope.line("bool is_seen = false;  // by any query")
         outer, inner = self._open_fragment(scope, "KEYS")
         inner.line(f"const {type_} m = row + c / 2 * 8, key = k0 + n * 8 + lane % 4 * 2 + c % 2;")
         inner.line("float score = -CUDART_INF_F;  // beyond the last key")
@@ -250,6 +294,7 @@ class _AttentionRenderer:
         guard.line(f"score = {guard.value(group.score).text};")
         guard.close()
         inner.line("scores[n][c] = score;")
+        inner.line("is_seen |= score != -CUDART_INF_F;")
         inner.close()
         outer.close()
 
@@ -301,3 +346,9 @@ def _stride(group: AttentionGroup) -> int:
     """Elements between rows of a tile: 16 bytes more than a row, which is a multiple of 32 or 64 bytes."""
     widest = max(int(variable.extent.constant or 0) for variable in (group.head, group.n))
     return widest + MAX_PACK_BYTES // group.value.dtype.itemsize
+
+
+def _shared_bytes(group: AttentionGroup, schedule: AttentionSchedule) -> int:
+    """Bytes of two stages; the queries come to registers by way of the second."""
+    n_rows = 2 * schedule.keys + max(schedule.warps * ROWS_PER_WARP, 2 * schedule.keys)
+    return n_rows * _stride(group) * group.value.dtype.itemsize

@@ -75,8 +75,8 @@ __device__ inline void load_queries_f32(float (&queries)[HEAD / 8][4], const flo
     ),
     "multiply_keys_f32": (
         """
-// scores = queries * keys^T; three products of TF32 parts give the digits of f32. The two small ones are added up apart:
-// tensor cores round towards zero after each instruction.
+// scores = queries * keys^T; three products of TF32 parts give the digits of f32. The two small ones are added up
+// apart: tensor cores round towards zero after each instruction.
 template <int HEAD, int KEYS, int STRIDE>
 __device__ inline void multiply_keys_f32(float (&scores)[KEYS / 8][4], const float (&queries)[HEAD / 8][4],
                                          const float (*keys)[STRIDE]) {
@@ -114,8 +114,8 @@ __device__ inline void multiply_keys_f32(float (&scores)[KEYS / 8][4], const flo
     ),
     "multiply_values_f32": (
         """
-// sums += weights * values. Columns 2 j and 2 j + 1 of a fragment of weights are rows j and j + 4 of the product. A tile
-// is added up by itself, and then to the sums in f32.
+// sums += weights * values. Columns 2 j and 2 j + 1 of a fragment of weights are rows j and j + 4 of the product. A
+// tile is added up by itself, and then to the sums in f32.
 template <int HEAD, int KEYS, int STRIDE>
 __device__ inline void multiply_values_f32(float (&sums)[HEAD / 8][4], const float (&weights)[KEYS / 8][4],
                                            const float (*values)[STRIDE]) {

@@ -21,7 +21,8 @@ ONE = Constant(1)
 @dataclass(frozen=True)
 class RenderedKernel:
     """A `__global__` function and its launch. `conditions` are `where:` lines that it needs, `zeroed` is scratch of its
-    own that a fill sets to zero before each launch. `when` is the condition of the launch among its variants."""
+    own that a fill sets to zero before each launch. `when` is the condition of the launch among its variants,
+    `shared_bytes` its dynamic shared memory."""
 
     name: str
     text: str
@@ -32,6 +33,7 @@ class RenderedKernel:
     conditions: tuple[Expression, ...] = ()
     zeroed: tuple[TensorParameter, ...] = ()
     when: Expression | None = None
+    shared_bytes: int = 0
 
 
 def rendered(
@@ -41,6 +43,8 @@ def rendered(
     grid: Sequence[Expression],
     block: Sequence[int],
     conditions: Sequence[Expression] = (),
+    *,
+    shared_bytes: int = 0,
 ) -> RenderedKernel:
     """The kernel's text: comment, signature with shapes beside pointers, body."""
     parameters = kernel.parameters()
@@ -59,6 +63,7 @@ def rendered(
         frozenset(kernel.helpers),
         tuple(conditions),
         tuple(kernel.zeroed),
+        shared_bytes=shared_bytes,
     )
 
 

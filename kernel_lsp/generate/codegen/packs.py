@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from kernel_lsp.core.dtype import DType
-from kernel_lsp.generate.codegen.operators import Text, loaded
+from kernel_lsp.generate.codegen.operators import ADD, Text, loaded
 from kernel_lsp.generate.codegen.scope import Scope
 from kernel_lsp.generate.fusion.groups import Store
 from kernel_lsp.generate.index import (
@@ -92,6 +92,13 @@ class Packing:
         name = kernel.pointer(access.tensor)
         text = f"packs<{self.vector}>({name})[{scope.index(position).text}]"
         return scope.declare(f"{name}_pack", f"Pack<{access.dtype.cuda_type}, {self.vector}>", text)
+
+    def address(self, scope: Scope, access: Access) -> str:
+        """The address of the pack that holds the element."""
+        position = self.pack_position(ravel(access.index, access.tensor.shape))
+        assert position is not None
+        scope.kernel.use("packs")
+        return f"packs<{self.vector}>({scope.kernel.pointer(access.tensor)}) + {scope.index(position).within(ADD)}"
 
     def item(self, name: str, dtype: DType) -> Text:
         """The lane's element of a pack."""
