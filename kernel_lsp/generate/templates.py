@@ -135,15 +135,16 @@ class GroupRenderer:
 
     def _attention(self, group: AttentionGroup, name: str) -> RenderedGroup:
         kernel = self.new_kernel(name, attention.LOCAL_NAMES)
-        default, pick = default_attention_schedule(group), self.choices.pick_int
+        default = default_attention_schedule(group, self.captured, self.n_multiprocessors)
+        pick = self.choices.pick_int
         schedule = AttentionSchedule(
-            pick(f"{kernel.name}.warps", (2, 4, 8), default.warps, "warps per block, of 16 queries each"),
+            pick(f"{kernel.name}.warps", (1, 2, 4, 8), default.warps, "warps per block, of 16 queries each"),
             pick(f"{kernel.name}.keys", (16, 32, 64, 128), default.keys, "keys per tile"),
         )
         is_valid = is_valid_attention_schedule(group, schedule)
         used = schedule if is_valid else default
         comment = (
-            f"{used.warps} warps with 16 queries each go over the keys, {used.keys} at a time. Scores stay in"
+            f"Blocks of {used.warps * 16} queries, 16 per warp, go over the keys, {used.keys} at a time. Scores stay in"
             " registers; weights are relative to the largest score so far, to which the sums are scaled."
         )
         return RenderedGroup((render_attention(kernel, group, used, comment),), is_valid=is_valid)
@@ -161,7 +162,7 @@ class GroupRenderer:
             bool(pick(f"{kernel.name}.chained", (0, 1), int(default.chained), "a block for each tile of a row")),
         )
         schedule = replace(schedule, rows=1) if is_row and schedule.threads > WARP else schedule
-        is_valid = is_valid_scan_schedule(group, schedule, ScanState.of(group, kernel.index_type).n_words)
+        is_valid = is_valid_scan_schedule(group, schedule, ScanState.of(group, kernel.index_type).n_tile_words)
         used = schedule if is_valid else default
         main = render_scan(kernel, group, used, scan_comment(group, used))
         if not main.conditions:

@@ -7,7 +7,7 @@ The method is that of FlashAttention (Dao et al. 2022) with its second version's
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from kernel_lsp.core.dtype import DType
@@ -78,13 +78,16 @@ class AttentionSchedule:
     keys: int
 
 
-def default_attention_schedule(group: AttentionGroup) -> AttentionSchedule:
-    """Return tiles that fit static shared memory and leave registers for two blocks per multiprocessor."""
-    wanted = 32 if group.value.dtype == DType.F32 else 64
-    keys = next(
-        keys for keys in (wanted, wanted // 2, 16) if is_valid_attention_schedule(group, AttentionSchedule(4, keys))
-    )
-    return AttentionSchedule(4, keys)
+def default_attention_schedule(
+    group: AttentionGroup, captured: Callable[[Index], int], n_multiprocessors: int
+) -> AttentionSchedule:
+    """Return tiles that fit a block, of as few queries as it takes to fill the GPU."""
+    warps, wanted = 4, 32 if group.value.dtype == DType.F32 else 64
+    n_queries, n_batch = captured(group.m.extent), captured(group.batch.extent)
+    while warps > 1 and -(-n_queries // (warps * ROWS_PER_WARP)) * n_batch < n_multiprocessors:
+        warps //= 2
+    fitting = (AttentionSchedule(warps, keys) for keys in (wanted, wanted // 2, 16))
+    return next(schedule for schedule in fitting if is_valid_attention_schedule(group, schedule))
 
 
 def is_valid_attention_schedule(group: AttentionGroup, schedule: AttentionSchedule) -> bool:
@@ -144,7 +147,7 @@ class _AttentionRenderer:
         scope.line(f"constexpr int HEAD = {self.head}, WIDTH = {self.width}, KEYS = {self.schedule.keys};")
         scope.line(f"constexpr int STRIDE = {_stride(self.group)};  // keeps the rows of a fragment in different banks")
         element = self.dtype.cuda_type
-        scope.line(f"extern __shared__ __align__(16) {element} shared[];")
+        scope.line("extern __shared__ __align__(128) unsigned char shared[];")
         scope.line(f"auto tiles = reinterpret_cast<{element} (*)[STRIDE]>(shared);  // two stages of keys above values")
         scope.line("const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;")
         tiles = f"({self.n_queries} + {self._n_rows - 1}) / {self._n_rows}"

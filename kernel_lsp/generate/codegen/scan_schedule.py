@@ -19,7 +19,7 @@ MAX_SHARED_BYTES = 48 << 10
 SCAN_THREADS = {True: (32, 64, 128, 256, 512, 1024), False: (1, 2, 4, 8, 16, 32)}
 """Numbers of threads that may share a row, by whether its elements are neighbours in memory."""
 MAX_SINGLE_ITEMS = 8
-"""Default maximum of single elements per thread and tile: 2209 us instead of 2261 us with 16 on an H200 (32768 x 32769)."""
+"""Default maximum of single elements per thread and tile: 2209 us, 2261 us with 16 (rows of 32769 on an H200)."""
 MAX_WARP_COLUMNS = 1024
 """Rows up to this length are one warp's work: 32 lanes with up to 32 elements each."""
 MAX_STATE_WORDS = 1 << 14
@@ -43,12 +43,13 @@ class ScanSchedule:
 
 @dataclass(frozen=True)
 class ScanState:
-    """C++ types of a scan: the operator within a tile, and the one between tiles."""
+    """C++ types of a scan: the operator within a tile, and the one between tiles; 32-bit words of either's state."""
 
     operator: str
     state: str
     carry_operator: str
     carry: str
+    n_tile_words: int
     n_words: int
 
     @classmethod
@@ -59,11 +60,12 @@ class ScanState:
         if group.kind in POSITIONS:
             position = "long long" if n_words == 2 else index_type
             operator, state = f"{OPERATORS[group.kind]}<{type_}, {position}>", f"Extreme<{type_}, {position}>"
-            return cls(operator, state, operator, state, 4 if position == "long long" else 2)
+            n_words = 4 if position == "long long" else 2
+            return cls(operator, state, operator, state, n_words, n_words)
         operator = f"{OPERATORS[group.kind]}<{type_}>"
         if group.kind == "sum" and type_ == "float":
-            return cls(operator, type_, f"{OPERATORS[group.kind]}<double>", "double", 2)
-        return cls(operator, type_, operator, type_, n_words)
+            return cls(operator, type_, f"{OPERATORS[group.kind]}<double>", "double", 1, 2)
+        return cls(operator, type_, operator, type_, n_words, n_words)
 
 
 OPERATORS = {
