@@ -8,7 +8,7 @@ by a block each; these pass on what is before them through `zeroed` words.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.expression import Constant, Expression
@@ -24,7 +24,7 @@ from kernel_lsp.generate.codegen.scope import Scope
 from kernel_lsp.generate.fusion.groups import ScanGroup, Store
 from kernel_lsp.generate.fusion.scans import POSITIONS, RUNNING, RUNNING_POSITION
 from kernel_lsp.generate.index import Atom, Index, Symbol, Variable, as_index, divide_exactly
-from kernel_lsp.generate.scalar import Argument, Scalar
+from kernel_lsp.generate.scalar import Access, Argument, Scalar
 from kernel_lsp.generate.scalar_walk import nodes
 from kernel_lsp.generate.sizes import to_expression
 
@@ -91,7 +91,7 @@ class _Layout:
         scope.line(f"const {self.state.state} before = {before};")
         self._items(scope, self._store)
 
-    def _items(self, scope: Scope, write: object) -> None:
+    def _items(self, scope: Scope, write: Callable[[Scope], None]) -> None:
         """A loop over this thread's packs of a tile."""
         scope.line("#pragma unroll")
         inner = scope.open(f"for (int item = 0; item < {self.schedule.items}; ++item)")
@@ -99,7 +99,7 @@ class _Layout:
         inner.line(f"const {self.kernel.index_type} {name} = {self._position()};")
         inner.define(self.packing.pack, name)
         name_coordinates(self.kernel, self.packing.flat, (self.group.column.extent,))
-        write(inner)  # type: ignore[operator]
+        write(inner)
         inner.close()
 
     # --- elements
@@ -171,7 +171,7 @@ class _Layout:
                 running, own = texts[node.name]
                 scope.bind(node, convert(Text(running, ATOM), own, node.dtype))
 
-    def _packed(self, scalars: Sequence[Scalar]):  # type: ignore[no-untyped-def]
+    def _packed(self, scalars: Sequence[Scalar]) -> list[Access]:
         return find_packed(scalars, self.packing) if self.schedule.vector > 1 else []
 
     def _declare_result(self, scope: Scope, store: Store) -> str | None:
