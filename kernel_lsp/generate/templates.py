@@ -162,7 +162,7 @@ class GroupRenderer:
             bool(pick(f"{kernel.name}.chained", (0, 1), int(default.chained), "a block for each tile of a row")),
         )
         schedule = replace(schedule, rows=1) if is_row and schedule.threads > WARP else schedule
-        is_valid = is_valid_scan_schedule(group, schedule, ScanState.of(group, kernel.index_type).n_tile_words)
+        is_valid = is_valid_scan_schedule(group, schedule, ScanState.of(group).n_tile_words)
         used = schedule if is_valid else default
         main = render_scan(kernel, group, used, scan_comment(group, used))
         if not main.conditions:

@@ -47,7 +47,7 @@ class _Layout:
 
     def __init__(self, kernel: KernelWriter, group: ScanGroup, schedule: ScanSchedule) -> None:
         self.kernel, self.group, self.schedule = kernel, group, schedule
-        self.state = ScanState.of(group, kernel.index_type)
+        self.state = ScanState.of(group)
         self.scope = Scope(kernel)
         self.packing = _packing(group.column.extent, schedule.vector)
         self.body = group.scalar.substitute({group.column: self.packing.flat})
@@ -117,7 +117,9 @@ class _Layout:
             lane.bind(access, loaded(item, access.dtype))
         text = lane.value(self.body).text
         if self.group.kind in POSITIONS:
-            text = f"{{{text}, {lane.index(self.packing.flat).text}}}"
+            is_narrowed = self.kernel.index_type == "long long" and ", int>" in self.state.state
+            position = lane.index(self.packing.flat)
+            text = f"{{{text}, {f'(int){position.within(ATOM)}' if is_narrowed else position.text}}}"
         lane.line(f"value[{self._slot()}] = {text};")
         self._close(scope, inner, lane)
 

@@ -53,12 +53,12 @@ class ScanState:
     n_words: int
 
     @classmethod
-    def of(cls, group: ScanGroup, index_type: str) -> ScanState:
+    def of(cls, group: ScanGroup) -> ScanState:
         """Sums of floats are carried from tile to tile in double: a tile is short, a row need not be."""
         type_ = COMPUTE_TYPE[group.scalar.dtype]
         n_words = group.scalar.dtype.itemsize // 4 if group.scalar.dtype not in (DType.F16, DType.BF16) else 1
         if group.kind in POSITIONS:
-            position = "long long" if n_words == 2 else index_type
+            position = "long long" if n_words == 2 else "int"  # no padding, which has no value
             operator, state = f"{OPERATORS[group.kind]}<{type_}, {position}>", f"Extreme<{type_}, {position}>"
             n_words = 4 if position == "long long" else 2
             return cls(operator, state, operator, state, n_words, n_words)
