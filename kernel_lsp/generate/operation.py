@@ -209,11 +209,12 @@ class _OperationRenderer:
     def _steps(self, group: RenderedGroup) -> list[Step]:
         steps: list[Step] = [*group.fills, *group.library]
         for kernel in group.kernels:
+            steps += kernel.fills
             grid, block = kernel.grid, kernel.block
             sizes = (Constant(block[0]), Constant(block[1]), Constant(block[2]))
             shared = Constant(kernel.shared_bytes)
-            attributes = kernel.attributes
-            steps.append(Launch(kernel.name, (), grid, sizes, shared, kernel.arguments, attributes=attributes))
+            launch = Launch(kernel.name, (), grid, sizes, shared, kernel.arguments, kernel.when, kernel.attributes)
+            steps.append(launch)
         return steps
 
     # --- the plan

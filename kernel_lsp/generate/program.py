@@ -152,7 +152,7 @@ class Program:
 
 def is_structural(knob: Knob) -> bool:
     """Whether a knob decides which kernels there are."""
-    return knob.name.rsplit(".", 1)[-1] in ("split", "contraction", "inlined", "launches", "place")
+    return knob.name.rsplit(".", 1)[-1] in ("split", "contraction", "inlined", "launches", "place", "attention")
 
 
 # --- below: lowering and the text of the file

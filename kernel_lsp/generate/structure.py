@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.expression import Constant as ConstantExpression
 from kernel_lsp.core.expression_rules import call
+from kernel_lsp.generate.attention import find_attention
 from kernel_lsp.generate.codegen.row_schedule import SHAREABLE_KINDS
 from kernel_lsp.generate.fusion.reads import live_tensors, scalars_of
 from kernel_lsp.generate.fusion.rows import MAX_SUMMED_COLUMNS, pattern_of
@@ -21,7 +22,7 @@ from kernel_lsp.generate.row_major import unravel_safe
 from kernel_lsp.generate.scalar import Access, Loop, Scalar, compare, index_value, select
 from kernel_lsp.generate.scalar_walk import accesses, masked
 from kernel_lsp.generate.sizes import Sizes, to_expression
-from kernel_lsp.generate.tensor import Definition, Parts, Pointwise, Reduction, Tensor
+from kernel_lsp.generate.tensor import Attention, Definition, Parts, Pointwise, Reduction, Tensor
 
 MIN_SPLIT_COLUMNS = 8192
 """A row shorter than this is one block's work: a second launch would cost more than it wins."""
@@ -66,6 +67,7 @@ class StructurePlan:
     splits: tuple[tuple[Tensor, int], ...]
     inlined: tuple[Tensor, ...] = ()
     everywhere: tuple[Tensor, ...] = ()
+    attentions: tuple[tuple[Tensor, Attention], ...] = ()
 
     @property
     def key(self) -> tuple[object, ...]:
@@ -75,6 +77,7 @@ class StructurePlan:
             tuple((tensor.digest, split) for tensor, split in self.splits),
             tuple(tensor.digest for tensor in self.inlined),
             tuple(tensor.digest for tensor in self.everywhere),
+            tuple(tensor.digest for tensor, _ in self.attentions),
         )
 
     def structure(self, lowered: LoweredGraph, sizes: Sizes) -> Structure:
@@ -86,6 +89,7 @@ class StructurePlan:
             rewriter.split(tensor, split)
         for tensor in self.inlined:
             rewriter.compute_by_loop(tensor)
+        rewriter.definitions.update(self.attentions)
         tensors = (*lowered.tensors, *rewriter.new_tensors)
         return Structure(tensors, rewriter.definitions, frozenset(self.inlined), frozenset(self.everywhere))
 
@@ -98,15 +102,23 @@ def plan_structure(
     operation: str,
 ) -> StructurePlan:
     """Read the schedule's decisions, or make the default ones."""
-    live = live_tensors([output.tensor for output in lowered.outputs], {})
-    outputs = frozenset(output.tensor for output in lowered.outputs)
-    planner = _Planner(choices, captured, n_multiprocessors, operation, live, outputs)
-    found = [(tensor, tensor.definition) for tensor in live if isinstance(tensor.definition, Reduction)]
+    outputs = [output.tensor for output in lowered.outputs]
+    live = live_tensors(outputs, {})
+    planner = _Planner(choices, captured, n_multiprocessors, operation, live, frozenset(outputs))
+    for tensor in live:
+        planner.plan_attention(tensor, outputs)
+    attentions = dict(planner.attentions)
+    remaining = [tensor for tensor in live_tensors(outputs, attentions) if tensor not in attentions]
+    found = [(tensor, tensor.definition) for tensor in remaining if isinstance(tensor.definition, Reduction)]
     planner.patterns = [pattern_of(definition) for _, definition in found if definition.contraction is None]
     for tensor, definition in found:
         planner.plan(tensor, definition)
     return StructurePlan(
-        tuple(planner.contractions), tuple(planner.splits), tuple(planner.inlined), tuple(planner.everywhere)
+        tuple(planner.contractions),
+        tuple(planner.splits),
+        tuple(planner.inlined),
+        tuple(planner.everywhere),
+        tuple(planner.attentions),
     )
 
 
@@ -126,7 +138,21 @@ class _Planner:
     inlined: list[Tensor] = field(default_factory=list)
     everywhere: list[Tensor] = field(default_factory=list)
     patterns: list[tuple[tuple[str, Index], ...]] = field(default_factory=list)
+    attentions: list[tuple[Tensor, Attention]] = field(default_factory=list)
     names: NamePool = field(default_factory=NamePool)
+    attention_names: NamePool = field(default_factory=NamePool)
+
+    def plan_attention(self, tensor: Tensor, outputs: Sequence[Tensor]) -> None:
+        """`online`: one kernel with no scores in memory; the default where nothing else needs the scores."""
+        found = find_attention(tensor)
+        if found is None:
+            return
+        others = live_tensors(outputs, {**dict(self.attentions), tensor: found})
+        scores = [entry for entry in live_tensors([tensor], {}) if entry not in live_tensors([tensor], {tensor: found})]
+        default = "products" if any(entry in others for entry in scores) else "online"
+        name = f"{self.operation}.{self.attention_names.take(tensor.name)}.attention"
+        if self.choices.pick(name, ("online", "products"), default, "how it is computed") == "online":
+            self.attentions.append((tensor, found))
 
     def plan(self, tensor: Tensor, definition: Reduction) -> None:
         name = f"{self.operation}.{self.names.take(tensor.name)}"

@@ -5,11 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from kernel_lsp.core.expression import Constant
+from kernel_lsp.core.expression import Constant, Unary
 from kernel_lsp.core.plan import Fill, LibraryArgument, LibraryStep
 from kernel_lsp.errors import TargetError
+from kernel_lsp.generate.codegen import attention, column_sums, elementwise, matmul, rows, scan, scatter, split_matmul
 from kernel_lsp.generate.codegen import boxes as boxed
-from kernel_lsp.generate.codegen import column_sums, elementwise, matmul, rows, scan, scatter, split_matmul
+from kernel_lsp.generate.codegen.attention import (
+    AttentionSchedule,
+    default_attention_schedule,
+    is_valid_attention_schedule,
+    render_attention,
+)
 from kernel_lsp.generate.codegen.boxes import boxes_of, default_box, render_boxes
 from kernel_lsp.generate.codegen.column_sums import (
     default_column_schedule,
@@ -21,14 +27,25 @@ from kernel_lsp.generate.codegen.kernel import RenderedKernel
 from kernel_lsp.generate.codegen.kernel_writer import KernelWriter
 from kernel_lsp.generate.codegen.matmul import TileSchedule, is_valid_tile_schedule, render_contraction
 from kernel_lsp.generate.codegen.packs import MAX_PACK_BYTES
-from kernel_lsp.generate.codegen.row_schedule import RowSchedule
+from kernel_lsp.generate.codegen.row_schedule import WARP, RowSchedule
 from kernel_lsp.generate.codegen.rows import RowRenderer
-from kernel_lsp.generate.codegen.scan import ScanSchedule, render_scan
+from kernel_lsp.generate.codegen.scan import render_scan
+from kernel_lsp.generate.codegen.scan_schedule import (
+    SCAN_THREADS,
+    ScanSchedule,
+    ScanState,
+    default_scan_schedule,
+    is_valid_scan_schedule,
+    scan_comment,
+    scan_widths,
+    single_element_schedule,
+)
 from kernel_lsp.generate.codegen.scatter import ATOMIC_TYPES, render_scatter
 from kernel_lsp.generate.codegen.shared_rows import SharedRowRenderer
 from kernel_lsp.generate.codegen.split_matmul import render_split
 from kernel_lsp.generate.codegen.split_schedule import SplitSchedule, is_valid_split_schedule
 from kernel_lsp.generate.fusion.groups import (
+    AttentionGroup,
     ContractionGroup,
     ElementwiseGroup,
     Group,
@@ -85,6 +102,8 @@ class GroupRenderer:
                 return self._rows(group, name)
             case ContractionGroup():
                 return self._contraction(group, name)
+            case AttentionGroup():
+                return self._attention(group, name)
             case ScanGroup():
                 return self._scan(group, name)
             case ScatterGroup():
@@ -157,16 +176,51 @@ class GroupRenderer:
             return TileSchedule(16, 64, 16, 2, 4)
         return TileSchedule(32, 32, 16, 2, 2)
 
+    def _attention(self, group: AttentionGroup, name: str) -> RenderedGroup:
+        kernel = self.new_kernel(name, attention.LOCAL_NAMES)
+        default = default_attention_schedule(group, self.captured, self.n_multiprocessors)
+        pick = self.choices.pick_int
+        schedule = AttentionSchedule(
+            pick(f"{kernel.name}.warps", (1, 2, 4, 8), default.warps, "warps per block, of 16 queries each"),
+            pick(f"{kernel.name}.keys", (16, 32, 64, 128), default.keys, "keys per tile"),
+        )
+        is_valid = is_valid_attention_schedule(group, schedule)
+        used = schedule if is_valid else default
+        comment = (
+            f"Blocks of {used.warps * 16} queries, 16 per warp, go over the keys, {used.keys} at a time. Scores stay in"
+            " registers; weights are relative to the largest score so far, to which the sums are scaled."
+        )
+        return RenderedGroup((render_attention(kernel, group, used, comment),), is_valid=is_valid)
+
     def _scan(self, group: ScanGroup, name: str) -> RenderedGroup:
         kernel = self.new_kernel(name, scan.LOCAL_NAMES)
-        is_serial = not group.is_column_contiguous
-        default = 256 if not is_serial else 64
-        threads = self.choices.pick_int(f"{kernel.name}.threads", (64, 128, 256, 512), default, "threads per block")
-        who = "One thread per row; neighbouring threads walk neighbouring rows" if is_serial else "One block per row"
-        comment = f"{who}. Sums are kept in double: an f32 running sum loses a digit every few thousand elements."
-        if not group.scalar.dtype.is_floating:
-            comment = f"{who}."
-        return RenderedGroup((render_scan(kernel, group, ScanSchedule(threads, is_serial), comment),))
+        default = default_scan_schedule(group, self.captured, self.n_multiprocessors)
+        pick = self.choices.pick_int
+        is_row = group.is_column_contiguous
+        schedule = ScanSchedule(
+            pick(f"{kernel.name}.threads", SCAN_THREADS[is_row], default.threads, "threads that share a row"),
+            pick(f"{kernel.name}.rows", (1, 4, 8) if is_row else (8, 16, 32), default.rows, "rows per block"),
+            pick(f"{kernel.name}.vector", scan_widths(group, self.captured), default.vector, "elements per load"),
+            pick(f"{kernel.name}.items", (1, 2, 4, 8, 16), default.items, "loads per thread and tile"),
+            bool(pick(f"{kernel.name}.chained", (0, 1), int(default.chained), "a block for each tile of a row")),
+        )
+        schedule = replace(schedule, rows=1) if is_row and schedule.threads > WARP else schedule
+        is_valid = is_valid_scan_schedule(group, schedule, ScanState.of(group).n_tile_words)
+        used = schedule if is_valid else default
+        main = render_scan(kernel, group, used, scan_comment(group, used))
+        if not main.conditions:
+            return RenderedGroup((main,), is_valid=is_valid)
+        return RenderedGroup((*self._scan_variants(main, group, used, name),), is_valid=is_valid)
+
+    def _scan_variants(
+        self, main: RenderedKernel, group: ScanGroup, schedule: ScanSchedule, name: str
+    ) -> tuple[RenderedKernel, RenderedKernel]:
+        """Packs where the rows divide by them, single elements for all other sizes."""
+        divides_evenly = main.conditions[0]
+        single = single_element_schedule(group, schedule, self.captured)
+        other = self.new_kernel(f"{name}_any_size", scan.LOCAL_NAMES)
+        rest = render_scan(other, group, single, scan_comment(group, single))
+        return replace(main, conditions=(), when=divides_evenly), replace(rest, when=Unary("not", divides_evenly))
 
     def _scatter(self, group: ScatterGroup, name: str) -> RenderedGroup:
         fills: tuple[Fill, ...] = ()
@@ -294,7 +348,7 @@ class GroupRenderer:
         chosen = chooser.choose(kernel.name)
         renderer = SharedRowRenderer if chosen.schedule.blocks > 1 else RowRenderer
         text = renderer(kernel, group, chosen.schedule).render(row_comment(group, chosen.schedule))
-        return RenderedGroup((text,), text.fills, is_valid=chosen.is_valid)
+        return RenderedGroup((text,), is_valid=chosen.is_valid)
 
     def _column_sums(self, group: RowGroup, name: str) -> RenderedGroup:
         kernel = self.new_kernel(name, (*rows.LOCAL_NAMES, *column_sums.LOCAL_NAMES))

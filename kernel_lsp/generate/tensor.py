@@ -85,12 +85,35 @@ class Reduction:
 
 @dataclass(frozen=True)
 class Scan:
-    """Element `variables` is `body` combined over all positions up to it along `axis`. Kinds: sum, prod, max, min."""
+    """Element `variables` is `body` combined over all positions up to it along `axis`.
+
+    Kinds: sum, prod, logsumexp, max, min, argmax, argmin (these return the position of the last of equal extremes)."""
 
     kind: str
     variables: tuple[Variable, ...]
     axis: int
     body: Scalar
+
+
+@dataclass(frozen=True)
+class Attention:
+    """Element `variables` is the sum over `key` of softmax(`score`) times `value`, where the softmax is over `key`.
+
+    `score` reads the sum over `head` of `query_part` times `key_part` as the argument ``product``. Axes are those of a
+    `Contraction`. With `is_safe` a query that sees no key has zeros, else NaN.
+    """
+
+    variables: tuple[Variable, ...]
+    key: Variable
+    head: Variable
+    query_part: Scalar
+    key_part: Scalar
+    value: Scalar
+    score: Scalar
+    is_safe: bool
+    batch_axes: tuple[int, ...]
+    row_axes: tuple[int, ...]
+    column_axes: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -109,7 +132,7 @@ class Scatter:
     mask: Scalar | None = None
 
 
-Definition = Buffer | Pointwise | Reduction | Scan | Scatter | LibraryResult
+Definition = Buffer | Pointwise | Reduction | Attention | Scan | Scatter | LibraryResult
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,6 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from kernel_lsp.generate.codegen.attention_helpers import ATTENTION_HELPERS
+from kernel_lsp.generate.codegen.scan_helpers import SCAN_BASICS, SCAN_HELPERS
+from kernel_lsp.generate.codegen.tensor_core_helpers import TENSOR_CORE_HELPERS
+
 SUFFIXES = {"float": ("f", "f"), "double": ("", "")}
 
 
@@ -558,47 +562,14 @@ __device__ inline float parts_squares(const float* squares, const float* sums, f
 """,
         ("warp_sum", "share_of"),
     ),
-    "block_scan_sum": Helper("""
-// The sum of the values of this thread and all before it, and in `total` that of the block.
-template <int THREADS>
-__device__ inline {T} block_scan_sum({T} value, {T}& total) {
-    __shared__ {T} of_thread[THREADS];
-    of_thread[threadIdx.x] = value;
-    __syncthreads();
-    for (int step = 1; step < THREADS; step *= 2) {
-        const {T} before = threadIdx.x >= step ? of_thread[threadIdx.x - step] : static_cast<{T}>(0);
-        __syncthreads();
-        of_thread[threadIdx.x] += before;
-        __syncthreads();
-    }
-    value = of_thread[threadIdx.x];
-    total = of_thread[THREADS - 1];
-    __syncthreads();
-    return value;
+    **{name: Helper(*entry) for name, entry in (SCAN_BASICS | SCAN_HELPERS).items()},
+    **{name: Helper(text) for name, text in TENSOR_CORE_HELPERS.items()},
+    **{name: Helper(*entry) for name, entry in ATTENTION_HELPERS.items()},
 }
-"""),
-    "block_scan_prod": Helper("""
-// The product of the values of this thread and all before it, and in `total` that of the block.
-template <int THREADS>
-__device__ inline {T} block_scan_prod({T} value, {T}& total) {
-    __shared__ {T} of_thread[THREADS];
-    of_thread[threadIdx.x] = value;
-    __syncthreads();
-    for (int step = 1; step < THREADS; step *= 2) {
-        const {T} before = threadIdx.x >= step ? of_thread[threadIdx.x - step] : static_cast<{T}>(1);
-        __syncthreads();
-        of_thread[threadIdx.x] *= before;
-        __syncthreads();
-    }
-    value = of_thread[threadIdx.x];
-    total = of_thread[THREADS - 1];
-    __syncthreads();
-    return value;
-}
-"""),
-}
+_TEMPLATES = (*SCAN_BASICS, *SCAN_HELPERS, *TENSOR_CORE_HELPERS, *ATTENTION_HELPERS)
 TYPELESS = frozenset(
     (
+        *_TEMPLATES,
         "Pack",
         "packs",
         "floor_div",

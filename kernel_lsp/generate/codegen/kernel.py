@@ -50,7 +50,7 @@ class RenderedKernel:
     """A `__global__` function and its launch. `conditions` are `where:` lines that it needs.
 
     `scratch` are tensors of its own, of which `fills` sets some before each launch. `attributes` are those of the
-    launch, `shared_bytes` the dynamic shared memory of a block.
+    launch, `shared_bytes` the dynamic shared memory of a block, `when` the condition of the launch among its variants.
     """
 
     name: str
@@ -64,6 +64,7 @@ class RenderedKernel:
     scratch: tuple[TensorParameter, ...] = ()
     fills: tuple[Fill, ...] = ()
     attributes: tuple[tuple[str, int], ...] = ()
+    when: Expression | None = None
     shared_bytes: int = 0
 
 
@@ -76,7 +77,8 @@ def rendered(
     conditions: Sequence[Expression] = (),
     *,
     min_blocks: int | None = None,
-    shared_bytes: int = 0,
+    static_bytes: int = 0,
+    dynamic_bytes: int = 0,
     memory: SharedArray | None = None,
     attributes: tuple[tuple[str, int], ...] = (),
 ) -> RenderedKernel:
@@ -95,10 +97,12 @@ def rendered(
         (full_block[0], full_block[1], full_block[2]),
         tuple(argument_of(parameter) for parameter in parameters),
         frozenset(kernel.helpers),
-        KernelSource(comment, tuple(parameters), tuple(body), shared_bytes, memory),
+        KernelSource(comment, tuple(parameters), tuple(body), static_bytes, memory),
         tuple(conditions),
         tuple(kernel.scratch.values()),
-        attributes=attributes,
+        tuple(kernel.fills),
+        attributes,
+        shared_bytes=dynamic_bytes,
     )
 
 

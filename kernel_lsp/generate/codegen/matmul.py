@@ -95,7 +95,7 @@ class _TileRenderer:
             conditions += grid_conditions(self.group.batch.extent)
         n_shared = schedule.tile_k * (schedule.tile_m + schedule.tile_n + 8) * max(4, self.group.tensor.dtype.itemsize)
         return rendered(
-            *(self.kernel, comment, self.scope.lines, grid, (schedule.n_threads,), conditions), shared_bytes=n_shared
+            *(self.kernel, comment, self.scope.lines, grid, (schedule.n_threads,), conditions), static_bytes=n_shared
         )
 
     def _declare(self) -> None:

@@ -23,10 +23,11 @@ RESTRICT = " __restrict__"
 
 
 def can_share(kernels: Sequence[RenderedKernel]) -> bool:
-    """Whether one launch can do them all: blocks of one size, no clusters, and shared memory for every part."""
+    """Return whether one launch can do them all: blocks of one size that need nothing of a launch of their own, and
+    static shared memory for every part."""
     return (
         len({kernel.block for kernel in kernels}) == 1
-        and not any(kernel.attributes for kernel in kernels)
+        and not any(kernel.attributes or kernel.shared_bytes or kernel.scratch or kernel.when for kernel in kernels)
         and _n_shared_bytes(kernels) <= MAX_SHARED_BYTES
     )
 

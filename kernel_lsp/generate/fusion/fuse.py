@@ -11,9 +11,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from kernel_lsp.errors import InternalError
-from kernel_lsp.generate.fusion.contractions import grow_contraction, grow_library
+from kernel_lsp.generate.fusion.contractions import grow_attention, grow_contraction, grow_library
 from kernel_lsp.generate.fusion.graph import DefinitionGraph
 from kernel_lsp.generate.fusion.groups import (
+    AttentionGroup,
     ContractionGroup,
     ElementwiseGroup,
     FusedGraph,
@@ -27,12 +28,13 @@ from kernel_lsp.generate.fusion.groups import (
 )
 from kernel_lsp.generate.fusion.progress import Progress
 from kernel_lsp.generate.fusion.rows import grow_rows
+from kernel_lsp.generate.fusion.scans import grow_scan
 from kernel_lsp.generate.index import as_index, product, substitute
 from kernel_lsp.generate.row_major import unravel_like, unravel_safe
 from kernel_lsp.generate.scalar import Access, cast
 from kernel_lsp.generate.scalar_walk import accesses
 from kernel_lsp.generate.sizes import Sizes
-from kernel_lsp.generate.tensor import Buffer, Definition, LibraryResult, Reduction, Scan, Scatter, Tensor
+from kernel_lsp.generate.tensor import Attention, Buffer, Definition, LibraryResult, Reduction, Scan, Scatter, Tensor
 
 
 def fuse(
@@ -97,8 +99,10 @@ def _grow(progress: Progress, seed: Tensor) -> tuple[Group, list[Tensor]]:
         case Reduction(contraction=contraction):
             assert contraction is not None
             return grow_contraction(progress, seed, definition, contraction)
+        case Attention():
+            return grow_attention(progress, seed, definition)
         case Scan():
-            return _scan(progress, seed, definition), [seed]
+            return grow_scan(progress, seed, definition)
         case Scatter():
             return _scatter(progress, seed, definition), [seed]
         case LibraryResult():
@@ -129,18 +133,6 @@ def _may_join(progress: Progress, seed: Tensor, tensor: Tensor) -> bool:
     if graph.is_hard(tensor) or not progress.sizes.same(tensor.n_elements, seed.n_elements):
         return False
     return tensor is seed or (tensor.shape == seed.shape and bool(graph.sources(seed) & graph.sources(tensor)))
-
-
-def _scan(progress: Progress, seed: Tensor, definition: Scan) -> ScanGroup:
-    axis = definition.axis
-    outer = [size for position, size in enumerate(seed.shape) if position != axis]
-    row = progress.variable("row", product(outer))
-    column = progress.variable("col", seed.shape[axis])
-    index = list(unravel_safe(as_index(row), outer))
-    index.insert(axis, as_index(column))
-    scalar = progress.expand(definition.body.substitute(dict(zip(definition.variables, index, strict=True))))
-    is_contiguous = all(size.constant == 1 for size in seed.shape[axis + 1 :])
-    return ScanGroup(seed, definition.kind, row, column, is_contiguous, scalar, tuple(index))
 
 
 def _scatter(progress: Progress, seed: Tensor, definition: Scatter) -> ScatterGroup:
@@ -201,9 +193,9 @@ def _with_stored(group: Group, stored: set[Tensor]) -> Group:
             stores=tuple((level, store) for level, store in group.stores if store.tensor in stored),
             row_stores=tuple(store for store in group.row_stores if store.tensor in stored),
         )
-    if isinstance(group, ElementwiseGroup):
+    if isinstance(group, ElementwiseGroup | ScanGroup):
         return replace(group, stores=tuple(store for store in group.stores if store.tensor in stored))
-    if isinstance(group, ContractionGroup):
+    if isinstance(group, AttentionGroup | ContractionGroup):
         own = (Store(group.tensor, group.at, Access(group.tensor, group.at)),) if group.tensor in stored else ()
         return replace(group, stores=(*own, *(store for store in group.stores if store.tensor in stored)))
     return group
@@ -212,7 +204,7 @@ def _with_stored(group: Group, stored: set[Tensor]) -> Group:
 def _does_anything(group: Group) -> bool:
     """Whether it writes memory that is read or returned."""
     match group:
-        case ElementwiseGroup() | ContractionGroup():
+        case ElementwiseGroup() | ContractionGroup() | AttentionGroup() | ScanGroup():
             return bool(group.stores)
         case RowGroup():
             return bool(group.stores or group.row_stores or any(entry.stored for entry in group.reductions))

@@ -8,7 +8,7 @@ from kernel_lsp.generate.fusion.reads import live_tensors, operands_of, scalars_
 from kernel_lsp.generate.index import Index, Variable
 from kernel_lsp.generate.scalar import Access, Loop, Operation
 from kernel_lsp.generate.scalar_walk import accesses, nodes
-from kernel_lsp.generate.tensor import Buffer, Definition, Pointwise, Reduction, Tensor
+from kernel_lsp.generate.tensor import Attention, Buffer, Definition, Pointwise, Reduction, Tensor
 
 MAX_REPEATED_NODES = 60
 """A pointwise definition larger than this that several kernels read is computed once and stored."""
@@ -141,7 +141,9 @@ class DefinitionGraph:
     def _rereads(self, consumer: Tensor, tensor: Tensor) -> bool:
         """Whether the consumer reads elements of the tensor several times."""
         definition = self.definitions[consumer]
-        if isinstance(definition, Reduction) and definition.contraction is not None:
+        if isinstance(definition, Attention) or (
+            isinstance(definition, Reduction) and definition.contraction is not None
+        ):
             return True
         if not any(isinstance(node, Loop) and _turns(node) for node in nodes(*scalars_of(definition))):
             return False

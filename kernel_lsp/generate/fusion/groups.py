@@ -102,16 +102,42 @@ class ContractionGroup:
 
 
 @dataclass(frozen=True)
+class AttentionGroup:
+    """Attention with everything pointwise behind it. `query_part` is over (batch, m, head), `key_part` over
+    (batch, key, head), `value` over (batch, key, n), `score` over (batch, m, key); stores are over (batch, m, n) and
+    read the result as an access to `tensor` at `at`."""
+
+    tensor: Tensor
+    batch: Variable
+    m: Variable
+    n: Variable
+    key: Variable
+    head: Variable
+    query_part: Scalar
+    key_part: Scalar
+    value: Scalar
+    score: Scalar
+    is_safe: bool
+    at: tuple[Index, ...]
+    stores: tuple[Store, ...]
+
+
+@dataclass(frozen=True)
 class ScanGroup:
-    """A running combination along columns, written for every element."""
+    """A running combination of `scalar` along columns; of the columns before each with `is_exclusive`.
+
+    `row_shape` are the other dims. Stores are over (row, column) and read the combination as arguments by name.
+    """
 
     tensor: Tensor
     kind: str
     row: Variable
     column: Variable
+    row_shape: tuple[Index, ...]
     is_column_contiguous: bool
     scalar: Scalar
-    index: tuple[Index, ...]
+    is_exclusive: bool
+    stores: tuple[Store, ...]
 
 
 @dataclass(frozen=True)
@@ -136,7 +162,7 @@ class LibraryGroup:
     call: LibraryCall
 
 
-Group = ElementwiseGroup | RowGroup | ContractionGroup | ScanGroup | ScatterGroup | LibraryGroup
+Group = ElementwiseGroup | RowGroup | ContractionGroup | AttentionGroup | ScanGroup | ScatterGroup | LibraryGroup
 
 
 @dataclass(frozen=True)
@@ -160,8 +186,11 @@ def scalars_of_group(group: Group) -> list[Scalar]:
             return [*sums, *reductions, *(store.scalar for store in stores)]
         case ContractionGroup():
             return [group.left, group.right, *(store.scalar for store in group.stores)]
+        case AttentionGroup():
+            factors = [group.query_part, group.key_part, group.value, group.score]
+            return [*factors, *(store.scalar for store in group.stores)]
         case ScanGroup():
-            return [group.scalar]
+            return [group.scalar, *(store.scalar for store in group.stores)]
         case ScatterGroup():
             carriers: list[Scalar] = [IndexValue(index) for index in group.index]
             base = [store.scalar for store in group.base.stores] if group.base else []
@@ -173,7 +202,7 @@ def scalars_of_group(group: Group) -> list[Scalar]:
 def written_by(group: Group) -> set[Tensor]:
     """The tensors that the group leaves in memory."""
     match group:
-        case ElementwiseGroup() | ContractionGroup():
+        case ElementwiseGroup() | ContractionGroup() | AttentionGroup():
             return {store.tensor for store in group.stores}
         case RowGroup():
             stores = [*(store for _, store in group.stores), *group.row_stores]
