@@ -172,7 +172,9 @@ class _OperationRenderer:
         for kernel in group.kernels:
             grid, block = kernel.grid, kernel.block
             sizes = (Constant(block[0]), Constant(block[1]), Constant(block[2]))
-            steps.append(Launch(kernel.name, (), grid, sizes, Constant(0), kernel.arguments))
+            attributes = (("cluster", kernel.cluster),) if kernel.cluster > 1 else ()
+            shared = Constant(kernel.shared_bytes)
+            steps.append(Launch(kernel.name, (), grid, sizes, shared, kernel.arguments, attributes=attributes))
         return steps
 
     # --- the plan

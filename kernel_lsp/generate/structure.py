@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.expression import Constant as ConstantExpression
 from kernel_lsp.core.expression_rules import call
+from kernel_lsp.generate.fusion.contractions import operand_type
 from kernel_lsp.generate.fusion.reads import live_tensors
 from kernel_lsp.generate.fusion.rows import pattern_of
 from kernel_lsp.generate.identity import identity_of
@@ -105,7 +106,8 @@ class _Planner:
         self._plan_split(tensor, definition, name)
 
     def _plan_contraction(self, tensor: Tensor, definition: Reduction, name: str) -> str:
-        """`direct`: one thread per result; `rows`: a warp or block per result; `tiled`: through shared memory."""
+        """`direct`: one thread per result; `rows`: a warp or block per result; `tiled`: through shared memory;
+        `tensor_cores`: the same with `mma.sync`."""
         options = self._contraction_options(tensor, definition)
         default = self._default_contraction(tensor, definition)
         chosen = str(self.choices.pick(f"{name}.contraction", options, default, "how it is computed"))
@@ -113,8 +115,11 @@ class _Planner:
         return chosen
 
     def _contraction_options(self, tensor: Tensor, definition: Reduction) -> list[str]:
+        assert definition.contraction is not None
         has_library = library_plan(tensor, definition) is not None
-        return ["direct", "rows", "tiled", *(["library"] if has_library else [])]
+        has_tensor_cores = operand_type(tensor, definition.contraction) is not None
+        offered = [("tensor_cores", has_tensor_cores), ("library", has_library)]
+        return ["direct", "rows", "tiled", *(way for way, is_offered in offered if is_offered)]
 
     def _default_contraction(self, tensor: Tensor, definition: Reduction) -> str:
         contraction = definition.contraction
@@ -182,6 +187,10 @@ class _Rewriter:
             self.definitions[tensor] = plan.view
         elif way == "rows":
             self.definitions[tensor] = replace(definition, contraction=None)
+        elif way == "tensor_cores":
+            assert definition.contraction is not None
+            contraction = replace(definition.contraction, on_tensor_cores=True)
+            self.definitions[tensor] = replace(definition, contraction=contraction)
 
     def split(self, tensor: Tensor, split: int) -> None:
         """Replace the reduction by one over parts of its rows and one over the parts."""

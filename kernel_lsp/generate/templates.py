@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from kernel_lsp.core.expression import Constant
 from kernel_lsp.core.plan import Fill, LibraryArgument, LibraryStep
 from kernel_lsp.errors import TargetError
-from kernel_lsp.generate.codegen import elementwise, matmul, rows, scan, scatter
+from kernel_lsp.generate.codegen import elementwise, matmul, rows, scan, scatter, tensor_core
 from kernel_lsp.generate.codegen.elementwise import ElementwiseSchedule, render_elementwise
 from kernel_lsp.generate.codegen.kernel import RenderedKernel
 from kernel_lsp.generate.codegen.kernel_writer import KernelWriter
@@ -18,6 +18,7 @@ from kernel_lsp.generate.codegen.row_schedule import COLUMN_WIDTH, WARP, RowSche
 from kernel_lsp.generate.codegen.rows import render_rows
 from kernel_lsp.generate.codegen.scan import ScanSchedule, render_scan
 from kernel_lsp.generate.codegen.scatter import ATOMIC_TYPES, render_scatter
+from kernel_lsp.generate.codegen.tensor_core import TensorCoreRenderer
 from kernel_lsp.generate.fusion.groups import (
     ContractionGroup,
     ElementwiseGroup,
@@ -32,6 +33,7 @@ from kernel_lsp.generate.knobs import Choices
 from kernel_lsp.generate.scalar import Access, Loop
 from kernel_lsp.generate.scalar_walk import accesses, nodes
 from kernel_lsp.generate.tensor import Tensor
+from kernel_lsp.generate.tensor_core_knobs import default_schedule, pick_schedule, tensor_core_comment
 
 MAX_SERIAL_SUM = 4096
 """Elements that one thread adds to one f32: the error grows with their number, and PyTorch's own sums are pairwise."""
@@ -65,7 +67,7 @@ class GroupRenderer:
             case RowGroup():
                 return self._rows(group, name)
             case ContractionGroup():
-                return self._contraction(group, name)
+                return self._contraction(group, name) if group.operand is None else self._on_tensor_cores(group, name)
             case ScanGroup():
                 return self._scan(group, name)
             case ScatterGroup():
@@ -94,6 +96,17 @@ class GroupRenderer:
             f" and writes {self._written(group)}."
         )
         return RenderedGroup((render_contraction(kernel, group, used, comment),), is_valid=is_valid)
+
+    def _on_tensor_cores(self, group: ContractionGroup, name: str) -> RenderedGroup:
+        kernel = self.new_kernel(name, tensor_core.LOCAL_NAMES)
+        default = default_schedule(group, self.captured, self.n_multiprocessors)
+        schedule = pick_schedule(self.choices, kernel.name, group, default)
+        renderer = TensorCoreRenderer(kernel, group, schedule, self.captured)
+        is_valid = renderer.is_valid
+        if not is_valid:
+            renderer = TensorCoreRenderer(kernel, group, default, self.captured)
+        comment = tensor_core_comment(group, renderer.schedule, self._written(group))
+        return RenderedGroup((renderer.render(comment),), is_valid=is_valid)
 
     def _written(self, group: ContractionGroup) -> str:
         """What becomes of the sums."""

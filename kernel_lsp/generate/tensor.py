@@ -45,6 +45,7 @@ class Contraction:
     """The factors of a sum of products ``sum over k of left(batch, m, k) * right(batch, k, n)``.
 
     `batch_axes`, `row_axes` (m) and `column_axes` (n) are axes of the result. `library` is how ATen does it, if it can.
+    `on_tensor_cores` selects the template with `mma.sync`.
     """
 
     left: Scalar
@@ -53,6 +54,7 @@ class Contraction:
     row_axes: tuple[int, ...]
     column_axes: tuple[int, ...]
     library: LibraryCall | None = None
+    on_tensor_cores: bool = False
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from kernel_lsp.generate.codegen.tensor_core_helpers import TENSOR_CORE_HELPERS
+
 SUFFIXES = {"float": ("f", "f"), "double": ("", "")}
 
 
@@ -356,8 +358,9 @@ __device__ inline {T} block_scan_prod({T} value, {T}& total) {
     return value;
 }
 """),
+    **{name: Helper(text) for name, text in TENSOR_CORE_HELPERS.items()},
 }
-TYPELESS = frozenset(("Pack", "packs", "floor_div", "floor_mod"))
+TYPELESS = frozenset(("Pack", "packs", "floor_div", "floor_mod", *TENSOR_CORE_HELPERS))
 _INTEGER_EXTREMES = {
     "maximum": "__device__ inline {T} maximum({T} a, {T} b) { return a > b ? a : b; }",
     "minimum": "__device__ inline {T} minimum({T} a, {T} b) { return a < b ? a : b; }",

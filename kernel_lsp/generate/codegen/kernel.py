@@ -19,7 +19,8 @@ ONE = Constant(1)
 
 @dataclass(frozen=True)
 class RenderedKernel:
-    """A `__global__` function and its launch. `conditions` are `where:` lines that it needs."""
+    """A `__global__` function and its launch. `conditions` are `where:` lines that it needs, `shared_bytes` its dynamic
+    shared memory, `cluster` its blocks per cluster."""
 
     name: str
     text: str
@@ -28,6 +29,8 @@ class RenderedKernel:
     arguments: tuple[Expression, ...]
     helpers: frozenset[HelperUse]
     conditions: tuple[Expression, ...] = ()
+    shared_bytes: int = 0
+    cluster: int = 1
 
 
 def rendered(
@@ -37,6 +40,9 @@ def rendered(
     grid: Sequence[Expression],
     block: Sequence[int],
     conditions: Sequence[Expression] = (),
+    *,
+    shared_bytes: int = 0,
+    cluster: int = 1,
 ) -> RenderedKernel:
     """The kernel's text: comment, signature with shapes beside pointers, body."""
     parameters = kernel.parameters()
@@ -54,6 +60,8 @@ def rendered(
         tuple(Name(p.argument) if isinstance(p.argument, str) else p.argument for p in parameters),
         frozenset(kernel.helpers),
         tuple(conditions),
+        shared_bytes,
+        cluster,
     )
 
 

@@ -70,6 +70,19 @@ def innermost(flat: Index) -> Variable | None:
     return min(mixed, key=lambda variable: variable.name, default=None)
 
 
+def is_innermost(flat: Index, variable: Variable) -> bool:
+    """Return whether neighbours along the variable are neighbours at a flat position."""
+    step = coefficient(flat, variable)
+    return step == ONE if step is not None else innermost(flat) == variable
+
+
+def grid_condition(size: Index) -> list[Expression]:
+    """Bound a symbolic grid z by CUDA's limit."""
+    if size.constant is not None:
+        return []
+    return [Binary("<=", to_expression(size), Constant(MAX_GRID_Z))]
+
+
 # --- below: one kernel
 
 
@@ -92,7 +105,7 @@ class _TileRenderer:
         conditions: list[Expression] = []
         if self.has_batch:
             grid.append(to_expression(self.group.batch.extent))
-            conditions += _grid_condition(self.group.batch.extent)
+            conditions += grid_condition(self.group.batch.extent)
         return rendered(self.kernel, comment, self.scope.lines, grid, (schedule.n_threads,), conditions)
 
     def _declare(self) -> None:
@@ -109,7 +122,7 @@ class _TileRenderer:
         n_rows, n_columns = schedule.tile_m // schedule.thread_m, schedule.tile_n // schedule.thread_n
         # Neighbouring threads write neighbours in memory.
         store = self.group.stores[-1]
-        by_row = _is_innermost(ravel(store.index, store.tensor.shape), self.group.m)
+        by_row = is_innermost(ravel(store.index, store.tensor.shape), self.group.m)
         row, col = (f"% {n_rows}", f"/ {n_rows}") if by_row else (f"/ {n_columns}", f"% {n_columns}")
         scope.line(f"const int row = threadIdx.x {row} * {min(schedule.thread_m, RUN)};")
         scope.line(f"const int col = threadIdx.x {col} * {min(schedule.thread_n, RUN)};")
@@ -149,7 +162,7 @@ class _TileRenderer:
         for access in accesses(factor):
             flat = ravel(access.index, access.tensor.shape)
             if variable in flat.variables:
-                return _is_innermost(flat, variable)
+                return is_innermost(flat, variable)
         return True
 
     def _multiply(self, scope: Scope) -> None:
@@ -206,15 +219,3 @@ def _spread(index: str, count: int, tile: int) -> str:
     if count <= RUN:
         return index
     return f"{index} / {RUN} * {tile // (count // RUN)} + {index} % {RUN}"
-
-
-def _is_innermost(flat: Index, variable: Variable) -> bool:
-    """Whether neighbours along the variable are neighbours at a flat position."""
-    step = coefficient(flat, variable)
-    return step == ONE if step is not None else innermost(flat) == variable
-
-
-def _grid_condition(size: Index) -> list[Expression]:
-    if size.constant is not None:
-        return []
-    return [Binary("<=", to_expression(size), Constant(MAX_GRID_Z))]

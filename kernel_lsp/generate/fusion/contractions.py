@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from kernel_lsp.core.dtype import DType
 from kernel_lsp.generate.fusion.groups import ContractionGroup, LibraryGroup, Store
 from kernel_lsp.generate.fusion.progress import Progress
 from kernel_lsp.generate.index import Index, as_index, product
@@ -34,7 +35,17 @@ def grow_contraction(
     stores = tuple(_epilogue(progress, seed, tuple(at), roots))
     batch, m, n = coordinates
     rows = tuple(shapes[1])
-    return ContractionGroup(seed, batch, m, n, k, left, right, tuple(at), rows, definition.reduced, stores), roots
+    operand = operand_type(seed, contraction) if contraction.on_tensor_cores else None
+    group = ContractionGroup(seed, batch, m, n, k, left, right, tuple(at), rows, definition.reduced, stores, operand)
+    return group, roots
+
+
+def operand_type(tensor: Tensor, contraction: Contraction) -> DType | None:
+    """Return the element type in which tensor cores multiply the factors; None where they cannot."""
+    types = {contraction.left.dtype, contraction.right.dtype}
+    if tensor.dtype != DType.F32 or not types <= {DType.F32, DType.F16, DType.BF16}:
+        return None
+    return types.pop() if len(types) == 1 else DType.F32
 
 
 def grow_library(progress: Progress, seed: Tensor, definition: LibraryResult) -> tuple[LibraryGroup, list[Tensor]]:
