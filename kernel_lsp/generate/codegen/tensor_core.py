@@ -18,7 +18,7 @@ from kernel_lsp.generate.codegen.kernel_writer import KernelWriter
 from kernel_lsp.generate.codegen.matmul import grid_condition, is_innermost
 from kernel_lsp.generate.codegen.operators import MULTIPLY, Text
 from kernel_lsp.generate.codegen.scope import Scope
-from kernel_lsp.generate.codegen.tensor_core_operands import LoadText, Operand, plan_operand, write_load
+from kernel_lsp.generate.codegen.tensor_core_operands import LoadText, Operand, keep_row, plan_operand, write_load
 from kernel_lsp.generate.codegen.tensor_core_schedule import (
     MAX_SHARED_BYTES,
     ROW_BYTES,
@@ -49,6 +49,7 @@ _VALUE_NAMES = (
     "sum",
     "value",
 )
+_SUM_NAMES = ("part", "parts", "sums", "sum", "value")
 _PLACE_NAMES = ("m0", "n0", "k0", "m", "n", "k", "i", "j", "c", "e", "step", "stage", "n_steps", "n_all_steps", "next")
 _THREAD_NAMES = (
     "lane",
@@ -64,7 +65,7 @@ _THREAD_NAMES = (
     "peer",
     "parts",
 )
-LOCAL_NAMES = (*_TILE_NAMES, *_VALUE_NAMES, *_PLACE_NAMES, *_THREAD_NAMES)
+LOCAL_NAMES = (*_TILE_NAMES, *_VALUE_NAMES, *_SUM_NAMES, *_PLACE_NAMES, *_THREAD_NAMES)
 FRAGMENT_LOADS = {
     # (is left, is k inner): row and column of the 16-byte row whose address a lane gives.
     (True, True): ("warp_m + i * 16 + lane % 16", "k + lane / 16 * {chunk}"),
@@ -95,6 +96,7 @@ class TensorCoreRenderer:
         self.left = plan_operand("left_tiles", group.left, self.operand, group.m, group.k, captured)
         self.right = plan_operand("right_tiles", group.right, self.operand, group.n, group.k, captured)
         store = group.stores[-1]
+        self._loads: tuple[tuple[Operand, LoadText], ...] = ()
         self.is_m_inner = is_innermost(ravel(store.index, store.tensor.shape), group.m)
 
     @property
@@ -194,9 +196,14 @@ class TensorCoreRenderer:
         scope = self.scope
         scope.line("float sums[WM / 16][WN / 8][4] = {};")
         self._declare_steps()
+        left, right = self._load_texts()
+        self._loads = (
+            (keep_row(scope, self.left, left, self.group.row_shape), left),
+            (keep_row(scope, self.right, right, ()), right),
+        )
         loop = scope.open("for (int step = 1 - STAGES; step < n_steps; ++step)")
         ready = loop.open("if (step >= 0)")
-        ready.line(f"wait_for_copies<STAGES - 2>();  // the tile of this step is there")
+        ready.line("wait_for_copies<STAGES - 2>();  // the tile of this step is there")
         ready.line("__syncthreads();")
         ready.close()
         loop.line("// Fetch the tile of a later step to where the step before this one has read.")
@@ -227,18 +234,28 @@ class TensorCoreRenderer:
         return self.kernel.size("K", self.group.k.extent)
 
     def _write_fetch(self, scope: Scope) -> None:
-        group, schedule = self.group, self.schedule
         scope.line("const int next = step + STAGES - 1, stage = next % STAGES;")
-        first = "(first_step + next)" if schedule.cluster > 1 else "next"
+        first = "(first_step + next)" if self.schedule.cluster > 1 else "next"
         scope.line(f"const {self.kernel.index_type} k0 = {first} * TK;")
-        depth = _limit("k", group.k.extent, schedule.tile_k, self._n_terms)
-        for operand, name, size, n_along in (
-            (self.left, "m", "TM", schedule.tile_m),
-            (self.right, "n", "TN", schedule.tile_n),
-        ):
-            extent = operand.along.extent
-            limits = (*_limit(name, extent, n_along, self.kernel.size(name.upper(), extent)), *depth)
-            write_load(scope, operand, LoadText(name, size, n_along, schedule.tile_k, schedule.n_threads, limits))
+        for operand, text in self._loads:
+            write_load(scope, operand, text)
+
+    def _load_texts(self) -> tuple[LoadText, LoadText]:
+        schedule, group = self.schedule, self.group
+        depth = _limit(group.k.extent, schedule.tile_k, self._n_terms)
+        n_k, n_threads = schedule.tile_k, schedule.n_threads
+        return (
+            LoadText("m", schedule.tile_m, n_k, n_threads, self._row_limit, depth),
+            LoadText("n", schedule.tile_n, n_k, n_threads, self._column_limit, depth),
+        )
+
+    @property
+    def _row_limit(self) -> str:
+        return _limit(self.group.m.extent, self.schedule.tile_m, self.kernel.size("M", self.group.m.extent))
+
+    @property
+    def _column_limit(self) -> str:
+        return _limit(self.group.n.extent, self.schedule.tile_n, self.kernel.size("N", self.group.n.extent))
 
     def _write_products(self, scope: Scope) -> None:
         scope.line("const int stage = step % STAGES;")
@@ -346,13 +363,10 @@ class TensorCoreRenderer:
         loop = scope.open(f"for (int e = {start}; e < TM * TN; e += {n_threads})")
         row, col = ("e % TM", "e / TM") if self.is_m_inner else ("e / TN", "e % TN")
         loop.line(f"const {self.kernel.index_type} m = m0 + {row}, n = n0 + {col};")
-        n_rows, n_columns = self.kernel.size("M", group.m.extent), self.kernel.size("N", group.n.extent)
-        limits = (
-            *_beyond("m", group.m.extent, schedule.tile_m, n_rows),
-            *_beyond("n", group.n.extent, schedule.tile_n, n_columns),
-        )
-        if limits:
-            loop.line(f"if ({' || '.join(limits)}) continue;")
+        limits = (("m", self._row_limit), ("n", self._column_limit))
+        outside = [f"{name} >= {limit}" for name, limit in limits if limit]
+        if outside:
+            loop.line(f"if ({' || '.join(outside)}) continue;")
         loop.define(group.m, "m")
         loop.define(group.n, "n")
         self._write_sum(loop)
@@ -404,12 +418,7 @@ def _add_up(scope: Scope, part: str) -> None:
     rows.close()
 
 
-def _limit(name: str, extent: Index, tile: int, limit: str) -> tuple[str, ...]:
-    """Return the condition that an index is inside, or nothing where tiles fit exactly."""
+def _limit(extent: Index, tile: int, limit: str) -> str:
+    """Return what an index must be below, or nothing where tiles fit exactly."""
     is_exact = extent.constant is not None and extent.constant % tile == 0
-    return () if is_exact else (f"{name} < {limit}",)
-
-
-def _beyond(name: str, extent: Index, tile: int, limit: str) -> tuple[str, ...]:
-    is_exact = extent.constant is not None and extent.constant % tile == 0
-    return () if is_exact else (f"{name} >= {limit}",)
+    return "" if is_exact else limit

@@ -10,10 +10,11 @@ __device__ inline void copy_async(void* to, const void* from, bool inside) {
     const unsigned to_shared = static_cast<unsigned>(__cvta_generic_to_shared(to));
     const int n_bytes = inside ? BYTES : 0;
     if constexpr (BYTES == 16) {  // past L1
-        asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to_shared), "l"(from), "r"(n_bytes) : "memory");
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
+                     ::"r"(to_shared), "l"(from), "r"(n_bytes) : "memory");
     } else {
-        asm volatile("cp.async.ca.shared.global [%0], [%1], %3, %2;" ::"r"(to_shared), "l"(from), "r"(n_bytes), "n"(BYTES)
-                     : "memory");
+        asm volatile("cp.async.ca.shared.global [%0], [%1], %3, %2;"
+                     ::"r"(to_shared), "l"(from), "r"(n_bytes), "n"(BYTES) : "memory");
     }
 }
 """,
@@ -29,7 +30,7 @@ __device__ inline void wait_for_copies() {
 }
 """,
     "load_matrices": """
-// Four matrices of 8 rows of 16 bytes. Lane l passes row l % 8 of matrix l / 8, and gets word l % 4 of row l / 4 of each.
+// Four matrices of 8 rows of 16 bytes. Lane l passes row l % 8 of matrix l / 8, and gets word l % 4 of each row l / 4.
 __device__ inline void load_matrices(unsigned (&to)[4], const void* row) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
@@ -54,7 +55,8 @@ __device__ inline void split_tf32(unsigned bits, unsigned& high, unsigned& low) 
     "multiply_tf32": """
 // sum += a * b for a 16 x 8 by an 8 x 8 matrix, shared by the lanes of a warp.
 __device__ inline void multiply_tf32(float (&sum)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
-    asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+    asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+        "{%0, %1, %2, %3};"
         : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }

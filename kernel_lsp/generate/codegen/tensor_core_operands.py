@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.expression import Expression
+from kernel_lsp.generate.codegen.coordinates import name_coordinates
 from kernel_lsp.generate.codegen.kernel import divisible
-from kernel_lsp.generate.codegen.matmul import is_innermost
-from kernel_lsp.generate.codegen.operators import AND, stored
+from kernel_lsp.generate.codegen.operators import AND, ATOM, Text, stored
 from kernel_lsp.generate.codegen.scope import Scope
 from kernel_lsp.generate.codegen.tensor_core_schedule import ROW_BYTES
-from kernel_lsp.generate.index import ONE, ZERO, Index, Symbol, Variable, as_index, coefficient, product, substitute
+from kernel_lsp.generate.index import (
+    ONE,
+    ZERO,
+    Atom,
+    Index,
+    Quotient,
+    Remainder,
+    Symbol,
+    Variable,
+    as_index,
+    coefficient,
+    product,
+    substitute,
+)
 from kernel_lsp.generate.row_major import ravel
 from kernel_lsp.generate.scalar import Access, Constant, Operation, Scalar
 from kernel_lsp.generate.scalar_walk import accesses, indirect_scalars
@@ -27,7 +40,8 @@ PACK_SERIAL = 1 << 20
 @dataclass(frozen=True)
 class Operand:
     """One factor over (`along`, `k`). `read` is what asynchronous copies fetch, `width` elements each; without it the
-    elements are computed in registers. `conditions` are what the width needs of sizes."""
+    elements are computed in registers. `conditions` are what the width needs of sizes. `row` names the place along
+    `along` that a thread keeps from step to step."""
 
     tile: str
     scalar: Scalar
@@ -38,6 +52,7 @@ class Operand:
     read: Access | None
     width: int
     conditions: tuple[Expression, ...] = ()
+    row: str | None = None
 
 
 @dataclass(frozen=True)
@@ -45,11 +60,16 @@ class LoadText:
     """Names and sizes that the text of a load refers to."""
 
     along: str
-    size: str
     n_along: int
     n_k: int
     n_threads: int
-    limits: tuple[str, ...]
+    along_limit: str
+    k_limit: str
+
+    def limits(self, along: str) -> list[str]:
+        """Return the conditions that an element is inside of the factor. Tiles that fit exactly need none."""
+        names = ((along, self.along_limit), ("k", self.k_limit))
+        return [f"{name} < {limit}" for name, limit in names if limit]
 
 
 def plan_operand(
@@ -57,7 +77,7 @@ def plan_operand(
 ) -> Operand:
     """Decide how a factor is read: in copies as wide as the captured sizes allow."""
     read = _plain_read(scalar, dtype)
-    is_k_inner = _runs_along(scalar, k, along)
+    is_k_inner = _runs_along_k(scalar, k, along, captured)
     if read is not None:
         flat, inner = ravel(read.index, read.tensor.shape), k if is_k_inner else along
         for width in _widths(dtype, is_masked=read.mask is not None):
@@ -65,6 +85,24 @@ def plan_operand(
             if conditions is not None:
                 return Operand(tile, scalar, dtype, along, k, is_k_inner, read, width, conditions)
     return Operand(tile, scalar, dtype, along, k, is_k_inner, None, 1)
+
+
+def keep_row(scope: Scope, operand: Operand, text: LoadText, row_shape: Sequence[Index]) -> Operand:
+    """Declare what does not change from step to step of a thread that fetches single elements of one row."""
+    if operand.is_k_inner or operand.width > 1 or text.n_threads % text.n_along:
+        return operand
+    name = scope.names.take(f"{text.along}_of_thread")
+    own = Variable(name, operand.along.serial - (1 << 20), operand.along.extent)
+    scope.line(f"const {scope.kernel.index_type} {name} = {text.along}0 + threadIdx.x % {text.n_along};")
+    scope.define(own, name)
+    replacements = {operand.along: as_index(own)}
+    scalar = operand.scalar.substitute(replacements)
+    name_coordinates(scope.kernel, as_index(own), row_shape)
+    for access in accesses(scalar):
+        _declare_divisions(scope, ravel(access.index, access.tensor.shape), own)
+    read = _plain_read(scalar, operand.dtype) if operand.read is not None else None
+    scope.hoist([read if read is not None and read.mask is None else scalar], [operand.k])
+    return replace(operand, scalar=scalar, along=own, read=read, row=name)
 
 
 def write_load(scope: Scope, operand: Operand, text: LoadText) -> None:
@@ -76,7 +114,7 @@ def write_load(scope: Scope, operand: Operand, text: LoadText) -> None:
     inner = scope.open(f"for (int e = threadIdx.x; e < {n_copies}; e += {text.n_threads})")
     _write_place(inner, operand, text, n_inner // operand.width)
     inner.define(operand.k, "k")
-    inner.define(operand.along, text.along)
+    inner.define(operand.along, operand.row or text.along)
     if operand.read is not None:
         _write_copy(inner, operand, operand.read, text)
     else:
@@ -100,18 +138,37 @@ def _plain_read(scalar: Scalar, dtype: DType) -> Access | None:
     return None if has_lookup else scalar
 
 
-def _runs_along(scalar: Scalar, k: Variable, along: Variable) -> bool:
+def _runs_along_k(scalar: Scalar, k: Variable, along: Variable, captured: Callable[[Index], int]) -> bool:
     """Return whether neighbours in memory are neighbours along k rather than along the factor's own dim."""
     for access in accesses(scalar):
         flat = ravel(access.index, access.tensor.shape)
         if not flat.variables.isdisjoint((k, along)):
-            return coefficient(flat, k) == ONE or not _steps_by_one(flat, along)
+            return _run_length(flat, k, captured) >= _run_length(flat, along, captured)
     return True
 
 
-def _steps_by_one(flat: Index, variable: Variable) -> bool:
+def _run_length(flat: Index, variable: Variable, captured: Callable[[Index], int]) -> int:
+    """Return how many neighbours along the variable are neighbours in memory."""
     direct = [monomial[0] for monomial, factor in flat.terms if len(monomial) == 1 and abs(factor) == 1]
-    return is_innermost(flat, variable) or any(variable in atom.variables for atom in direct)
+    lengths = [captured(variable.extent) for atom in direct if atom == variable]
+    remainders = [atom for atom in direct if isinstance(atom, Remainder) and atom.dividend == as_index(variable)]
+    return max(lengths + [captured(atom.divisor) for atom in remainders], default=0)
+
+
+def _declare_divisions(scope: Scope, index: Index, variable: Variable) -> None:
+    """Name the quotients and remainders of the variable alone."""
+    for atom in _atoms(index):
+        if not isinstance(atom, Quotient | Remainder) or atom.variables != {variable}:
+            continue
+        digest = as_index(atom).digest
+        if scope.lookup(digest) is None:
+            wanted = scope.kernel.coordinates.get(digest, "place")
+            text = scope.index(as_index(atom)).text
+            scope.named[digest] = Text(scope.declare(wanted, scope.kernel.index_type, text), ATOM)
+
+
+def _atoms(index: Index) -> list[Atom]:
+    return [atom for monomial, _ in index.terms for atom in monomial]
 
 
 def _widths(dtype: DType, *, is_masked: bool) -> tuple[int, ...]:
@@ -150,17 +207,18 @@ def _write_place(scope: Scope, operand: Operand, text: LoadText, per_row: int) -
     step = f" * {operand.width}" if operand.width > 1 else ""
     outer, inner = f"e / {per_row}", f"e % {per_row}{step}"
     of_along, of_k = (outer, inner) if operand.is_k_inner else (inner, outer)
-    scope.line(f"const {type_} {along} = {along}0 + {of_along}, k = k0 + {of_k};")
+    own = "" if operand.row else f"{along} = {along}0 + {of_along}, "
+    scope.line(f"const {type_} {own}k = k0 + {of_k};")
 
 
 def _place(operand: Operand, along: str) -> str:
-    own, of_k = f"{along} - {along}0", "k - k0"
+    own, of_k = f"{operand.row or along} - {along}0", "k - k0"
     outer, inner = (own, of_k) if operand.is_k_inner else (of_k, own)
     return f"{operand.tile}[stage][{outer}][{inner}]"
 
 
 def _write_copy(scope: Scope, operand: Operand, read: Access, text: LoadText) -> None:
-    limits = list(text.limits)
+    limits = text.limits(operand.row or text.along)
     if read.mask is not None:
         limits.append(scope.value(read.mask).within(AND))
     pointer = scope.kernel.pointer(read.tensor)
@@ -168,12 +226,15 @@ def _write_copy(scope: Scope, operand: Operand, read: Access, text: LoadText) ->
     scope.kernel.use("copy_async")
     n_bytes = operand.width * operand.dtype.itemsize
     inside = " && ".join(limits) or "true"
+    if read.mask is not None:
+        inside = scope.declare("is_inside", "bool", inside)
     scope.line(f"copy_async<{n_bytes}>(&{_place(operand, text.along)}, {pointer} + ({offset}), {inside});")
 
 
 def _write_computed(scope: Scope, operand: Operand, text: LoadText) -> None:
     scope.line(f"{operand.dtype.cuda_type} value = {stored_zero(operand.dtype)};")
-    guard = scope.open(f"if ({' && '.join(text.limits)})") if text.limits else scope
+    limits = text.limits(operand.row or text.along)
+    guard = scope.open(f"if ({' && '.join(limits)})") if limits else scope
     value = guard.value(operand.scalar)
     guard.line(f"value = {stored(value, operand.scalar.dtype, operand.dtype)};")
     if guard is not scope:

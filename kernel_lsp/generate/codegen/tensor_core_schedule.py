@@ -17,7 +17,7 @@ MAX_ACCUMULATORS = 160
 REGISTERS_PER_BLOCK = 65536
 OTHER_REGISTERS = 72
 """Registers of fragments and addresses beside the sums: an estimate that keeps out schedules that spill."""
-SPILL_FREE_THREADS = 1024
+MAX_THREADS = 1024
 
 
 @dataclass(frozen=True)
@@ -104,6 +104,4 @@ def _fits_registers(schedule: TensorCoreSchedule, operand: DType) -> bool:
     is_chained = operand == DType.F32 and schedule.chain > depth_of(operand)
     n_sums *= 2 if is_chained else 1
     n_registers = (n_sums + OTHER_REGISTERS) * schedule.n_threads
-    return (
-        n_sums <= MAX_ACCUMULATORS and n_registers <= REGISTERS_PER_BLOCK and schedule.n_threads <= SPILL_FREE_THREADS
-    )
+    return n_sums <= MAX_ACCUMULATORS and n_registers <= REGISTERS_PER_BLOCK and schedule.n_threads <= MAX_THREADS

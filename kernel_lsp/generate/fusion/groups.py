@@ -62,8 +62,8 @@ class RowGroup:
 @dataclass(frozen=True)
 class ContractionGroup:
     """A sum of products with everything pointwise behind it. `left` is over (batch, m, k), `right` over (batch, k, n);
-    stores are over (batch, m, n) and read the sum as an access to `tensor` at `variables`. `operand` is the element type
-    that tensor cores multiply; None on CUDA cores."""
+    stores are over (batch, m, n) and read the sum as an access to `tensor` at `variables`. `operand` is the element
+    type that tensor cores multiply; None on CUDA cores."""
 
     tensor: Tensor
     batch: Variable
