@@ -31,10 +31,14 @@ MAX_DIRECT_TERMS = 64
 """A sum of at most so many products is done by one thread: staging its factors would cost as much."""
 MAX_ROW_OUTPUTS = 1 << 15
 """Sums of products with at most so many results are done by a warp each: tiles would not fill the GPU."""
+TENSOR_CORES_FROM_PRODUCTS = 1 << 20
+"""Products from which tensor cores are the default: smaller ones are launches and latency, whoever multiplies."""
+MIN_FRAGMENT = 16
+"""Rows, columns and terms below which most of a fragment of the tensor cores would be empty."""
 LIBRARY_FROM_PRODUCTS = 1 << 30
 LIBRARY_FROM_PRODUCTS_TENSOR_CORE = 1 << 27
-"""Products from which a vendor library is the default: it uses the whole GPU where our tiles use part of its rate, and
-for f16 and bf16 it has the tensor cores, which ours do not use."""
+"""Products from which a vendor library is the default. In f32 our tensor cores are faster than it, since it keeps to
+CUDA cores; in f16 and bf16 it uses more of their rate than `mma.sync` does."""
 SPLITTABLE = ("sum", "prod", "max", "min", "any", "all")
 
 
@@ -125,12 +129,17 @@ class _Planner:
         contraction = definition.contraction
         assert contraction is not None
         n_terms = self._size(product(variable.extent for variable in definition.reduced))
+        count = self._size(n_products(definition, tensor.shape))
         plan = library_plan(tensor, definition)
-        if plan is not None and self._size(n_products(definition, tensor.shape)) >= _library_from(plan.result.dtype):
+        operand = operand_type(tensor, contraction)
+        if plan is not None and operand != DType.F32 and count >= _library_from(plan.result.dtype):
             return "library"
         n_results = self._size(tensor.n_elements)
         n_columns = self._size(product(tensor.shape[axis] for axis in contraction.column_axes))
         n_rows = self._size(product(tensor.shape[axis] for axis in contraction.row_axes))
+        is_large = count >= TENSOR_CORES_FROM_PRODUCTS and min(n_rows, n_columns, n_terms) >= MIN_FRAGMENT
+        if operand is not None and is_large:
+            return "tensor_cores"
         if n_terms <= MAX_DIRECT_TERMS or min(n_columns, n_rows) <= 2:
             return "rows" if n_terms > 4 * MAX_DIRECT_TERMS and n_results <= MAX_ROW_OUTPUTS else "direct"
         if n_results <= MAX_ROW_OUTPUTS and n_terms >= 128:

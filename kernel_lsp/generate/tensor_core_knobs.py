@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.generate.codegen.tensor_core_schedule import TensorCoreSchedule, depth_of
@@ -10,12 +11,42 @@ from kernel_lsp.generate.fusion.groups import ContractionGroup
 from kernel_lsp.generate.index import Index
 from kernel_lsp.generate.knobs import Choices
 
-TILES = ((128, 128, 2, 4), (128, 64, 4, 2), (64, 64, 2, 2), (32, 64, 2, 2), (32, 32, 2, 2), (16, 32, 1, 2))
-"""Block tiles with the warps that share them, largest first."""
-MAX_CLUSTER = 8
-"""Blocks per cluster that run on every GPU with clusters."""
+CLUSTERS = (1, 2, 4, 8)
+"""Blocks per cluster; up to 8 run on every GPU with clusters."""
 MIN_STEPS_PER_BLOCK = 2
 """Steps along k that a block of a cluster has at least."""
+FULL_WARPS = 8
+"""Warps that keep the tensor cores of a multiprocessor busy."""
+START_PRODUCTS = {DType.F32: 500_000, DType.F16: 3_000_000, DType.BF16: 3_000_000}
+"""Products that a multiprocessor could do while a block starts, fills its pipeline and writes results: about 1.5 us."""
+
+
+@dataclass(frozen=True)
+class _Tile:
+    """A block tile with its warps, the blocks of it that a multiprocessor holds, and its estimated share of the peak
+    rate."""
+
+    m: int
+    n: int
+    warps_m: int
+    warps_n: int
+    n_resident: int
+    efficiency: float
+
+    @property
+    def n_warps(self) -> int:
+        return self.warps_m * self.warps_n
+
+
+TILES = (
+    _Tile(128, 128, 2, 4, 1, 1.0),
+    _Tile(128, 64, 2, 2, 2, 0.95),
+    _Tile(64, 128, 2, 2, 2, 0.95),
+    _Tile(64, 64, 2, 2, 3, 0.8),
+    _Tile(32, 64, 2, 2, 4, 0.6),
+    _Tile(32, 32, 2, 2, 6, 0.4),
+    _Tile(16, 32, 1, 2, 8, 0.3),
+)
 
 
 def pick_schedule(
@@ -26,13 +57,11 @@ def pick_schedule(
     def pick(what: str, values: tuple[int, ...], value: int, description: str) -> int:
         return choices.pick_int(f"{name}.{what}", values, value, description)
 
-    operand = group.operand
-    assert operand is not None
-    depth = depth_of(operand)
-    tile_k = pick("tile_k", (depth, 2 * depth, 4 * depth), default.tile_k, "products per step through shared memory")
-    chain = default.chain
-    if operand == DType.F32:
-        chain = pick("chain", (0, 1), int(default.chain > depth), "tensor cores add up a whole step before rounding")
+    depth = depth_of(_operand(group))
+    tile_k = pick("tile_k", (depth, 2 * depth, 4 * depth, 8 * depth), default.tile_k, "products per step")
+    chain = default.chain > depth
+    if group.operand == DType.F32:
+        chain = bool(pick("chain", (0, 1), int(chain), "tensor cores add up a whole step before an f32 addition"))
     return TensorCoreSchedule(
         pick("tile_m", (16, 32, 64, 128, 256), default.tile_m, "rows of a block's tile"),
         pick("tile_n", (16, 32, 64, 128, 256), default.tile_n, "columns of a block's tile"),
@@ -40,7 +69,7 @@ def pick_schedule(
         pick("warps_m", (1, 2, 4), default.warps_m, "warps along the rows of a block's tile"),
         pick("warps_n", (1, 2, 4), default.warps_n, "warps along the columns of a block's tile"),
         pick("stages", (2, 3, 4, 5), default.stages, "tiles in shared memory, all but one on their way"),
-        pick("cluster", (1, 2, 4, MAX_CLUSTER), default.cluster, "blocks that share the products of a tile"),
+        pick("cluster", CLUSTERS, default.cluster, "blocks that share the products of a tile"),
         tile_k if chain else depth,
     )
 
@@ -48,38 +77,64 @@ def pick_schedule(
 def default_schedule(
     group: ContractionGroup, captured: Callable[[Index], int], n_multiprocessors: int
 ) -> TensorCoreSchedule:
-    """Choose the largest tile that gives every multiprocessor a block; small results share tiles in clusters."""
-    operand = group.operand
-    assert operand is not None
+    """Choose the tile and cluster of the least estimated time at the captured sizes."""
+    operand = _operand(group)
+    extents = (group.m, group.n, group.k, group.batch)
+    sizes = _Sizes(*(max(1, captured(variable.extent)) for variable in extents), n_multiprocessors, operand)
+    tile, cluster = min(sizes.candidates(), key=lambda candidate: sizes.cost(*candidate))
     depth = depth_of(operand)
-    n_rows, n_columns, n_terms = captured(group.m.extent), captured(group.n.extent), captured(group.k.extent)
-    n_batch = max(1, captured(group.batch.extent))
-
-    def n_blocks(tile_m: int, tile_n: int) -> int:
-        return -(-n_rows // tile_m) * -(-n_columns // tile_n) * n_batch
-
-    fitting = [tile for tile in TILES if n_blocks(tile[0], tile[1]) >= n_multiprocessors]
-    tile_m, tile_n, warps_m, warps_n = fitting[0] if fitting else TILES[-2]
-    tile_k = 4 * depth if tile_m * tile_n < 128 * 128 else 2 * depth
-    cluster = 1
-    n_steps = -(-n_terms // tile_k)
-    while (
-        cluster < MAX_CLUSTER
-        and n_blocks(tile_m, tile_n) * cluster * 2 <= 2 * n_multiprocessors
-        and n_steps >= 2 * cluster * MIN_STEPS_PER_BLOCK
-    ):
-        cluster *= 2
-    return TensorCoreSchedule(tile_m, tile_n, tile_k, warps_m, warps_n, 3, cluster, depth)
+    is_latency_bound = cluster > 1 and tile.m * tile.n <= 32 * 64
+    tile_k = 4 * depth if operand == DType.F32 or is_latency_bound else 2 * depth
+    chain = depth if is_latency_bound else tile_k
+    n_stages = 4 if is_latency_bound or operand != DType.F32 else 3
+    return TensorCoreSchedule(tile.m, tile.n, tile_k, tile.warps_m, tile.warps_n, n_stages, cluster, chain)
 
 
 def tensor_core_comment(group: ContractionGroup, schedule: TensorCoreSchedule, written: str) -> str:
     """Describe the kernel in its head."""
     size = f"{schedule.tile_m} x {schedule.tile_n}"
     who = f"Each cluster of {schedule.cluster} blocks" if schedule.cluster > 1 else "Each block"
-    how = {
-        DType.F32: "as sums of three TF32 products each (a = a_high + a_low, without a_low * b_low)",
-    }.get(group.operand or DType.F32, "with sums in f32")
+    how = ", with sums in f32"
+    if group.operand == DType.F32:
+        how = ": three TF32 products stand for one of f32 (a = a_high + a_low, without a_low * b_low)"
+    ahead = schedule.stages - 1
+    fetched = "the next tile is fetched" if ahead == 1 else f"the next {ahead} tiles are fetched"
     return (
-        f"{who} computes a {size} tile of {group.tensor.name} on tensor cores, {how}, {schedule.tile_k} products at a"
-        f" time. {schedule.stages - 1} tiles are on their way to shared memory meanwhile. Then it writes {written}."
+        f"{who} computes a {size} tile of {group.tensor.name} on tensor cores{how}. It takes {schedule.tile_k} products"
+        f" per step, while {fetched}, and writes {written}."
     )
+
+
+# --- below: estimates
+
+
+def _operand(group: ContractionGroup) -> DType:
+    assert group.operand is not None
+    return group.operand
+
+
+@dataclass(frozen=True)
+class _Sizes:
+    n_rows: int
+    n_columns: int
+    n_terms: int
+    n_batch: int
+    n_multiprocessors: int
+    operand: DType
+
+    def candidates(self) -> Iterator[tuple[_Tile, int]]:
+        """Yield tiles with the clusters that leave each block enough steps."""
+        for tile in TILES:
+            for cluster in CLUSTERS:
+                if cluster == 1 or self.n_terms >= cluster * MIN_STEPS_PER_BLOCK * 4 * depth_of(self.operand):
+                    yield tile, cluster
+
+    def cost(self, tile: _Tile, cluster: int) -> float:
+        """Estimate the time, in products of one multiprocessor at its peak."""
+        n_tiles = -(-self.n_rows // tile.m) * -(-self.n_columns // tile.n) * self.n_batch
+        n_blocks = n_tiles * cluster
+        n_resident = min(tile.n_resident, -(-n_blocks // self.n_multiprocessors))
+        n_waves = -(-n_blocks // (self.n_multiprocessors * tile.n_resident))
+        rate = tile.efficiency * min(1.0, n_resident * tile.n_warps / FULL_WARPS)
+        start = START_PRODUCTS[self.operand] * (1.0 if cluster == 1 else 1.3)
+        return n_waves * (n_resident * tile.m * tile.n * self.n_terms / cluster / rate + start)

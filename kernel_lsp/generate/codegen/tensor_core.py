@@ -21,11 +21,14 @@ from kernel_lsp.generate.codegen.scope import Scope
 from kernel_lsp.generate.codegen.tensor_core_operands import LoadText, Operand, keep_row, plan_operand, write_load
 from kernel_lsp.generate.codegen.tensor_core_schedule import (
     MAX_SHARED_BYTES,
+    MAX_UNROLLED_SUMS,
     ROW_BYTES,
     TensorCoreSchedule,
     TileLayout,
     depth_of,
+    is_chained,
     is_valid_schedule,
+    n_sums,
     operand_layout,
     result_layout,
 )
@@ -66,6 +69,8 @@ _THREAD_NAMES = (
     "parts",
 )
 LOCAL_NAMES = (*_TILE_NAMES, *_VALUE_NAMES, *_SUM_NAMES, *_PLACE_NAMES, *_THREAD_NAMES)
+MIN_UNROLLED_ROUNDS = 8
+"""Results per thread from which the epilogue is unrolled, so that its loads overlap."""
 FRAGMENT_LOADS = {
     # (is left, is k inner): row and column of the 16-byte row whose address a lane gives.
     (True, True): ("warp_m + i * 16 + lane % 16", "k + lane / 16 * {chunk}"),
@@ -150,7 +155,7 @@ class TensorCoreRenderer:
 
     @property
     def _is_chained(self) -> bool:
-        return self._is_split and self.schedule.chain > depth_of(self.operand)
+        return is_chained(self.schedule, self.operand)
 
     @property
     def _result_layout(self) -> TileLayout:
@@ -261,7 +266,8 @@ class TensorCoreRenderer:
         scope.line("const int stage = step % STAGES;")
         if self._is_chained:
             scope.line("float parts[WM / 16][WN / 8][4] = {};  // tensor cores cut sums off: they add up one tile only")
-        scope.line("#pragma unroll")
+        is_full = n_sums(self.schedule) > MAX_UNROLLED_SUMS
+        scope.line("#pragma unroll 1" if is_full else "#pragma unroll")
         inner = scope.open(f"for (int k = 0; k < TK; k += {depth_of(self.operand)})")
         if self._is_split:
             self._write_split_products(inner)
@@ -300,22 +306,27 @@ class TensorCoreRenderer:
         rows.line("unsigned left_high[4], left_low[4];")
         rows.line("#pragma unroll")
         rows.line("for (int c = 0; c < 4; ++c) split_tf32(bits[c], left_high[c], left_low[c]);")
-        columns = _unrolled(rows, "for (int j = 0; j < WN / 8; ++j)")
-        self._write_three_products(columns)
-        columns.close()
+        self._write_three_products(rows)
         rows.close()
 
     def _write_three_products(self, scope: Scope) -> None:
         """Write the products of the parts, the smallest first. That of both low parts is below the rounding of f32."""
-        part = "parts[i][j]" if self._is_chained else "part"
+        part, start = ("parts[i][j]", "multiply_tf32") if self._is_chained else ("part[j]", "start_tf32")
+        self.kernel.use(start)
         if not self._is_chained:
-            scope.line("float part[4] = {};  // tensor cores cut sums off: they add up few products")
-        scope.line(f"multiply_tf32({part}, left_low, right_high[j]);")
-        scope.line(f"multiply_tf32({part}, left_high, right_low[j]);")
-        scope.line(f"multiply_tf32({part}, left_high, right_high[j]);")
-        if not self._is_chained:
+            scope.line("float part[WN / 8][4];  // tensor cores cut sums off: they add up few products")
+        for function, left, right in (
+            (start, "left_low", "right_high"),
+            ("multiply_tf32", "left_high", "right_low"),
+            ("multiply_tf32", "left_high", "right_high"),
+        ):
             scope.line("#pragma unroll")
-            scope.line("for (int c = 0; c < 4; ++c) sums[i][j][c] += part[c];")
+            scope.line(f"for (int j = 0; j < WN / 8; ++j) {function}({part}, {left}, {right}[j]);")
+        if not self._is_chained:
+            columns = _unrolled(scope, "for (int j = 0; j < WN / 8; ++j)")
+            columns.line("#pragma unroll")
+            columns.line("for (int c = 0; c < 4; ++c) sums[i][j][c] += part[j][c];")
+            columns.close()
 
     def _write_fragment(self, scope: Scope, operand: Operand) -> None:
         """Read the fragment of 16 rows or columns to `bits`."""
@@ -359,7 +370,8 @@ class TensorCoreRenderer:
         n_threads, start = schedule.n_threads, "threadIdx.x"
         if schedule.cluster > 1:
             start, n_threads = f"rank * {n_threads} + threadIdx.x", n_threads * schedule.cluster
-        scope.line("#pragma unroll 4")
+        if schedule.tile_m * schedule.tile_n >= MIN_UNROLLED_ROUNDS * n_threads:
+            scope.line("#pragma unroll 4")
         loop = scope.open(f"for (int e = {start}; e < TM * TN; e += {n_threads})")
         row, col = ("e % TM", "e / TM") if self.is_m_inner else ("e / TN", "e % TN")
         loop.line(f"const {self.kernel.index_type} m = m0 + {row}, n = n0 + {col};")
@@ -393,6 +405,7 @@ class TensorCoreRenderer:
         """Compute a sum once more, without the split."""
         again = scope.open(f"if ({self.kernel.use('must_be_redone')}(sum))")
         again.line("sum = 0.0f;")
+        again.line("#pragma unroll 1")
         loop = again.open(f"for ({self.kernel.index_type} k = 0; k < {self._n_terms}; ++k)")
         loop.define(self.group.k, "k")
         left, right = loop.values([self.group.left, self.group.right])

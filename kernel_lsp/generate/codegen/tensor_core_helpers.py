@@ -52,8 +52,17 @@ __device__ inline void split_tf32(unsigned bits, unsigned& high, unsigned& low) 
     low = __float_as_uint(__uint_as_float(bits) - __uint_as_float(high));
 }
 """,
+    "start_tf32": """
+// sum = a * b for a 16 x 8 by an 8 x 8 matrix, shared by the lanes of a warp.
+__device__ inline void start_tf32(float (&sum)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
+    asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+        "{%10, %10, %10, %10};"
+        : "=f"(sum[0]), "=f"(sum[1]), "=f"(sum[2]), "=f"(sum[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]), "f"(0.0f));
+}
+""",
     "multiply_tf32": """
-// sum += a * b for a 16 x 8 by an 8 x 8 matrix, shared by the lanes of a warp.
+// sum += a * b for matrices of these sizes.
 __device__ inline void multiply_tf32(float (&sum)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
     asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
         "{%0, %1, %2, %3};"

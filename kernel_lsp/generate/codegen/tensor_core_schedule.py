@@ -14,6 +14,8 @@ MAX_SHARED_BYTES = 227 << 10
 """Shared memory per block on sm_90, opted in to."""
 MAX_ACCUMULATORS = 160
 """f32 sums per thread; with fragments and addresses more would not fit 255 registers."""
+MAX_UNROLLED_SUMS = 96
+"""Results per thread up to which the steps of a tile are unrolled; with more, fragments would spill."""
 REGISTERS_PER_BLOCK = 65536
 OTHER_REGISTERS = 72
 """Registers of fragments and addresses beside the sums: an estimate that keeps out schedules that spill."""
@@ -85,6 +87,16 @@ def depth_of(operand: DType) -> int:
     return 2 * ROW_BYTES // operand.itemsize
 
 
+def is_chained(schedule: TensorCoreSchedule, operand: DType) -> bool:
+    """Return whether tensor cores add up the products of several `mma.sync` before an addition of f32."""
+    return operand == DType.F32 and schedule.chain > depth_of(operand)
+
+
+def n_sums(schedule: TensorCoreSchedule) -> int:
+    """Return how many results a thread sums up in registers."""
+    return schedule.warp_m * schedule.warp_n // WARP
+
+
 def is_valid_schedule(schedule: TensorCoreSchedule, operand: DType) -> bool:
     """Return whether warps have whole fragments, and sums and tiles fit the registers and shared memory."""
     return _has_whole_fragments(schedule, operand) and _fits_registers(schedule, operand)
@@ -100,8 +112,8 @@ def _has_whole_fragments(schedule: TensorCoreSchedule, operand: DType) -> bool:
 
 
 def _fits_registers(schedule: TensorCoreSchedule, operand: DType) -> bool:
-    n_sums = schedule.warp_m * schedule.warp_n // WARP
-    is_chained = operand == DType.F32 and schedule.chain > depth_of(operand)
-    n_sums *= 2 if is_chained else 1
-    n_registers = (n_sums + OTHER_REGISTERS) * schedule.n_threads
-    return n_sums <= MAX_ACCUMULATORS and n_registers <= REGISTERS_PER_BLOCK and schedule.n_threads <= MAX_THREADS
+    n_accumulators = n_sums(schedule) * (2 if is_chained(schedule, operand) else 1)
+    n_registers = (n_accumulators + OTHER_REGISTERS) * schedule.n_threads
+    return (
+        n_accumulators <= MAX_ACCUMULATORS and n_registers <= REGISTERS_PER_BLOCK and schedule.n_threads <= MAX_THREADS
+    )
