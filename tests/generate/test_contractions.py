@@ -6,7 +6,7 @@ import pytest
 
 from tests.generate.harness import check, tensor
 
-WAYS = ["direct", "rows", "tiled"]
+WAYS = ["direct", "rows", "tiled", "tensor_cores"]
 
 
 @pytest.mark.parametrize("way", WAYS)
