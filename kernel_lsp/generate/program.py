@@ -174,10 +174,5 @@ def _file_text(plan: LaunchPlan, operations: list[RenderedOperation]) -> str:
 
 
 def _includes(text: str) -> str:
-    wanted = [
-        ("cooperative_groups::", "cooperative_groups.h"),
-        ("__half", "cuda_fp16.h"),
-        ("__nv_bfloat16", "cuda_bf16.h"),
-        ("CUDART_", "math_constants.h"),
-    ]
+    wanted = [("__half", "cuda_fp16.h"), ("__nv_bfloat16", "cuda_bf16.h"), ("CUDART_", "math_constants.h")]
     return "".join(f"#include <{header}>\n" for word, header in wanted if word in text)

@@ -229,8 +229,8 @@ class TensorCoreRenderer:
             scope.line(f"const int n_steps = {count};")
             return
         scope.line("// The blocks of a cluster share the products of one tile.")
-        scope.line("const auto cluster = cooperative_groups::this_cluster();")
-        scope.line(f"const int rank = cluster.block_rank(), n_all_steps = {count};")
+        rank = f"{self.kernel.use('cluster_rank')}()"
+        scope.line(f"const int rank = {rank}, n_all_steps = {count};")
         scope.line(f"const int first_step = rank * ((n_all_steps + {cluster - 1}) / {cluster});")
         scope.line(f"const int n_steps = min(n_all_steps - first_step, (n_all_steps + {cluster - 1}) / {cluster});")
 
@@ -363,7 +363,7 @@ class TensorCoreRenderer:
         )
         for block in (words, columns, rows):
             block.close()
-        scope.line("cluster.sync();" if self.schedule.cluster > 1 else "__syncthreads();")
+        scope.line(f"{self.kernel.use('cluster_sync')}();" if self.schedule.cluster > 1 else "__syncthreads();")
 
     def _write_results(self) -> None:
         scope, schedule, group = self.scope, self.schedule, self.group
@@ -386,7 +386,7 @@ class TensorCoreRenderer:
         write_stores(loop, group.stores)
         loop.close()
         if schedule.cluster > 1:
-            scope.line("cluster.sync();  // others may still read this block's sums")
+            scope.line("cluster_sync();  // others may still read this block's sums")
 
     def _write_sum(self, scope: Scope) -> None:
         place = "[n - n0][m - m0]" if self.is_m_inner else "[m - m0][n - n0]"
@@ -394,7 +394,7 @@ class TensorCoreRenderer:
             scope.line("float sum = 0.0f;")
             scope.line("#pragma unroll")
             peers = scope.open(f"for (int peer = 0; peer < {self.schedule.cluster}; ++peer)")
-            peers.line(f"sum += *cluster.map_shared_rank(&results{place}, peer);")
+            peers.line(f"sum += {self.kernel.use('read_peer')}(&results{place}, peer);")
             peers.close()
         else:
             scope.line(f"float sum = results{place};")

@@ -82,6 +82,33 @@ __device__ inline void multiply_{kind}(float (&sum)[4], const unsigned (&a)[4], 
 """
         for kind in ("f16", "bf16")
     },
+    "cluster_rank": """
+// The number of this block in its cluster.
+__device__ inline int cluster_rank() {
+    unsigned rank;
+    asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+    return rank;
+}
+""",
+    "cluster_sync": """
+// Waits for all threads of the cluster, and for what they have written to shared memory.
+__device__ inline void cluster_sync() {
+    asm volatile("barrier.cluster.arrive.aligned;" ::: "memory");
+    asm volatile("barrier.cluster.wait.aligned;" ::: "memory");
+}
+""",
+    "read_peer": """
+// What another block of the cluster has at the same place of its shared memory.
+__device__ inline float read_peer(const float* own, int rank) {
+    unsigned address;
+    float value;
+    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;"
+                 : "=r"(address)
+                 : "r"(static_cast<unsigned>(__cvta_generic_to_shared(own))), "r"(rank));
+    asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(value) : "r"(address) : "memory");
+    return value;
+}
+""",
     "must_be_redone": """
 // Whether a sum of products of split numbers may differ from that of the numbers: an infinity, NaN or overflow was met,
 // or numbers were so small that their low parts have lost digits.

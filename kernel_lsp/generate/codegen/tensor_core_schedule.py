@@ -17,7 +17,7 @@ MAX_ACCUMULATORS = 160
 MAX_UNROLLED_SUMS = 96
 """Results per thread up to which the steps of a tile are unrolled; with more, fragments would spill."""
 REGISTERS_PER_BLOCK = 65536
-OTHER_REGISTERS = 72
+OTHER_REGISTERS = 60
 """Registers of fragments and addresses beside the sums: an estimate that keeps out schedules that spill."""
 MAX_THREADS = 1024
 
