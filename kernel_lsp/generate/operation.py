@@ -56,6 +56,7 @@ class OperationBuilder:
     n_multiprocessors: int
     fused: dict[object, FusedGraph]
     kernel_names: NamePool = field(default_factory=NamePool)
+    has_warpgroups: bool = False
 
     def build(self, name: str, lowered: LoweredGraph) -> RenderedOperation:
         """Render one operation."""
@@ -150,6 +151,7 @@ class _OperationRenderer:
             n_multiprocessors=self.builder.n_multiprocessors,
             new_kernel=self._new_kernel,
             tensor_names=self.names,
+            has_warpgroups=self.builder.has_warpgroups,
         )
         return renderer.render(group, self._group_name(group))
 

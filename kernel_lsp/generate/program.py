@@ -35,7 +35,7 @@ def plan_program(task: Task, *, gpu: object | None = None) -> Program:
     try:
         forward = _lowered(task, task.forward)
         backward = _lowered(task, task.backward) if task.backward is not None else None
-        program = Program(task, forward, backward, n_multiprocessors)
+        program = Program(task, forward, backward, n_multiprocessors, has_warpgroups=_has_warpgroups(gpu))
         program.render({})  # what cannot be rendered is found here, not in the search
     except KernelLspError:
         raise
@@ -51,6 +51,8 @@ def plan_program(task: Task, *, gpu: object | None = None) -> Program:
 
 
 DEFAULT_MULTIPROCESSORS = 132
+HOPPER = (9, 0)
+"""The compute capability that has `wgmma`."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +74,7 @@ class Program:
     _backward: LoweredGraph | None
     n_multiprocessors: int
     _fused: dict[object, FusedGraph] = field(default_factory=dict, repr=False, compare=False)
+    has_warpgroups: bool = False
 
     @cached_property
     def knobs(self) -> tuple[Knob, ...]:
@@ -143,7 +146,9 @@ class Program:
         return choices
 
     def _operations(self, choices: Choices) -> list[RenderedOperation]:
-        builder = OperationBuilder(self.task, choices, self.n_multiprocessors, self._fused)
+        builder = OperationBuilder(
+            self.task, choices, self.n_multiprocessors, self._fused, has_warpgroups=self.has_warpgroups
+        )
         operations = [builder.build(self.task.name, self._forward)]
         if self._backward is not None:
             operations.append(builder.build(f"{self.task.name}_backward", self._backward))
@@ -156,6 +161,11 @@ def is_structural(knob: Knob) -> bool:
 
 
 # --- below: lowering and the text of the file
+
+
+def _has_warpgroups(gpu: object | None) -> bool:
+    """Return whether `wgmma` may be proposed: for Hopper, and where no GPU is named."""
+    return gpu is None or getattr(getattr(gpu, "architecture", None), "capability", None) == HOPPER
 
 
 def _lowered(task: Task, graph: Graph) -> LoweredGraph:

@@ -31,8 +31,8 @@ MAX_DIRECT_TERMS = 64
 """A sum of at most so many products is done by one thread: staging its factors would cost as much."""
 MAX_ROW_OUTPUTS = 1 << 15
 """Sums of products with at most so many results are done by a warp each: tiles would not fill the GPU."""
-TENSOR_CORES_FROM_PRODUCTS = 1 << 20
-"""Products from which tensor cores are the default: smaller ones are launches and latency, whoever multiplies."""
+TENSOR_CORES_FROM_PRODUCTS = 1 << 26
+"""Products from which tensor cores are the default where the library is not, and tiles on CUDA cores would be."""
 MIN_FRAGMENT = 16
 """Rows, columns and terms below which most of a fragment of the tensor cores would be empty."""
 LIBRARY_FROM_PRODUCTS = 1 << 30
@@ -137,14 +137,14 @@ class _Planner:
         n_results = self._size(tensor.n_elements)
         n_columns = self._size(product(tensor.shape[axis] for axis in contraction.column_axes))
         n_rows = self._size(product(tensor.shape[axis] for axis in contraction.row_axes))
-        is_large = count >= TENSOR_CORES_FROM_PRODUCTS and min(n_rows, n_columns, n_terms) >= MIN_FRAGMENT
-        if operand is not None and is_large:
+        fills_fragments = operand is not None and min(n_rows, n_columns, n_terms) >= MIN_FRAGMENT
+        if fills_fragments and count >= LIBRARY_FROM_PRODUCTS:
             return "tensor_cores"
         if n_terms <= MAX_DIRECT_TERMS or min(n_columns, n_rows) <= 2:
             return "rows" if n_terms > 4 * MAX_DIRECT_TERMS and n_results <= MAX_ROW_OUTPUTS else "direct"
         if n_results <= MAX_ROW_OUTPUTS and n_terms >= 128:
             return "rows"
-        return "tiled"
+        return "tensor_cores" if fills_fragments and count >= TENSOR_CORES_FROM_PRODUCTS else "tiled"
 
     def _plan_split(self, tensor: Tensor, definition: Reduction, name: str) -> None:
         """Long rows of which there are few are split over blocks, whose results are combined by a second kernel."""

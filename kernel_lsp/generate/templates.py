@@ -19,6 +19,7 @@ from kernel_lsp.generate.codegen.rows import render_rows
 from kernel_lsp.generate.codegen.scan import ScanSchedule, render_scan
 from kernel_lsp.generate.codegen.scatter import ATOMIC_TYPES, render_scatter
 from kernel_lsp.generate.codegen.tensor_core import TensorCoreRenderer
+from kernel_lsp.generate.codegen.tensor_core_warpgroups import WarpgroupRenderer
 from kernel_lsp.generate.fusion.groups import (
     ContractionGroup,
     ElementwiseGroup,
@@ -58,6 +59,7 @@ class GroupRenderer:
     n_multiprocessors: int
     new_kernel: Callable[[str, Sequence[str]], KernelWriter]
     tensor_names: Mapping[Tensor, str]
+    has_warpgroups: bool = False
 
     def render(self, group: Group, name: str) -> RenderedGroup:
         """Pick the knobs of the group and render it."""
@@ -100,8 +102,9 @@ class GroupRenderer:
     def _on_tensor_cores(self, group: ContractionGroup, name: str) -> RenderedGroup:
         kernel = self.new_kernel(name, tensor_core.LOCAL_NAMES)
         default = default_schedule(group, self.captured, self.n_multiprocessors)
-        schedule = pick_schedule(self.choices, kernel.name, group, default)
-        renderer = TensorCoreRenderer(kernel, group, schedule, self.captured)
+        schedule = pick_schedule(self.choices, kernel.name, group, default, has_warpgroups=self.has_warpgroups)
+        template = WarpgroupRenderer if schedule.uses_warpgroups else TensorCoreRenderer
+        renderer = template(kernel, group, schedule, self.captured)
         is_valid = renderer.is_valid
         if not is_valid:
             renderer = TensorCoreRenderer(kernel, group, default, self.captured)

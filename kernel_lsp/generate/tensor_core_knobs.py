@@ -15,6 +15,8 @@ CLUSTERS = (1, 2, 4, 8)
 """Blocks per cluster; up to 8 run on every GPU with clusters."""
 MIN_STEPS_PER_BLOCK = 2
 """Steps along k that a block of a cluster has at least."""
+MIN_CLUSTER_GAIN = 1.25
+"""How much faster clusters must be by the estimate, which knows little of what they cost."""
 FULL_WARPS = 8
 """Warps that keep the tensor cores of a multiprocessor busy."""
 START_PRODUCTS = {DType.F32: 500_000, DType.F16: 3_000_000, DType.BF16: 3_000_000}
@@ -39,9 +41,9 @@ class _Tile:
 
 
 TILES = (
-    _Tile(128, 128, 2, 4, 1, 1.0),
-    _Tile(128, 64, 2, 2, 2, 0.95),
-    _Tile(64, 128, 2, 2, 2, 0.95),
+    _Tile(128, 64, 2, 2, 2, 1.0),
+    _Tile(64, 128, 2, 2, 2, 0.98),
+    _Tile(128, 128, 2, 4, 1, 0.97),
     _Tile(64, 64, 2, 2, 3, 0.8),
     _Tile(32, 64, 2, 2, 4, 0.6),
     _Tile(32, 32, 2, 2, 6, 0.4),
@@ -50,9 +52,9 @@ TILES = (
 
 
 def pick_schedule(
-    choices: Choices, name: str, group: ContractionGroup, default: TensorCoreSchedule
+    choices: Choices, name: str, group: ContractionGroup, default: TensorCoreSchedule, *, has_warpgroups: bool
 ) -> TensorCoreSchedule:
-    """Read the schedule's knobs."""
+    """Read the schedule's knobs. `has_warpgroups` offers `wgmma`, which Hopper alone has."""
 
     def pick(what: str, values: tuple[int, ...], value: int, description: str) -> int:
         return choices.pick_int(f"{name}.{what}", values, value, description)
@@ -62,15 +64,19 @@ def pick_schedule(
     chain = default.chain > depth
     if group.operand == DType.F32:
         chain = bool(pick("chain", (0, 1), int(chain), "tensor cores add up a whole step before an f32 addition"))
+    warpgroups = False
+    if group.operand == DType.F32 and has_warpgroups:
+        warpgroups = bool(pick("warpgroups", (0, 1), 0, "four warps multiply together, by wgmma"))
     return TensorCoreSchedule(
         pick("tile_m", (16, 32, 64, 128, 256), default.tile_m, "rows of a block's tile"),
         pick("tile_n", (16, 32, 64, 128, 256), default.tile_n, "columns of a block's tile"),
         tile_k,
-        pick("warps_m", (1, 2, 4), default.warps_m, "warps along the rows of a block's tile"),
+        pick("warps_m", (1, 2, 4, 8), default.warps_m, "warps along the rows of a block's tile"),
         pick("warps_n", (1, 2, 4), default.warps_n, "warps along the columns of a block's tile"),
         pick("stages", (2, 3, 4, 5), default.stages, "tiles in shared memory, all but one on their way"),
         pick("cluster", CLUSTERS, default.cluster, "blocks that share the products of a tile"),
         tile_k if chain else depth,
+        warpgroups,
     )
 
 
@@ -79,14 +85,17 @@ def default_schedule(
 ) -> TensorCoreSchedule:
     """Choose the tile and cluster of the least estimated time at the captured sizes."""
     operand = _operand(group)
-    extents = (group.m, group.n, group.k, group.batch)
-    sizes = _Sizes(*(max(1, captured(variable.extent)) for variable in extents), n_multiprocessors, operand)
+    m, n, k, batch = (max(1, captured(variable.extent)) for variable in (group.m, group.n, group.k, group.batch))
+    sizes = _Sizes(m, n, k, batch, n_multiprocessors, operand)
     tile, cluster = min(sizes.candidates(), key=lambda candidate: sizes.cost(*candidate))
+    alone = min(TILES, key=lambda tile: sizes.cost(tile, 1))
+    if sizes.cost(alone, 1) < MIN_CLUSTER_GAIN * sizes.cost(tile, cluster):
+        tile, cluster = alone, 1
     depth = depth_of(operand)
     is_latency_bound = cluster > 1 and tile.m * tile.n <= 32 * 64
-    tile_k = 4 * depth if operand == DType.F32 or is_latency_bound else 2 * depth
+    tile_k = 4 * depth
     chain = depth if is_latency_bound else tile_k
-    n_stages = 4 if is_latency_bound or operand != DType.F32 else 3
+    n_stages = 4 if is_latency_bound else 3
     return TensorCoreSchedule(tile.m, tile.n, tile_k, tile.warps_m, tile.warps_n, n_stages, cluster, chain)
 
 

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from kernel_lsp.generate.codegen.tensor_core_helpers import TENSOR_CORE_HELPERS
+from kernel_lsp.generate.codegen.warpgroup_helpers import WARPGROUP_HELPERS
 
 SUFFIXES = {"float": ("f", "f"), "double": ("", "")}
 
@@ -358,9 +359,9 @@ __device__ inline {T} block_scan_prod({T} value, {T}& total) {
     return value;
 }
 """),
-    **{name: Helper(text) for name, text in TENSOR_CORE_HELPERS.items()},
+    **{name: Helper(text) for name, text in {**TENSOR_CORE_HELPERS, **WARPGROUP_HELPERS}.items()},
 }
-TYPELESS = frozenset(("Pack", "packs", "floor_div", "floor_mod", *TENSOR_CORE_HELPERS))
+TYPELESS = frozenset(("Pack", "packs", "floor_div", "floor_mod", *TENSOR_CORE_HELPERS, *WARPGROUP_HELPERS))
 _INTEGER_EXTREMES = {
     "maximum": "__device__ inline {T} maximum({T} a, {T} b) { return a > b ? a : b; }",
     "minimum": "__device__ inline {T} minimum({T} a, {T} b) { return a < b ? a : b; }",

@@ -53,7 +53,25 @@ _VALUE_NAMES = (
     "value",
 )
 _SUM_NAMES = ("part", "parts", "sums", "sum", "value")
-_PLACE_NAMES = ("m0", "n0", "k0", "m", "n", "k", "i", "j", "c", "e", "step", "stage", "n_steps", "n_all_steps", "next")
+_PLACE_NAMES = (
+    "m0",
+    "n0",
+    "k0",
+    "m",
+    "n",
+    "k",
+    "i",
+    "j",
+    "c",
+    "e",
+    "step",
+    "stage",
+    "n_steps",
+    "n_all_steps",
+    "next",
+    "fetch",
+    "split",
+)
 _THREAD_NAMES = (
     "lane",
     "warp",
@@ -83,6 +101,12 @@ WORD_LOADS = {
     True: "[k + lane % 4 + c / 2 * 4][warp_m + i * 16 + lane / 4 + c % 2 * 8]",
     False: "[k + lane % 4 + c % 2 * 4][warp_n + j * 8 + lane / 4 + c / 2 * 8]",
 }
+
+
+def unrolled(scope: Scope, header: str) -> Scope:
+    """Open a loop that is unrolled."""
+    scope.line("#pragma unroll")
+    return scope.open(header)
 
 
 class TensorCoreRenderer:
@@ -201,18 +225,16 @@ class TensorCoreRenderer:
         scope = self.scope
         scope.line("float sums[WM / 16][WN / 8][4] = {};")
         self._declare_steps()
-        left, right = self._load_texts()
-        self._loads = (
-            (keep_row(scope, self.left, left, self.group.row_shape), left),
-            (keep_row(scope, self.right, right, ()), right),
-        )
+        self._prepare_loads()
         loop = scope.open("for (int step = 1 - STAGES; step < n_steps; ++step)")
         ready = loop.open("if (step >= 0)")
         ready.line("wait_for_copies<STAGES - 2>();  // the tile of this step is there")
         ready.line("__syncthreads();")
         ready.close()
-        loop.line("// Fetch the tile of a later step to where the step before this one has read.")
-        fetch = loop.open("if (step + STAGES - 1 < n_steps)")
+        loop.line(
+            "// Fetch the tile of a later step to where the step before this one has read; zeros behind the last one."
+        )
+        fetch = loop.open("")
         self._write_fetch(fetch)
         fetch.close()
         loop.line("commit_copies();")
@@ -242,17 +264,32 @@ class TensorCoreRenderer:
         scope.line("const int next = step + STAGES - 1, stage = next % STAGES;")
         first = "(first_step + next)" if self.schedule.cluster > 1 else "next"
         scope.line(f"const {self.kernel.index_type} k0 = {first} * TK;")
+        self._write_loads(scope)
+
+    def _write_loads(self, scope: Scope) -> None:
         for operand, text in self._loads:
             write_load(scope, operand, text)
 
+    def _prepare_loads(self) -> None:
+        """Declare what threads keep from step to step."""
+        left, right = self._load_texts()
+        self._loads = (
+            (keep_row(self.scope, self.left, left, self.group.row_shape), left),
+            (keep_row(self.scope, self.right, right, ()), right),
+        )
+
     def _load_texts(self) -> tuple[LoadText, LoadText]:
-        schedule, group = self.schedule, self.group
-        depth = _limit(group.k.extent, schedule.tile_k, self._n_terms)
+        schedule = self.schedule
+        depth = self._depth_limit
         n_k, n_threads = schedule.tile_k, schedule.n_threads
         return (
             LoadText("m", schedule.tile_m, n_k, n_threads, self._row_limit, depth),
             LoadText("n", schedule.tile_n, n_k, n_threads, self._column_limit, depth),
         )
+
+    @property
+    def _depth_limit(self) -> str:
+        return _limit(self.group.k.extent, self.schedule.tile_k, self._n_terms)
 
     @property
     def _row_limit(self) -> str:
@@ -281,11 +318,11 @@ class TensorCoreRenderer:
         kind = self.operand.value
         self.kernel.use(f"multiply_{kind}")
         scope.line("unsigned right[WN / 8][2];")
-        pairs = _unrolled(scope, "for (int j = 0; j < WN / 8; j += 2)")
+        pairs = unrolled(scope, "for (int j = 0; j < WN / 8; j += 2)")
         self._write_fragment(pairs, self.right)
         pairs.line("for (int c = 0; c < 4; ++c) right[j + c / 2][c % 2] = bits[c];")
         pairs.close()
-        rows = _unrolled(scope, "for (int i = 0; i < WM / 16; ++i)")
+        rows = unrolled(scope, "for (int i = 0; i < WM / 16; ++i)")
         self._write_fragment(rows, self.left)
         rows.line("#pragma unroll")
         rows.line(f"for (int j = 0; j < WN / 8; ++j) multiply_{kind}(sums[i][j], bits, right[j]);")
@@ -295,13 +332,13 @@ class TensorCoreRenderer:
         for helper in ("split_tf32", "multiply_tf32"):
             self.kernel.use(helper)
         scope.line("unsigned right_high[WN / 8][2], right_low[WN / 8][2];")
-        pairs = _unrolled(scope, "for (int j = 0; j < WN / 8; j += 2)")
+        pairs = unrolled(scope, "for (int j = 0; j < WN / 8; j += 2)")
         self._write_fragment(pairs, self.right)
-        split = _unrolled(pairs, "for (int c = 0; c < 4; ++c)")
+        split = unrolled(pairs, "for (int c = 0; c < 4; ++c)")
         split.line("split_tf32(bits[c], right_high[j + c / 2][c % 2], right_low[j + c / 2][c % 2]);")
         split.close()
         pairs.close()
-        rows = _unrolled(scope, "for (int i = 0; i < WM / 16; ++i)")
+        rows = unrolled(scope, "for (int i = 0; i < WM / 16; ++i)")
         self._write_fragment(rows, self.left)
         rows.line("unsigned left_high[4], left_low[4];")
         rows.line("#pragma unroll")
@@ -323,7 +360,7 @@ class TensorCoreRenderer:
             scope.line("#pragma unroll")
             scope.line(f"for (int j = 0; j < WN / 8; ++j) {function}({part}, {left}, {right}[j]);")
         if not self._is_chained:
-            columns = _unrolled(scope, "for (int j = 0; j < WN / 8; ++j)")
+            columns = unrolled(scope, "for (int j = 0; j < WN / 8; ++j)")
             columns.line("#pragma unroll")
             columns.line("for (int c = 0; c < 4; ++c) sums[i][j][c] += part[j][c];")
             columns.close()
@@ -352,9 +389,9 @@ class TensorCoreRenderer:
         scope.line("wait_for_copies<0>();")
         scope.line("__syncthreads();")
         scope.line(f"auto results = reinterpret_cast<float (*)[{inner}]>(shared);")
-        rows = _unrolled(scope, "for (int i = 0; i < WM / 16; ++i)")
-        columns = _unrolled(rows, "for (int j = 0; j < WN / 8; ++j)")
-        words = _unrolled(columns, "for (int c = 0; c < 4; ++c)")
+        rows = unrolled(scope, "for (int i = 0; i < WM / 16; ++i)")
+        columns = unrolled(rows, "for (int j = 0; j < WN / 8; ++j)")
+        words = unrolled(columns, "for (int c = 0; c < 4; ++c)")
         words.line(
             "const int row = warp_m + i * 16 + lane / 4 + c / 2 * 8, col = warp_n + j * 8 + lane % 4 * 2 + c % 2;"
         )
@@ -417,14 +454,9 @@ class TensorCoreRenderer:
 # --- below: small pieces of text
 
 
-def _unrolled(scope: Scope, header: str) -> Scope:
-    scope.line("#pragma unroll")
-    return scope.open(header)
-
-
 def _add_up(scope: Scope, part: str) -> None:
-    rows = _unrolled(scope, "for (int i = 0; i < WM / 16; ++i)")
-    columns = _unrolled(rows, "for (int j = 0; j < WN / 8; ++j)")
+    rows = unrolled(scope, "for (int i = 0; i < WM / 16; ++i)")
+    columns = unrolled(rows, "for (int j = 0; j < WN / 8; ++j)")
     columns.line("#pragma unroll")
     columns.line(f"for (int c = 0; c < 4; ++c) sums[i][j][c] += {part};")
     columns.close()

@@ -26,7 +26,7 @@ MAX_THREADS = 1024
 class TensorCoreSchedule:
     """A block computes `tile_m` x `tile_n` results with `warps_m` x `warps_n` warps, `tile_k` products at a time, with
     `stages` tiles in flight. The blocks of a cluster share the products of a tile. Tensor cores add up `chain` products
-    before an addition that rounds to the nearest."""
+    before an addition that rounds to the nearest. With `uses_warpgroups`, four warps multiply together, by `wgmma`."""
 
     tile_m: int
     tile_n: int
@@ -36,6 +36,7 @@ class TensorCoreSchedule:
     stages: int
     cluster: int = 1
     chain: int = 8
+    uses_warpgroups: bool = False
 
     @property
     def n_threads(self) -> int:

@@ -36,8 +36,8 @@ def grow_contraction(
     batch, m, n = coordinates
     rows = tuple(shapes[1])
     operand = operand_type(seed, contraction) if contraction.on_tensor_cores else None
-    group = ContractionGroup(seed, batch, m, n, k, left, right, tuple(at), rows, definition.reduced, stores, operand)
-    return group, roots
+    reduced = definition.reduced
+    return ContractionGroup(seed, batch, m, n, k, left, right, tuple(at), rows, reduced, stores, operand), roots
 
 
 def operand_type(tensor: Tensor, contraction: Contraction) -> DType | None:
