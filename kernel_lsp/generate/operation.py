@@ -29,6 +29,7 @@ from kernel_lsp.generate.sizes import to_expression
 from kernel_lsp.generate.structure import StructurePlan, plan_structure
 from kernel_lsp.generate.templates import GroupRenderer, RenderedGroup
 from kernel_lsp.generate.tensor import Tensor
+from kernel_lsp.generate.tensor_core_knobs import HOPPER
 
 MAX_INT_ELEMENTS = 1 << 30
 """Tensors up to this size are indexed with int: twice as many elements still cannot overflow it."""
@@ -56,7 +57,7 @@ class OperationBuilder:
     n_multiprocessors: int
     fused: dict[object, FusedGraph]
     kernel_names: NamePool = field(default_factory=NamePool)
-    has_warpgroups: bool = False
+    capability: tuple[int, int] = HOPPER
 
     def build(self, name: str, lowered: LoweredGraph) -> RenderedOperation:
         """Render one operation."""
@@ -71,7 +72,9 @@ class _OperationRenderer:
     def __init__(self, builder: OperationBuilder, name: str, lowered: LoweredGraph) -> None:
         self.builder, self.name, self.lowered = builder, name, lowered
         self.results = {output.name: output.tensor for output in lowered.outputs}
-        plan = plan_structure(lowered, builder.choices, self._captured, builder.n_multiprocessors, name)
+        plan = plan_structure(
+            lowered, builder.choices, self._captured, builder.n_multiprocessors, name, builder.capability
+        )
         self.fused = self._fused(plan)
         self.scalars = self._scalars()
         self.names = self._tensor_names()
@@ -151,7 +154,7 @@ class _OperationRenderer:
             n_multiprocessors=self.builder.n_multiprocessors,
             new_kernel=self._new_kernel,
             tensor_names=self.names,
-            has_warpgroups=self.builder.has_warpgroups,
+            capability=self.builder.capability,
         )
         return renderer.render(group, self._group_name(group))
 

@@ -22,6 +22,7 @@ from kernel_lsp.generate.scalar import Access, Loop, compare, index_value, selec
 from kernel_lsp.generate.scalar_walk import masked
 from kernel_lsp.generate.sizes import Sizes, to_expression
 from kernel_lsp.generate.tensor import Definition, Pointwise, Reduction, Tensor
+from kernel_lsp.generate.tensor_core_knobs import AMPERE
 
 MIN_SPLIT_COLUMNS = 8192
 """A row shorter than this is one block's work: a second launch would cost more than it wins."""
@@ -81,9 +82,10 @@ def plan_structure(
     captured: Callable[[Index], int],
     n_multiprocessors: int,
     operation: str,
+    capability: tuple[int, int],
 ) -> StructurePlan:
     """Read the schedule's decisions, or make the default ones."""
-    planner = _Planner(choices, captured, n_multiprocessors, operation)
+    planner = _Planner(choices, captured, n_multiprocessors, operation, capability >= AMPERE)
     for tensor in live_tensors([output.tensor for output in lowered.outputs], {}):
         if isinstance(tensor.definition, Reduction):
             planner.plan(tensor, tensor.definition)
@@ -99,6 +101,7 @@ class _Planner:
     captured: Callable[[Index], int]
     n_multiprocessors: int
     operation: str
+    has_tensor_cores: bool
     contractions: list[tuple[Tensor, str]] = field(default_factory=list)
     splits: list[tuple[Tensor, int]] = field(default_factory=list)
     names: NamePool = field(default_factory=NamePool)
@@ -119,9 +122,8 @@ class _Planner:
         return chosen
 
     def _contraction_options(self, tensor: Tensor, definition: Reduction) -> list[str]:
-        assert definition.contraction is not None
         has_library = library_plan(tensor, definition) is not None
-        has_tensor_cores = operand_type(tensor, definition.contraction) is not None
+        has_tensor_cores = self._operand(tensor, definition) is not None
         offered = [("tensor_cores", has_tensor_cores), ("library", has_library)]
         return ["direct", "rows", "tiled", *(way for way, is_offered in offered if is_offered)]
 
@@ -131,7 +133,7 @@ class _Planner:
         n_terms = self._size(product(variable.extent for variable in definition.reduced))
         count = self._size(n_products(definition, tensor.shape))
         plan = library_plan(tensor, definition)
-        operand = operand_type(tensor, contraction)
+        operand = self._operand(tensor, definition)
         if plan is not None and operand != DType.F32 and count >= _library_from(plan.result.dtype):
             return "library"
         n_results = self._size(tensor.n_elements)
@@ -145,6 +147,11 @@ class _Planner:
         if n_results <= MAX_ROW_OUTPUTS and n_terms >= 128:
             return "rows"
         return "tensor_cores" if fills_fragments and count >= TENSOR_CORES_FROM_PRODUCTS else "tiled"
+
+    def _operand(self, tensor: Tensor, definition: Reduction) -> DType | None:
+        """Return the element type of a contraction on this GPU's tensor cores; None where they cannot do it."""
+        assert definition.contraction is not None
+        return operand_type(tensor, definition.contraction) if self.has_tensor_cores else None
 
     def _plan_split(self, tensor: Tensor, definition: Reduction, name: str) -> None:
         """Long rows of which there are few are split over blocks, whose results are combined by a second kernel."""

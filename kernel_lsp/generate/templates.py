@@ -34,7 +34,7 @@ from kernel_lsp.generate.knobs import Choices
 from kernel_lsp.generate.scalar import Access, Loop
 from kernel_lsp.generate.scalar_walk import accesses, nodes
 from kernel_lsp.generate.tensor import Tensor
-from kernel_lsp.generate.tensor_core_knobs import default_schedule, pick_schedule, tensor_core_comment
+from kernel_lsp.generate.tensor_core_knobs import HOPPER, default_schedule, pick_schedule, tensor_core_comment
 
 MAX_SERIAL_SUM = 4096
 """Elements that one thread adds to one f32: the error grows with their number, and PyTorch's own sums are pairwise."""
@@ -59,7 +59,7 @@ class GroupRenderer:
     n_multiprocessors: int
     new_kernel: Callable[[str, Sequence[str]], KernelWriter]
     tensor_names: Mapping[Tensor, str]
-    has_warpgroups: bool = False
+    capability: tuple[int, int] = HOPPER
 
     def render(self, group: Group, name: str) -> RenderedGroup:
         """Pick the knobs of the group and render it."""
@@ -101,8 +101,8 @@ class GroupRenderer:
 
     def _on_tensor_cores(self, group: ContractionGroup, name: str) -> RenderedGroup:
         kernel = self.new_kernel(name, tensor_core.LOCAL_NAMES)
-        default = default_schedule(group, self.captured, self.n_multiprocessors)
-        schedule = pick_schedule(self.choices, kernel.name, group, default, has_warpgroups=self.has_warpgroups)
+        default = default_schedule(group, self.captured, self.n_multiprocessors, self.capability)
+        schedule = pick_schedule(self.choices, kernel.name, group, default, capability=self.capability)
         template = WarpgroupRenderer if schedule.uses_warpgroups else TensorCoreRenderer
         renderer = template(kernel, group, schedule, self.captured)
         is_valid = renderer.is_valid

@@ -11,6 +11,8 @@ from kernel_lsp.generate.fusion.groups import ContractionGroup
 from kernel_lsp.generate.index import Index
 from kernel_lsp.generate.knobs import Choices
 
+AMPERE, HOPPER = (8, 0), (9, 0)
+"""Compute capabilities: from the first on there is `mma.sync` of TF32 and `cp.async`, from the second on clusters."""
 CLUSTERS = (1, 2, 4, 8)
 """Blocks per cluster; up to 8 run on every GPU with clusters."""
 MIN_STEPS_PER_BLOCK = 2
@@ -52,9 +54,9 @@ TILES = (
 
 
 def pick_schedule(
-    choices: Choices, name: str, group: ContractionGroup, default: TensorCoreSchedule, *, has_warpgroups: bool
+    choices: Choices, name: str, group: ContractionGroup, default: TensorCoreSchedule, *, capability: tuple[int, int]
 ) -> TensorCoreSchedule:
-    """Read the schedule's knobs. `has_warpgroups` offers `wgmma`, which Hopper alone has."""
+    """Read the schedule's knobs: `wgmma` for Hopper alone, clusters from it on."""
 
     def pick(what: str, values: tuple[int, ...], value: int, description: str) -> int:
         return choices.pick_int(f"{name}.{what}", values, value, description)
@@ -65,7 +67,7 @@ def pick_schedule(
     if group.operand == DType.F32:
         chain = bool(pick("chain", (0, 1), int(chain), "tensor cores add up a whole step before an f32 addition"))
     warpgroups = False
-    if group.operand == DType.F32 and has_warpgroups:
+    if group.operand == DType.F32 and capability == HOPPER:
         warpgroups = bool(pick("warpgroups", (0, 1), 0, "four warps multiply together, by wgmma"))
     return TensorCoreSchedule(
         pick("tile_m", (16, 32, 64, 128, 256), default.tile_m, "rows of a block's tile"),
@@ -74,14 +76,14 @@ def pick_schedule(
         pick("warps_m", (1, 2, 4, 8), default.warps_m, "warps along the rows of a block's tile"),
         pick("warps_n", (1, 2, 4), default.warps_n, "warps along the columns of a block's tile"),
         pick("stages", (2, 3, 4, 5), default.stages, "tiles in shared memory, all but one on their way"),
-        pick("cluster", CLUSTERS, default.cluster, "blocks that share the products of a tile"),
+        pick("cluster", _clusters(capability), default.cluster, "blocks that share the products of a tile"),
         tile_k if chain else depth,
         warpgroups,
     )
 
 
 def default_schedule(
-    group: ContractionGroup, captured: Callable[[Index], int], n_multiprocessors: int
+    group: ContractionGroup, captured: Callable[[Index], int], n_multiprocessors: int, capability: tuple[int, int]
 ) -> TensorCoreSchedule:
     """Choose the tile and cluster of the least estimated time at the captured sizes."""
     operand = _operand(group)
@@ -89,7 +91,7 @@ def default_schedule(
     sizes = _Sizes(m, n, k, batch, n_multiprocessors, operand)
     tile, cluster = min(sizes.candidates(), key=lambda candidate: sizes.cost(*candidate))
     alone = min(TILES, key=lambda tile: sizes.cost(tile, 1))
-    if sizes.cost(alone, 1) < MIN_CLUSTER_GAIN * sizes.cost(tile, cluster):
+    if capability < HOPPER or sizes.cost(alone, 1) < MIN_CLUSTER_GAIN * sizes.cost(tile, cluster):
         tile, cluster = alone, 1
     depth = depth_of(operand)
     is_latency_bound = cluster > 1 and tile.m * tile.n <= 32 * 64
@@ -115,6 +117,10 @@ def tensor_core_comment(group: ContractionGroup, schedule: TensorCoreSchedule, w
 
 
 # --- below: estimates
+
+
+def _clusters(capability: tuple[int, int]) -> tuple[int, ...]:
+    return CLUSTERS if capability >= HOPPER else (1,)
 
 
 def _operand(group: ContractionGroup) -> DType:

@@ -11,6 +11,7 @@ from kernel_lsp.ptx.kernel_traits import MATRIX_OPCODES
 from kernel_lsp.ptx.layout import WARP_SIZE
 from kernel_lsp.ptx.matrices import MATRIX_BYTES, loaded_fragment, n_matrices, product_of
 from kernel_lsp.ptx.syntax import WIDTH_BITS, Instruction
+from kernel_lsp.ptx.warpgroups import warpgroup_product
 
 _ARITHMETIC = frozenset(["add", "sub", "mul", "fma", "mad", "min", "max", "neg", "abs"])
 _SPECIAL = frozenset(["ex2", "lg2", "rcp", "rsqrt", "sqrt", "sin", "cos", "tanh", "div"])
@@ -121,6 +122,12 @@ def _count_matrices(total: Census, instruction: Instruction) -> None:
     elif instruction.opcode in ("mma", "wmma"):
         shape = product_of(instruction).shape
         total.n_matrix_operations += 2 * shape.m * shape.n * shape.k // WARP_SIZE
+    elif instruction.opcode == "wgmma" and instruction.has("mma_async"):
+        product = warpgroup_product(instruction)
+        shape = product.shape
+        total.n_matrix_operations += 2 * shape.m * shape.n * shape.k // WARP_SIZE
+        # Four warps share one reading of the columns.
+        _add_bytes(total, product.b.n_bytes // 4, is_load=True, is_shared=True)
 
 
 def _add_bytes(total: Census, n_bytes: int, *, is_load: bool, is_shared: bool) -> None:

@@ -37,6 +37,7 @@ from kernel_lsp.ptx import (
     scheduler,
     warp_matrices,
     warp_operations,
+    warpgroups,
 )
 from kernel_lsp.ptx.emitter import EmittedKernel, emit_kernel
 from kernel_lsp.ptx.endless import EndlessLoop, endless_among
@@ -55,6 +56,7 @@ HANDLERS = {
     **bulk_copies.HANDLERS,
     **cooperation.HANDLERS,
     **matrices.HANDLERS,
+    **warpgroups.HANDLERS,
     **clusters.HANDLERS,
 }
 """What translates each opcode."""

@@ -9,6 +9,8 @@ import pytest
 
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.generate.codegen.tensor_core_schedule import TensorCoreSchedule, is_valid_schedule
+from kernel_lsp.generate.program import plan_program
+from kernel_lsp.gpu.specs import find_gpu
 from tests.generate.harness import Checked, check_program, plan_text, tensor
 
 LAYOUTS = {
@@ -101,6 +103,29 @@ def test_every_schedule_gives_the_same_sums(knobs: dict[str, int]) -> None:
     check("def f(a, b, c): return torch.relu(a @ b.t()) + c", inputs, knobs=knobs, families=("normal", "special_nan"))
 
 
+GROUPS = {"warpgroups": 1, "tile_m": 64, "tile_n": 32, "tile_k": 16, "warps_m": 4, "warps_n": 1, "stages": 3}
+
+
+@pytest.mark.parametrize("layout", ["rows by columns", "columns by rows"])
+def test_four_warps_multiply_together_on_hopper(layout: str) -> None:
+    call, left, right = LAYOUTS[layout]
+    inputs = [tensor("a", *left), tensor("b", *right)]
+    checked = check(f"def f(a, b): return {call}", inputs, knobs=GROUPS, families=("normal", "special_inf"))
+    assert "wgmma.mma_async" in checked.text
+
+
+@pytest.mark.parametrize(
+    ("name", "offered"),
+    [("H200", {"tensor_cores", "cluster", "warpgroups"}), ("A100 40GB", {"tensor_cores"}), ("V100", set())],
+)
+def test_a_gpu_is_offered_what_its_tensor_cores_can_do(name: str, offered: set[str]) -> None:
+    task = plan_text("def f(a, b): return a @ b", inputs=[tensor("a", 64, 64), tensor("b", 64, 64)]).task
+    knobs = plan_program(task, gpu=find_gpu(name)).knobs
+    found = {"tensor_cores" for knob in knobs if "tensor_cores" in knob.values}
+    found |= {knob.name.rsplit(".", 1)[1] for knob in knobs if len(knob.values) > 1} & {"cluster", "warpgroups"}
+    assert found == offered
+
+
 def test_batches_and_results_that_are_written_transposed() -> None:
     inputs = [tensor("a", 3, 20, 30), tensor("b", 3, 30, 10)]
     check("def f(a, b): return torch.bmm(a, b).transpose(1, 2).contiguous()", inputs)
@@ -126,7 +151,7 @@ def test_convolutions_run_on_the_same_core(layer: str) -> None:
 
 
 def test_a_large_product_of_f32_is_on_tensor_cores_by_default() -> None:
-    program = plan_text("def f(a, b): return a @ b", inputs=[tensor("a", 128, 256), tensor("b", 256, 128)])
+    program = plan_text("def f(a, b): return a @ b", inputs=[tensor("a", 512, 512), tensor("b", 512, 512)])
     assert program.default_schedule()["f.mm.contraction"] == "tensor_cores"
     small = plan_text("def f(a, b): return a @ b", inputs=[tensor("a", 8, 16), tensor("b", 16, 8)])
     assert small.default_schedule()["f.mm.contraction"] != "tensor_cores"
