@@ -137,6 +137,11 @@ def test_factors_are_computed_where_they_are_no_plain_read(dtype: str) -> None:
     check("def f(a, b): return (a * 2 + 1).relu() @ b", inputs)
 
 
+def test_what_a_factor_reads_per_row_is_not_read_outside() -> None:
+    inputs = [tensor("a", 51, 37), tensor("s", 37), tensor("b", 51, 19)]
+    check("def f(a, s, b): return (a * s).t() @ b", inputs, sizes=({}, {"B": 17}))
+
+
 @pytest.mark.parametrize(
     "layer",
     [

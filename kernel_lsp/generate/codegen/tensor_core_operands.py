@@ -101,7 +101,8 @@ def keep_row(scope: Scope, operand: Operand, text: LoadText, row_shape: Sequence
     for access in accesses(scalar):
         _declare_divisions(scope, ravel(access.index, access.tensor.shape), own)
     read = _plain_read(scalar, operand.dtype) if operand.read is not None else None
-    scope.hoist([read if read is not None and read.mask is None else scalar], [operand.k])
+    if read is not None and read.mask is not None and not any(True for _ in accesses(read.mask)):
+        scope.hoist([read.mask], [operand.k])  # what reads no memory: the row may lie outside
     return replace(operand, scalar=scalar, along=own, read=read, row=name)
 
 
