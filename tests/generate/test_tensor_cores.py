@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.generate.codegen.tensor_core_schedule import TensorCoreSchedule, is_valid_schedule
 from kernel_lsp.generate.program import plan_program
 from kernel_lsp.gpu.specs import find_gpu
-from tests.generate.harness import Checked, check_program, plan_text, tensor
+from tests.generate.harness import Checked, check_program, plan_text, run, tensor
 
 LAYOUTS = {
     "rows by columns": ("a @ b.t()", (40, 72), (56, 72)),
@@ -20,6 +21,7 @@ LAYOUTS = {
     "columns by columns": ("a.t() @ b.t()", (72, 40), (56, 72)),
 }
 RAGGED = {"rows by columns": ((37, 51), (19, 51)), "columns by rows": ((51, 37), (51, 19))}
+GROUPS = {"warpgroups": 1, "tile_m": 64, "tile_n": 32, "tile_k": 16, "warps_m": 4, "warps_n": 1, "stages": 3}
 CONVOLUTION = """
 class M(nn.Module):
     def __init__(self):
@@ -67,10 +69,28 @@ def test_wide_copies_put_their_condition_into_the_contract() -> None:
     assert "copy_async<16>" in checked.text
 
 
-@pytest.mark.parametrize("family", ["special_inf", "special_nan", "special_mixed", "lowest_rows", "huge", "zeros"])
-def test_infinities_and_nan_come_out_as_in_pytorch(family: str) -> None:
-    inputs = [tensor("a", 20, 24), tensor("b", 24, 16)]
-    check("def f(a, b): return a @ b", inputs, families=(family,))
+EXTREMES = {
+    "an infinity": [np.inf, 1.0],
+    "infinities of both signs": [np.inf, -np.inf],
+    "NaN": [np.nan, 1.0],
+    "a number that TF32 rounds up to an infinity": [3.4028235e38, 0.0],
+    "numbers whose low parts underflow": [1.2345678e-36, -3.4567891e-37],
+    "subnormal numbers": [1.2345678e-38, 3.4567891e-39],
+}
+
+
+@pytest.mark.parametrize("knobs", [{}, {"cluster": 2, "tile_k": 8}, GROUPS], ids=["warp", "cluster", "warpgroup"])
+def test_extreme_numbers_give_what_f32_gives(knobs: dict[str, int]) -> None:
+    checked = check("def f(a, b): return a @ b", [tensor("a", 20, 24), tensor("b", 24, 16)], knobs=knobs)
+    left, right = np.ones((len(EXTREMES), 24), "f4"), np.full((24, 16), 0.75, "f4")
+    for row, numbers in zip(left, EXTREMES.values(), strict=True):
+        row[:] = 0.0 if max(map(abs, numbers)) > 1e38 or max(numbers) < 1e-30 else 1.0
+        row[5], row[17] = numbers
+    with np.errstate(invalid="ignore", over="ignore"):
+        wanted = left.astype("f8") @ right.astype("f8")
+    found = run(checked, {"a": left, "b": right})["out"]
+    for name, one, other in zip(EXTREMES, found, wanted.astype("f4"), strict=True):
+        np.testing.assert_allclose(one, other, rtol=3e-7, atol=3e-45, err_msg=name)
 
 
 LINEAR = """
@@ -88,6 +108,12 @@ def test_a_linear_layer_keeps_the_digits_of_numbers_of_every_size(family: str) -
     assert checked.n_kernels == 1
 
 
+@pytest.mark.parametrize("knobs", [{}, GROUPS], ids=["warp", "warpgroup"])
+def test_tiles_that_fit_exactly_read_nothing_behind_the_last_step(knobs: dict[str, int]) -> None:
+    text = LINEAR.replace("36, 20", "64, 64")
+    check(text, [tensor("x", 64, 64)], symbol="M", knobs=knobs, sizes=({}, {"B": 5}))
+
+
 KNOBS = [
     {"cluster": 4, "tile_k": 8},
     {"chain": 1},
@@ -101,9 +127,6 @@ KNOBS = [
 def test_every_schedule_gives_the_same_sums(knobs: dict[str, int]) -> None:
     inputs = [tensor("a", 33, 76), tensor("b", 20, 76), tensor("c", 33, 20)]
     check("def f(a, b, c): return torch.relu(a @ b.t()) + c", inputs, knobs=knobs, families=("normal", "special_nan"))
-
-
-GROUPS = {"warpgroups": 1, "tile_m": 64, "tile_n": 32, "tile_k": 16, "warps_m": 4, "warps_n": 1, "stages": 3}
 
 
 @pytest.mark.parametrize("layout", ["rows by columns", "columns by rows"])

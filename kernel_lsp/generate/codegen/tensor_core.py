@@ -231,10 +231,8 @@ class TensorCoreRenderer:
         ready.line("wait_for_copies<STAGES - 2>();  // the tile of this step is there")
         ready.line("__syncthreads();")
         ready.close()
-        loop.line(
-            "// Fetch the tile of a later step to where the step before this one has read; zeros behind the last one."
-        )
-        fetch = loop.open("")
+        loop.line("// Fetch the tile of a later step to where the step before this one has read.")
+        fetch = loop.open("if (step + STAGES - 1 < n_steps)")
         self._write_fetch(fetch)
         fetch.close()
         loop.line("commit_copies();")
