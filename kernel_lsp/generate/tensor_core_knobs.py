@@ -10,6 +10,7 @@ from kernel_lsp.generate.codegen.tensor_core_schedule import TensorCoreSchedule,
 from kernel_lsp.generate.fusion.groups import ContractionGroup
 from kernel_lsp.generate.index import Index
 from kernel_lsp.generate.knobs import Choices
+from kernel_lsp.generate.scalar import Access, Scalar
 
 AMPERE, HOPPER = (8, 0), (9, 0)
 """Compute capabilities: from the first on there is `mma.sync` of TF32 and `cp.async`, from the second on clusters."""
@@ -21,6 +22,8 @@ MIN_CLUSTER_GAIN = 1.25
 """How much faster clusters must be by the estimate, which knows little of what they cost."""
 FULL_WARPS = 8
 """Warps that keep the tensor cores of a multiprocessor busy."""
+SINGLE_COPY_COST = 26.0
+"""Products in whose time one element is copied alone, as a convolution's factor is; fitted to one on an H200."""
 START_PRODUCTS = {DType.F32: 500_000, DType.F16: 3_000_000, DType.BF16: 3_000_000}
 """Products that a multiprocessor could do while a block starts, fills its pipeline and writes results: about 1.5 us."""
 
@@ -88,7 +91,8 @@ def default_schedule(
     """Choose the tile and cluster of the least estimated time at the captured sizes."""
     operand = _operand(group)
     m, n, k, batch = (max(1, captured(variable.extent)) for variable in (group.m, group.n, group.k, group.batch))
-    sizes = _Sizes(m, n, k, batch, n_multiprocessors, operand)
+    are_plain = (_is_plain(group.left), _is_plain(group.right))
+    sizes = _Sizes(m, n, k, batch, n_multiprocessors, operand, are_plain)
     tile, cluster = min(sizes.candidates(), key=lambda candidate: sizes.cost(*candidate))
     alone = min(TILES, key=lambda tile: sizes.cost(tile, 1))
     if capability < HOPPER or sizes.cost(alone, 1) < MIN_CLUSTER_GAIN * sizes.cost(tile, cluster):
@@ -123,6 +127,11 @@ def _clusters(capability: tuple[int, int]) -> tuple[int, ...]:
     return CLUSTERS if capability >= HOPPER else (1,)
 
 
+def _is_plain(factor: Scalar) -> bool:
+    """Return whether a factor is a read of memory without a mask, which comes in wide copies."""
+    return isinstance(factor, Access) and factor.mask is None
+
+
 def _operand(group: ContractionGroup) -> DType:
     assert group.operand is not None
     return group.operand
@@ -136,6 +145,7 @@ class _Sizes:
     n_batch: int
     n_multiprocessors: int
     operand: DType
+    are_plain: tuple[bool, bool]
 
     def candidates(self) -> Iterator[tuple[_Tile, int]]:
         """Yield tiles with the clusters that leave each block enough steps."""
@@ -150,6 +160,11 @@ class _Sizes:
         n_blocks = n_tiles * cluster
         n_resident = min(tile.n_resident, -(-n_blocks // self.n_multiprocessors))
         n_waves = -(-n_blocks // (self.n_multiprocessors * tile.n_resident))
-        rate = tile.efficiency * min(1.0, n_resident * tile.n_warps / FULL_WARPS)
+        copies = sum(
+            SINGLE_COPY_COST / along
+            for is_plain, along in zip(self.are_plain, (tile.n, tile.m), strict=True)
+            if not is_plain
+        )
+        rate = tile.efficiency / (1.0 + copies) * min(1.0, n_resident * tile.n_warps / FULL_WARPS)
         start = START_PRODUCTS[self.operand] * (1.0 if cluster == 1 else 1.3)
         return n_waves * (n_resident * tile.m * tile.n * self.n_terms / cluster / rate + start)

@@ -213,7 +213,10 @@ class TensorCoreRenderer:
             scope.line("const int batch = blockIdx.z;")
             scope.define(group.batch, "batch")
         scope.line("const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;")
-        scope.line(f"const int warp_m = warp / {schedule.warps_n} * WM, warp_n = warp % {schedule.warps_n} * WN;")
+        if schedule.warps_n == 1:
+            scope.line("const int warp_m = warp * WM, warp_n = 0;")
+        else:
+            scope.line(f"const int warp_m = warp / {schedule.warps_n} * WM, warp_n = warp % {schedule.warps_n} * WN;")
         name_coordinates(self.kernel, as_index(group.m), group.row_shape)
         names = [variable.name for variable in group.reduced]
         name_coordinates(self.kernel, as_index(group.k), [v.extent for v in group.reduced], names)
@@ -370,7 +373,9 @@ class TensorCoreRenderer:
         if self._is_split and not operand.is_k_inner:
             scope.line("#pragma unroll")
             place = f"{operand.tile}[stage]{WORD_LOADS[is_left]}"
-            scope.line(f"for (int c = 0; c < 4; ++c) bits[c] = __float_as_uint({place});")
+            scope.line("for (int c = 0; c < 4; ++c) {")
+            scope.line(f"    bits[c] = __float_as_uint({place});")
+            scope.line("}")
             return
         row, column = FRAGMENT_LOADS[is_left, operand.is_k_inner]
         column = column.format(chunk=ROW_BYTES // self.operand.itemsize)

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 WARPGROUP_COLUMNS = (32, 64, 128)
 """Columns of results per `wgmma` that helpers exist for."""
-_PER_LINE = 16
+_REGISTERS_PER_LINE, _SUMS_PER_LINE = 16, 4
 
 
-def _lines(texts: list[str], indent: str, *, quoted: bool = False) -> str:
-    rows = [", ".join(texts[start : start + _PER_LINE]) for start in range(0, len(texts), _PER_LINE)]
+def _lines(texts: list[str], indent: str, per_line: int, *, quoted: bool = False) -> str:
+    rows = [", ".join(texts[start : start + per_line]) for start in range(0, len(texts), per_line)]
     return f', "\n{indent}"'.join(rows) if quoted else f",\n{indent}".join(rows)
 
 
 def _multiply(n_columns: int) -> str:
     """Return the text of one `wgmma` of TF32 numbers, whose sums are `n_columns` / 2 registers of each thread."""
     n_sums = n_columns // 2
-    registers = _lines([f"%{place}" for place in range(n_sums)], " " * 8, quoted=True)
-    sums = _lines([f'"+f"(sums[{place // 4}][{place % 4}])' for place in range(n_sums)], " " * 10)
+    registers = _lines([f"%{place}" for place in range(n_sums)], " " * 8, _REGISTERS_PER_LINE, quoted=True)
+    sums = _lines([f'"+f"(sums[{place // 4}][{place % 4}])' for place in range(n_sums)], " " * 10, _SUMS_PER_LINE)
     a = ", ".join(f"%{n_sums + place}" for place in range(4))
     operands = ", ".join(f'"r"(a[{place}])' for place in range(4))
     return f"""
