@@ -30,6 +30,7 @@ from kernel_lsp.generate.sizes import to_expression
 from kernel_lsp.generate.structure import StructurePlan, plan_structure
 from kernel_lsp.generate.templates import GroupRenderer, RenderedGroup
 from kernel_lsp.generate.tensor import Tensor
+from kernel_lsp.generate.tensor_core_knobs import HOPPER
 
 MAX_INT_ELEMENTS = 1 << 30
 """Tensors up to this size are indexed with int: twice as many elements still cannot overflow it."""
@@ -57,6 +58,7 @@ class OperationBuilder:
     n_multiprocessors: int
     fused: dict[object, FusedGraph]
     kernel_names: NamePool = field(default_factory=NamePool)
+    capability: tuple[int, int] = HOPPER
 
     def build(self, name: str, lowered: LoweredGraph) -> RenderedOperation:
         """Render one operation."""
@@ -71,7 +73,9 @@ class _OperationRenderer:
     def __init__(self, builder: OperationBuilder, name: str, lowered: LoweredGraph) -> None:
         self.builder, self.name, self.lowered = builder, name, lowered
         self.results = {output.name: output.tensor for output in lowered.outputs}
-        plan = plan_structure(lowered, builder.choices, self._captured, builder.n_multiprocessors, name)
+        plan = plan_structure(
+            lowered, builder.choices, self._captured, builder.n_multiprocessors, name, builder.capability
+        )
         self.fused = self._fused(plan)
         self.scalars = self._scalars()
         self.names = self._tensor_names()
@@ -189,6 +193,7 @@ class _OperationRenderer:
             new_kernel=self._new_kernel,
             tensor_names=self.names,
             threads=threads,
+            capability=self.builder.capability,
         )
         return renderer.render(group, self._group_name(group))
 

@@ -10,6 +10,7 @@ from kernel_lsp.core.expression import Constant as ConstantExpression
 from kernel_lsp.core.expression_rules import call
 from kernel_lsp.generate.attention import find_attention
 from kernel_lsp.generate.codegen.row_schedule import SHAREABLE_KINDS
+from kernel_lsp.generate.fusion.contractions import operand_type
 from kernel_lsp.generate.fusion.reads import live_tensors, scalars_of
 from kernel_lsp.generate.fusion.rows import MAX_SUMMED_COLUMNS, pattern_of
 from kernel_lsp.generate.identity import identity_of
@@ -23,6 +24,7 @@ from kernel_lsp.generate.scalar import Access, Loop, Scalar, compare, index_valu
 from kernel_lsp.generate.scalar_walk import accesses, masked
 from kernel_lsp.generate.sizes import Sizes, to_expression
 from kernel_lsp.generate.tensor import Attention, Definition, Parts, Pointwise, Reduction, Tensor
+from kernel_lsp.generate.tensor_core_knobs import AMPERE
 
 MIN_SPLIT_COLUMNS = 8192
 """A row shorter than this is one block's work: a second launch would cost more than it wins."""
@@ -32,14 +34,18 @@ MAX_DIRECT_TERMS = 64
 """A sum of at most so many products is done by one thread: staging its factors would cost as much."""
 MAX_ROW_OUTPUTS = 1 << 15
 """Sums of products with at most so many results are done by a warp each: tiles would not fill the GPU."""
+TENSOR_CORES_FROM_PRODUCTS = 1 << 26
+"""Products from which tensor cores are the default where the library is not, and tiles on CUDA cores would be."""
+MIN_FRAGMENT = 16
+"""Rows, columns and terms below which most of a fragment of the tensor cores would be empty."""
 MIN_SPLIT_TERMS = 32
 MAX_SPLIT_PRODUCTS = 1 << 26
 """Products up to which threads and clusters share the products of a tile: 64 Mi take 132 multiprocessors 2.3 us, so
 what counts is how soon all of them have work."""
 LIBRARY_FROM_PRODUCTS = 1 << 30
 LIBRARY_FROM_PRODUCTS_TENSOR_CORE = 1 << 27
-"""Products from which a vendor library is the default: it uses the whole GPU where our tiles use part of its rate, and
-for f16 and bf16 it has the tensor cores, which ours do not use."""
+"""Products from which a vendor library is the default. In f32 our tensor cores are faster than it, since it keeps to
+CUDA cores; in f16 and bf16 it uses more of their rate than `mma.sync` does."""
 MIN_SUMMED_COLUMNS = 64
 """Columns from which a warp's threads have some each."""
 MAX_REPEATED_TERMS = 4096
@@ -100,11 +106,12 @@ def plan_structure(
     captured: Callable[[Index], int],
     n_multiprocessors: int,
     operation: str,
+    capability: tuple[int, int],
 ) -> StructurePlan:
     """Read the schedule's decisions, or make the default ones."""
     outputs = [output.tensor for output in lowered.outputs]
     live = live_tensors(outputs, {})
-    planner = _Planner(choices, captured, n_multiprocessors, operation, live, frozenset(outputs))
+    planner = _Planner(choices, captured, n_multiprocessors, operation, live, frozenset(outputs), capability >= AMPERE)
     for tensor in live:
         planner.plan_attention(tensor, outputs)
     attentions = dict(planner.attentions)
@@ -133,6 +140,7 @@ class _Planner:
     operation: str
     live: Sequence[Tensor]
     outputs: frozenset[Tensor]
+    has_tensor_cores: bool
     contractions: list[tuple[Tensor, str]] = field(default_factory=list)
     splits: list[tuple[Tensor, int]] = field(default_factory=list)
     inlined: list[Tensor] = field(default_factory=list)
@@ -177,7 +185,8 @@ class _Planner:
 
     def _plan_contraction(self, tensor: Tensor, definition: Reduction, name: str) -> str:
         """`direct`: one thread per result; `rows`: a warp or block per result; `tiled`: through shared memory;
-        `split_warps`: as tiled, and the threads of a block share the products of a tile."""
+        `split_warps`: as tiled, and the threads of a block share the products of a tile; `tensor_cores`: the same with
+        `mma.sync`."""
         options = self._contraction_options(tensor, definition)
         default = self._default_contraction(tensor, definition)
         chosen = str(self.choices.pick(f"{name}.contraction", options, default, "how it is computed"))
@@ -186,26 +195,40 @@ class _Planner:
 
     def _contraction_options(self, tensor: Tensor, definition: Reduction) -> list[str]:
         has_library = library_plan(tensor, definition) is not None
-        return ["direct", "rows", "tiled", "split_warps", *(["library"] if has_library else [])]
+        has_tensor_cores = self._operand(tensor, definition) is not None
+        offered = [("tensor_cores", has_tensor_cores), ("library", has_library)]
+        return ["direct", "rows", "tiled", "split_warps", *(way for way, is_offered in offered if is_offered)]
 
     def _default_contraction(self, tensor: Tensor, definition: Reduction) -> str:
         contraction = definition.contraction
         assert contraction is not None
         n_terms = self._size(product(variable.extent for variable in definition.reduced))
+        count = self._size(n_products(definition, tensor.shape))
         plan = library_plan(tensor, definition)
-        if plan is not None and self._size(n_products(definition, tensor.shape)) >= _library_from(plan.result.dtype):
+        operand = self._operand(tensor, definition)
+        if plan is not None and operand != DType.F32 and count >= _library_from(plan.result.dtype):
             return "library"
         n_results = self._size(tensor.n_elements)
         n_columns = self._size(product(tensor.shape[axis] for axis in contraction.column_axes))
         n_rows = self._size(product(tensor.shape[axis] for axis in contraction.row_axes))
+        fills_fragments = operand is not None and min(n_rows, n_columns, n_terms) >= MIN_FRAGMENT
+        if fills_fragments and count >= LIBRARY_FROM_PRODUCTS:
+            return "tensor_cores"
         if min(n_columns, n_rows) <= 2:
             return "rows" if n_terms > 4 * MAX_DIRECT_TERMS and n_results <= MAX_ROW_OUTPUTS else "direct"
         if n_results <= MAX_ROW_OUTPUTS and n_terms >= 128:
             return "rows"
-        is_small = self._size(n_products(definition, tensor.shape)) <= MAX_SPLIT_PRODUCTS
-        if is_small and n_terms >= MIN_SPLIT_TERMS and all(map(_is_matrix, (contraction.left, contraction.right))):
+        is_matrix = all(map(_is_matrix, (contraction.left, contraction.right)))
+        if count <= MAX_SPLIT_PRODUCTS and n_terms >= MIN_SPLIT_TERMS and is_matrix:
             return "split_warps"
-        return "direct" if n_terms <= MAX_DIRECT_TERMS else "tiled"
+        if n_terms <= MAX_DIRECT_TERMS:
+            return "direct"
+        return "tensor_cores" if fills_fragments and count >= TENSOR_CORES_FROM_PRODUCTS else "tiled"
+
+    def _operand(self, tensor: Tensor, definition: Reduction) -> DType | None:
+        """Return the element type of a contraction on this GPU's tensor cores; None where they cannot do it."""
+        assert definition.contraction is not None
+        return operand_type(tensor, definition.contraction) if self.has_tensor_cores else None
 
     def _plan_split(self, tensor: Tensor, definition: Reduction, name: str) -> None:
         """Long rows of which there are few are split over blocks, whose results are combined by a second kernel."""
@@ -323,11 +346,11 @@ class _Rewriter:
             assert plan is not None
             self.new_tensors.append(plan.result)
             self.definitions[tensor] = plan.view
-        elif way == "split_warps":
-            assert definition.contraction is not None
-            self.definitions[tensor] = replace(definition, contraction=replace(definition.contraction, way=way))
         elif way == "rows":
             self.definitions[tensor] = replace(definition, contraction=None)
+        elif way in ("split_warps", "tensor_cores"):
+            assert definition.contraction is not None
+            self.definitions[tensor] = replace(definition, contraction=replace(definition.contraction, way=way))
 
     def compute_by_loop(self, tensor: Tensor) -> None:
         """Let every thread that reads the reduction compute it."""

@@ -8,7 +8,17 @@ from dataclasses import dataclass, replace
 from kernel_lsp.core.expression import Constant, Unary
 from kernel_lsp.core.plan import Fill, LibraryArgument, LibraryStep
 from kernel_lsp.errors import TargetError
-from kernel_lsp.generate.codegen import attention, column_sums, elementwise, matmul, rows, scan, scatter, split_matmul
+from kernel_lsp.generate.codegen import (
+    attention,
+    column_sums,
+    elementwise,
+    matmul,
+    rows,
+    scan,
+    scatter,
+    split_matmul,
+    tensor_core,
+)
 from kernel_lsp.generate.codegen import boxes as boxed
 from kernel_lsp.generate.codegen.attention import (
     AttentionSchedule,
@@ -44,6 +54,8 @@ from kernel_lsp.generate.codegen.scatter import ATOMIC_TYPES, render_scatter
 from kernel_lsp.generate.codegen.shared_rows import SharedRowRenderer
 from kernel_lsp.generate.codegen.split_matmul import render_split
 from kernel_lsp.generate.codegen.split_schedule import SplitSchedule, is_valid_split_schedule
+from kernel_lsp.generate.codegen.tensor_core import TensorCoreRenderer
+from kernel_lsp.generate.codegen.tensor_core_warpgroups import WarpgroupRenderer
 from kernel_lsp.generate.fusion.groups import (
     AttentionGroup,
     ContractionGroup,
@@ -61,6 +73,7 @@ from kernel_lsp.generate.scalar import Access, Loop
 from kernel_lsp.generate.scalar_walk import accesses, nodes
 from kernel_lsp.generate.split_choice import SHAPES, default_split_schedule, shape_name, split_comment, steps_of
 from kernel_lsp.generate.tensor import Tensor
+from kernel_lsp.generate.tensor_core_knobs import HOPPER, default_schedule, pick_schedule, tensor_core_comment
 
 SHARED_TILES = {
     128: TileSchedule(32, 32, 16, 4, 2),
@@ -92,6 +105,7 @@ class GroupRenderer:
     new_kernel: Callable[[str, Sequence[str]], KernelWriter]
     tensor_names: Mapping[Tensor, str]
     threads: int | None = None
+    capability: tuple[int, int] = HOPPER
 
     def render(self, group: Group, name: str) -> RenderedGroup:
         """Pick the knobs of the group and render it."""
@@ -101,7 +115,7 @@ class GroupRenderer:
             case RowGroup():
                 return self._rows(group, name)
             case ContractionGroup():
-                return self._contraction(group, name)
+                return self._contraction(group, name) if group.operand is None else self._on_tensor_cores(group, name)
             case AttentionGroup():
                 return self._attention(group, name)
             case ScanGroup():
@@ -156,6 +170,18 @@ class GroupRenderer:
         used = schedule if is_valid else default
         comment = split_comment(used, group.tensor.name, self._written(group))
         return RenderedGroup((render_split(kernel, group, used, comment),), is_valid=is_valid)
+
+    def _on_tensor_cores(self, group: ContractionGroup, name: str) -> RenderedGroup:
+        kernel = self.new_kernel(name, tensor_core.LOCAL_NAMES)
+        default = default_schedule(group, self.captured, self.n_multiprocessors, self.capability)
+        schedule = pick_schedule(self.choices, kernel.name, group, default, capability=self.capability)
+        template = WarpgroupRenderer if schedule.uses_warpgroups else TensorCoreRenderer
+        renderer = template(kernel, group, schedule, self.captured)
+        is_valid = renderer.is_valid
+        if not is_valid:
+            renderer = TensorCoreRenderer(kernel, group, default, self.captured)
+        comment = tensor_core_comment(group, renderer.schedule, self._written(group))
+        return RenderedGroup((renderer.render(comment),), is_valid=is_valid)
 
     def _written(self, group: ContractionGroup) -> str:
         """What becomes of the sums."""

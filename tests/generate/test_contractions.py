@@ -6,7 +6,7 @@ import pytest
 
 from tests.generate.harness import check, tensor
 
-WAYS = ["direct", "rows", "tiled", "split_warps"]
+WAYS = ["direct", "rows", "tiled", "split_warps", "tensor_cores"]
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from kernel_lsp.generate.codegen.attention_helpers import ATTENTION_HELPERS
 from kernel_lsp.generate.codegen.scan_helpers import SCAN_BASICS, SCAN_HELPERS
 from kernel_lsp.generate.codegen.tensor_core_helpers import TENSOR_CORE_HELPERS
+from kernel_lsp.generate.codegen.warpgroup_helpers import WARPGROUP_HELPERS
 
 SUFFIXES = {"float": ("f", "f"), "double": ("", "")}
 
@@ -563,10 +564,10 @@ __device__ inline float parts_squares(const float* squares, const float* sums, f
         ("warp_sum", "share_of"),
     ),
     **{name: Helper(*entry) for name, entry in (SCAN_BASICS | SCAN_HELPERS).items()},
-    **{name: Helper(text) for name, text in TENSOR_CORE_HELPERS.items()},
+    **{name: Helper(text) for name, text in {**TENSOR_CORE_HELPERS, **WARPGROUP_HELPERS}.items()},
     **{name: Helper(*entry) for name, entry in ATTENTION_HELPERS.items()},
 }
-_TEMPLATES = (*SCAN_BASICS, *SCAN_HELPERS, *TENSOR_CORE_HELPERS, *ATTENTION_HELPERS)
+_TEMPLATES = (*SCAN_BASICS, *SCAN_HELPERS, *TENSOR_CORE_HELPERS, *WARPGROUP_HELPERS, *ATTENTION_HELPERS)
 TYPELESS = frozenset(
     (
         *_TEMPLATES,

@@ -70,6 +70,12 @@ def innermost(flat: Index) -> Variable | None:
     return min(mixed, key=lambda variable: variable.name, default=None)
 
 
+def is_innermost(flat: Index, variable: Variable) -> bool:
+    """Return whether neighbours along the variable are neighbours at a flat position."""
+    step = coefficient(flat, variable)
+    return step == ONE if step is not None else innermost(flat) == variable
+
+
 # --- below: one kernel
 
 
@@ -112,7 +118,7 @@ class _TileRenderer:
         n_rows, n_columns = schedule.tile_m // schedule.thread_m, schedule.tile_n // schedule.thread_n
         # Neighbouring threads write neighbours in memory.
         store = self.group.stores[-1]
-        by_row = _is_innermost(ravel(store.index, store.tensor.shape), self.group.m)
+        by_row = is_innermost(ravel(store.index, store.tensor.shape), self.group.m)
         row, col = (f"% {n_rows}", f"/ {n_rows}") if by_row else (f"/ {n_columns}", f"% {n_columns}")
         scope.line(f"const int row = threadIdx.x {row} * {min(schedule.thread_m, RUN)};")
         scope.line(f"const int col = threadIdx.x {col} * {min(schedule.thread_n, RUN)};")
@@ -200,7 +206,7 @@ def runs_along(factor: Scalar, variable: Variable) -> bool:
     for access in accesses(factor):
         flat = ravel(access.index, access.tensor.shape)
         if variable in flat.variables:
-            return _is_innermost(flat, variable)
+            return is_innermost(flat, variable)
     return True
 
 
@@ -210,12 +216,6 @@ def spread(index: str, count: int, tile: int) -> str:
     if count <= RUN:
         return index
     return f"{index} / {RUN} * {tile // (count // RUN)} + {index} % {RUN}"
-
-
-def _is_innermost(flat: Index, variable: Variable) -> bool:
-    """Whether neighbours along the variable are neighbours at a flat position."""
-    step = coefficient(flat, variable)
-    return step == ONE if step is not None else innermost(flat) == variable
 
 
 def grid_conditions(size: Index) -> list[Expression]:

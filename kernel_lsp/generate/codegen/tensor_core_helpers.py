@@ -82,6 +82,14 @@ __device__ inline void multiply_{kind}(float (&sum)[4], const unsigned (&a)[4], 
 """
         for kind in ("f16", "bf16")
     },
+    "cluster_rank": """
+// The number of this block in its cluster.
+__device__ inline int cluster_rank() {
+    unsigned rank;
+    asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+    return rank;
+}
+""",
     "must_be_redone": """
 // Whether a sum of products of split numbers may differ from that of the numbers: an infinity, NaN or overflow was met,
 // or numbers were so small that their low parts have lost digits.

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Protocol
 
+from kernel_lsp.core.dtype import DType
 from kernel_lsp.generate.fusion.groups import AttentionGroup, ContractionGroup, LibraryGroup, Store
 from kernel_lsp.generate.fusion.progress import Progress
 from kernel_lsp.generate.index import Index, Variable, as_index, product
@@ -31,8 +32,9 @@ def grow_contraction(
     stores = tuple(_epilogue(progress, seed, space.at, roots))
     batch, m, n = space.coordinates
     rows = tuple(seed.shape[axis] for axis in contraction.row_axes)
-    way = contraction.way
-    return ContractionGroup(seed, batch, m, n, k, left, right, space.at, rows, definition.reduced, stores, way), roots
+    operand = operand_type(seed, contraction) if contraction.way == "tensor_cores" else None
+    parts = (left, right, space.at, rows, definition.reduced, stores, contraction.way, operand)
+    return ContractionGroup(seed, batch, m, n, k, *parts), roots
 
 
 def grow_attention(progress: Progress, seed: Tensor, definition: Attention) -> tuple[AttentionGroup, list[Tensor]]:
@@ -48,6 +50,14 @@ def grow_attention(progress: Progress, seed: Tensor, definition: Attention) -> t
     batch, m, n = space.coordinates
     parts = (query_part, key_part, value, score)
     return AttentionGroup(seed, batch, m, n, key, head, *parts, definition.is_safe, space.at, stores), roots
+
+
+def operand_type(tensor: Tensor, contraction: Contraction) -> DType | None:
+    """Return the element type in which tensor cores multiply the factors; None where they cannot."""
+    types = {contraction.left.dtype, contraction.right.dtype}
+    if tensor.dtype != DType.F32 or not types <= {DType.F32, DType.F16, DType.BF16}:
+        return None
+    return types.pop() if len(types) == 1 else DType.F32
 
 
 def grow_library(progress: Progress, seed: Tensor, definition: LibraryResult) -> tuple[LibraryGroup, list[Tensor]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from kernel_lsp.core.dtype import DType
 from kernel_lsp.generate.fusion.reads import scalars_of
 from kernel_lsp.generate.index import Index, Variable
 from kernel_lsp.generate.row_major import reshape, unravel_safe
@@ -85,7 +86,8 @@ class RowGroup:
 @dataclass(frozen=True)
 class ContractionGroup:
     """A sum of products with everything pointwise behind it. `left` is over (batch, m, k), `right` over (batch, k, n);
-    stores are over (batch, m, n) and read the sum as an access to `tensor` at `at`. `way` is the template."""
+    stores are over (batch, m, n) and read the sum as an access to `tensor` at `at`. `way` is the template; `operand`
+    is the element type that tensor cores multiply, None on CUDA cores."""
 
     tensor: Tensor
     batch: Variable
@@ -99,6 +101,7 @@ class ContractionGroup:
     reduced: tuple[Variable, ...]
     stores: tuple[Store, ...]
     way: str = "tiled"
+    operand: DType | None = None
 
 
 @dataclass(frozen=True)
