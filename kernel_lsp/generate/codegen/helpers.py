@@ -106,15 +106,6 @@ __device__ inline T read_peer(const T* own, int rank) {
     return *there;
 }
 """),
-    "copy_async": Helper("""
-// Copies 16 bytes to shared memory, or zeros where there is nothing inside; `wait_async` waits for all copies.
-template <typename T>
-__device__ inline void copy_async(T* shared, const T* global, bool inside) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
-                 :: "r"(static_cast<unsigned>(__cvta_generic_to_shared(shared))), "l"(global), "r"(inside ? 16 : 0)
-                 : "memory");
-}
-"""),
     "wait_async": Helper("""
 // Waits for what this thread copies.
 __device__ inline void wait_async() { asm volatile("cp.async.wait_all;" ::: "memory"); }
@@ -305,11 +296,6 @@ __device__ inline void grid_sync(int* n_arrived, int n_expected) {
     }
     __syncthreads();
 }
-"""),
-    "wait_for_copies": Helper("""
-// Copies that this thread started: what was started so far belongs together; all of it is there.
-__device__ inline void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-__device__ inline void wait_for_copies() { asm volatile("cp.async.wait_group 0;" ::: "memory"); }
 """),
     "copy_pack": Helper(
         """
@@ -579,7 +565,6 @@ TYPELESS = frozenset(
         "share_of",
         "load_once",
         "prefetch",
-        "copy_async",
         "copy_pack",
         "copy_async_once",
         "load_kept",

@@ -325,7 +325,7 @@ class _SplitRenderer:
         condition = self._is_item(factor)
         prefix = f"if ({condition}) " if condition else ""
         copy = self.kernel.use("copy_async")
-        scope.line(f"{prefix}{copy}(&{self._tile_place(factor)}, {source}, {guard});")
+        scope.line(f"{prefix}{copy}<16>(&{self._tile_place(factor)}, {source}, {guard});")
 
     def _and_item(self, factor: _Factor, guard: str) -> str:
         condition = self._is_item(factor)
