@@ -135,8 +135,11 @@ class LaunchPlanner:
         return EACH
 
     def _is_kernel(self, position: int) -> bool:
-        """Whether the group is one kernel that needs nothing before it."""
-        return isinstance(self.groups[position], ElementwiseGroup | RowGroup | ContractionGroup)
+        """Return whether the group is one kernel that needs nothing before it, and whose blocks may have any size."""
+        group = self.groups[position]
+        if isinstance(group, ContractionGroup):
+            return group.operand is None
+        return isinstance(group, ElementwiseGroup | RowGroup)
 
     def _n_elements(self, positions: Sequence[int]) -> int:
         """Elements of everything that the groups read or write, as captured."""

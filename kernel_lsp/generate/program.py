@@ -29,10 +29,10 @@ MAX_KNOB_ROUNDS = 4
 def plan_program(task: Task, *, gpu: object | None = None) -> Program:
     """Lower the task. Raises TargetError that names the operator and the user's line for what no rule can do.
 
-    `gpu` is accepted for its number of multiprocessors (`n_multiprocessors`); without one an H200's is assumed for the
+    `gpu` is accepted for its number of multiprocessors (`n_sms`); without one an H200's is assumed for the
     defaults of knobs, never for correctness.
     """
-    n_multiprocessors = int(getattr(gpu, "n_multiprocessors", DEFAULT_MULTIPROCESSORS))
+    n_multiprocessors = int(getattr(gpu, "n_sms", DEFAULT_MULTIPROCESSORS))
     try:
         forward = _lowered(task, task.forward)
         backward = _lowered(task, task.backward) if task.backward is not None else None

@@ -23,6 +23,7 @@ from kernel_lsp.generate.index import Index, divides
 from kernel_lsp.generate.knobs import Choices
 from kernel_lsp.generate.scalar import Access
 from kernel_lsp.generate.scalar_walk import accesses
+from kernel_lsp.generate.tensor_core_knobs import HOPPER
 
 MAX_SERIAL_SUM = 4096
 """Elements that one thread adds to one f32: the error grows with their number, and PyTorch's own sums are pairwise."""
@@ -56,6 +57,7 @@ class RowChooser:
     n_multiprocessors: int
     group: RowGroup
     threads: int | None = None
+    capability: tuple[int, int] = HOPPER
 
     def choose(self, kernel: str) -> ChosenRows:
         """Read the knobs of `kernel`; return its schedule, or the default one where they are impossible."""
@@ -133,7 +135,8 @@ class RowChooser:
             return (1,)
         most = self.n_multiprocessors
         in_grid = {32, 64, _power_of_two(most), most, 2 * _power_of_two(most)}
-        return (1, 2, 4, 8, MAX_CLUSTER, *sorted(n for n in in_grid if n > MAX_CLUSTER))
+        clusters = (2, 4, 8, MAX_CLUSTER) if self.capability >= HOPPER else ()
+        return (1, *clusters, *sorted(n for n in in_grid if n > MAX_CLUSTER))
 
     def widths(self) -> list[int]:
         """Return the numbers of neighbouring columns that a load may take."""
@@ -209,7 +212,7 @@ class RowChooser:
         """Return the schedule with the fewest blocks that keep a row on chip and fill the GPU."""
         width = self._default_width()
         for threads, blocks in ((512, 2), (512, 4), (512, 8), (1024, 8), (1024, 32), (1024, 64), (1024, 128)):
-            if blocks > self.n_multiprocessors or (blocks * 2 <= filling):
+            if blocks > self.n_multiprocessors or (blocks * 2 <= filling) or not self._can_run(blocks):
                 continue
             schedule = self._with_teams(RowSchedule(threads, 1, width, True, blocks))
             # Blocks of 512 threads leave room for a second one on each SM, which loads while the first one waits.
@@ -223,13 +226,18 @@ class RowChooser:
         row_bytes = self._n_columns * self._kept_bytes()
         width, most = self._default_width(), _power_of_two(self.n_multiprocessors)
         for blocks in (2, 4, PORTABLE_CLUSTER):
-            if row_bytes * (2 * self.n_multiprocessors // blocks) <= L2_BYTES and blocks * 2 > filling:
+            fits = row_bytes * (2 * self.n_multiprocessors // blocks) <= L2_BYTES
+            if fits and blocks * 2 > filling and self._can_run(blocks):
                 return RowSchedule(1024, 1, width, False, blocks)
         for blocks in (32, 64, most):
             if row_bytes * self._teams(blocks, 1024) <= L2_BYTES and blocks * 2 > filling and blocks <= most:
                 return self._with_teams(RowSchedule(1024, 1, width, False, blocks))
         schedule = RowSchedule(1024, 1, width, False, most)
         return self._with_teams(schedule) if most > MAX_CLUSTER else None
+
+    def _can_run(self, blocks: int) -> bool:
+        """Return whether the GPU has clusters, where blocks meet in one."""
+        return blocks > MAX_CLUSTER or self.capability >= HOPPER
 
     def _with_items(self, schedule: RowSchedule) -> RowSchedule:
         """Return the schedule with room for rows as long as the captured one, where their length is symbolic."""

@@ -155,11 +155,12 @@ class GroupRenderer:
         n_terms = self.captured(group.k.extent)
         sizes = (self.captured(group.m.extent), self.captured(group.n.extent) * self.captured(group.batch.extent))
         default = default_split_schedule(*sizes, n_terms, self.n_multiprocessors, self.threads)
+        default = default if self.capability >= HOPPER else replace(default, cluster=1)
         pick = self.choices.pick_int
         shape = self.choices.pick(
             f"{kernel.name}.tile", tuple(SHAPES), shape_name(default), "results per block, thread"
         )
-        clusters = (1,) if self.threads else (1, 2, 4, 8)
+        clusters = (1,) if self.threads or self.capability < HOPPER else (1, 2, 4, 8)
         cluster = pick(f"{kernel.name}.cluster", clusters, default.cluster, "blocks that share the products of a tile")
         threads_values = (self.threads,) if self.threads else (128, 256, 512)
         threads = pick(f"{kernel.name}.threads", threads_values, default.threads, "threads per block")
@@ -370,7 +371,7 @@ class GroupRenderer:
         if group.column_sums:
             return self._column_sums(group, name)
         kernel = self.new_kernel(name, rows.LOCAL_NAMES)
-        chooser = RowChooser(self.choices, self.captured, self.n_multiprocessors, group, self.threads)
+        chooser = RowChooser(self.choices, self.captured, self.n_multiprocessors, group, self.threads, self.capability)
         chosen = chooser.choose(kernel.name)
         renderer = SharedRowRenderer if chosen.schedule.blocks > 1 else RowRenderer
         text = renderer(kernel, group, chosen.schedule).render(row_comment(group, chosen.schedule))
@@ -379,7 +380,7 @@ class GroupRenderer:
     def _column_sums(self, group: RowGroup, name: str) -> RenderedGroup:
         kernel = self.new_kernel(name, (*rows.LOCAL_NAMES, *column_sums.LOCAL_NAMES))
         n_columns = self.captured(group.column.extent)
-        chooser = RowChooser(self.choices, self.captured, self.n_multiprocessors, group, self.threads)
+        chooser = RowChooser(self.choices, self.captured, self.n_multiprocessors, group, self.threads, self.capability)
         widths = [width for width in chooser.widths() if width <= 4 and divides(width, group.column.extent)]
         default = default_column_schedule(n_columns, widths or [1])
         pick = self.choices.pick_int
