@@ -23,6 +23,7 @@ from kernel_lsp.generate.index import Index, divides
 from kernel_lsp.generate.knobs import Choices
 from kernel_lsp.generate.scalar import Access
 from kernel_lsp.generate.scalar_walk import accesses
+from kernel_lsp.generate.tensor_core_knobs import HOPPER
 
 MAX_SERIAL_SUM = 4096
 """Elements that one thread adds to one f32: the error grows with their number, and PyTorch's own sums are pairwise."""
@@ -48,23 +49,26 @@ class ChosenRows:
 
 @dataclass(frozen=True)
 class RowChooser:
-    """Chooses the schedule of one row group. `captured` evaluates a size as it was captured."""
+    """Chooses the schedule of one row group. `captured` evaluates a size as it was captured; `threads` is the size of
+    every block where groups share a launch."""
 
     choices: Choices
     captured: Callable[[Index], int]
     n_multiprocessors: int
     group: RowGroup
+    threads: int | None = None
+    capability: tuple[int, int] = HOPPER
 
     def choose(self, kernel: str) -> ChosenRows:
         """Read the knobs of `kernel`; return its schedule, or the default one where they are impossible."""
-        default = self._default()
-        schedule = self._fitted(self._picked(kernel, default))
+        default = self._in_block(self._default())
+        schedule = self._fitted(self._in_block(self._picked(kernel, default)))
         is_valid = self._is_valid(schedule)
         return ChosenRows(schedule if is_valid else default, is_valid)
 
     def _picked(self, kernel: str, default: RowSchedule) -> RowSchedule:
         is_contiguous = self.group.is_column_contiguous
-        threads_values = (1, 32, 64, 128, 256, 512, 1024) if is_contiguous else (1, 2, 4, 8, 16, 32)
+        threads_values = (1, 8, 16, 32, 64, 128, 256, 512, 1024) if is_contiguous else (1, 2, 4, 8, 16, 32)
         rows_values = (1, 2, 4, 8, 32, 64, 128, 256) if is_contiguous else (COLUMN_WIDTH,)
 
         def pick(what: str, values: Sequence[int], default: int, description: str) -> int:
@@ -73,7 +77,7 @@ class RowChooser:
         picked = RowSchedule(
             pick("threads", threads_values, default.threads, "threads of a block that share a row"),
             pick("rows", rows_values, default.rows, "rows per block"),
-            pick("vector", self._widths(), default.vector, "neighbouring elements per load"),
+            pick("vector", self.widths(), default.vector, "neighbouring elements per load"),
             bool(pick("cached", self._cache_values(), int(default.cached), "keep the row in registers")),
             pick("blocks", self._block_values(), default.blocks, "blocks that share a row"),
             streaming=bool(pick("streaming", (0, 1), int(default.streaming), "evict early what is used once")),
@@ -84,6 +88,16 @@ class RowChooser:
         default_staged = int(default.staged if picked.blocks == default.blocks else self._can_stage(picked))
         staged = pick("staged", values, min(default_staged, max(values)), "copy the next row to shared memory")
         return replace(picked, staged=bool(staged))
+
+    def _in_block(self, schedule: RowSchedule) -> RowSchedule:
+        """Return the schedule with as many rows, or threads per row, as make a block of a shared launch."""
+        if self.threads is None:
+            return schedule
+        schedule = replace(schedule, blocks=1, teams=1, resident=1, staged=False)
+        if not self.group.is_column_contiguous:
+            return replace(schedule, threads=self.threads // schedule.rows)
+        lanes = schedule.threads if schedule.threads <= WARP else self.threads
+        return self._fitted(replace(schedule, threads=lanes, rows=self.threads // lanes))
 
     def _fitted(self, schedule: RowSchedule) -> RowSchedule:
         """Return the schedule without what a choice makes meaningless: rows per block where a block shares one, a
@@ -117,13 +131,15 @@ class RowChooser:
         return (0, 1) if find_pairs(self.group) else (0,)
 
     def _block_values(self) -> tuple[int, ...]:
-        if not can_share(self.group) or self._n_columns < MIN_SHARED_COLUMNS // 4:
+        if self.threads is not None or not can_share(self.group) or self._n_columns < MIN_SHARED_COLUMNS // 4:
             return (1,)
         most = self.n_multiprocessors
         in_grid = {32, 64, _power_of_two(most), most, 2 * _power_of_two(most)}
-        return (1, 2, 4, 8, MAX_CLUSTER, *sorted(n for n in in_grid if n > MAX_CLUSTER))
+        clusters = (2, 4, 8, MAX_CLUSTER) if self.capability >= HOPPER else ()
+        return (1, *clusters, *sorted(n for n in in_grid if n > MAX_CLUSTER))
 
-    def _widths(self) -> list[int]:
+    def widths(self) -> list[int]:
+        """Return the numbers of neighbouring columns that a load may take."""
         if not self.group.is_column_contiguous:
             return [1]
         size = self._n_columns
@@ -164,6 +180,8 @@ class RowChooser:
                 lanes *= 2
             return RowSchedule(lanes, COLUMN_WIDTH, 1, False)
         width = self._default_width()
+        if n_columns <= 16 and n_rows * 16 <= self.n_multiprocessors * 1024:
+            return RowSchedule(16, 16, 1, False)
         if n_columns <= 16:
             return RowSchedule(1, 64, 1, False)
         if n_rows == 1 and n_columns <= 512:
@@ -194,7 +212,7 @@ class RowChooser:
         """Return the schedule with the fewest blocks that keep a row on chip and fill the GPU."""
         width = self._default_width()
         for threads, blocks in ((512, 2), (512, 4), (512, 8), (1024, 8), (1024, 32), (1024, 64), (1024, 128)):
-            if blocks > self.n_multiprocessors or (blocks * 2 <= filling):
+            if blocks > self.n_multiprocessors or (blocks * 2 <= filling) or not self._can_run(blocks):
                 continue
             schedule = self._with_teams(RowSchedule(threads, 1, width, True, blocks))
             # Blocks of 512 threads leave room for a second one on each SM, which loads while the first one waits.
@@ -208,13 +226,18 @@ class RowChooser:
         row_bytes = self._n_columns * self._kept_bytes()
         width, most = self._default_width(), _power_of_two(self.n_multiprocessors)
         for blocks in (2, 4, PORTABLE_CLUSTER):
-            if row_bytes * (2 * self.n_multiprocessors // blocks) <= L2_BYTES and blocks * 2 > filling:
+            fits = row_bytes * (2 * self.n_multiprocessors // blocks) <= L2_BYTES
+            if fits and blocks * 2 > filling and self._can_run(blocks):
                 return RowSchedule(1024, 1, width, False, blocks)
         for blocks in (32, 64, most):
             if row_bytes * self._teams(blocks, 1024) <= L2_BYTES and blocks * 2 > filling and blocks <= most:
                 return self._with_teams(RowSchedule(1024, 1, width, False, blocks))
         schedule = RowSchedule(1024, 1, width, False, most)
         return self._with_teams(schedule) if most > MAX_CLUSTER else None
+
+    def _can_run(self, blocks: int) -> bool:
+        """Return whether the GPU has clusters, where blocks meet in one."""
+        return blocks > MAX_CLUSTER or self.capability >= HOPPER
 
     def _with_items(self, schedule: RowSchedule) -> RowSchedule:
         """Return the schedule with room for rows as long as the captured one, where their length is symbolic."""
@@ -249,7 +272,7 @@ class RowChooser:
         widest = max((access.dtype.itemsize for access in self._varying()), default=4)
         fitting = [
             width
-            for width in self._widths()
+            for width in self.widths()
             if widest * width <= MAX_PACK_BYTES and (divides(width, self.group.column.extent) or self._is_large())
         ]
         return max(fitting, default=1)

@@ -9,6 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from kernel_lsp.generate.codegen.attention_helpers import ATTENTION_HELPERS
+from kernel_lsp.generate.codegen.scan_helpers import SCAN_BASICS, SCAN_HELPERS
+from kernel_lsp.generate.codegen.tensor_core_helpers import TENSOR_CORE_HELPERS
+from kernel_lsp.generate.codegen.warpgroup_helpers import WARPGROUP_HELPERS
+
 SUFFIXES = {"float": ("f", "f"), "double": ("", "")}
 
 
@@ -91,6 +96,35 @@ __device__ inline Pack<T, N>* packs(T* pointer) {
 }
 """,
         ("Pack",),
+    ),
+    "read_peer": Helper("""
+// What another block of the cluster has at the same place of its shared memory.
+template <typename T>
+__device__ inline T read_peer(const T* own, int rank) {
+    const T* there;
+    asm volatile("mapa.u64 %0, %1, %2;" : "=l"(there) : "l"(own), "r"(rank));
+    return *there;
+}
+"""),
+    "wait_async": Helper("""
+// Waits for what this thread copies.
+__device__ inline void wait_async() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+"""),
+    "prefetch": Helper("""
+// Asks for memory that is read later; waits for nothing.
+template <typename T>
+__device__ inline void prefetch(const T* pointer) { asm volatile("prefetch.global.L2 [%0];" :: "l"(pointer)); }
+"""),
+    "prefetch_all": Helper(
+        """
+// Asks for a small tensor, each thread for a line of 128 bytes.
+template <typename T>
+__device__ inline void prefetch_all(const T* pointer, int n_elements) {
+    constexpr int line = 128 / sizeof(T);
+    for (int i = threadIdx.x * line; i < n_elements; i += blockDim.x * line) prefetch(pointer + i);
+}
+""",
+        ("prefetch",),
     ),
     "maximum": Helper("""
 // NaN when either is NaN, as in PyTorch.
@@ -235,18 +269,8 @@ __device__ inline void store_once(Pack<T, N>* pointer, const Pack<T, N>& pack) {
 """,
         ("Pack",),
     ),
-    "prefetch": Helper(
-        """
-// Starts to bring a pack into the L2 cache.
-template <typename T, int N>
-__device__ inline void prefetch(const Pack<T, N>* pointer) {
-    asm volatile("prefetch.global.L2 [%0];" ::"l"(pointer));
-}
-""",
-        ("Pack",),
-    ),
     "cluster_sync": Helper("""
-// Waits for all threads of the cluster.
+// Waits for all threads of the cluster, and for what they have written to shared memory.
 __device__ inline void cluster_sync() {
     asm volatile("barrier.cluster.arrive;\\n\\tbarrier.cluster.wait;" ::: "memory");
 }
@@ -273,16 +297,11 @@ __device__ inline void grid_sync(int* n_arrived, int n_expected) {
     __syncthreads();
 }
 """),
-    "wait_for_copies": Helper("""
-// Copies that this thread started: what was started so far belongs together; all of it is there.
-__device__ inline void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-__device__ inline void wait_for_copies() { asm volatile("cp.async.wait_group 0;" ::: "memory"); }
-"""),
-    "copy_async": Helper(
+    "copy_pack": Helper(
         """
 // Starts to copy a pack of 4, 8 or 16 bytes to shared memory.
 template <typename T, int N>
-__device__ inline void copy_async(Pack<T, N>* target, const Pack<T, N>* source) {
+__device__ inline void copy_pack(Pack<T, N>* target, const Pack<T, N>* source) {
     asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"((unsigned)__cvta_generic_to_shared(target)),
                  "l"(source), "n"(sizeof(Pack<T, N>))
                  : "memory");
@@ -439,13 +458,14 @@ __device__ inline void block_argmax({T}& best, int& best_index) {
     **{
         f"column_{kind}": Helper(
             f"""
-// Combines over threadIdx.y; every thread gets the result of its threadIdx.x.
+// Combines threads that are WIDTH apart; every thread gets the result of its column.
 template <int LANES, int WIDTH>
 __device__ inline {{T}} column_{kind}({{T}} value) {{
     __shared__ {{T}} of_lane[LANES][WIDTH];
-    of_lane[threadIdx.y][threadIdx.x] = value;
+    const int column = threadIdx.x % WIDTH;
+    of_lane[threadIdx.x / WIDTH][column] = value;
     __syncthreads();
-    {{T}} result = of_lane[0][threadIdx.x];
+    {{T}} result = of_lane[0][column];
     for (int lane = 1; lane < LANES; ++lane) {combine}
     __syncthreads();
     return result;
@@ -454,10 +474,10 @@ __device__ inline {{T}} column_{kind}({{T}} value) {{
             needs,
         )
         for kind, combine, needs in (
-            ("sum", "result += of_lane[lane][threadIdx.x];", ()),
-            ("prod", "result *= of_lane[lane][threadIdx.x];", ()),
-            ("max", "result = maximum(result, of_lane[lane][threadIdx.x]);", ("maximum",)),
-            ("min", "result = minimum(result, of_lane[lane][threadIdx.x]);", ("minimum",)),
+            ("sum", "result += of_lane[lane][column];", ()),
+            ("prod", "result *= of_lane[lane][column];", ()),
+            ("max", "result = maximum(result, of_lane[lane][column]);", ("maximum",)),
+            ("min", "result = minimum(result, of_lane[lane][column]);", ("minimum",)),
         )
     },
     "column_argmax": Helper(
@@ -466,13 +486,14 @@ template <int LANES, int WIDTH>
 __device__ inline void column_argmax({T}& best, int& best_index) {
     __shared__ {T} of_lane[LANES][WIDTH];
     __shared__ int index_of_lane[LANES][WIDTH];
-    of_lane[threadIdx.y][threadIdx.x] = best;
-    index_of_lane[threadIdx.y][threadIdx.x] = best_index;
+    const int column = threadIdx.x % WIDTH;
+    of_lane[threadIdx.x / WIDTH][column] = best;
+    index_of_lane[threadIdx.x / WIDTH][column] = best_index;
     __syncthreads();
     for (int lane = 0; lane < LANES; ++lane) {
-        if (comes_before(of_lane[lane][threadIdx.x], index_of_lane[lane][threadIdx.x], best, best_index)) {
-            best = of_lane[lane][threadIdx.x];
-            best_index = index_of_lane[lane][threadIdx.x];
+        if (comes_before(of_lane[lane][column], index_of_lane[lane][column], best, best_index)) {
+            best = of_lane[lane][column];
+            best_index = index_of_lane[lane][column];
         }
     }
     __syncthreads();
@@ -528,47 +549,14 @@ __device__ inline float parts_squares(const float* squares, const float* sums, f
 """,
         ("warp_sum", "share_of"),
     ),
-    "block_scan_sum": Helper("""
-// The sum of the values of this thread and all before it, and in `total` that of the block.
-template <int THREADS>
-__device__ inline {T} block_scan_sum({T} value, {T}& total) {
-    __shared__ {T} of_thread[THREADS];
-    of_thread[threadIdx.x] = value;
-    __syncthreads();
-    for (int step = 1; step < THREADS; step *= 2) {
-        const {T} before = threadIdx.x >= step ? of_thread[threadIdx.x - step] : static_cast<{T}>(0);
-        __syncthreads();
-        of_thread[threadIdx.x] += before;
-        __syncthreads();
-    }
-    value = of_thread[threadIdx.x];
-    total = of_thread[THREADS - 1];
-    __syncthreads();
-    return value;
+    **{name: Helper(*entry) for name, entry in (SCAN_BASICS | SCAN_HELPERS).items()},
+    **{name: Helper(text) for name, text in {**TENSOR_CORE_HELPERS, **WARPGROUP_HELPERS}.items()},
+    **{name: Helper(*entry) for name, entry in ATTENTION_HELPERS.items()},
 }
-"""),
-    "block_scan_prod": Helper("""
-// The product of the values of this thread and all before it, and in `total` that of the block.
-template <int THREADS>
-__device__ inline {T} block_scan_prod({T} value, {T}& total) {
-    __shared__ {T} of_thread[THREADS];
-    of_thread[threadIdx.x] = value;
-    __syncthreads();
-    for (int step = 1; step < THREADS; step *= 2) {
-        const {T} before = threadIdx.x >= step ? of_thread[threadIdx.x - step] : static_cast<{T}>(1);
-        __syncthreads();
-        of_thread[threadIdx.x] *= before;
-        __syncthreads();
-    }
-    value = of_thread[threadIdx.x];
-    total = of_thread[THREADS - 1];
-    __syncthreads();
-    return value;
-}
-"""),
-}
+_TEMPLATES = (*SCAN_BASICS, *SCAN_HELPERS, *TENSOR_CORE_HELPERS, *WARPGROUP_HELPERS, *ATTENTION_HELPERS)
 TYPELESS = frozenset(
     (
+        *_TEMPLATES,
         "Pack",
         "packs",
         "floor_div",
@@ -577,7 +565,7 @@ TYPELESS = frozenset(
         "share_of",
         "load_once",
         "prefetch",
-        "copy_async",
+        "copy_pack",
         "copy_async_once",
         "load_kept",
         "parts_squares",

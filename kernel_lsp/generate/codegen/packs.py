@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from kernel_lsp.core.dtype import DType
-from kernel_lsp.generate.codegen.operators import Text, loaded
+from kernel_lsp.generate.codegen.operators import ADD, Text, loaded
 from kernel_lsp.generate.codegen.scope import Scope
 from kernel_lsp.generate.fusion.groups import Store
 from kernel_lsp.generate.index import (
     ONE,
     ZERO,
+    Atom,
     Index,
     Variable,
     as_index,
     coefficient,
     divide_exactly,
     divides,
+    replace_atoms,
     substitute,
 )
 from kernel_lsp.generate.row_major import ravel
@@ -34,10 +36,11 @@ WORD_BYTES = 4
 
 @dataclass(frozen=True)
 class Packing:
-    """Flat position ``pack * vector + lane``.
+    """Flat position ``pack * vector + lane``. With `may_reverse` a pack may also be read and written from its end.
 
     Reads of `streamed` tensors, and results where `streams_results`, are marked for early eviction; reads of `kept`
-    ones for late eviction. The contract promises that `vector` divides `multiple`.
+    ones for late eviction. The contract promises that `vector` divides `multiple`; the launch's condition makes the
+    sizes in `multiples` multiples of it, as such.
     """
 
     pack: Variable
@@ -47,6 +50,8 @@ class Packing:
     streams_results: bool = False
     kept: frozenset[Tensor] = frozenset()
     multiple: Index | None = None
+    may_reverse: bool = False
+    multiples: Mapping[Atom, Index] = field(default_factory=dict)
 
     @property
     def flat(self) -> Index:
@@ -68,9 +73,12 @@ class Packing:
 
     def pack_position(self, flat: Index) -> Index | None:
         """Which pack of its tensor the element at `flat` is in, when all lanes share it; else None."""
-        if coefficient(flat, self.lane) != ONE:
+        is_reversed = self.is_reversed(flat)
+        if coefficient(flat, self.lane) != ONE and not is_reversed:
             return None
-        start = substitute(flat, {self.lane: ZERO})
+        start = substitute(flat, {self.lane: as_index(self.vector - 1) if is_reversed else ZERO})
+        if self.multiples:
+            start = replace_atoms(start, lambda atom: self.multiples.get(atom, as_index(atom)))
         position = ZERO
         for monomial, factor in start.terms:
             part = self._in_packs(Index({monomial: factor}))
@@ -87,6 +95,15 @@ class Packing:
             return None
         times = divide_exactly(term, self.multiple)
         return None if times is None else times * (self.multiple // self.vector)
+
+    def is_reversed(self, flat: Index) -> bool:
+        """Whether neighbouring lanes lie in memory from the last to the first."""
+        return self.may_reverse and coefficient(flat, self.lane) == ZERO - 1
+
+    def item_of(self, name: str, tensor: Tensor, index: Sequence[Index]) -> str:
+        """The lane's element of a pack of `tensor`, as an lvalue."""
+        lane = f"{self.vector - 1} - v" if self.is_reversed(ravel(index, tensor.shape)) else "v"
+        return f"{name}.item[{lane}]"
 
     def load(self, scope: Scope, access: Access) -> str:
         """Declare the pack that holds the element; its name."""
@@ -112,6 +129,13 @@ class Packing:
 
     def _can_stream(self, dtype: DType) -> bool:
         return dtype.itemsize * self.vector >= WORD_BYTES
+
+    def address(self, scope: Scope, access: Access) -> str:
+        """The address of the pack that holds the element."""
+        position = self.pack_position(ravel(access.index, access.tensor.shape))
+        assert position is not None
+        scope.kernel.use("packs")
+        return f"packs<{self.vector}>({scope.kernel.pointer(access.tensor)}) + {scope.index(position).within(ADD)}"
 
     def item(self, name: str, dtype: DType) -> Text:
         """The lane's element of a pack."""

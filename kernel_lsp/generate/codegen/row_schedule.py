@@ -63,8 +63,10 @@ def n_blocks_per_multiprocessor(threads: int) -> int:
 
 def can_share(group: RowGroup) -> bool:
     """Return whether several blocks may share a row of the group."""
-    return group.is_column_contiguous and all(
-        entry.kind in SHAREABLE_KINDS and entry.tensor.dtype in SHAREABLE_TYPES for entry in group.reductions
+    return (
+        group.is_column_contiguous
+        and not group.wholes
+        and all(entry.kind in SHAREABLE_KINDS and entry.tensor.dtype in SHAREABLE_TYPES for entry in group.reductions)
     )
 
 
@@ -73,7 +75,7 @@ def is_valid_row_schedule(group: RowGroup, schedule: RowSchedule, itemsize: int 
 
     `itemsize` is that of the widest tensor that the schedule keeps in registers.
     """
-    if schedule.threads * schedule.rows > 1024:
+    if schedule.threads * schedule.rows > 1024 or (group.wholes and schedule.threads * schedule.rows % WARP):
         return False
     if schedule.blocks > 1 and (schedule.threads <= WARP or not can_share(group)):
         return False

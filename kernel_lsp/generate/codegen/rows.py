@@ -7,6 +7,7 @@ they belong to different rows, neighbouring threads take different rows, so that
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.expression import Binary, Constant, Expression
@@ -15,12 +16,13 @@ from kernel_lsp.generate.codegen.coordinates import name_coordinates
 from kernel_lsp.generate.codegen.kernel import RenderedKernel, blocks_of, divisible, rendered
 from kernel_lsp.generate.codegen.kernel_writer import KernelWriter
 from kernel_lsp.generate.codegen.online import OnlinePair
-from kernel_lsp.generate.codegen.operators import ATOM, Text, loaded, stored
+from kernel_lsp.generate.codegen.operators import ATOM, MULTIPLY, Text, loaded, stored
 from kernel_lsp.generate.codegen.packs import Packing, find_packed
+from kernel_lsp.generate.codegen.prefetching import prefetch, reads_ahead
 from kernel_lsp.generate.codegen.row_cache import RowCache
 from kernel_lsp.generate.codegen.row_schedule import WARP, RowSchedule
 from kernel_lsp.generate.codegen.scope import Scope
-from kernel_lsp.generate.fusion.groups import RowGroup, RowReduction, Store, row_index
+from kernel_lsp.generate.fusion.groups import RowGroup, RowReduction, Store, WholeReduction, row_index, scalars_of_group
 from kernel_lsp.generate.fusion.pairs import Pair, find_pairs
 from kernel_lsp.generate.index import Index, Variable, as_index, divide_exactly
 from kernel_lsp.generate.scalar import Access, Scalar
@@ -28,7 +30,7 @@ from kernel_lsp.generate.scalar_walk import accesses
 from kernel_lsp.generate.sizes import to_expression
 from kernel_lsp.generate.tensor import Tensor
 
-LOCAL_NAMES = ("row", "my_row", "is_row", "first_row", "col", "pack", "v", "item", "rank", "lane", "n_expected")
+LOCAL_NAMES = ("row", "my_row", "is_row", "first_row", "col", "pack", "v", "item", "rank", "lane", "n_expected", "at")
 
 
 RunningValue = Accumulator | OnlinePair
@@ -83,6 +85,7 @@ class RowRenderer:
     def render(self, comment: str) -> RenderedKernel:
         """Return the kernel with `comment` above it."""
         self._begin()
+        self._find_wholes()
         for level in range(self.levels):
             self._pass(level)
         self._finish()
@@ -94,12 +97,7 @@ class RowRenderer:
         return find_pairs(self.group) if self.schedule.online and not self.schedule.cached else ()
 
     def _block(self) -> tuple[int, ...]:
-        threads, rows = self.schedule.threads, self.schedule.rows
-        if not self.group.is_column_contiguous:
-            return (rows, threads) if threads > 1 else (rows,)
-        if threads == 1:
-            return (rows,)
-        return (threads, rows) if rows > 1 else (threads,)
+        return (self.schedule.threads * self.schedule.rows,)
 
     # --- which row
 
@@ -134,15 +132,61 @@ class RowRenderer:
         scope.line(f"if ({name} >= {n_rows}) return;")
 
     def _row_lane(self) -> str:
-        if not self.group.is_column_contiguous or self.schedule.threads == 1:
+        if self.schedule.threads == 1:
             return "threadIdx.x"
-        return "threadIdx.y"
+        if not self.group.is_column_contiguous:
+            return f"threadIdx.x % {self.schedule.rows}"
+        return f"threadIdx.x / {self.schedule.threads}"
 
     def _is_guarded(self) -> bool:
         """Whether threads without a row must stay, because others wait for them."""
+        if self.group.wholes and self.schedule.rows > 1:
+            return True
         if not self.group.is_column_contiguous:
             return self.schedule.threads > 1
         return 1 < self.schedule.threads < WARP
+
+    # --- what is known before any row
+
+    def _find_wholes(self) -> None:
+        """Every block finds for itself what there is one of; the first elements of its rows come meanwhile."""
+        if not self.group.wholes:
+            return
+        self._prefetch_row()
+        for whole in self.group.wholes:
+            self._find_whole(whole)
+
+    def _prefetch_row(self) -> None:
+        scalars = scalars_of_group(replace(self.group, wholes=()))
+        found = reads_ahead(scalars, (self.group.row, self.group.column))
+        ordered = [access for access in found if access.tensor in self.kernel.tensor_names]
+        prefetch(self.scope, [access for access in ordered if self.group.column not in access.variables])
+        along = [access for access in ordered if self.group.column in access.variables]
+        if along and self.group.is_column_contiguous:
+            lane = self._column_lane()
+            limit = self.kernel.size("n_columns", self.group.column.extent)
+            inner = self.scope.open(f"if ({lane} < {limit})")
+            inner.define(self.group.column, Text(lane, MULTIPLY))
+            prefetch(inner, along)
+            inner.close()
+
+    def _find_whole(self, whole: WholeReduction) -> None:
+        n_threads = self.schedule.threads * self.schedule.rows
+        scope = self.scope
+        scope.hoist([whole.scalar], [whole.position])
+        name = f"{whole.tensor.name}_value" if self.kernel.is_parameter(whole.tensor.name) else whole.tensor.name
+        accumulator = Accumulator.start(scope, name, whole.kind, whole.scalar.dtype, whole.tensor.dtype)
+        limit = self.kernel.size(f"n_{name}", whole.position.extent)
+        inner = scope.open(f"for (int at = threadIdx.x; at < {limit}; at += {n_threads})")
+        inner.define(whole.position, "at")
+        accumulator.add(inner, inner.value(whole.scalar))
+        inner.close()
+        base, dtype = _combination(whole.kind, accumulator.dtype)
+        helper = self.kernel.use(f"block_{base}", dtype)
+        scope.line(f"{accumulator.name} = {helper}<{n_threads}>({accumulator.name});")
+        for access in accesses(*scalars_of_group(self.group)):
+            if access.tensor is whole.tensor:
+                scope.bind(access, accumulator.result)
 
     # --- one pass over the columns
 
@@ -299,7 +343,9 @@ class RowRenderer:
     def _column_lane(self) -> str:
         if self.schedule.threads == 1:
             return "0"
-        return "threadIdx.x" if self.group.is_column_contiguous else "threadIdx.y"
+        if not self.group.is_column_contiguous:
+            return f"threadIdx.x / {self.schedule.rows}"
+        return f"threadIdx.x % {self.schedule.threads}" if self.schedule.rows > 1 else "threadIdx.x"
 
     def _body(
         self,
@@ -360,9 +406,13 @@ class RowRenderer:
             if target is not None:
                 scope.line(f"{target}.item[v] = {value};")
                 continue
-            offset = scope.offset(store.tensor, store.index).text
-            line = f"{self.kernel.target(store.tensor)}[{offset}] = {value};"
-            self._guarded_store(scope, lambda inner, text=line: inner.line(text))
+            self._store_element(scope, store, value)
+
+    def _store_element(self, scope: Scope, store: Store, value: str) -> None:
+        """Write one element of a result."""
+        offset = scope.offset(store.tensor, store.index).text
+        line = f"{self.kernel.target(store.tensor)}[{offset}] = {value};"
+        self._guarded_store(scope, lambda inner: inner.line(line))
 
     def _guarded_store(self, scope: Scope, write: object) -> None:
         if not self._is_guarded():
@@ -399,11 +449,7 @@ class RowRenderer:
         threads = self.schedule.threads
         if threads == 1:
             return ""
-        names = {"argmax": "argmax", "argmin": "argmax", "any": "max", "all": "min"}
-        base = names.get(kind, kind)
-        dtype = accumulator.dtype
-        if dtype == DType.BOOL and base in ("max", "min", "sum", "prod"):
-            base = "max" if base in ("max", "sum") else "min"
+        base, dtype = _combination(kind, accumulator.dtype)
         if self.group.is_column_contiguous:
             scope_name = "block" if threads > WARP else "warp"
             template = f"<{threads}>"
@@ -447,3 +493,12 @@ class RowRenderer:
         if self.schedule.threads > 1:
             conditions.append(f"{self._column_lane()} == 0")
         return " && ".join(conditions)
+
+
+def _combination(kind: str, dtype: DType) -> tuple[str, DType]:
+    """The helper, less its scope, that combines the results of threads."""
+    names = {"argmax": "argmax", "argmin": "argmax", "any": "max", "all": "min"}
+    base = names.get(kind, kind)
+    if dtype == DType.BOOL and base in ("max", "min", "sum", "prod"):
+        base = "max" if base in ("max", "sum") else "min"
+    return base, dtype

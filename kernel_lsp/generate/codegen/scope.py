@@ -29,6 +29,8 @@ from kernel_lsp.generate.tensor import Tensor
 
 MAX_EXPRESSION_CHARACTERS = 80
 """An expression longer than this is named, so that lines stay readable."""
+MAX_UNROLLED = 16
+"""Turns of a thread's loop that are unrolled where a kernel unrolls loops."""
 MAX_UNNAMED_OPERAND = 30
 """An operand longer than this gets a name when its line is too long."""
 MAX_INDEX_CHARACTERS = 56
@@ -248,6 +250,8 @@ class _Emission:
             block = opened[-1] if opened else self.scope
             name = block.names.take(variable.name)
             extent = block.index(variable.extent).text
+            if self.kernel.unrolls_loops and (variable.extent.constant or MAX_UNROLLED + 1) <= MAX_UNROLLED:
+                block.line("#pragma unroll")
             opened.append(block.open(f"for (int {name} = 0; {name} < {extent}; ++{name})"))
             opened[-1].define(variable, name)
         return opened

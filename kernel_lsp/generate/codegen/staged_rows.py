@@ -67,12 +67,13 @@ class StagedRows(RowCache):
             moved = Access(access.tensor, [substitute(i, {self.group.row: as_index(self.row)}) for i in access.index])
             source = f"&{Packing.memory(self._plain(), target, moved)}"
             is_wide = access.dtype.itemsize * self.schedule.vector == MAX_PACK_BYTES
-            helper = self.kernel.use("copy_async_once" if self.schedule.streaming and is_wide else "copy_async")
+            helper = self.kernel.use("copy_async_once" if self.schedule.streaming and is_wide else "copy_pack")
             target.line(f"{helper}(&{self._stage(access)}[item * {threads} + threadIdx.x], {source});")
         if target is not item:
             target.close()
         item.close()
-        self.kernel.use("wait_for_copies")
+        self.kernel.use("wait_async")
+        self.kernel.use("commit_copies")
         scope.line("commit_copies();")
 
     def _plain(self) -> Packing:
@@ -84,7 +85,7 @@ class StagedRows(RowCache):
     def declare(self, scope: Scope, n_items: int) -> None:
         """Wait for the copies of this row before the first pass."""
         if not self._arrays:
-            scope.line("wait_for_copies();  // a thread reads what it copied itself")
+            scope.line("wait_async();  // a thread reads what it copied itself")
         super().declare(scope, n_items)
 
     def _stage(self, access: Access) -> str:
