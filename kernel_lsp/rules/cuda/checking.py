@@ -14,6 +14,7 @@ from tree_sitter import Node
 from kernel_lsp.rules.cuda import (
     access,
     arithmetic,
+    array_bounds,
     atomics,
     barriers,
     bounds,
@@ -24,6 +25,7 @@ from kernel_lsp.rules.cuda import (
     shared,
     signature,
     strides,
+    transfers,
     warps,
 )
 from kernel_lsp.rules.cuda.facts import FileFacts, FunctionFacts, function_facts, has_launch_bounds, read_plan
@@ -38,7 +40,8 @@ from kernel_lsp.rules.pausing import uncollected
 from kernel_lsp.rules.rule import Check, checks_in
 
 FUNCTION_CHECKS = checks_in(
-    bounds, barriers, warps, shared, strides, access, atomics, doubles, arithmetic, signature, restrict, host
+    *(bounds, array_bounds, barriers, warps, shared, strides, access, atomics, doubles, arithmetic, signature),
+    *(restrict, host, transfers),
 )
 FILE_CHECKS = checks_in(launches)
 _CHECKS_ON = {
@@ -139,7 +142,7 @@ class _Reading:
         present = frozenset(word for word in _ALL_NEEDED_WORDS if word.encode() in known)
         self.words = {kind: [word for word in words if word in present] for kind, words in _NEEDED_WORDS.items()}
         self.selected: dict[tuple, tuple[Check, ...]] = {}
-        self.visible = (outline.fits_its_launches, _interned(outline.context))
+        self.visible = (outline.fits_its_launches, outline.unchecked_kernels, _interned(outline.context))
 
     def all_facts(self) -> Iterator[FunctionFacts]:
         """The facts of every function. Functions behind the one that has the last finding to be shown are not checked:

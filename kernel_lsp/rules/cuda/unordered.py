@@ -121,7 +121,7 @@ class _Question:
 
     def __init__(self, function: Function, write: Node, left: Node, array: Variable) -> None:
         self._function, self._left, self._array = function, left, array
-        self._indices = _indices(left)
+        self._indices = indices_of(left)
         self._guards = _guards(function, write)
         targets = [target for target in _targets(function) if shared_array(function, target) is array]
         self._written = {self._canonical(target) for target in targets}
@@ -151,7 +151,7 @@ class _Question:
         return target if is_of_array and not is_same and not is_unknown else None
 
     def _is_others(self, read: Node) -> bool:
-        function, indices = self._function, _indices(read)
+        function, indices = self._function, indices_of(read)
         if len(indices) != len(self._indices) or not self._guards.isdisjoint(_guards(function, read)):
             return False
         if self._canonical(read) in self._written or function.source(read) in self._exchanged:
@@ -185,7 +185,7 @@ class _Question:
 # --- below: places
 
 
-def _indices(subscript: Node) -> list[Node]:
+def indices_of(subscript: Node) -> list[Node]:
     found: list[Node] = []
     node: Node | None = subscript
     while node is not None and node.type == "subscript_expression":
@@ -210,7 +210,7 @@ def _targets(function: Function) -> Iterator[Node]:
 
 
 def _has_loop_variable(function: Function, target: Node) -> bool:
-    names = (name for index in _indices(target) for name in function.names_in(index))
+    names = (name for index in indices_of(target) for name in function.names_in(index))
     return any(variable.writes for name in names for variable in function.named(name))
 
 
