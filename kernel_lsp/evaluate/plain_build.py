@@ -135,7 +135,8 @@ async def _with_nvcc(
     findings = _as_nvcc((*compiler_findings(log, text, kernel.name), *_host_errors(log)))
     if result.returncode != 0:
         return BuildFailed(findings=findings or (_unexplained(log),), log=log)
-    return Built(architecture=architecture, ptx="", symbols={}, kernels=kernel_facts(log, {}), warnings=findings)
+    kernels = kernel_facts(log, {})
+    return Built(architecture=architecture, ptx="", cubin="", symbols={}, kernels=kernels, warnings=findings)
 
 
 def _host_errors(log: str) -> tuple[Finding, ...]:
