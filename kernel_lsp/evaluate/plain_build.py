@@ -71,6 +71,7 @@ def static_findings(text: str) -> tuple[Finding, ...]:
             source=SOURCE,
             line=found.range.start_line + 1,
             column=found.range.start_column + 1,
+            n_occurrences=1 + len(found.related),
         )
         for found in check(text)
     )

@@ -34,7 +34,7 @@ from kernel_lsp.rules.cuda.model import Function, read_function
 from kernel_lsp.rules.cuda.outline import CudaFile, Definition, Outline, read_outline
 from kernel_lsp.rules.cuda.parsing import ParsedCuda, parse
 from kernel_lsp.rules.cuda.repeated import RepeatedArgument
-from kernel_lsp.rules.finding import FINDING_BYTES, RuleFinding, in_order
+from kernel_lsp.rules.finding import FINDING_BYTES, RuleFinding, folded, in_order
 from kernel_lsp.rules.kept import Kept
 from kernel_lsp.rules.pausing import uncollected
 from kernel_lsp.rules.rule import Check, checks_in
@@ -55,6 +55,8 @@ _NEEDED_WORDS = {
 }
 _ALL_NEEDED_WORDS = frozenset(word for words in _NEEDED_WORDS.values() for word in words)
 RULES = tuple(sorted((check.rule for check in (*FUNCTION_CHECKS, *FILE_CHECKS)), key=lambda rule: rule.code))
+FOLDED, FOLDED_FROM = frozenset(("KL240", "KL241", "KL250")), 3
+"""Codes that whole files have on many lines: from so many findings on they are one, with related places."""
 MAX_FINDINGS = 500
 """Of one file: an editor shows no more of use."""
 SOON_S = 0.03
@@ -110,7 +112,7 @@ def _shown(found: list[RuleFinding], parsed: ParsedCuda) -> tuple[RuleFinding, .
     ordered = in_order(found)
     if b"NOLINT" in parsed.data:
         ordered = [finding for finding in ordered if not _is_silenced(finding, parsed)]
-    return tuple(ordered[:MAX_FINDINGS])
+    return tuple(folded(ordered, FOLDED, FOLDED_FROM)[:MAX_FINDINGS])
 
 
 Facts = tuple[FunctionFacts, ...]
