@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from kernel_lsp.config import Settings
+from kernel_lsp.config import Settings, ToleranceName
 from kernel_lsp.core.candidate import Candidate, Origin
 from kernel_lsp.core.finding import Finding, Severity
 from kernel_lsp.core.target import TargetSource
@@ -32,8 +32,10 @@ from kernel_lsp.source.foreign import ForeignSource, python_findings
 from kernel_lsp.toolchain.extension.built import ExtensionBuilt
 from kernel_lsp.verify.foreign.build import BuildFailure, ForeignBuilds, accepted_build, refused
 from kernel_lsp.verify.foreign.cases import ForeignCase, chosen_cases, make_case, run_case, shuffled
+from kernel_lsp.verify.foreign.generality import not_general
 from kernel_lsp.verify.foreign.process import ForeignProcess
 from kernel_lsp.verify.foreign.timing import time_given
+from kernel_lsp.verify.foreign.tolerances import describe_tolerance
 from kernel_lsp.verify.gpu.device import GpuDevice
 from kernel_lsp.verify.gpu.slot import Lost
 from kernel_lsp.verify.model.cases import OperationKind, graph_of
@@ -52,7 +54,6 @@ NO_GPU = (
     "its host code launches CUDA kernels, and there is no GPU here to run them on: the PTX executor runs kernels with "
     "a launch plan alone"
 )
-CUDA_FAULT = "CUDA error"
 UNSEEN_CALLS = re.compile(r"\btriton\b|\btorch\.ops\b")
 NO_KERNEL = "no kernel of its own: PyTorch computed everything that it returned"
 HIDING_NOTHING = (SandboxLevel.NONE, SandboxLevel.LIMITS)
@@ -94,6 +95,7 @@ class _Check:
     device_name: str = CPU_NAME
     device: GpuDevice | None = None
     builds: dict[str, str] = field(default_factory=dict)
+    cases: Sequence[ForeignCase] = ()
 
     async def verdict(self) -> Verdict:
         outcome = await self._outcome()
@@ -106,8 +108,9 @@ class _Check:
             outcome=outcome,
             findings=(*self.progress.findings, *lost_nans(self.progress.cases)),
             foreign=self.source.kind,
+            tolerance=self._tolerance,
             times=self.progress.times,
-            notes=(said, *exposed, *self.progress.notes),
+            notes=(f"tolerance: {describe_tolerance(self._tolerance)}", said, *exposed, *self.progress.notes),
             evaluate_s=sum(self.progress.stages_s.values()),
             stages_s=self.progress.stages_s,
         )
@@ -154,6 +157,10 @@ class _Check:
                 started.cancel()
             await asyncio.gather(*under_way, return_exceptions=True)
             await builds.close()
+
+    @property
+    def _tolerance(self) -> ToleranceName:
+        return self.session.settings.tolerance
 
     @property
     def _architecture(self) -> str:
@@ -277,6 +284,7 @@ class _Check:
     ) -> CheckOutcome:
         """Named sizes, then time, then sizes that the task does not name: those may end the process."""
         ordered = shuffled(cases, self.session.settings.seed)
+        self.cases = ordered
         steps = {
             "cases": lambda: self._run_cases(process, [case for case in ordered if not case.is_hidden]),
             "time": lambda: self._time(process, ordered, timer),
@@ -287,11 +295,10 @@ class _Check:
                 failure: CheckOutcome | None = await step()
             with self.progress.stage("threads"):
                 failure = failure or await _kept_threads(process, stage)
+            failure = failure or await _changed_later(process)  # after each: other sizes may end the process
             if failure is not None:
                 return failure
         looked = await process.ask("look_again", {}, deadline_s=OPEN_DEADLINE_S)
-        if isinstance(looked, dict) and looked.get("changed"):
-            return Crashed(message=f"outputs that it had returned changed later: {', '.join(looked['changed'])}")
         if self.source.kind == "ModelNew" and isinstance(looked, dict) and not looked.get("n_own_calls"):
             self._say_if_without_kernel()
         if timer is None:
@@ -310,7 +317,8 @@ class _Check:
     ) -> CheckOutcome | None:
         if timer is None:
             return None
-        return await time_given(process, cases, timer, self.progress, self._folder / "timed", self.device_name)
+        folder = self._folder / "timed"
+        return await time_given(process, cases, timer, self.progress, folder, self.device_name, self._tolerance)
 
     async def _run_cases(
         self, process: ForeignProcess, cases: Sequence[ForeignCase]
@@ -318,21 +326,32 @@ class _Check:
         for case in cases:
             folder = self._folder / "outputs"
             folder.mkdir(parents=True, exist_ok=True)
-            found = await run_case(process, case, folder, self.device_name)
+            found = await run_case(process, case, folder, self.device_name, self._tolerance)
             shutil.rmtree(folder, ignore_errors=True)
             if isinstance(found, CaseResult):
                 self.progress.cases.append(found)
             elif not case.is_hidden:
                 return found
-            elif isinstance(found, Crashed) and "Error: " in found.message and CUDA_FAULT not in found.message:
-                self.progress.notes.append(f"it takes no other sizes than the task's: {found.message}")
             else:
-                message = f"at sizes that the task does not name: {found.message}"
-                return found.model_copy(update={"message": message})
+                self._say_not_general(case, found.message)
+                return None
         return None
+
+    def _say_not_general(self, failed: ForeignCase, message: str) -> None:
+        """The task asks for its own sizes alone: failing at others is a warning, with the contract to state."""
+        of_direction = [case for case in self.cases if case.case.operation == failed.case.operation]
+        named = [dict(case.case.sizes) for case in of_direction if not case.is_hidden]
+        self.progress.add_findings([not_general(named, [dict(failed.case.sizes)], message)])
 
 
 # --- below
+
+
+async def _changed_later(process: ForeignProcess) -> Crashed | None:
+    looked = await process.ask("look_again", {}, deadline_s=OPEN_DEADLINE_S)
+    if isinstance(looked, dict) and looked.get("changed"):
+        return Crashed(message=f"outputs that it had returned changed later: {', '.join(looked['changed'])}")
+    return None
 
 
 async def _kept_threads(process: ForeignProcess, stage: str) -> Rejected | None:

@@ -207,18 +207,21 @@ async def prepare(
 
 
 async def aligned(theirs: Subject, ours: Subject) -> Subject | SubjectFailed:
-    """Theirs with as many calls per sample as ours, as far as its samples stay short: what is around the calls of a
-    sample then weighs the same on both sides."""
+    """Theirs with as many calls per sample as ours, as far as its samples stay short, and enqueued as ours are: what is
+    around the calls of a sample then weighs the same on both sides. Ours on a stream beside theirs in a CUDA graph are
+    microseconds per launch apart, whatever they compute."""
     longest = max(1, int(MAX_SAMPLE_US / max(theirs.time_us, 1e-3)))
     wanted = min(ours.n_calls, longest, int(theirs.facts["max_calls"]))
-    if theirs.n_calls == wanted or theirs.facts.get("asked_calls") == wanted:
+    has_calls = theirs.n_calls == wanted or theirs.facts.get("asked_calls") == wanted
+    if has_calls and ours.method in (theirs.method, theirs.facts.get("asked_method")):
         return theirs
-    request = {"subject": theirs.subject_id, "n_calls": wanted}
+    request = {"subject": theirs.subject_id, "n_calls": wanted, "method": ours.method}
     answer = await _ask(theirs.name, theirs.worker, "set_calls", request, BLOCK_DEADLINE_S)
     if isinstance(answer, SubjectFailed):
         return answer
-    # On a stream it may have fewer than were asked for: asking again would not help.
-    return Subject(theirs.name, theirs.subject_id, theirs.worker, {**answer, "asked_calls": wanted})
+    # On a stream it may have fewer than were asked for, and some have graphs of their own: asking again is no help.
+    asked = {"asked_calls": wanted, "asked_method": ours.method}
+    return Subject(theirs.name, theirs.subject_id, theirs.worker, {**answer, **asked})
 
 
 async def end(subject: Subject) -> Mapping[str, Any] | SubjectFailed:

@@ -57,12 +57,13 @@ def prepare_probe(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def set_calls(request: dict[str, Any]) -> dict[str, Any]:
-    """``{"subject", "n_calls"}``: put so many calls into each sample, so that what is around them weighs as much as on
-    the other side. Answers as `admit` does, or ``{"status": "crashed", "message"}``."""
+    """``{"subject", "n_calls", "method"}``: put so many calls into each sample, in a graph or on the stream, so that
+    what is around them weighs as much as on the other side. Answers as `admit` does, or ``{"status": "crashed",
+    "message"}``."""
     subject = _subject(request)
     try:
         with torch.no_grad(), _on(subject.device):
-            return {"status": "ready", **_arranged(subject, int(request["n_calls"]))}
+            return {"status": "ready", **_arranged(subject, int(request["n_calls"]), request.get("method", GRAPH))}
     except RuntimeError as error:  # torch raises nothing narrower for what a device refuses
         return {"status": "crashed", "message": str(error)[:500]}
 
@@ -162,9 +163,9 @@ def _no_call(place: int) -> Callable[[], Any]:
     return lambda: None
 
 
-def _arranged(subject: Subject, n_calls: int) -> dict[str, Any]:
+def _arranged(subject: Subject, n_calls: int, method: str = GRAPH) -> dict[str, Any]:
     """Put so many calls into each sample, and say how it went."""
-    put_calls(subject, n_calls)
+    put_calls(subject, n_calls, method)
     resolution = _resolution(subject.device, stopwatch_of(subject.device))
     return {
         "n_sets": subject.n_sets,
