@@ -1,4 +1,5 @@
-"""A kernel whose host code runs, against its task: run in a process of its own, judged and timed from ours."""
+"""Check a kernel with host code against its task. It runs in a process of its own, and is judged and timed from
+ours."""
 
 from __future__ import annotations
 
@@ -49,11 +50,13 @@ from kernel_lsp.verify.timing.operation import OperationTimer
 CPU_NAME = "CPU (PyTorch)"
 OPEN_DEADLINE_S = 120.0
 MAX_INLINE_BUILDS = 8
-"""Extensions that one Python file may build."""
+"""Maximum extensions that one Python file may build."""
 NO_GPU = (
     "its host code launches CUDA kernels, and there is no GPU here to run them on: the PTX executor runs kernels with "
     "a launch plan alone"
 )
+OWN_ERROR = re.compile(r"\w+Error: (?!CUDA error)")
+"""How an error that the kernel's host code raises begins. A CUDA error may be an access out of bounds."""
 UNSEEN_CALLS = re.compile(r"\btriton\b|\btorch\.ops\b")
 NO_KERNEL = "no kernel of its own: PyTorch computed everything that it returned"
 HIDING_NOTHING = (SandboxLevel.NONE, SandboxLevel.LIMITS)
@@ -71,9 +74,10 @@ async def check_foreign(
     settings: Settings,
     start: SessionStart | None = None,
 ) -> Verdict:
-    """The full verdict. `start` is what a session begins with, where it has.
+    """Reach the full verdict. `start` is an already started session, if any.
 
-    Raises TargetError when the task cannot be captured, EnvironmentProblem without a compiler."""
+    Raises TargetError when the task cannot be captured, EnvironmentProblem without a compiler.
+    """
     candidate = Candidate(text=text, origin=Origin(proposer="user", description=str(file)))
     async with AsyncExitStack() as stack:
         session = await stack.enter_async_context(Session(settings, start))
@@ -83,7 +87,7 @@ async def check_foreign(
 
 @dataclass
 class _Check:
-    """One file. Everything that it starts ends with the stack."""
+    """The check of one file. Everything that it starts ends with the stack."""
 
     session: Session
     stack: AsyncExitStack
@@ -123,7 +127,7 @@ class _Check:
             return Unsupported(message=NO_GPU)
         process = await self.stack.enter_async_context(self._process())
         builds = ForeignBuilds(self.session, self.stack)
-        # Most often the GPU is of the target's architecture; it opens later than a compiler can begin.
+        # Most often the GPU has the target's architecture. It opens later than a compiler can begin.
         building = self._begin(builds, "" if index is None else self.session.gpu.architecture.name)
         capturing = asyncio.create_task(self.session.capture(self.target, with_backward=self.source.has_backward))
         warming = asyncio.create_task(process.start_pools("cpu" if index is None else index))
@@ -164,11 +168,11 @@ class _Check:
 
     @property
     def _architecture(self) -> str:
-        """Of the GPU that it runs on; empty without one."""
+        """Return the architecture of the GPU that the kernel runs on; empty without one."""
         return "" if self.device is None else self.device.facts.architecture
 
     def _begin(self, builds: ForeignBuilds, architecture: str) -> asyncio.Task[ExtensionBuilt | BuildFailure] | None:
-        """None for a Python file, which says itself what it wants built."""
+        """Begin the build. None for a Python file, which requests its own builds."""
         return None if self.file.suffix == ".py" else builds.begin(self.text, self.file.suffix, architecture)
 
     # --- below: running
@@ -191,7 +195,7 @@ class _Check:
     async def _cases(
         self, task: Task, timer: OperationTimer | None, under_way: list[asyncio.Future[Any]]
     ) -> list[ForeignCase]:
-        """What it is run on. PyTorch's own runs that it is timed beside are made ready meanwhile."""
+        """Make the cases of the kernel. PyTorch's baselines are prepared meanwhile."""
         store = CaseStore(task, self.session.worker, self.session.new_folder("references"), self.device)
         chosen = [pair for direction in self._directions(task) for pair in chosen_cases(task, direction, 0)]
         made = []
@@ -282,7 +286,7 @@ class _Check:
     async def _checked(
         self, process: ForeignProcess, cases: Sequence[ForeignCase], timer: OperationTimer | None
     ) -> CheckOutcome:
-        """Named sizes, then time, then sizes that the task does not name: those may end the process."""
+        """Check the named sizes, then time, then check sizes that the task does not name: those may end the process."""
         ordered = shuffled(cases, self.session.settings.seed)
         self.cases = ordered
         steps = {
@@ -295,7 +299,7 @@ class _Check:
                 failure: CheckOutcome | None = await step()
             with self.progress.stage("threads"):
                 failure = failure or await _kept_threads(process, stage)
-            failure = failure or await _changed_later(process)  # after each: other sizes may end the process
+            failure = failure or await _changed_later(process, stage)
             if failure is not None:
                 return failure
         looked = await process.ask("look_again", {}, deadline_s=OPEN_DEADLINE_S)
@@ -306,7 +310,8 @@ class _Check:
         return Correct(cases=tuple(self.progress.cases))
 
     def _say_if_without_kernel(self) -> None:
-        """Triton's kernels, and operators registered with PyTorch, are called without our seeing it."""
+        """Note that no kernel was seen, unless the text may call one unseen: Triton's kernels, and operators registered
+        with PyTorch."""
         if not UNSEEN_CALLS.search(self.text):
             self.progress.notes.append(NO_KERNEL)
             finding = Finding(code="no-own-kernel", severity=Severity.WARNING, message=NO_KERNEL, source="integrity")
@@ -323,6 +328,7 @@ class _Check:
     async def _run_cases(
         self, process: ForeignProcess, cases: Sequence[ForeignCase]
     ) -> Mismatch | Crashed | TimedOut | None:
+        failures: list[tuple[ForeignCase, str]] = []
         for case in cases:
             folder = self._folder / "outputs"
             folder.mkdir(parents=True, exist_ok=True)
@@ -332,30 +338,43 @@ class _Check:
                 self.progress.cases.append(found)
             elif not case.is_hidden:
                 return found
+            elif _is_not_general(found):
+                failures.append((case, found.message))
             else:
-                self._say_not_general(case, found.message)
-                return None
+                return found.model_copy(update={"message": f"at sizes that the task does not name: {found.message}"})
+        if failures:
+            self._warn_not_general(failures)
         return None
 
-    def _say_not_general(self, failed: ForeignCase, message: str) -> None:
-        """The task asks for its own sizes alone: failing at others is a warning, with the contract to state."""
-        of_direction = [case for case in self.cases if case.case.operation == failed.case.operation]
+    def _warn_not_general(self, failures: Sequence[tuple[ForeignCase, str]]) -> None:
+        """Add the warning with the contract to state: the task needs its own sizes only."""
+        first, message = failures[0]
+        of_direction = [case for case in self.cases if case.case.operation == first.case.operation]
         named = [dict(case.case.sizes) for case in of_direction if not case.is_hidden]
-        self.progress.add_findings([not_general(named, [dict(failed.case.sizes)], message)])
+        self.progress.add_findings([not_general(named, [dict(case.case.sizes) for case, _ in failures], message)])
 
 
 # --- below
 
 
-async def _changed_later(process: ForeignProcess) -> Crashed | None:
+def _is_not_general(failure: Mismatch | Crashed | TimedOut) -> bool:
+    """Check whether a kernel may fail like this at sizes that its task does not name: wrong values or shapes, or an
+    error that its host code raises. Changed inputs, late writes, accesses out of bounds and hangs stay failures."""
+    return isinstance(failure, Mismatch) or (isinstance(failure, Crashed) and bool(OWN_ERROR.match(failure.message)))
+
+
+async def _changed_later(process: ForeignProcess, stage: str) -> Crashed | None:
+    """Compare the outputs that the process holds with their copies. A process that cannot answer has crashed."""
     looked = await process.ask("look_again", {}, deadline_s=OPEN_DEADLINE_S)
-    if isinstance(looked, dict) and looked.get("changed"):
+    if isinstance(looked, Lost):
+        return Crashed(message=f"after its {stage}: {looked.message}")
+    if looked.get("changed"):
         return Crashed(message=f"outputs that it had returned changed later: {', '.join(looked['changed'])}")
     return None
 
 
 async def _kept_threads(process: ForeignProcess, stage: str) -> Rejected | None:
-    """Work may go on in a thread when a call has returned, so that none may stay."""
+    """Reject a kernel whose threads stay after a call: they could go on working after it returned."""
     n_kept = await process.n_kept_threads()
     if not n_kept:
         return None

@@ -1,4 +1,4 @@
-"""Captures one call of the user's code: prepares its module, and retries with fewer symbolic dims until that works."""
+"""Capture one call of the user's code: prepare its module, and retry with fewer symbolic dims until that works."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def refuse_empty(inputs: CallInputs, source: dict[str, Any]) -> None:
 
 
 def prepare_module(callee: Callee) -> list[str]:
-    """Bring the user's module to the CPU and into a mode whose result is a function of its arguments."""
+    """Move the user's module to the CPU and into a mode whose result is a function of its arguments."""
     owner, notes = callee.owner, []
     if owner is None:
         return []
@@ -70,7 +70,8 @@ def prepare_module(callee: Callee) -> list[str]:
 
 
 def _use_batch_statistics(module: Any) -> list[str]:
-    """In training mode the result depends on the batch alone; the running statistics are a side effect, left out."""
+    """Make a module in training mode depend on the batch alone: updates of running statistics, a side effect, are left
+    out."""
     if not module.track_running_stats:
         return []
     module.track_running_stats = False

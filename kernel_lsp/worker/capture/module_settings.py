@@ -1,4 +1,4 @@
-"""The plain attributes of a module that its captured graph has in it as constants."""
+"""The plain attributes of a module that are constants in its captured graph."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ TOLD_BY_SHAPES = frozenset(
     "normalized_shape affine elementwise_affine output_padding transposed training call_super_init "
     "dump_patches num_batches_tracked".split()
 )
-"""What the contract on the parameters' shapes says already, or what says nothing about the values."""
+"""Attributes that the parameters' shapes determine, or that do not affect values."""
 MODE_DEPENDENT = (torch.nn.modules.batchnorm._NormBase, torch.nn.modules.dropout._DropoutNd)
 TRAINING = "training"
 
 
 def module_settings(owner: Any) -> dict[str, Any]:
-    """By qualified name, e.g. ``{"norm.eps": 1e-06, "conv.stride": [2, 2], "training": False}``; empty for a function.
-    The mode is among them only where some submodule computes something else in the other."""
+    """Return the settings by qualified name, e.g. ``{"norm.eps": 1e-06, "conv.stride": [2, 2], "training": False}``;
+    empty for a function. The mode is included only where some submodule computes something else in the other mode."""
     if not isinstance(owner, torch.nn.Module):
         return {}
     settings: dict[str, Any] = {}

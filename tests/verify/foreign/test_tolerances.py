@@ -95,12 +95,27 @@ def test_a_kernel_that_fails_at_other_widths_is_correct_for_its_task(tmp_path: P
     assert "% 4 == 0`" in finding.message
 
 
-def test_a_kernel_that_ends_its_process_at_other_sizes_is_correct_for_its_task(tmp_path: Path) -> None:
-    verdict = check(tmp_path, "return x * 2.0 if x.shape[1] == 16 else getattr(__import__('os'), '_exit')(3)")
-    assert verdict.outcome.kind in ("correct", "rejected")
+def test_a_kernel_that_refuses_other_sizes_is_correct_for_its_task(tmp_path: Path) -> None:
     verdict = check(tmp_path, "assert x.shape[1] == 16; return x * 2.0")
     assert verdict.is_correct
     assert "not-general" in [found.code for found in verdict.findings]
+
+
+@pytest.mark.parametrize(
+    ("misdeed", "said"),
+    [
+        ("x.zero_()", "it changed its inputs"),
+        ("x.view(-1).as_strided((x.numel() + 8,), (1,))[x.numel():].zero_()", "it wrote outside of its inputs"),
+        ("torch.os.abort()", "its process ended"),
+    ],
+    ids=["changed inputs", "out of bounds", "ended process"],
+)
+def test_a_kernel_that_breaks_more_than_its_result_at_other_sizes_fails(
+    misdeed: str, said: str, tmp_path: Path
+) -> None:
+    verdict = check(tmp_path, f"y = x * 2.0; x.shape[1] == 16 or {misdeed}; return y")
+    assert verdict.outcome.kind == "crashed"
+    assert verdict.outcome.message.startswith(f"at sizes that the task does not name: {said}")
 
 
 def test_wrong_values_at_the_task_s_own_sizes_are_incorrect(tmp_path: Path) -> None:
