@@ -54,9 +54,7 @@ def optimize(
     replay: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Recorded replies answer in place of the models.")
     ] = None,
-    out: Annotated[
-        Path | None, typer.Option(help="Where the two files go. Default: kernels/ beside the source.")
-    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Where the files go. Default: kernels/ beside the source.")] = None,
     seed_kernel: Annotated[
         list[Path] | None,
         typer.Option("--seed-kernel", metavar="KERNEL.cu", help="A kernel to begin from, and to beat; repeatable."),

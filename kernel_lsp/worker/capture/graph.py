@@ -279,7 +279,8 @@ def _canonical(op: str, arguments: list[Any]) -> tuple[str, list[Any]]:
 def _is_inactive_dropout(node: Any, base: str) -> bool:
     if base not in ("dropout", "native_dropout", "alpha_dropout", "feature_dropout") or len(node.args) < 3:
         return False
-    return node.args[2] is False
+    is_kept_whole = base in ("dropout", "native_dropout") and node.args[1] == 0
+    return is_kept_whole or node.args[2] is False
 
 
 def _has_unbacked_size(node: Any) -> bool:

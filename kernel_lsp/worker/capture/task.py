@@ -13,6 +13,7 @@ from ..cases.index_bounds import index_limits
 from ..dtypes import PLAN_NAMES
 from .captured import Argument, Captured, is_lifted
 from .inputs import ScalarLeaf, TensorLeaf
+from .modes import mode_settings
 from .module_settings import module_settings
 from .names import snake_case
 from .program import user_outputs
@@ -174,10 +175,12 @@ def _configurations(captured: Captured) -> dict[str, Any]:
 
 
 def _module_settings(captured: Captured) -> dict[str, Any]:
-    """Return the settings that are the same in every covered configuration: the others follow the sizes."""
+    """Return the settings that are the same in every covered configuration: the others follow the sizes. The mode is
+    included only where the other one computes something else."""
     differing = captured.coverage.differing_settings if captured.coverage is not None else set()
-    settings = module_settings(captured.callee.module)
-    return {name: value for name, value in settings.items() if name not in differing}
+    settings = module_settings(captured.callee.module, is_eval=captured.mode is False)
+    mode = {} if captured.mode is None else mode_settings(captured.callee.owner, captured.mode)
+    return {**{name: value for name, value in settings.items() if name not in differing}, **mode}
 
 
 def captured_shapes(captured: Captured) -> dict[str, list[int]]:
