@@ -47,6 +47,8 @@ Temperature = Annotated[float, Field(ge=0, le=2, allow_inf_nan=False)]
 Temperatures = Annotated[tuple[Temperature, ...], BeforeValidator(_split)]
 Deadline = Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)]
 
+ToleranceName = Literal["strict", "torch", "kernelbench", "robust-kbench"]
+
 
 class Settings(Noun):
     """All settings of one run."""
@@ -122,6 +124,9 @@ class Settings(Noun):
         "auto",
         "How compilers, the executor and workers are confined: auto takes the strongest that this machine has.",
         "machine",
+    )
+    tolerance: ToleranceName = _setting(
+        "strict", "Tolerance for kernels with host code of their own; the others are those of other benchmarks."
     )
     diagnostics: bool = _setting(True, "In an editor: show what the rules find while you type.")
     code_lens: bool = _setting(True, "In an editor: show what can be done, and the last result, above each target.")

@@ -96,15 +96,22 @@ def check(
     device: Device = "auto",
     gpu: TargetGpu = None,
     python: Python = None,
+    tolerance: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="For host code: strict (default), torch, kernelbench, robust-kbench."),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Build a kernel, check it against PyTorch, and say what is wrong and where.
+
+    A kernel with host code of its own that fails at other sizes than its task's is correct, with a warning.
 
     Exit status: 0 correct, 1 wrong or unsafe, 2 it could not be checked.
     """
     import kernel_lsp.cli.check as command
 
-    raise typer.Exit(command.main(kernel, task, {"device": device, "target_gpu": gpu, "python": python}, as_json))
+    overrides = {"device": device, "target_gpu": gpu, "python": python, "tolerance": tolerance}
+    raise typer.Exit(command.main(kernel, task, overrides, as_json))
 
 
 @app.command()

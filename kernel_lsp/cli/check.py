@@ -13,6 +13,8 @@ from kernel_lsp.core.verdict import BuildFailed, Unsupported, Verdict
 from kernel_lsp.verify.session.start import SessionStart
 from kernel_lsp.verify.timing.words import detail_lines, one_line
 
+NOT_GENERAL = "not-general"
+"""`verify/foreign/generality.py` finds it; importing that takes numpy."""
 STYLES = {
     Severity.ERROR: "red",
     Severity.WARNING: "yellow",
@@ -53,6 +55,8 @@ def print_verdict(verdict: Verdict, file: str) -> None:
     say = console.stdout.print
     outcome = verdict.outcome
     title = outcome.kind.replace("_", " ")
+    if verdict.is_correct and any(finding.code == NOT_GENERAL for finding in verdict.findings):
+        title = "correct for the task, not general"
     say(f"{file}: {title}", style="bold green" if verdict.is_correct else "bold red", markup=False)
     if outcome.kind == "correct":
         families = sorted({case.family for case in outcome.cases})

@@ -10,6 +10,7 @@ from kernel_lsp.cli import console
 from kernel_lsp.cli.paste import paste
 from kernel_lsp.config import load_settings
 from kernel_lsp.evolve.run.calibration import CalibrationReport, calibrate
+from kernel_lsp.llm.judges.scores import COLUMNS, cells
 from kernel_lsp.llm.recording import RecordedReply, write_recording
 
 HEADING = "{:<12} {:>7} {:>6} {:>8} {:>9} {:>6} {:>5} {:>4} {:>8}  {}"
@@ -41,16 +42,9 @@ async def _calibrate(
 def print_report(report: CalibrationReport) -> None:
     """One row per judge and model, then what it cost and what it would have saved."""
     say = console.stdout.print
-    say(
-        HEADING.format(
-            "judge", "kernels", "faulty", "accuracy", "precision", "recall", "Brier", "lost", "saved", "model"
-        )
-    )
-    for score in report.scores:
-        ratios = (score.accuracy, score.precision, score.recall, score.brier)
-        shown = ("-" if ratio is None else f"{ratio:.2f}" for ratio in ratios)
-        counts = (score.judge, score.n, score.n_faulty)
-        say(HEADING.format(*counts, *shown, score.n_lost, f"{score.saved_s:.1f} s", score.model), markup=False)
+    say(HEADING.format(*COLUMNS))
+    for row in map(cells, report.scores):
+        say(HEADING.format(*row), markup=False)
     say("precision: held back and faulty of all held back; recall: held back of all faulty; lost: right, held back")
     say(f"{report.n_calls} calls, ${report.cost_usd:.4f}; evaluating all took {report.evaluate_s:.1f} s", markup=False)
     say(f"the fits are in {report.file}; runs in this workspace use them", markup=False)

@@ -115,6 +115,7 @@ class RunView:
         )
         self._bar: TaskID | None = None
         self._best = self._cost = ""
+        self._failures: set[str] = set()
         self.run_id: str | None = None
 
     def __enter__(self) -> RunView:
@@ -146,7 +147,8 @@ class RunView:
             case ModelCalled():
                 self._count_call(event)
             case ProposalDropped():
-                self._say(f"  proposal {event.slot + 1}: {event.reason.replace('_', ' ')}: {event.message}")
+                if event.reason != "failed":  # the failed call has said why
+                    self._say(f"  proposal {event.slot + 1}: {event.reason.replace('_', ' ')}: {event.message}")
                 self._advance()
             case CandidateJudged():
                 said = ", ".join(f"{judge} {probability:.2f}" for judge, probability in event.probabilities.items())
@@ -178,8 +180,10 @@ class RunView:
     def _count_call(self, event: ModelCalled) -> None:
         budget = f" of ${event.budget_usd:.2f}" if event.budget_usd is not None else ""
         self._cost = f", ${event.run_cost_usd:.4f}{budget} for {event.n_run_calls} calls" if event.n_run_calls else ""
-        if event.outcome != "replied":
-            self._say(f"  {event.model}: {event.outcome.replace('_', ' ')}: {event.message}")
+        failure = f"  {event.model}: {event.outcome.replace('_', ' ')}: {event.message}"
+        if event.outcome != "replied" and failure not in self._failures:
+            self._failures.add(failure)
+            self._say(failure)
         if self._bar is not None:
             self._progress.update(self._bar, best=self._best + self._cost)
 

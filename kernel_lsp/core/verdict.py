@@ -165,6 +165,8 @@ class Verdict(Noun):
     """The vendor library functions that it calls, e.g. ``aten::mm``; empty for a kernel that is all its own."""
     foreign: str = ""
     """``torch extension`` or ``ModelNew`` for a kernel whose own host code runs; empty for one with a launch plan."""
+    tolerance: str = "strict"
+    """Which errors were allowed: ours, or the tolerance of another benchmark (`verify/foreign/tolerances.py`)."""
     times: dict[str, Comparison] = {}
     """By operation name: against eager."""
     configurations: tuple[ConfigurationOutcome, ...] = ()

@@ -82,8 +82,22 @@ class LitellmModel:
         n_bytes = sum(len(message.content.encode()) for message in request.messages)
         return prices.cost_usd(n_bytes + PROMPT_OVERHEAD_TOKENS, request.max_tokens)
 
+    def missing_key(self) -> str | None:
+        """Return the variable of the API key that this model needs and that is set nowhere, or None."""
+        if self._endpoint.base_url is not None or self.name.startswith(FREE_PREFIXES) or find_key(self._key_variable()):
+            return None
+        variables = _needed_keys(self.name)
+        if os.environ.get(self._key_variable()) == "":  # litellm takes an empty variable for a key
+            return self._key_variable()
+        if any(find_key(variable) for variable in variables):
+            return None
+        return self._key_variable() if self._key_variable() in variables else next(iter(variables), None)
+
     async def reply(self, request: ModelRequest, on_text: OnText = ignore_text) -> Replied | ModelFailed:
         stream = _Stream(on_text)
+        variable = self.missing_key()
+        if variable is not None:
+            return self._failed("authentication", f"missing API key: set {variable}", request, stream)
         try:
             async with asyncio.timeout(self._endpoint.deadline_s):
                 await self._stream(request, stream)
@@ -130,11 +144,13 @@ class LitellmModel:
 
     def _connection(self) -> dict[str, str]:
         """The address and the key. Without a base URL, litellm reads the vendor's own variable where we find none."""
-        variable = f"{self.name.partition('/')[0].upper()}_API_KEY" if "/" in self.name else "OPENAI_API_KEY"
-        key = find_key(variable)
+        key = find_key(self._key_variable())
         if self._endpoint.base_url is not None:
             return {"api_base": self._endpoint.base_url, "api_key": key or NO_KEY}
         return {"api_key": key} if key else {}
+
+    def _key_variable(self) -> str:
+        return f"{self.name.partition('/')[0].upper()}_API_KEY" if "/" in self.name else "OPENAI_API_KEY"
 
     def _prices(self) -> Prices | None:
         if self._endpoint.prices is not None:
@@ -229,6 +245,13 @@ def _listed_prices(name: str) -> Prices | None:
         return None
     prompt_usd, reply_usd = found.get("input_cost_per_token"), found.get("output_cost_per_token")
     return Prices(prompt_usd, reply_usd) if prompt_usd is not None and reply_usd is not None else None
+
+
+def _needed_keys(name: str) -> tuple[str, ...]:
+    """Return the API keys that litellm misses for a model. Vendors that sign in by other means have none."""
+    with contextlib.redirect_stdout(None):  # it prints where it does not know the vendor
+        missing = _litellm().validate_environment(name)["missing_keys"]
+    return tuple(variable for variable in missing if variable.endswith("_API_KEY"))
 
 
 # --- below: a vendor's exceptions as causes

@@ -11,7 +11,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import get_args
@@ -69,6 +69,21 @@ class Roster:
     def models(self) -> tuple[Model, ...]:
         return tuple(model for models in self.by_purpose.values() for model in models)
 
+    def missing_keys(self) -> Mapping[str, str]:
+        """Return the variable of the missing API key by model, for each model that cannot be asked without one."""
+        vendors = [model for model in self.models if isinstance(model, LitellmModel)]
+        missing = {model.name: model.missing_key() for model in vendors}
+        return {name: variable for name, variable in missing.items() if variable is not None}
+
+    def without(self, names: Container[str]) -> Roster:
+        """Return the roster without the models of these names."""
+        return Roster(
+            {
+                purpose: tuple(model for model in models if model.name not in names)
+                for purpose, models in self.by_purpose.items()
+            }
+        )
+
 
 def open_roster(specs: Sequence[str], surroundings: Surroundings) -> Roster:
     """The models that the specs name. Raises SettingError, UserError."""
@@ -91,6 +106,12 @@ def check_prices(roster: Roster, budget_usd: float | None) -> None:
                 f"the price of {model.name} is not known, so a budget cannot be kept",
                 next_step="set model_prices = 'PROMPT:REPLY' in US dollars per million tokens, or give no budget",
             )
+
+
+def check_keys(roster: Roster) -> None:
+    """Raise SettingError when a model needs an API key that is set nowhere."""
+    for name, variable in roster.missing_keys().items():
+        raise SettingError(f"missing API key for {name}", next_step=f"set {variable}")
 
 
 def parse_prices(text: str | None) -> Prices | None:

@@ -6,7 +6,7 @@ Positions are 0-based lines and 0-based columns in Unicode code points; ends are
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, replace
 from operator import itemgetter
 
@@ -60,6 +60,8 @@ class RuleFinding:
     range: TextRange
     documentation: str
     fixes: tuple[QuickFix, ...] = ()
+    related: tuple[TextRange, ...] = ()
+    """The other places of a finding that stands for several of one code."""
 
 
 def in_order(findings: Iterable[RuleFinding]) -> list[RuleFinding]:
@@ -70,6 +72,27 @@ def in_order(findings: Iterable[RuleFinding]) -> list[RuleFinding]:
         key = (place.start_line, place.start_column, place.end_line, place.end_column, finding.code, finding.message)
         found.setdefault(key, finding)
     return [found[key] for key in sorted(found, key=itemgetter(0, 1, 2, 3, 4))]
+
+
+def folded(findings: Sequence[RuleFinding], codes: Container[str], at_least: int) -> list[RuleFinding]:
+    """Return the findings with those of one of the codes as one, from as many as `at_least` of them on. Fixes of the
+    same title become one."""
+    groups: dict[str, list[RuleFinding]] = {}
+    for finding in findings:
+        if finding.code in codes:
+            groups.setdefault(finding.code, []).append(finding)
+    large = {code: group for code, group in groups.items() if len(group) >= at_least}
+    firsts = {id(group[0]): _fold(group) for group in large.values()}
+    return [firsts.get(id(found), found) for found in findings if found.code not in large or id(found) in firsts]
+
+
+def _fold(group: Sequence[RuleFinding]) -> RuleFinding:
+    first = group[0]
+    message = f"{first.message} (and at {len(group) - 1} more places)"
+    fixes = [found.fixes[0] for found in group if found.fixes]
+    edits = tuple(edit for fix in fixes for edit in fix.edits)
+    whole = (QuickFix(fixes[0].title, edits, all(fix.is_safe for fix in fixes)),) if fixes else ()
+    return replace(first, message=message, fixes=whole, related=tuple(found.range for found in group[1:]))
 
 
 def apply_fix(text: str, fix: QuickFix) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -48,6 +49,14 @@ BAD_FILES = {
         "model.py:4",
     ),
 }
+
+PLAIN = """#include <cstdio>
+__global__ void f(const float* x, float* y, int n) {
+    __shared__ float t[32]; int i = blockIdx.x * 32 + threadIdx.x; t[threadIdx.x] = x[i];
+    y[i] = t[31 - threadIdx.x];
+}
+int main() { f<<<1, 32>>>(nullptr, nullptr, 0); std::printf("done\\n"); return 0; }
+"""
 
 
 @pytest.mark.parametrize("name", BAD_FILES)
@@ -116,11 +125,32 @@ def test_a_file_of_the_users_is_never_overwritten(tmp_path: Path) -> None:
     assert mine.read_text() == "my own work"
 
 
-def test_a_kernel_without_a_plan_fails_check_at_its_line(tmp_path: Path) -> None:
-    write(tmp_path, "__global__ void f(float* x) { x[0] = 1.0f; }\n", "f.cu")
+def test_a_kernel_without_a_plan_is_compiled_and_its_findings_are_printed(tmp_path: Path) -> None:
+    write(tmp_path, PLAIN, "f.cu")
+    ran = run(tmp_path, "check", "f.cu")
+    assert ran.status == 2, ran.stdout
+    assert "build failed" not in ran.stdout
+    assert "no launch plan" in ran.stdout
+    assert re.search(r"kernel    f: \d+ registers, 128 bytes shared, 0 bytes spilled", ran.stdout)
+    assert "f.cu:4:12: error:" in ran.stdout
+    assert "kernel-lsp/KL207" in ran.stdout
+    assert "// op: f(x: f32[N]) -> (y: f32[N])" in ran.stdout
+
+
+def test_a_compiler_error_in_a_file_without_a_plan_is_at_its_line(tmp_path: Path) -> None:
+    write(tmp_path, PLAIN.replace("y[i] =", "z[i] ="), "f.cu")
     ran = run(tmp_path, "check", "f.cu")
     assert ran.status == 1
-    assert "f.cu:1" in ran.stdout
+    assert 'f.cu:4:5: error: identifier "z" is undefined' in ran.stdout
+
+
+def test_an_extension_without_a_task_is_not_asked_for_a_plan(tmp_path: Path) -> None:
+    write(tmp_path, PLAIN + "PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {}\n", "f.cu")
+    ran = run(tmp_path, "check", "f.cu")
+    assert ran.status == 2
+    assert "give --task model.py::symbol" in ran.stdout
+    assert "kernel-lsp/KL207" in ran.stdout
+    assert "plan" not in ran.stdout + ran.stderr
 
 
 def test_a_kernel_without_a_task_says_what_to_add(tmp_path: Path) -> None:

@@ -19,10 +19,11 @@ OPTIONS = ("optimize", "model.py::scale", "--device", "cpu", "--generations", "2
 SETTINGS = {"KERNEL_LSP_MODEL_PRICES": "3:15", "KERNEL_LSP_EARLY_STOP": "off", "OPENAI_API_KEY": KEY}
 
 
-def optimize(folder: Path, *more: str, base_url: str = "http://127.0.0.1:9/v1", **settings: str) -> Ran:
+def optimize(folder: Path, *more: str, base_url: str | None = "http://127.0.0.1:9/v1", **settings: str) -> Ran:
     write(folder, TARGET)
     write(folder, "", "pyproject.toml")
-    return run(folder, *OPTIONS, *more, **{**SETTINGS, "KERNEL_LSP_MODEL_BASE_URL": base_url, **settings})
+    address = {} if base_url is None else {"KERNEL_LSP_MODEL_BASE_URL": base_url}
+    return run(folder, *OPTIONS, *more, **{**SETTINGS, **address, **settings})
 
 
 @pytest.fixture(scope="module")
@@ -89,8 +90,20 @@ def test_a_provider_that_refuses_ends_the_run_with_the_generators_kernel(tmp_pat
     with ChatServer(lambda *_: Refuses(401, message=f"no such key {KEY}")) as server:
         ran = optimize(tmp_path, "--model", "openai/scripted", "--generations", "9", base_url=server.base_url)
     assert ran.status == 0, ran.stderr
-    assert "brought no reply" in ran.json["stopped"]
+    assert "no model can be asked" in ran.json["stopped"]
+    assert ran.stderr.count("openai/scripted: authentication") == 1
+    assert "proposal" not in ran.stderr
     assert KEY not in ran.stdout + ran.stderr
+
+
+def test_without_a_key_the_generator_goes_on_and_the_variable_is_named_once(tmp_path: Path) -> None:
+    ran = optimize(tmp_path, "--model", "openai/gpt-5", base_url=None, OPENAI_API_KEY="")
+    assert ran.status == 0, ran.stderr
+    message = "missing API key for openai/gpt-5: set OPENAI_API_KEY; this run continues with the generator"
+    assert ran.stderr.count(message) == 1
+    assert ran.stderr.count("OPENAI_API_KEY") == 1
+    assert (ran.json["n_model_calls"], ran.json["stopped"]) == (0, "")
+    assert ran.json["candidate_id"]
 
 
 def test_a_recording_of_another_run_is_said_to_lack_the_prompts(tmp_path: Path) -> None:

@@ -225,9 +225,18 @@ async def test_it_ends_when_the_budget_is_spent_and_never_passes_it(tmp_path: Pa
 
 async def test_it_ends_when_the_provider_is_gone(tmp_path: Path) -> None:
     gone = ModelFailed(model="m", cause="authentication", message="bad key")
-    ran = await World(tmp_path, 10, 4, FAST).search(ScriptedModel(lambda _: gone))
-    assert "bad key" in ran.result.stopped
-    assert len(ran.proposals) <= 12
+    model = ScriptedModel(lambda _: gone)
+    ran = await World(tmp_path, 10, 4, FAST).search(model)
+    assert ran.result.stopped == "no model can be asked: bad key"
+    assert len(model.requests) <= 4, "those of one generation are asked at once"
+
+
+async def test_another_model_takes_over_where_a_key_is_refused(tmp_path: Path) -> None:
+    gone = ModelFailed(model="gone", cause="authentication", message="bad key")
+    refused = ScriptedModel(lambda _: gone, name="gone")
+    ran = await World(tmp_path, 4, 2, FAST).search({"": (refused, ScriptedModel(faster_each_time, name="here"))})
+    assert len(refused.requests) <= 2
+    assert [record.end for record in ran.proposals].count("right") >= 6
 
 
 async def test_every_call_is_told_with_the_cost_so_far(tmp_path: Path) -> None:

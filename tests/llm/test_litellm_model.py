@@ -155,6 +155,35 @@ async def test_a_wrong_key_is_not_retried() -> None:
     assert n_requests == 1
 
 
+async def test_a_model_without_its_key_is_not_called_and_names_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY")
+    outcome = await LitellmModel("openai/gpt-5").reply(REQUEST)
+    assert isinstance(outcome, ModelFailed)
+    assert (outcome.cause, outcome.message) == ("authentication", "missing API key: set OPENAI_API_KEY")
+
+
+@pytest.mark.parametrize(
+    ("name", "variable"),
+    [
+        ("gpt-5", "OPENAI_API_KEY"),
+        ("anthropic/claude-sonnet-4-5", "ANTHROPIC_API_KEY"),
+        ("gemini/gemini-2.5-pro", "GEMINI_API_KEY"),
+        ("bedrock/anthropic.claude", None),
+        ("ollama/qwen3", None),
+        ("a-vendor-of-nobody/x", None),
+    ],
+)
+def test_the_missing_key_is_the_vendors(name: str, variable: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    for known in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "GEMINI_API_KEY", "GOOGLE_API_KEY"):
+        monkeypatch.delenv(known, raising=False)
+    assert LitellmModel(name).missing_key() == variable
+
+
+def test_a_local_server_needs_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY")
+    assert LitellmModel("openai/local", Endpoint(base_url="http://localhost:1/v1")).missing_key() is None
+
+
 async def test_trying_ends() -> None:
     outcome, _, n_requests = await ask_patiently(lambda *_: Refuses(503))
     assert isinstance(outcome, ModelFailed)

@@ -189,6 +189,17 @@ def test_a_folder_with_a_bad_backward_is_flagged(
     assert words in task.flagged[0].message
 
 
+def test_a_folder_that_leaves_its_backward_to_the_kernel_is_good(tmp_path: Path) -> None:
+    folder = tmp_path / "linear"
+    shutil.copytree(Path(__file__).parent.parent / "robust_kbench_style" / "linear", folder)
+    text = (folder / "func_backward.py").read_text()
+    text = text.replace("    backward_fn = backward_fn", "    backward_fn = None", 1)
+    (folder / "func_backward.py").write_text(text[: text.index("def backward_fn")] + text[text.index("class Auto") :])
+    (task,) = asyncio.run(filter_targets(["linear"], tmp_path, load_settings(tmp_path, {})))
+    assert task.flagged == ()
+    assert task.is_good
+
+
 def test_a_task_that_kills_its_process_does_not_harm_the_next(tmp_path: Path) -> None:
     linear = "self.fc = nn.Linear(16, 8)"
     deadly = model("return __import__('os')._exit(7)")

@@ -14,8 +14,8 @@ from kernel_lsp.llm.recording import RecordedReply
 from kernel_lsp.llm.request import Model, ModelFailed, ModelRequest, Purpose, Replied
 from kernel_lsp.llm.specs import Roster
 
-NOT_RECORDED = ("budget", "no_recording", "awaited")
-"""Ends of the run rather than replies: a resumed run with more money, or with a reply, asks again."""
+NOT_RECORDED = ("budget", "no_recording", "awaited", "authentication")
+"""Ends of the run rather than replies: a resumed run with more money, with a reply or with the key asks again."""
 
 SPENDING = "spending"
 
@@ -32,6 +32,7 @@ class Conversation:
         self._patient: dict[int, PatientModel] = {
             id(model): PatientModel(model, self._ledger, pace) for model in roster.models
         }
+        self._refused: dict[str, ModelFailed] = {}
 
     @property
     def spending(self) -> Spending:
@@ -43,6 +44,11 @@ class Conversation:
     def names(self, purpose: Purpose) -> tuple[str, ...]:
         return tuple(model.name for model in self._roster.of(purpose))
 
+    def why_refused(self, purpose: Purpose) -> str:
+        """Return the provider's message where the keys of all models of a purpose were refused, else nothing."""
+        refused = [self._refused.get(name) for name in self.names(purpose)]
+        return refused[0].message if refused and refused[0] is not None and all(refused) else ""
+
     async def ask(self, request: ModelRequest, model_index: int, slot: int) -> Replied | ModelFailed:
         """The outcome from the archive, or from the model; `model_index` wraps around the models of the purpose.
 
@@ -52,11 +58,16 @@ class Conversation:
             self._say(request, known, slot, from_archive=True)
             return known
         model = self._model(request.purpose, model_index)
+        refused = self._refused.get(model.name)
+        if refused is not None:
+            return refused
         outcome = await self._patient[id(model)].ask(request)
         self._records.save_value(SPENDING, self.spending.model_dump_json())  # first: money spent is never forgotten
         if isinstance(outcome, Replied) or outcome.cause not in NOT_RECORDED:
             self._records.save_reply(RecordedReply(key=request.key, model=model.name, request=request, outcome=outcome))
         self._say(request, outcome, slot, from_archive=False)
+        if isinstance(outcome, ModelFailed) and outcome.cause == "authentication":
+            self._refused[model.name] = outcome
         if isinstance(outcome, ModelFailed) and outcome.cause == "awaited":
             raise RepliesAwaited(outcome.message, next_step="reply to it, then resume the run")
         return outcome
@@ -64,8 +75,11 @@ class Conversation:
     # --- below
 
     def _model(self, purpose: Purpose, index: int) -> Model:
+        """The drawn model; another one where its key was refused and another one's was not."""
         models = self._roster.of(purpose)
-        return models[index % len(models)]
+        drawn = models[index % len(models)]
+        allowed = [model for model in models if model.name not in self._refused]
+        return drawn if drawn in allowed or not allowed else allowed[index % len(allowed)]
 
     def _say(self, request: ModelRequest, outcome: Replied | ModelFailed, slot: int, *, from_archive: bool) -> None:
         spending = self.spending

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from kernel_lsp.core.event import Event
@@ -60,6 +60,20 @@ def open_tools(
     recording = read_recording(request.replay) if request.replay is not None else None
     roster = open_models(request.choices, request.directory, workspace, callbacks, recording, on_prompt, manual_wait_s)
     return ModelTools(roster, Prompts(workspace / FOLDER_NAME), recording)
+
+
+def with_keys(tools: ModelTools) -> tuple[ModelTools | None, tuple[str, ...]]:
+    """Return the tools without the models whose API key is missing, or None where no model is left, and one message
+    for each model that was left out."""
+    missing = tools.roster.missing_keys()
+    roster = tools.roster.without(missing)
+    can_propose = bool(roster.of("propose")) or not missing
+    others = "the other models" if can_propose else "the generator"
+    messages = tuple(
+        f"missing API key for {name}: set {variable}; this run continues with {others}"
+        for name, variable in missing.items()
+    )
+    return (replace(tools, roster=roster) if can_propose else None), messages
 
 
 def open_models(

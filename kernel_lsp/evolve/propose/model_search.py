@@ -201,6 +201,9 @@ class ModelSearch:
             return f"the budget is spent: {spent.message}"
         if time.monotonic() - self._started_s > self._settings.deadline_s:
             return f"the run's {self._settings.deadline_s:.0f} s are over"
+        refused = self._shop.conversation.why_refused("propose")
+        if refused:
+            return f"no model can be asked: {refused}"
         known = self._known(slot)
         failed = why_give_up(*_failures(known))
         if failed or self._settings.choices.early_stop == "off":

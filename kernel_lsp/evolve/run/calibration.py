@@ -32,6 +32,7 @@ from kernel_lsp.llm.patience import Pace, PatientModel
 from kernel_lsp.llm.prompts import Prompts
 from kernel_lsp.llm.recording import RecordedReply, read_recording
 from kernel_lsp.llm.request import ModelFailed, ModelRequest, Replied
+from kernel_lsp.llm.specs import Roster, check_keys
 from kernel_lsp.plan.parser import parse
 from kernel_lsp.verify.session.check import find_task, read_kernel
 from kernel_lsp.verify.session.session import Session
@@ -95,6 +96,7 @@ async def calibrate(
     models = open_models(choices, directory, workspace, callbacks or {}, recording, manual_wait_s=wait_s).of("judge")
     if not models:
         raise SettingError("no model judges", next_step="name one: --model openai/... or --model judge=...")
+    check_keys(Roster({"judge": models}))
     ledger = Ledger(choices.budget_usd)
     pace = Pace(n_at_once=choices.model_concurrency, requests_per_minute=choices.model_requests_per_minute)
     patient = [PatientModel(model, ledger, pace) for model in models]

@@ -27,7 +27,7 @@ from kernel_lsp.core.verdict import Verdict
 from kernel_lsp.errors import EnvironmentProblem, TargetError
 from kernel_lsp.evolve.archive.archive import Archive, check_workspace_is_free, workspace_lock
 from kernel_lsp.evolve.propose.innovations import Innovation, keep_innovation, operators_of
-from kernel_lsp.evolve.propose.model_run import ModelRun, ModelTools, open_tools
+from kernel_lsp.evolve.propose.model_run import ModelRun, ModelTools, open_tools, with_keys
 from kernel_lsp.evolve.propose.model_search import ModelSearch
 from kernel_lsp.evolve.run.evaluations import Evaluations, score_kind, score_us
 from kernel_lsp.evolve.run.final_verification import SearchResult
@@ -78,9 +78,14 @@ class RunHandle:
         Nothing is written, not even the archive, before the target has been captured and its kernels planned."""
         started = time.monotonic()
         check_workspace_is_free(self.workspace)
-        tools = self._tools() if self.request.choices.models else None
+        tools = self._tools()
+        missing: tuple[str, ...] = ()
+        if tools is not None and self.run_id is None:  # a resumed run has archived replies, which need no key
+            tools, missing = with_keys(tools)
         source = read_target(self.request.target, self.request.directory)
         async with Session(self.settings, full_wait_s=FINAL_BASELINE_WAIT_S) as session:
+            for message in missing:
+                yield StageStarted(message=message)
             yield StageStarted(message=f"capturing {self.request.target} with {session.worker.python}")
             await session.gpu_index()
             task = await session.capture(source, with_backward=self.request.backward)
@@ -112,7 +117,9 @@ class RunHandle:
             raise
         archive.finish_run(run_id, "finished")
 
-    def _tools(self) -> ModelTools:
+    def _tools(self) -> ModelTools | None:
+        if not self.request.choices.models:
+            return None
         return open_tools(self.request, self.workspace, self.callbacks, self.on_prompt, self.settings.manual_wait_s)
 
     def _begin(self, archive: Archive) -> tuple[str, bool]:

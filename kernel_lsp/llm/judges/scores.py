@@ -63,5 +63,22 @@ def score(judge: str, model: str, judged: Sequence[Judged], n_unanswered: int, t
     )
 
 
+COLUMNS = ("judge", "kernels", "faulty", "accuracy", "precision", "recall", "Brier", "lost", "saved", "model")
+
+
+def cells(score: Score) -> tuple[str, ...]:
+    """Return one row below `COLUMNS`, as the command line and docs/models.md show it."""
+    ratios = (score.accuracy, score.precision, score.recall, score.brier)
+    shown = ("-" if ratio is None else f"{ratio:.2f}" for ratio in ratios)
+    counts = (str(count) for count in (score.n, score.n_faulty))
+    return (score.judge, *counts, *shown, str(score.n_lost), f"{score.saved_s:.1f} s", score.model)
+
+
+def markdown_table(scores: Sequence[Score]) -> str:
+    """Return the rows as a table of Markdown."""
+    rows = (COLUMNS, ("---",) * len(COLUMNS), *map(cells, scores))
+    return "\n".join("| " + " | ".join(row) + " |" for row in rows)
+
+
 def _ratio(part: float, whole: int) -> float | None:
     return part / whole if whole else None

@@ -74,7 +74,7 @@ def bank_conflict(function: Function) -> Iterator[Hit]:
             continue
         if growth(function, index_of(row)) == 1 and growth(function, index_of(subscript)) == 0:
             reported.add(tile.name)
-            message = "the 32 threads of a warp read one bank, one after the other: pad the row by one element"
+            message = "bank conflict: the 32 threads of a warp read one bank, pad the row by one element"
             yield hit(file, subscript, message, *_padding_fix(function, tile))
 
 
@@ -162,7 +162,7 @@ def accumulate_in_memory(function: Function) -> Iterator[Hit]:
             and loop is not None
             and function.names_in(index_of(left)).isdisjoint(_changed_in(function, loop))
         ):
-            yield hit(file, write, "this element is read and written in every round: sum in a local variable")
+            yield hit(file, write, "accumulation in global memory: sum in a local variable")
 
 
 @declare(
@@ -202,7 +202,7 @@ def index_overflow(function: Function) -> Iterator[Hit]:
         if product is not None and first is not None:
             wide = variable.element
             fix = rewrite(file, first, f"static_cast<{wide}>({function.source(first)})")
-            yield hit(file, product, "this product is computed in 32 bits, and wraps before it is widened", fix)
+            yield hit(file, product, "32-bit overflow: the product wraps before it is widened", fix)
 
 
 @declare(
@@ -210,8 +210,8 @@ def index_overflow(function: Function) -> Iterator[Hit]:
     "narrow-loop-index",
     WARNING,
     on="device",
-    needs=("size_t int64_t ptrdiff_t long", "for"),
-    summary="An `int` counts up to a 64-bit size",
+    needs=("size_t int64_t ptrdiff_t long",),
+    summary="An `int` counts up to, or is compared with, a 64-bit size",
     why="For sizes from 2³¹ on the counter overflows, which is undefined. Count in the type of the size.",
     bad="""
     __global__ void fill(float* __restrict__ out, size_t n) {
@@ -238,10 +238,33 @@ def narrow_loopindex_of(function: Function) -> Iterator[Hit]:
         if is_narrow and size.is_wide_integer:
             type_node = index.declaration.child_by_field_id(fields.TYPE)
             fixes = () if type_node is None else (_retyped(file, type_node, size.element),)
-            yield hit(file, condition, f"`{index.name}` has 32 bits and `{size.name}` 64", *fixes)
+            message = f"32-bit counter `{index.name}` against the 64-bit size `{size.name}`"
+            yield hit(file, condition, message, *fixes)
+    for index, size in _compared_grid_indices(function):
+        type_node = index.declaration.child_by_field_id(fields.TYPE)
+        fixes = () if type_node is None else (_retyped(file, type_node, size.element),)
+        message = f"32-bit index `{index.name}` against the 64-bit size `{size.name}`: it overflows from 2^31 on"
+        yield hit(file, index.declaration, message, *fixes)
 
 
 # --- below: arrays and indices
+
+
+def _compared_grid_indices(function: Function) -> Iterator[tuple[Variable, Variable]]:
+    """Yield each `int` that numbers the threads of the grid with the 64-bit parameter that bounds it."""
+    found: dict[int, tuple[Variable, Variable]] = {}
+    for condition in function.conditions():
+        comparison = condition.named_children[0] if condition.type == "condition_clause" else condition
+        if comparison.type != "binary_expression" or function.operator(comparison) not in ("<", "<=", ">", ">="):
+            continue
+        index, size = (function.variable(comparison.child_by_field_id(f)) for f in (fields.LEFT, fields.RIGHT))
+        if index is None or size not in function.parameters or index.value is None or size is None:
+            continue
+        is_narrow = index.is_integer and not index.is_wide_integer and not is_loop_variable(function, index)
+        value = function.source(index.value)
+        if is_narrow and size.is_wide_integer and "blockIdx" in value and "blockDim" in value:
+            found.setdefault(id(index), (index, size))
+    yield from found.values()
 
 
 def _has_full_rows(function: Function, tile: Variable) -> bool:

@@ -101,7 +101,7 @@ def division_by_constant(function: Function) -> Iterator[Hit]:
         if match and not _is_power_of_two(float(match[1].replace("'", ""))) and function.loop_around(node):
             text = f"{function.source(left)} * (1.0f / {function.source(right)})"
             fix = QuickFix("Multiply by the reciprocal", (file.parsed.replace(node, text),), False)
-            yield hit(file, node, "a division in each round: multiply by the reciprocal", fix)
+            yield hit(file, node, "division in each iteration: multiply by the reciprocal", fix)
 
 
 @declare(
@@ -162,7 +162,7 @@ def fast_math(function: Function) -> Iterator[Hit]:
 def division_in_loop(function: Function) -> Iterator[Hit]:
     for node in function.quotients:
         if _divides_at_run_time(function, node) and _in_loop_body(function, node):
-            message = f"`{function.operator(node)}` by a variable takes 20 instructions and more, in each round"
+            message = f"`{function.operator(node)}` by a variable takes 20 instructions or more in each iteration"
             yield hit(function.file, node, message)
 
 

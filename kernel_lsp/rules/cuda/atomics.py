@@ -52,7 +52,7 @@ def same_address_atomic(function: Function) -> Iterator[Hit]:
     for call in function.calls_named(_ATOMICS):
         arguments = function.arguments(call)
         if arguments and _is_one_place(function, arguments[0]) and not _is_for_few_threads(function, call):
-            yield hit(function.file, call, "every thread waits for this one address: reduce in the block first")
+            yield hit(function.file, call, "atomic contention: all threads update one address, reduce in the block")
 
 
 # --- below: the address

@@ -61,7 +61,9 @@ def divergent_barrier(function: Function) -> Iterator[Hit]:
         condition = _divergent_condition(function, call)
         if condition is not None:
             text = _shortened(function.source(condition))
-            yield hit(file, call, f"not all threads of the block come here: `{text}` differs between them")
+            barrier = f"`{function.callee(call)}()`"
+            message = f"{barrier} in divergent control flow: `{text}` is not uniform across the block"
+            yield hit(file, call, message)
 
 
 @declare(
@@ -103,7 +105,7 @@ def barrier_after_return(kernel: Function) -> Iterator[Hit]:
         return
     for call in barriers_in(kernel):
         if call.start_byte > early[0].end_byte:
-            yield hit(file, call, "threads that took the `return` above never reach this barrier")
+            yield hit(file, call, "barrier after a divergent `return`: threads that left never reach it")
             break
 
 

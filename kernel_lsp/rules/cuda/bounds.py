@@ -64,7 +64,7 @@ def missing_bound_check(kernel: Function) -> Iterator[Hit]:
         return
     access = next((node for node in _indexed_by_number(kernel) if _is_global_access(kernel, node, unchecked)), None)
     if access is not None:
-        yield hit(file, access, "nothing checks this index against the size", *_bound_fix(kernel, access))
+        yield hit(file, access, "missing bounds check on this index", *_bound_fix(kernel, access))
 
 
 # --- below: what the rules ask

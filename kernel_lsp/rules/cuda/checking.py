@@ -14,6 +14,7 @@ from tree_sitter import Node
 from kernel_lsp.rules.cuda import (
     access,
     arithmetic,
+    array_bounds,
     atomics,
     barriers,
     bounds,
@@ -24,6 +25,7 @@ from kernel_lsp.rules.cuda import (
     shared,
     signature,
     strides,
+    transfers,
     warps,
 )
 from kernel_lsp.rules.cuda.function_summary import (
@@ -38,13 +40,14 @@ from kernel_lsp.rules.cuda.node_list import Lost
 from kernel_lsp.rules.cuda.outline import CudaFile, Definition, Outline, read_outline
 from kernel_lsp.rules.cuda.parsing import ParsedCuda, parse
 from kernel_lsp.rules.cuda.repeated import RepeatedArgument
-from kernel_lsp.rules.finding import FINDING_BYTES, RuleFinding, in_order
+from kernel_lsp.rules.finding import FINDING_BYTES, RuleFinding, folded, in_order
 from kernel_lsp.rules.gc_pause import uncollected
 from kernel_lsp.rules.lru import Kept
 from kernel_lsp.rules.rule import Check, checks_in
 
 FUNCTION_CHECKS = checks_in(
-    bounds, barriers, warps, shared, strides, access, atomics, doubles, arithmetic, signature, restrict, host
+    *(bounds, array_bounds, barriers, warps, shared, strides, access, atomics, doubles, arithmetic, signature),
+    *(restrict, host, transfers),
 )
 FILE_CHECKS = checks_in(launches)
 _CHECKS_ON = {
@@ -58,6 +61,8 @@ _NEEDED_WORDS = {
 }
 _ALL_NEEDED_WORDS = frozenset(word for words in _NEEDED_WORDS.values() for word in words)
 RULES = tuple(sorted((check.rule for check in (*FUNCTION_CHECKS, *FILE_CHECKS)), key=lambda rule: rule.code))
+FOLDED, FOLDED_FROM = frozenset(("KL240", "KL241", "KL250")), 3
+"""Codes that whole files have on many lines: from so many findings on they are one, with related places."""
 MAX_FINDINGS = 500
 """Of one file: an editor shows no more of use."""
 SOON_S = 0.03
@@ -113,7 +118,7 @@ def _shown(found: list[RuleFinding], parsed: ParsedCuda) -> tuple[RuleFinding, .
     ordered = in_order(found)
     if b"NOLINT" in parsed.data:
         ordered = [finding for finding in ordered if not _is_silenced(finding, parsed)]
-    return tuple(ordered[:MAX_FINDINGS])
+    return tuple(folded(ordered, FOLDED, FOLDED_FROM)[:MAX_FINDINGS])
 
 
 Facts = tuple[FunctionFacts, ...]
@@ -145,7 +150,7 @@ class _Reading:
         present = frozenset(word for word in _ALL_NEEDED_WORDS if word.encode() in known)
         self.words = {kind: [word for word in words if word in present] for kind, words in _NEEDED_WORDS.items()}
         self.selected: dict[tuple, tuple[Check, ...]] = {}
-        self.visible = (outline.fits_its_launches, _interned(outline.context))
+        self.visible = (outline.fits_its_launches, outline.unchecked_kernels, _interned(outline.context))
 
     def all_facts(self) -> Iterator[FunctionFacts]:
         """The facts of every function. Functions behind the one that has the last finding to be shown are not checked:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
@@ -15,6 +16,7 @@ from kernel_lsp.plan import checking as plan_checking
 from kernel_lsp.plan.codes import PlanCode
 from kernel_lsp.plan.parser import parse as parse_plan
 from kernel_lsp.rules.cuda import fields
+from kernel_lsp.rules.cuda.array_bounds import thread_reaches
 from kernel_lsp.rules.cuda.declare import launches_in
 from kernel_lsp.rules.cuda.model import Function
 from kernel_lsp.rules.cuda.outline import CudaFile, Outline
@@ -42,6 +44,16 @@ class LaunchFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class Reach:
+    """An unguarded access to an array that blocks of more than `limit` threads along `axis` leave."""
+
+    range: TextRange
+    text: str
+    axis: int
+    limit: int
+
+
+@dataclass(frozen=True, slots=True)
 class FunctionFacts:
     """One function: what the rules found in it alone, and what those about the whole file ask. `launch_bound` is 0
     where none is stated as a number; `static_shared_bytes` is a lower bound."""
@@ -56,6 +68,7 @@ class FunctionFacts:
     shared_range: TextRange
     launches: tuple[LaunchFacts, ...]
     findings: tuple[RuleFinding, ...]
+    reaches: tuple[Reach, ...] = ()
 
     def shifted(self, n_lines: int) -> FunctionFacts:
         """The same function `n_lines` further down."""
@@ -67,6 +80,7 @@ class FunctionFacts:
             shared_range=shifted_range(self.shared_range, n_lines),
             launches=tuple(replace(launch, range=shifted_range(launch.range, n_lines)) for launch in self.launches),
             findings=tuple(shifted_finding(finding, n_lines) for finding in self.findings),
+            reaches=tuple(replace(reach, range=shifted_range(reach.range, n_lines)) for reach in self.reaches),
         )
 
 
@@ -134,7 +148,13 @@ def function_facts(function: Function, findings: tuple[RuleFinding, ...]) -> Fun
         shared_range=file.parsed.range(static[-1].name_node) if static else NOWHERE,
         launches=() if function.is_on_device else tuple(_host_launch(function, c) for c in launches),
         findings=findings,
+        reaches=tuple(_reaches(function)) if static and function.is_kernel else (),
     )
+
+
+def _reaches(function: Function) -> Iterator[Reach]:
+    for subscript, axis, limit in thread_reaches(function):
+        yield Reach(function.file.parsed.range(subscript), function.source(subscript), axis, limit)
 
 
 def has_launch_bounds(file: CudaFile, node: Node, end: int) -> bool:

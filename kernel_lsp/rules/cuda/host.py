@@ -52,7 +52,7 @@ def unchecked_call(function: Function) -> Iterator[Hit]:
     for call in function.calls_named(_CHECKED_CALLS):
         parent = function.parent(call)
         if parent is not None and parent.type == "expression_statement":
-            yield hit(file, call, f"the result of `{function.callee(call)}` is dropped: check it")
+            yield hit(file, call, f"unchecked CUDA error: the result of `{function.callee(call)}` is ignored")
 
 
 @declare(
@@ -89,7 +89,7 @@ def unchecked_launch(function: Function) -> Iterator[Hit]:
         return
     behind = function.file.parsed.data[launches[-1].end_byte : function.node.end_byte].decode(errors="replace")
     if not any(check in behind for check in _LAUNCH_CHECKS):
-        yield hit(file, launches[-1], "nothing asks whether this launch worked: call `cudaGetLastError()`")
+        yield hit(file, launches[-1], "unchecked kernel launch: call `cudaGetLastError()`")
 
 
 @declare(
@@ -131,7 +131,7 @@ def sync_in_loop(function: Function) -> Iterator[Hit]:
     for call in function.calls_named(_WAITS):
         loop = function.loop_around(call)
         if loop is not None and not _is_for_another(function, call, loop):
-            yield hit(file, call, "the host waits in each round: wait once behind the loop")
+            yield hit(file, call, "host synchronization in each iteration: synchronize once behind the loop")
 
 
 @declare(
@@ -170,7 +170,7 @@ def allocation_in_loop(function: Function) -> Iterator[Hit]:
     file = function.file
     for call in function.calls_named(_ALLOCATIONS):
         if _is_in_counting_loop(function, call):
-            yield hit(file, call, f"`{function.callee(call)}` in each round may wait for the device: allocate once")
+            yield hit(file, call, f"allocation in each iteration: `{function.callee(call)}` may synchronize the device")
 
 
 # --- below: what the rules ask

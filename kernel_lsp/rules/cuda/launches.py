@@ -237,6 +237,57 @@ def missing_launch_bounds(file: FileFacts) -> Iterator[Hit]:
 
 
 @declare(
+    "KL238",
+    "block-exceeds-array",
+    ERROR,
+    summary="A launch in the same file has more threads along a block than a shared array has room for",
+    why="""
+    Each thread uses the element of its own number, plus one perhaps, and nothing guards the access: the last threads
+    are beyond the end of the array, in whatever lies behind it.
+    """,
+    bad="""
+    __global__ void right(const float* __restrict__ x, float* __restrict__ out) {
+        __shared__ float tile[256];
+        tile[threadIdx.x] = x[threadIdx.x];
+        __syncthreads();
+        out[threadIdx.x] = tile[threadIdx.x + 1];
+    }
+
+    cudaError_t run(const float* x, float* out) {
+        right<<<1, 256>>>(x, out);
+        return cudaGetLastError();
+    }
+    """,
+    good="""
+    __global__ void right(const float* __restrict__ x, float* __restrict__ out) {
+        __shared__ float tile[257];
+        tile[threadIdx.x] = x[threadIdx.x];
+        if (threadIdx.x == 0) tile[256] = 0.0f;
+        __syncthreads();
+        out[threadIdx.x] = tile[threadIdx.x + 1];
+    }
+
+    cudaError_t run(const float* x, float* out) {
+        right<<<1, 256>>>(x, out);
+        return cudaGetLastError();
+    }
+    """,
+)
+def block_exceeds_array(file: FileFacts) -> Iterator[Hit]:
+    largest: dict[str, Block] = {}
+    for launch in file.launches:
+        if launch.block is not None:
+            x, y, z = largest.get(launch.kernel, (0, 0, 0))
+            largest[launch.kernel] = (max(x, launch.block[0]), max(y, launch.block[1]), max(z, launch.block[2]))
+    for kernel in file.kernels:
+        for reach in kernel.reaches:
+            n_threads = largest.get(kernel.name, (0, 0, 0))[reach.axis]
+            if n_threads > reach.limit:
+                message = f"index out of bounds: `{reach.text}` has room for {reach.limit} of {n_threads} threads"
+                yield Hit(reach.range, message)
+
+
+@declare(
     "KL235",
     "plan-error",
     ERROR,

@@ -48,6 +48,11 @@ _EXPONENT = re.compile(rb"[eE](?<=[\d'][eE])[+-]?\d+(?![a-zA-Z0-9.'])")
 """The exponent of ``1e3`` without a suffix."""
 
 
+_KERNEL_TEXT = re.compile(r"__global__[^;{}]*?\b(\w+)\s*\([^;{}]*\)\s*\{(.*?)^\}", re.DOTALL | re.MULTILINE)
+_CONDITION = re.compile(r"\b(?:if|for|while|return|min)\b|\?")
+_GRID_INDEX = re.compile(r"\bblockIdx\.x\s*\*\s*blockDim\.x\s*\+\s*threadIdx\.x\b")
+
+
 class Definition:
     """A function definition as the outline finds it. `outer` is its template declaration, or itself. It is the same for
     all texts of one shape."""
@@ -129,6 +134,14 @@ class Outline:
     def repeated_arguments(self) -> dict[str, tuple[RepeatedArgument, ...]]:
         """By kernel: what its launches pass twice."""
         return repeated_arguments(self.parsed.text)
+
+    @once
+    def unchecked_kernels(self) -> frozenset[str]:
+        """The kernels without any condition that have one element for each thread of the grid: launches are held
+        against what they are given."""
+        if b"cudaMalloc" not in self.parsed.data or b"<<<" not in self.parsed.data:
+            return frozenset()
+        return frozenset(found[1] for found in _KERNEL_TEXT.finditer(self.parsed.text) if _is_unchecked(found[2]))
 
     @once
     def fits_its_launches(self) -> bool:
@@ -319,6 +332,10 @@ def _items(root: Node) -> Iterator[Item]:
         elif kind not in _NOT_ENTERED:
             inside = is_conditional or kind.startswith(CONDITIONAL_COMPILATION)
             stack.extend([(child, node, inside) for child in reversed(node.named_children)])
+
+
+def _is_unchecked(body: str) -> bool:
+    return _CONDITION.search(body) is None and _GRID_INDEX.search(body) is not None
 
 
 def _places(data: bytes, word: bytes) -> list[int]:

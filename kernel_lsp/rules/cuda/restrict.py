@@ -54,7 +54,7 @@ def missing_restrict(kernel: Function) -> Iterator[Hit]:
         edits = tuple(file.parsed.insert(p.name_node.start_byte, _spaced_restrict(file, p)) for p in bare)
         fix = QuickFix("Add `__restrict__` to all of them, if they do not overlap", edits, False)
         names = ", ".join(p.name for p in bare)
-        yield hit(file, bare[0].declaration, f"the compiler must assume that these overlap: {names}", fix)
+        yield hit(file, bare[0].declaration, f"pointers may alias: add `__restrict__` to {names}", fix)
 
 
 @declare(

@@ -7,27 +7,19 @@ from collections.abc import Iterator
 from tree_sitter import Node
 
 from kernel_lsp.rules.cuda import fields
+from kernel_lsp.rules.cuda.branches import conditions_around
 from kernel_lsp.rules.cuda.declare import ERROR, LOOP_WORDS, THREAD_WORDS, WARNING, declare, hit, is_barrier
 from kernel_lsp.rules.cuda.model import Function
-from kernel_lsp.rules.cuda.nodes import LOOPS
 from kernel_lsp.rules.cuda.pointers import index_of
 from kernel_lsp.rules.cuda.threads import depends_on_thread, growth, may_depend_on_thread
+from kernel_lsp.rules.cuda.unordered import Unordered, is_harmless, shared_array, unordered_read
 from kernel_lsp.rules.cuda.variables import Variable
+from kernel_lsp.rules.finding import QuickFix
 from kernel_lsp.rules.rule import Hit
-from kernel_lsp.rules.words import words
 
 _BARRIER_WORDS = "__syncthreads cg::sync __barrier_sync .sync"
-_PLAIN_STATEMENTS = ("expression_statement", "declaration", "return_statement")
 MAX_STATEMENTS = 40
 """Statements behind a write to shared memory that are searched for a read."""
-_HARMLESS_CALLS = words(
-    """
-    min max fminf fmaxf expf exp logf log sqrtf sqrt rsqrtf fabsf abs float int static_cast reinterpret_cast
-    __ldg make_float2 make_float4 make_int2 make_int4 __float2half __half2float __float2bfloat16
-    __bfloat162float powf tanhf fmaf fma __expf __fdividef size_t unsigned
-    """
-)
-"""Calls that are no barrier for sure. Behind any other one nothing is said about shared memory."""
 
 
 @declare(
@@ -64,10 +56,10 @@ def missing_barrier(function: Function) -> Iterator[Hit]:
         return
     for write in function.beginning(function.assignments, function.shared_names):
         array = _shared_target(function, write)
-        read = _broadcast_read(function, write) if array is None else _read_without_barrier(function, write, array)
-        if read is not None:
-            message = "another thread writes this element above: `__syncthreads()` is missing"
-            yield hit(function.file, read, message)
+        found = _broadcast_read(function, write) if array is None else unordered_read(function, write, array)
+        if found is not None:
+            message = "missing `__syncthreads()`: another thread writes this element of shared memory above"
+            yield hit(function.file, found.read, message, *_barrier_before(function, found.statement))
 
 
 @declare(
@@ -113,25 +105,50 @@ def missing_barrier_in_loop(function: Function) -> Iterator[Hit]:
     for loop in function.loops:
         write = _unprotected_write(function, loop)
         if write is not None:
-            yield hit(file, write, "in the next round this overwrites what others may still read: add a barrier")
+            message = "missing barrier: the next iteration overwrites what other threads may still read"
+            yield hit(file, write, message, *_barrier_at_end(function, loop))
             continue
         write = _unordered_step(function, loop)
         if write is not None:
-            message = "each round reads what other threads wrote in the one before: `__syncthreads()` is missing"
-            yield hit(file, write, message)
+            message = "missing `__syncthreads()`: each iteration reads what other threads wrote in the one before"
+            yield hit(file, write, message, *_barrier_at_end(function, loop))
+
+
+# --- below: fixes
+
+
+def _barrier_before(function: Function, statement: Node) -> Iterator[QuickFix]:
+    """Yield a fix that orders everything above a statement that all threads reach."""
+    parsed = function.file.parsed
+    if _is_uniform(function, statement):
+        indent = _indent(function, statement)
+        edits = (parsed.insert(statement.start_byte, f"__syncthreads();\n{indent}"),)
+        yield QuickFix("Insert `__syncthreads()`", edits, not function.returns)
+
+
+def _barrier_at_end(function: Function, loop: Node) -> Iterator[QuickFix]:
+    """Yield a fix that ends each iteration of a loop that all threads run alike."""
+    body = loop.child_by_field_id(fields.BODY)
+    if body is None or body.type != "compound_statement" or not body.named_children:
+        return
+    last = body.named_children[-1]
+    condition = loop.child_by_field_id(fields.CONDITION)
+    if _is_uniform(function, last) and not may_depend_on_thread(function, condition):
+        edits = (function.file.parsed.insert(last.end_byte, f"\n{_indent(function, last)}__syncthreads();"),)
+        yield QuickFix("End each iteration with `__syncthreads()`", edits, not function.returns)
+
+
+def _is_uniform(function: Function, statement: Node) -> bool:
+    return not any(may_depend_on_thread(function, each) for each in conditions_around(function, statement))
+
+
+def _indent(function: Function, statement: Node) -> str:
+    data = function.file.parsed.data
+    line = data[data.rfind(b"\n", 0, statement.start_byte) + 1 : statement.start_byte].decode(errors="replace")
+    return line[: len(line) - len(line.lstrip())]
 
 
 # --- below: what the rules ask
-
-
-def _shared_array(function: Function, subscript: Node | None) -> Variable | None:
-    """The shared array that a subscript (of any number of dims) is about."""
-    for _ in range(4):
-        if subscript is None or subscript.type != "subscript_expression":
-            break
-        subscript = subscript.child_by_field_id(fields.ARGUMENT)
-    variable = function.variable(subscript)
-    return variable if variable is not None and variable.is_shared else None
 
 
 def _shared_target(function: Function, write: Node) -> Variable | None:
@@ -139,7 +156,7 @@ def _shared_target(function: Function, write: Node) -> Variable | None:
     if not function.file.parsed.data.startswith(function.shared_names, write.start_byte):
         return None
     left = write.child_by_field_id(fields.LEFT)
-    array = _shared_array(function, left)
+    array = shared_array(function, left)
     if array is None or left is None or not depends_on_thread(function, left) or "volatile" in array.words:
         return None
     return array
@@ -149,78 +166,16 @@ def _launches_one_warp(function: Function) -> bool:
     return "__launch_bounds__(32" in function.head.replace(" ", "")
 
 
-def _read_without_barrier(function: Function, write: Node, array: Variable) -> Node | None:
-    """A read of another element in the statements that follow the write, before anything that could order them."""
-    statement = function.parent(write)
-    if statement is None or statement.type != "expression_statement":
-        return None
-    written = function.source(write.child_by_field_id(fields.LEFT) or write)
-    exchanged = {function.source(each) for each in function.subscripts.within(statement)}
-    following: Node | None = statement
-    for _ in range(MAX_STATEMENTS):
-        following = following.next_named_sibling if following is not None else None
-        if following is None:
-            return None
-        counted = _counted(function, following, array, written)
-        if counted is not None or following.type not in _PLAIN_STATEMENTS:
-            return counted
-        if any(not _is_harmless(function, call) for call in function.calls.within(following)):
-            return None
-        for read in function.subscripts.within(following):
-            is_other = _shared_array(function, read) is array and function.source(read) not in exchanged
-            if is_other and _is_outermost(function, read) and not _is_written(function, read):
-                return None if _may_be_own_element(function, read, array) else read
-    return None
-
-
-def _counted(function: Function, statement: Node, array: Variable, written: str) -> Node | None:
-    """``atomicAdd(&counts[bin], 1)`` in a statement without a barrier: the element of whichever thread it is."""
-    calls = list(function.calls.within(statement))
-    if any(is_barrier(function, call) for call in calls) or statement.type in LOOPS:
-        return None
-    for call in calls:
-        arguments = function.arguments(call) if function.callee(call).startswith("atomic") else []
-        target = arguments[0].child_by_field_id(fields.ARGUMENT) if arguments else None
-        if target is None or arguments[0].type != "pointer_expression" or _shared_array(function, target) is not array:
-            continue
-        if function.source(target) != written and not _may_be_own_element(function, target, array):
-            return target
-    return None
-
-
-def _may_be_own_element(function: Function, read: Node, array: Variable) -> bool:
-    """An index by a variable that is not known to depend on the thread: nothing is said."""
-    indices = function.names_in(read) - {array.name}
-    return any(name in function.variables for name in indices) and not may_depend_on_thread(function, read)
-
-
-def _is_harmless(function: Function, call: Node) -> bool:
-    return function.callee(call) in _HARMLESS_CALLS
-
-
-def _is_outermost(function: Function, subscript: Node) -> bool:
-    parent = function.parent(subscript)
-    return parent is None or parent.type != "subscript_expression"
-
-
-def _is_written(function: Function, subscript: Node) -> bool:
-    parent = function.parent(subscript)
-    left = None if parent is None else parent.child_by_field_id(fields.LEFT)
-    is_target = left is not None and left.id == subscript.id and parent is not None
-    return (
-        is_target and parent is not None and parent.type == "assignment_expression" and function.operator(parent) == "="
-    )
-
-
 def _unprotected_write(function: Function, loop: Node) -> Node | None:
     """A write of a shared array at the top of a loop's body that no barrier separates from the last round's reads."""
     body = loop.child_by_field_id(fields.BODY)
     if body is None or body.type != "compound_statement":
         return None
-    barriers = [c for c in function.calls.within(body) if not _is_harmless(function, c)]
+    barriers = [c for c in function.calls.within(body) if not is_harmless(function, c)]
     if len(barriers) != 1 or not is_barrier(function, barriers[0]) or function.loop_around(barriers[0]) != loop:
         return None
     changing = function.written_in(loop)
+    changing |= {name for name in function.declared_in(loop) if _is_made_of(function, name, changing)}
     for write in function.assignments.within(body):
         array = _shared_target(function, write)
         left = write.child_by_field_id(fields.LEFT)
@@ -230,15 +185,20 @@ def _unprotected_write(function: Function, loop: Node) -> Node | None:
             continue
         reads = [s for s in function.subscripts.within(body) if s.start_byte > barriers[0].end_byte]
         written = function.source(left)
-        if any(_shared_array(function, r) is array and function.source(r) != written for r in reads):
+        if any(shared_array(function, r) is array and function.source(r) != written for r in reads):
             return write
     return None
+
+
+def _is_made_of(function: Function, name: str, names: frozenset[str]) -> bool:
+    """Whether a variable starts as something that depends on one of the names: ``buffer = step % 2``."""
+    return any(v.value is not None and not function.names_in(v.value).isdisjoint(names) for v in function.named(name))
 
 
 def _unordered_step(function: Function, loop: Node) -> Node | None:
     """``data[t] += data[t + s]`` in a loop that nothing orders: a round reads what others wrote in the one before."""
     body = loop.child_by_field_id(fields.BODY)
-    if body is None or any(not _is_harmless(function, call) for call in function.calls.within(body)):
+    if body is None or any(not is_harmless(function, call) for call in function.calls.within(body)):
         return None
     for write in function.assignments.within(body):
         array, left = _shared_target(function, write), write.child_by_field_id(fields.LEFT)
@@ -256,14 +216,14 @@ def _unordered_step(function: Function, loop: Node) -> Node | None:
 
 def _is_of_a_neighbour(function: Function, read: Node, own: Node, array: Variable) -> bool:
     """Whether it is another element of the same array than the thread's own, for each thread another one."""
-    is_other = _shared_array(function, read) is array and function.source(read) != function.source(own)
+    is_other = shared_array(function, read) is array and function.source(read) != function.source(own)
     return is_other and growth(function, index_of(read)) == 1
 
 
 # --- what one thread writes for all
 
 
-def _broadcast_read(function: Function, write: Node) -> Node | None:
+def _broadcast_read(function: Function, write: Node) -> Unordered | None:
     """``if (threadIdx.x == 0) mean = ...;`` and then ``x - mean``, with no barrier in between: the read."""
     left = write.child_by_field_id(fields.LEFT)
     array = None if left is None else _shared_one(function, left)
@@ -273,11 +233,11 @@ def _broadcast_read(function: Function, write: Node) -> Node | None:
     following: Node | None = branch
     for _ in range(MAX_STATEMENTS):
         following = following.next_named_sibling if following is not None else None
-        if following is None or any(not _is_harmless(function, c) for c in function.calls.within(following)):
+        if following is None or any(not is_harmless(function, c) for c in function.calls.within(following)):
             return None
         read = _mention(function, following, left) if array.is_array else _use(function, following, array)
         if read is not None:
-            return None if _is_set(function, read) else read
+            return None if _is_set(function, read) else Unordered(read, following)
     return None
 
 
@@ -285,7 +245,7 @@ def _shared_one(function: Function, target: Node) -> Variable | None:
     """The shared variable, or array, of which an assignment sets one element for all threads."""
     if not function.file.parsed.data.startswith(function.shared_names, target.start_byte):
         return None
-    variable = function.variable(target) if target.type == "identifier" else _shared_array(function, target)
+    variable = function.variable(target) if target.type == "identifier" else shared_array(function, target)
     is_one = variable is not None and variable.is_shared and "volatile" not in variable.words
     return variable if is_one and not may_depend_on_thread(function, target) else None
 

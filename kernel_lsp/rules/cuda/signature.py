@@ -176,7 +176,7 @@ def sizeof_pointer(function: Function) -> Iterator[Hit]:
         inner = value.named_children[0] if value is not None and value.named_children else value
         variable = function.variable(inner)
         if variable is not None and variable.is_pointer and not variable.is_array:
-            yield hit(file, node, f"this is the size of the pointer `{variable.name}`, not of what it points to")
+            yield hit(file, node, f"`sizeof` of the pointer `{variable.name}`, not of what it points to")
 
 
 # --- below: pointers

@@ -82,7 +82,7 @@ def strided_access(function: Function) -> Iterator[Hit]:
         if reach is not None and not _is_wrapped(function, subscript) and not _uses_all_between(function, reach):
             settled.add(text)
             distance = "a variable stride" if isinstance(reach.step, Stride) else f"{abs(reach.step)} elements"
-            yield hit(file, subscript, f"neighbouring threads are {distance} apart: up to 32 sectors per warp")
+            yield hit(file, subscript, f"uncoalesced access: consecutive threads are {distance} apart")
 
 
 @declare(

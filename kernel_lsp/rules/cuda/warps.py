@@ -99,9 +99,9 @@ def partial_mask(function: Function) -> Iterator[Hit]:
         mask = arguments[0]
         value = function.constant(mask)
         if mask.type == "call_expression" and function.callee(mask) == "__activemask":
-            yield hit(file, mask, "`__activemask()` is what happens to be active, not what should take part")
+            yield hit(file, mask, "`__activemask()` names the lanes that happen to be active: state the mask")
         elif value is not None and value & _FULL_MASK != _FULL_MASK:
-            yield hit(file, mask, f"lanes outside of {value:#x} must not reach this call")
+            yield hit(file, mask, f"partial mask {value:#x}: lanes outside of it must not reach this call")
 
 
 @declare(
@@ -140,7 +140,7 @@ def divergent_shuffle(function: Function) -> Iterator[Hit]:
             continue
         is_full = function.constant(arguments[0]) == _FULL_MASK
         if is_full and any(_splits_warp(function, condition) for condition in conditions_around(function, call)):
-            yield hit(file, call, "some lanes of the mask do not come here: shuffle before the branch")
+            yield hit(file, call, "shuffle mask names inactive lanes: shuffle before the branch")
 
 
 @declare(
@@ -174,7 +174,7 @@ def warp_synchronous(function: Function) -> Iterator[Hit]:
     steps = [write for write in function.assignments if _is_reduction_step(function, write)]
     for first, second in pairwise(steps):
         if _step(function, first).next_named_sibling == _step(function, second):
-            yield hit(file, second, "nothing orders this after the line above in other lanes: add `__syncwarp()`")
+            yield hit(file, second, "missing `__syncwarp()`: the lanes of a warp do not run in lockstep")
             break
 
 

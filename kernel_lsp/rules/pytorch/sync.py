@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from kernel_lsp.rules.pytorch.declare import HINT, INFORMATION, LOOP_WORDS, WARNING, declare, hit
 from kernel_lsp.rules.pytorch.kinds import Kind
 from kernel_lsp.rules.pytorch.scopes import Scope, keyword
+from kernel_lsp.rules.pytorch.trained import item_of_training
 from kernel_lsp.rules.rule import Hit
 
 _TO_HOST_METHODS = ("item", "tolist", "numpy", "cpu")
@@ -188,10 +189,10 @@ def sync_in_loop(scope: Scope) -> Iterator[Hit]:
     if scope.is_forward:
         return
     for call in scope.calls:
-        name = _to_host(call, scope) or _scalar_conversion(call, scope)
+        name = _to_host(call, scope) or _scalar_conversion(call, scope) or item_of_training(call, scope)
         loop = scope.loop_around(call) if name else None
         if loop is not None and not _is_occasional(call, loop, scope) and not _holds_steps(loop):
-            yield hit(scope, call, f"`{name}` waits for the GPU in each round of this loop: read the value after it")
+            yield hit(scope, call, f"`{name}` waits for the GPU in each iteration: read the value after the loop")
 
 
 @declare(
@@ -268,7 +269,7 @@ def loop_over_tensor(scope: Scope) -> Iterator[Hit]:
             if not _is_recurrence(loop):
                 yield hit(scope, loop.iter, _LOOP_MESSAGE)
             elif not _calls_module(loop):
-                message = "each round needs the one before and launches its own kernels: one kernel can do all rounds"
+                message = "loop-carried dependency: each iteration launches its own kernels, one kernel can do all"
                 yield Hit(scope.module.range(loop.iter), message, (), INFORMATION)
     for comprehension in scope.comprehensions:
         generator = comprehension.generators[0]

@@ -82,7 +82,7 @@ def missing_no_grad(scope: Scope) -> Iterator[Hit]:
         model = ast.dump(call.func) if isinstance(call.func, ast.Name | ast.Attribute) else ""
         if model in evaluated and model not in seen and call.args:
             seen.add(model)
-            yield hit(scope, call, "activations are kept for a backward: use `with torch.inference_mode():`")
+            yield hit(scope, call, "autograd records in inference code: use `torch.inference_mode()`")
 
 
 @declare(

@@ -57,7 +57,11 @@ def check_diagnostics(
 
 
 def rule_diagnostic(document: Document, finding: RuleFinding) -> types.Diagnostic:
-    """What a rule found."""
+    """What a rule found, with its other places."""
+    related = [
+        types.DiagnosticRelatedInformation(types.Location(document.uri, to_range(document, place)), finding.name)
+        for place in finding.related[:MAX_RELATED]
+    ]
     return types.Diagnostic(
         range=to_range(document, finding.range),
         message=finding.message,
@@ -65,6 +69,7 @@ def rule_diagnostic(document: Document, finding: RuleFinding) -> types.Diagnosti
         code=finding.code,
         code_description=_documentation(finding.documentation),
         source=SOURCE,
+        related_information=related or None,
     )
 
 

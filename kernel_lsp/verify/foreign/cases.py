@@ -11,12 +11,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from kernel_lsp.config import ToleranceName
 from kernel_lsp.core.expression import ExpressionError
 from kernel_lsp.core.plan import BoundOperation, BoundTensor
 from kernel_lsp.core.task import Task
 from kernel_lsp.core.verdict import CaseResult, Crashed, Mismatch, TimedOut
 from kernel_lsp.process.worker_client import CaseFiles
 from kernel_lsp.verify.foreign.process import ForeignProcess
+from kernel_lsp.verify.foreign.tolerances import STRICT, judge_elementwise
 from kernel_lsp.verify.gpu.slot import Lost
 from kernel_lsp.verify.model.cases import (
     Case,
@@ -86,7 +88,7 @@ async def make_case(store: CaseStore, task: Task, case: Case, folder: Path, *, i
 
 
 async def run_case(
-    process: ForeignProcess, case: ForeignCase, folder: Path, device_name: str
+    process: ForeignProcess, case: ForeignCase, folder: Path, device_name: str, tolerance: ToleranceName = STRICT
 ) -> CaseResult | Mismatch | Crashed | TimedOut:
     """Run twice and judge both."""
     names = [tensor.name for tensor in case.bound.tensors if tensor.role == "output"]
@@ -102,14 +104,16 @@ async def run_case(
         "token": token,
     }
     ran = await process.ask("run_foreign", request, deadline_s=CASE_DEADLINE_S)
+    if isinstance(ran, dict) and ran.get("status") == "refused":
+        return Mismatch(message=str(ran.get("message")), failed=_unjudged(case, device_name))
     failure = misbehaviour(ran, token)
     if failure is not None:
         return failure
     assert isinstance(ran, dict)
     copies = [paths[0], {**paths[0], **{name: paths[1][name] for name in ran["spread"]}}]
-    judged: CaseResult | Mismatch = judge(case, copies[0], device_name)
+    judged: CaseResult | Mismatch = judge(case, copies[0], device_name, tolerance)
     if ran["spread"] and not isinstance(judged, Mismatch):
-        judged = judge(case, copies[1], device_name)
+        judged = judge(case, copies[1], device_name, tolerance)
     return judged
 
 
@@ -140,9 +144,22 @@ def shuffled(cases: Sequence[ForeignCase], seed: int) -> list[ForeignCase]:
     return [*named, *(case for case in cases if case.is_hidden)]
 
 
-def judge(case: ForeignCase, paths: Mapping[str, Path], device_name: str) -> CaseResult | Mismatch:
+def judge(
+    case: ForeignCase, paths: Mapping[str, Path], device_name: str, tolerance: ToleranceName = STRICT
+) -> CaseResult | Mismatch:
     """Judge copies of one call's outputs, by name."""
-    result = CaseResult(
+    outputs = [(tensor, paths[tensor.name]) for tensor in case.bound.tensors if tensor.role == "output"]
+    result = _unjudged(case, device_name)
+    if tolerance != STRICT:
+        return judge_elementwise(result, outputs, case.expectations, tolerance)
+    return judge_outputs(case.case.operation, result, outputs, case.expectations)
+
+
+# --- below
+
+
+def _unjudged(case: ForeignCase, device_name: str) -> CaseResult:
+    return CaseResult(
         device=device_name,
         operation=case.bound.name,
         family=case.files.family,
@@ -151,11 +168,6 @@ def judge(case: ForeignCase, paths: Mapping[str, Path], device_name: str) -> Cas
         n_blocks_run=0,
         errors=(),
     )
-    outputs = [(tensor, paths[tensor.name]) for tensor in case.bound.tensors if tensor.role == "output"]
-    return judge_outputs(case.case.operation, result, outputs, case.expectations)
-
-
-# --- below
 
 
 def _taken(store: CaseStore, task: Task, case: Case, files: CaseFiles, folder: Path, *, is_hidden: bool) -> ForeignCase:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from kernel_lsp.config import Settings
+from kernel_lsp.config import Settings, ToleranceName
 from kernel_lsp.core.candidate import Candidate, Origin
 from kernel_lsp.core.finding import Finding, Severity
 from kernel_lsp.core.target import TargetSource
@@ -33,8 +33,10 @@ from kernel_lsp.source.foreign import ForeignSource, python_findings
 from kernel_lsp.toolchain.extension.built import ExtensionBuilt
 from kernel_lsp.verify.foreign.build import BuildFailure, ForeignBuilds, accepted_build, refused
 from kernel_lsp.verify.foreign.cases import ForeignCase, chosen_cases, make_case, run_case, shuffled
+from kernel_lsp.verify.foreign.generality import not_general
 from kernel_lsp.verify.foreign.process import ForeignProcess
 from kernel_lsp.verify.foreign.timing import time_given
+from kernel_lsp.verify.foreign.tolerances import describe_tolerance
 from kernel_lsp.verify.gpu.device import GpuDevice
 from kernel_lsp.verify.gpu.slot import Lost
 from kernel_lsp.verify.model.cases import OperationKind, graph_of
@@ -53,7 +55,8 @@ NO_GPU = (
     "its host code launches CUDA kernels, and there is no GPU here to run them on: the PTX executor runs kernels with "
     "a launch plan alone"
 )
-CUDA_FAULT = "CUDA error"
+OWN_ERROR = re.compile(r"\w+Error: (?!CUDA error)")
+"""How an error that the kernel's host code raises begins. A CUDA error may be an access out of bounds."""
 UNSEEN_CALLS = re.compile(r"\btriton\b|\btorch\.ops\b")
 NO_KERNEL = "no kernel of its own: PyTorch computed everything that it returned"
 HIDING_NOTHING = (SandboxLevel.NONE, SandboxLevel.LIMITS)
@@ -96,6 +99,7 @@ class _Check:
     device_name: str = CPU_NAME
     device: GpuDevice | None = None
     builds: dict[str, str] = field(default_factory=dict)
+    cases: Sequence[ForeignCase] = ()
 
     async def verdict(self) -> Verdict:
         outcome = await self._outcome()
@@ -108,8 +112,9 @@ class _Check:
             outcome=outcome,
             findings=(*self.progress.findings, *lost_nans(self.progress.cases)),
             foreign=self.source.kind,
+            tolerance=self._tolerance,
             times=self.progress.times,
-            notes=(said, *exposed, *self.progress.notes),
+            notes=(f"tolerance: {describe_tolerance(self._tolerance)}", said, *exposed, *self.progress.notes),
             evaluate_s=sum(self.progress.stages_s.values()),
             stages_s=self.progress.stages_s,
         )
@@ -156,6 +161,10 @@ class _Check:
                 started.cancel()
             await asyncio.gather(*under_way, return_exceptions=True)
             await builds.close()
+
+    @property
+    def _tolerance(self) -> ToleranceName:
+        return self.session.settings.tolerance
 
     @property
     def _architecture(self) -> str:
@@ -279,6 +288,7 @@ class _Check:
     ) -> CheckOutcome:
         """Check the named sizes, then time, then check sizes that the task does not name: those may end the process."""
         ordered = shuffled(cases, self.session.settings.seed)
+        self.cases = ordered
         steps = {
             "cases": lambda: self._run_cases(process, [case for case in ordered if not case.is_hidden]),
             "time": lambda: self._time(process, ordered, timer),
@@ -289,11 +299,10 @@ class _Check:
                 failure: CheckOutcome | None = await step()
             with self.progress.stage("threads"):
                 failure = failure or await _kept_threads(process, stage)
+            failure = failure or await _changed_later(process, stage)
             if failure is not None:
                 return failure
         looked = await process.ask("look_again", {}, deadline_s=OPEN_DEADLINE_S)
-        if isinstance(looked, dict) and looked.get("changed"):
-            return Crashed(message=f"outputs that it had returned changed later: {', '.join(looked['changed'])}")
         if self.source.kind == "ModelNew" and isinstance(looked, dict) and not looked.get("n_own_calls"):
             self._say_if_without_kernel()
         if timer is None:
@@ -313,29 +322,55 @@ class _Check:
     ) -> CheckOutcome | None:
         if timer is None:
             return None
-        return await time_given(process, cases, timer, self.progress, self._folder / "timed", self.device_name)
+        folder = self._folder / "timed"
+        return await time_given(process, cases, timer, self.progress, folder, self.device_name, self._tolerance)
 
     async def _run_cases(
         self, process: ForeignProcess, cases: Sequence[ForeignCase]
     ) -> Mismatch | Crashed | TimedOut | None:
+        failures: list[tuple[ForeignCase, str]] = []
         for case in cases:
             folder = self._folder / "outputs"
             folder.mkdir(parents=True, exist_ok=True)
-            found = await run_case(process, case, folder, self.device_name)
+            found = await run_case(process, case, folder, self.device_name, self._tolerance)
             shutil.rmtree(folder, ignore_errors=True)
             if isinstance(found, CaseResult):
                 self.progress.cases.append(found)
             elif not case.is_hidden:
                 return found
-            elif isinstance(found, Crashed) and "Error: " in found.message and CUDA_FAULT not in found.message:
-                self.progress.notes.append(f"it takes no other sizes than the task's: {found.message}")
+            elif _is_not_general(found):
+                failures.append((case, found.message))
             else:
-                message = f"at sizes that the task does not name: {found.message}"
-                return found.model_copy(update={"message": message})
+                return found.model_copy(update={"message": f"at sizes that the task does not name: {found.message}"})
+        if failures:
+            self._warn_not_general(failures)
         return None
+
+    def _warn_not_general(self, failures: Sequence[tuple[ForeignCase, str]]) -> None:
+        """Add the warning with the contract to state: the task needs its own sizes only."""
+        first, message = failures[0]
+        of_direction = [case for case in self.cases if case.case.operation == first.case.operation]
+        named = [dict(case.case.sizes) for case in of_direction if not case.is_hidden]
+        self.progress.add_findings([not_general(named, [dict(case.case.sizes) for case, _ in failures], message)])
 
 
 # --- below
+
+
+def _is_not_general(failure: Mismatch | Crashed | TimedOut) -> bool:
+    """Check whether a kernel may fail like this at sizes that its task does not name: wrong values or shapes, or an
+    error that its host code raises. Changed inputs, late writes, accesses out of bounds and hangs stay failures."""
+    return isinstance(failure, Mismatch) or (isinstance(failure, Crashed) and bool(OWN_ERROR.match(failure.message)))
+
+
+async def _changed_later(process: ForeignProcess, stage: str) -> Crashed | None:
+    """Compare the outputs that the process holds with their copies. A process that cannot answer has crashed."""
+    looked = await process.ask("look_again", {}, deadline_s=OPEN_DEADLINE_S)
+    if isinstance(looked, Lost):
+        return Crashed(message=f"after its {stage}: {looked.message}")
+    if looked.get("changed"):
+        return Crashed(message=f"outputs that it had returned changed later: {', '.join(looked['changed'])}")
+    return None
 
 
 async def _kept_threads(process: ForeignProcess, stage: str) -> Rejected | None:

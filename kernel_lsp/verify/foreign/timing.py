@@ -6,6 +6,7 @@ import secrets
 from collections.abc import Sequence
 from pathlib import Path
 
+from kernel_lsp.config import ToleranceName
 from kernel_lsp.core.verdict import CheckOutcome, Crashed, Mismatch
 from kernel_lsp.verify.foreign.cases import ForeignCase, judge
 from kernel_lsp.verify.foreign.process import ForeignAsker, ForeignProcess
@@ -24,6 +25,7 @@ async def time_given(
     progress: Progress,
     folder: Path,
     device_name: str,
+    tolerance: ToleranceName,
 ) -> CheckOutcome | None:
     """Time the kernel on the task's own inputs, in each direction; None when nothing failed. `folder` is for
     outputs."""
@@ -34,7 +36,7 @@ async def time_given(
             await timer.offer(operation)
         match await timer.time_operation(asker, operation):
             case Timed(comparison):
-                wrong = await _wrong_while_timed(process, asker, case, folder, device_name)
+                wrong = await _wrong_while_timed(process, asker, case, folder, device_name, tolerance)
                 if wrong is not None:
                     return wrong
                 progress.times[case.bound.name] = comparison
@@ -46,7 +48,12 @@ async def time_given(
 
 
 async def _wrong_while_timed(
-    process: ForeignProcess, asker: ForeignAsker, case: ForeignCase, folder: Path, device_name: str
+    process: ForeignProcess,
+    asker: ForeignAsker,
+    case: ForeignCase,
+    folder: Path,
+    device_name: str,
+    tolerance: ToleranceName,
 ) -> Mismatch | Crashed | None:
     """Judge the outputs of a random timed call, which is drawn here after it was made."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -58,5 +65,5 @@ async def _wrong_while_timed(
     )
     if isinstance(written, Lost):
         return Crashed(message=f"after it was timed: {written.message}")
-    judged = judge(case, paths, device_name)
+    judged = judge(case, paths, device_name, tolerance)
     return judged if isinstance(judged, Mismatch) else None

@@ -209,18 +209,21 @@ async def prepare(
 
 
 async def aligned(theirs: Subject, ours: Subject) -> Subject | SubjectFailed:
-    """Give theirs as many calls per sample as ours, as far as its samples stay short. The overhead of a sample then
-    weighs the same on both sides."""
+    """Give theirs as many calls per sample as ours, as far as its samples stay short, and enqueue them as ours are. The
+    overhead of a sample then weighs the same on both sides. A stream and a CUDA graph differ by microseconds per
+    launch, whatever they compute."""
     longest = max(1, int(MAX_SAMPLE_US / max(theirs.time_us, 1e-3)))
     wanted = min(ours.n_calls, longest, int(theirs.facts["max_calls"]))
-    if theirs.n_calls == wanted or theirs.facts.get("asked_calls") == wanted:
+    has_calls = theirs.n_calls == wanted or theirs.facts.get("asked_calls") == wanted
+    if has_calls and ours.method in (theirs.method, theirs.facts.get("asked_method")):
         return theirs
-    request = {"subject": theirs.subject_id, "n_calls": wanted}
+    request = {"subject": theirs.subject_id, "n_calls": wanted, "method": ours.method}
     answer = await _ask(theirs.name, theirs.worker, "set_calls", request, BLOCK_DEADLINE_S)
     if isinstance(answer, SubjectFailed):
         return answer
-    # On a stream it may have fewer than requested: another request would not help.
-    return Subject(theirs.name, theirs.subject_id, theirs.worker, {**answer, "asked_calls": wanted})
+    # On a stream it may have fewer than requested, and some have graphs of their own: another request would not help.
+    asked = {"asked_calls": wanted, "asked_method": ours.method}
+    return Subject(theirs.name, theirs.subject_id, theirs.worker, {**answer, **asked})
 
 
 async def end(subject: Subject) -> Mapping[str, Any] | SubjectFailed:

@@ -60,8 +60,14 @@ def _short(found: TimedBaseline, ours_us: float) -> str:
     if found.ratio is None:
         return f"{_factor(found.measurement.time_us / ours_us)} vs {found.name} (of {found.measurement.date})"
     if found.ratio.claim == "no difference":
-        return f"no different from {found.name}"
+        return f"no different from {found.name}{_deciding_floor(found.ratio)}"
     return f"{_factor(found.ratio.value)} vs {found.name}"
+
+
+def _deciding_floor(ratio: Ratio) -> str:
+    """Name the noise floor where it alone keeps a clear interval from being a claim."""
+    is_clear = ratio.low > 1.0 or ratio.high < 1.0
+    return f" ({_factor(ratio.value)}, below the noise floor of {ratio.noise_floor:.1%})" if is_clear else ""
 
 
 def _factor(ratio: float) -> str:

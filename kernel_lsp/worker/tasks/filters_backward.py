@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from ..capture.inputs import CallInputs
-from ..capture.load import Callee, load_file
+from ..capture.load import Callee, LoadedFile, load_file
 from ..capture.outputs import flatten_outputs
 from ..capture.program import quiet
 from ..capture.robust_kbench import build, read_settings
@@ -21,17 +21,23 @@ from ..hide_cuda import without_cuda
 BACKWARD_FILE = "func_backward.py"
 AUTOGRAD_FUNCTION, BACKWARD_FUNCTION = "AutogradFunction", "backward_fn"
 GRADIENT_SEED = 21
+MISSING = object()
 
 
 def compare_backward(source: dict[str, Any], configuration: int, seed: int) -> dict[str, Any]:
     """Return ``{"error", "dtype", "problem"}``: the largest relative L2 distance of any gradient, None without a
-    backward file or where `problem` says why it is unknown. `dtype` is the narrowest among the gradients'."""
+    backward of the folder's own (`backward_fn` None stands for the kernel's) or where `problem` says why it is unknown.
+    `dtype` is the narrowest among the gradients'."""
     file = os.path.join(os.path.dirname(os.path.abspath(source["file"])), BACKWARD_FILE)
     nothing = {"error": None, "dtype": "", "problem": ""}
     if source["kind"] != "robust_kbench" or not os.path.isfile(file):
         return nothing
     try:
-        ours, theirs = [_load(path, source, configuration, seed) for path in (source["file"], file)]
+        loaded = _load_backward(file)
+        if getattr(loaded.module, AUTOGRAD_FUNCTION).backward_fn is None:
+            return nothing  # robust-kbench's own folders: the kernel brings the only backward there is
+        ours = _build(load_file(source["file"]), source, configuration, seed)
+        theirs = _build(loaded, {**source, "file": file}, configuration, seed)
         theirs[0].owner.load_state_dict(ours[0].owner.state_dict())
         with seeded(seed):
             tensors = ours[1].fresh() if ours[1].fresh is not None else []
@@ -46,14 +52,19 @@ def compare_backward(source: dict[str, Any], configuration: int, seed: int) -> d
 # --- below
 
 
-def _load(file: str, source: dict[str, Any], configuration: int, seed: int) -> tuple[Callee, CallInputs]:
-    """Build the model of one of the folder's files, in the same configuration."""
+def _load_backward(file: str) -> LoadedFile:
+    """Load the backward's file. Raises Failure where it declares nothing that a kernel could replace."""
     loaded = load_file(file)
-    own = getattr(loaded.module, AUTOGRAD_FUNCTION, None)
-    if os.path.basename(file) == BACKWARD_FILE and not callable(getattr(own, BACKWARD_FUNCTION, None)):
+    declared = getattr(getattr(loaded.module, AUTOGRAD_FUNCTION, None), BACKWARD_FUNCTION, MISSING)
+    if declared is not None and not callable(declared):
         raise Failure(f"{BACKWARD_FILE} has no class {AUTOGRAD_FUNCTION} with a {BACKWARD_FUNCTION}", file=file)
+    return loaded
+
+
+def _build(loaded: LoadedFile, source: dict[str, Any], configuration: int, seed: int) -> tuple[Callee, CallInputs]:
+    """Build the model of one of the folder's files. Both files' are built from the same seed."""
     with seeded(seed):
-        return build(loaded, {**source, "file": file}, read_settings(source["file"])[configuration])
+        return build(loaded, source, read_settings(source["file"])[configuration])
 
 
 def _gradients(

@@ -57,12 +57,13 @@ def prepare_probe(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def set_calls(request: dict[str, Any]) -> dict[str, Any]:
-    """Set the calls of each sample, so that a sample's overhead weighs as much as on the other side: ``{"subject",
-    "n_calls"}``. Answers as `admit` does, or ``{"status": "crashed", "message"}``."""
+    """Set the calls of each sample, in a graph or on the stream, so that a sample's overhead weighs as much as on the
+    other side: ``{"subject", "n_calls", "method"}``. Answers as `admit` does, or ``{"status": "crashed",
+    "message"}``."""
     subject = _subject(request)
     try:
         with torch.no_grad(), _on(subject.device):
-            return {"status": "ready", **_arranged(subject, int(request["n_calls"]))}
+            return {"status": "ready", **_arranged(subject, int(request["n_calls"]), request.get("method", GRAPH))}
     except RuntimeError as error:  # torch raises nothing narrower for refusals of a device
         return {"status": "crashed", "message": str(error)[:500]}
 
@@ -163,9 +164,9 @@ def _no_call(place: int) -> Callable[[], Any]:
     return lambda: None
 
 
-def _arranged(subject: Subject, n_calls: int) -> dict[str, Any]:
+def _arranged(subject: Subject, n_calls: int, method: str = GRAPH) -> dict[str, Any]:
     """Set the calls of each sample, and return the result."""
-    put_calls(subject, n_calls)
+    put_calls(subject, n_calls, method)
     resolution = _resolution(subject.device, stopwatch_of(subject.device))
     return {
         "n_sets": subject.n_sets,

@@ -115,11 +115,12 @@ def warm_up(subject: Subject) -> None:
     subject.own_enqueue_us = _enqueue_us(lambda: subject.arm(0), stopwatch)
 
 
-def put_calls(subject: Subject, n_calls: int) -> None:
-    """Set the calls of each sample, as far as possible: as graphs, where they can be captured."""
+def put_calls(subject: Subject, n_calls: int, method: str = GRAPH) -> None:
+    """Set the calls of each sample, as far as possible: as graphs, where they can be captured and the other side does
+    not run on a stream."""
     subject.graphs, subject.warm_graph, subject.enqueue_us = [], None, subject.own_enqueue_us
     subject.n_calls = max(1, min(n_calls, subject.max_calls, subject.n_sets))
-    if not _capture(subject, stopwatch_of(subject.device)):
+    if method == STREAM or not _capture(subject, stopwatch_of(subject.device)):
         subject.n_calls = min(subject.n_calls, _affordable_calls(subject))
 
 

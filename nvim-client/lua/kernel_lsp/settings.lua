@@ -37,6 +37,7 @@
 ---@field outDirectory? string Where the two result files go; by default beside the target's file.
 ---@field logLevel? "debug"|"info"|"warning"|"error" What is logged to stderr.
 ---@field sandbox? "auto"|"off"|"limits"|"landlock"|"landlock+seccomp"|"bwrap" How compilers, the executor and workers are confined: auto takes the strongest that this machine has.
+---@field tolerance? "strict"|"torch"|"kernelbench"|"robust-kbench" Tolerance for kernels with host code of their own; the others are those of other benchmarks.
 ---@field diagnostics? boolean In an editor: show what the rules find while you type.
 ---@field codeLens? boolean In an editor: show what can be done, and the last result, above each target.
 ---@field inlayHints? boolean In an editor: show each line's share of the estimated time at its end.
@@ -45,6 +46,6 @@
 ---@field measureOnSave? boolean In an editor: when you save a kernel, also run and time it on the GPU, in a trusted workspace.
 
 return {
-  names = { "device", "targetGpu", "python", "cudaDirectory", "generations", "proposals", "seed", "captureDeadlineS", "compileDeadlineS", "caseDeadlineS", "baselineWaitS", "runDeadlineS", "memoryLimitBytes", "maxCaseInstructions", "cacheDirectory", "models", "modelBaseUrl", "modelPrices", "budgetUsd", "modelDeadlineS", "modelIdleDeadlineS", "manualWaitS", "modelMaxTokens", "modelConcurrency", "modelRequestsPerMinute", "temperatures", "strategy", "ensemble", "repairRounds", "islands", "earlyStop", "judges", "judgeThreshold", "outDirectory", "logLevel", "sandbox", "diagnostics", "codeLens", "inlayHints", "estimateOnHover", "checkOnSave", "measureOnSave" },
+  names = { "device", "targetGpu", "python", "cudaDirectory", "generations", "proposals", "seed", "captureDeadlineS", "compileDeadlineS", "caseDeadlineS", "baselineWaitS", "runDeadlineS", "memoryLimitBytes", "maxCaseInstructions", "cacheDirectory", "models", "modelBaseUrl", "modelPrices", "budgetUsd", "modelDeadlineS", "modelIdleDeadlineS", "manualWaitS", "modelMaxTokens", "modelConcurrency", "modelRequestsPerMinute", "temperatures", "strategy", "ensemble", "repairRounds", "islands", "earlyStop", "judges", "judgeThreshold", "outDirectory", "logLevel", "sandbox", "tolerance", "diagnostics", "codeLens", "inlayHints", "estimateOnHover", "checkOnSave", "measureOnSave" },
   gpus = { "H200", "H100 SXM", "H100 PCIe", "A100 40GB", "A100 80GB", "A100 80GB PCIe", "A10", "L4", "L40S", "V100", "T4", "RTX 3090", "RTX 4090", "RTX 5090", "RTX 6000 Ada", "B200" },
 }

@@ -17,6 +17,7 @@ from typing import Any
 BEHAVIOUR: dict[str, Any] = json.loads(sys.argv[1])
 DRAW = random.Random(BEHAVIOUR.get("seed", 0))
 SUBJECTS: dict[str, str] = {}
+METHODS: dict[str, str] = {}
 N_BLOCKS = [0]
 TICK_S = 0.01
 FACTS = {
@@ -65,22 +66,30 @@ def prepare_baseline(request: dict[str, Any]) -> dict[str, Any]:
 
 def ready(request: dict[str, Any], what: str) -> dict[str, Any]:
     SUBJECTS[request["subject"]] = what
+    enqueue(request)
     n_calls = int(request.get("n_calls", 0)) or max(1, min(16, round(200 / true_us(what))))
-    return arranged(what, n_calls)
+    return arranged(what, n_calls, request["subject"])
+
+
+def enqueue(request: dict[str, Any]) -> None:
+    """In a graph, where it can be captured and nothing else is asked for."""
+    can_capture = BEHAVIOUR.get("can_capture", True)
+    METHODS[request["subject"]] = request.get("method", "graph") if can_capture else "stream"
 
 
 def set_calls(request: dict[str, Any]) -> dict[str, Any]:
     log(f"set_calls {request['subject']} {request['n_calls']}")
-    return arranged(SUBJECTS[request["subject"]], request["n_calls"])
+    enqueue(request)
+    return arranged(SUBJECTS[request["subject"]], request["n_calls"], request["subject"])
 
 
-def arranged(what: str, n_calls: int) -> dict[str, Any]:
+def arranged(what: str, n_calls: int, subject: str) -> dict[str, Any]:
     return {
         "status": "ready",
         "time_us": true_us(what),
         "n_calls": min(n_calls, BEHAVIOUR.get("max_calls", 16)),
         "max_calls": BEHAVIOUR.get("max_calls", 16),
-        "method": "graph",
+        "method": METHODS[subject],
         **FACTS,
     }
 
@@ -96,7 +105,8 @@ def time_block(request: dict[str, Any]) -> dict[str, Any]:
     if N_BLOCKS[0] == BEHAVIOUR.get("crash_at_block"):
         return {"status": "crashed", "message": "CUDA error: an illegal memory access was encountered"}
     noise = [DRAW.gauss(0, BEHAVIOUR.get("spread", 0.01)) for _ in range(request["n_samples"])]
-    cold = [true_us(what) * (1 + error) + BEHAVIOUR.get("offset_us", 0.0) for error in noise]
+    added_us = BEHAVIOUR.get("stream_us", 0.0) if METHODS[request["subject"]] == "stream" else 0.0
+    cold = [true_us(what) * (1 + error) + added_us + BEHAVIOUR.get("offset_us", 0.0) for error in noise]
     log(f"end {request['subject']} {time.monotonic_ns()}")
     return {
         "status": "timed",

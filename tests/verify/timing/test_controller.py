@@ -166,6 +166,26 @@ async def test_two_processes_are_probed_once(tmp_path: Path) -> None:
         assert sum(line.endswith(" probe") for line in it.log()) == 2 + len(it.made)
 
 
+async def test_what_cannot_be_captured_is_timed_on_a_stream_on_both_sides(tmp_path: Path) -> None:
+    """A launch on a stream takes 11 us in both processes: beside a graph that was a noise floor of 369 %."""
+    stream = {"stream_us": 11.0}
+    own = {"times_us": {"ours": 3.0}, "can_capture": False, **stream}
+    async with bench(
+        tmp_path, times_us={"eager": 63.7}, candidate=own, spread=0.001, baselines=("eager",), **stream
+    ) as it:
+        comparison = await it.comparison()
+    assert (comparison.ours.method, comparison.baseline.method) == ("stream", "stream")  # type: ignore[union-attr]
+    assert comparison.ratio is not None
+    assert comparison.ratio.noise_floor < 0.2
+    assert comparison.ratio.claim == "faster"
+
+
+async def test_a_baseline_stays_a_graph_beside_a_candidate_that_is_one(tmp_path: Path) -> None:
+    async with bench(tmp_path, baselines=("eager",)) as it:
+        comparison = await it.comparison()
+    assert (comparison.ours.method, comparison.baseline.method) == ("graph", "graph")  # type: ignore[union-attr]
+
+
 async def test_a_a_pairs_are_measured_twice_a_session(tmp_path: Path) -> None:
     async with bench(tmp_path, baselines=("eager",)) as it:
         for _ in range(4):

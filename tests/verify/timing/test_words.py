@@ -75,6 +75,14 @@ def test_no_difference_is_never_a_factor() -> None:
     assert headline(comparison(timed("eager", 40.4, "no difference"))) == "no different from eager"
 
 
+def test_a_noise_floor_that_decides_is_shown() -> None:
+    found = timed("eager", 180, "no difference")
+    assert found.ratio is not None
+    unclear = found.ratio.model_copy(update={"value": 4.5, "low": 4.53, "high": 4.59, "noise_floor": 3.69})
+    shown = headline(comparison(found.model_copy(update={"ratio": unclear})))
+    assert shown == "no different from eager (4.5x, below the noise floor of 369.0%)"
+
+
 def test_a_time_of_another_day_says_so() -> None:
     earlier = timed("compile", 60).model_copy(update={"ratio": None})
     assert headline(comparison(timed("eager", 108), earlier)) == "2.7x vs eager, 1.5x vs compile (of 2026-11-21)"

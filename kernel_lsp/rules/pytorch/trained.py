@@ -1,0 +1,46 @@
+"""Values that only training has: losses that a model gave, and gradients."""
+
+from __future__ import annotations
+
+import ast
+
+from kernel_lsp.rules.pytorch.scopes import Scope
+
+
+def item_of_training(call: ast.Call, scope: Scope) -> str:
+    """Return ``.item()`` for a call on what only training has: a gradient, or a loss that a model gave."""
+    function = call.func
+    if not isinstance(function, ast.Attribute) or function.attr != "item" or call.args:
+        return ""
+    value = function.value
+    is_loss = isinstance(value, ast.Name) and (value.id in _trained_names(scope) or _is_loss_of_model(value.id, scope))
+    return ".item()" if is_loss or _is_of_gradient(value) else ""
+
+
+def _is_of_gradient(node: ast.expr) -> bool:
+    """Whether the node is a chain of methods behind `.grad`: ``p.grad.detach().norm()``."""
+    while isinstance(node, ast.Call | ast.Attribute):
+        if isinstance(node, ast.Attribute) and node.attr == "grad":
+            return True
+        node = node.func if isinstance(node, ast.Call) else node.value
+    return False
+
+
+def _trained_names(scope: Scope) -> set[str]:
+    """Return the names with a ``.backward()``: only tensors have one without an argument."""
+    methods = [call.func for call in scope.calls if isinstance(call.func, ast.Attribute) and not call.args]
+    return {m.value.id for m in methods if m.attr == "backward" and isinstance(m.value, ast.Name)}
+
+
+def _is_loss_of_model(name: str, scope: Scope) -> bool:
+    """Whether a name says that it is a loss, and all that it is ever set to are calls of nothing imported."""
+    values = scope.assigned.get(name, [])
+    roots = [_root(value.func) for value in values if isinstance(value, ast.Call)]
+    is_local = len(roots) == len(values) > 0 and not any(root in (None, *scope.names.imported) for root in roots)
+    return "loss" in name and is_local
+
+
+def _root(node: ast.expr) -> str | None:
+    while isinstance(node, ast.Attribute):
+        node = node.value
+    return node.id if isinstance(node, ast.Name) else None

@@ -1,0 +1,293 @@
+"""KL160 to KL164: what training and inference do by hand, and PyTorch does faster."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from kernel_lsp.rules.pytorch.declare import INFORMATION, declare, hit
+from kernel_lsp.rules.pytorch.kinds import CASTS
+from kernel_lsp.rules.pytorch.scopes import Scope, keyword
+from kernel_lsp.rules.rule import Hit
+
+LARGE_VOCABULARY = 16_384
+"""Classes from which on logits of a whole batch outweigh the model's activations."""
+MAX_STEPS = 8
+"""Names and operations that an attention's scores are followed through."""
+_OPTIMIZERS = ("Adam", "AdamW", "SGD", "Adagrad")
+"""Those of `torch.optim` with a `fused` implementation on CUDA."""
+_PASSED = ("dropout", "masked_fill", "to", "type_as", "float", "half", "bfloat16", "contiguous", "where", "type")
+_PRODUCTS = ("matmul", "bmm")
+_AUTOCAST_OPERATIONS = ("matmul", "bmm", "mm", "linear", "conv1d", "conv2d", "conv3d", "addmm", "einsum")
+
+
+@declare(
+    "KL160",
+    "handwritten-attention",
+    INFORMATION,
+    needs=("softmax", "matmul bmm @ einsum"),
+    summary="An attention that writes its scores to memory",
+    why="""
+    `softmax(q @ k.T * scale) @ v` writes and reads a matrix of all pairs of positions several times over.
+    `torch.nn.functional.scaled_dot_product_attention` computes the same without it, in one kernel.
+    """,
+    bad="""
+    import torch
+
+    def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        scores = q @ k.transpose(-2, -1) * 0.125
+        return torch.softmax(scores, dim=-1) @ v
+    """,
+    good="""
+    import torch
+    from torch.nn import functional as F
+
+    def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return F.scaled_dot_product_attention(q, k, v, scale=0.125)
+    """,
+)
+def handwritten_attention(scope: Scope) -> Iterator[Hit]:
+    products: list[tuple[ast.expr, ast.expr]] = [(b, b.left) for b in scope.binaries if isinstance(b.op, ast.MatMult)]
+    products += [(c, o) for c in scope.calls if scope.function_name(c) in _PRODUCTS and (o := scope.operand(c))]
+    for node, weights in products:
+        softmax = _behind(weights, scope, "softmax")
+        scores = None if softmax is None else scope.operand(softmax)
+        if scores is not None and _is_product(scores, scope):
+            yield hit(scope, node, "hand-written attention: use `F.scaled_dot_product_attention`")
+
+
+@declare(
+    "KL161",
+    "loss-over-vocabulary",
+    INFORMATION,
+    needs=("cross_entropy CrossEntropyLoss",),
+    summary="A cross entropy over the logits of a large vocabulary",
+    why="""
+    The logits of all tokens, and their gradient, are the largest tensors of the step: 8,192 tokens times 128,256
+    classes are 4.2 GB in f32, twice. Compute head and loss in chunks of tokens, or with a fused linear cross entropy.
+    """,
+    bad="""
+    import torch
+    from torch import nn
+    from torch.nn import functional as F
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.head = nn.Linear(4096, 128256, bias=False)
+
+        def forward(self, x, labels):
+            logits = self.head(x)
+            return F.cross_entropy(logits.view(-1, 128256), labels.view(-1))
+    """,
+    good="""
+    import torch
+    from torch import nn
+    from torch.nn import functional as F
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.head = nn.Linear(4096, 1000, bias=False)
+
+        def forward(self, x, labels):
+            logits = self.head(x)
+            return F.cross_entropy(logits.view(-1, 1000), labels.view(-1))
+    """,
+)
+def loss_over_vocabulary(scope: Scope) -> Iterator[Hit]:
+    if scope.loops:
+        return  # chunks of tokens, most likely
+    for call in scope.calls:
+        if scope.function_name(call) == "cross_entropy" and call.args:
+            size = _largest_number(scope.definition(call.args[0]), call.args[0])
+            if size >= LARGE_VOCABULARY:
+                yield hit(scope, call, f"loss over {size} classes: compute head and loss in chunks, or fused")
+
+
+@declare(
+    "KL162",
+    "unfused-optimizer",
+    INFORMATION,
+    needs=(" ".join(_OPTIMIZERS),),
+    summary="An optimizer step without `fused` or `foreach`",
+    why="""
+    `fused=True` updates all parameters in a few kernels. Where a step is told not to use `foreach`, each parameter
+    launches a dozen small kernels of its own. Parameters must be floating tensors on a GPU.
+    """,
+    bad="""
+    import torch
+
+    def optimizer_of(model):
+        return torch.optim.AdamW(model.parameters(), lr=1e-3)
+    """,
+    good="""
+    import torch
+
+    def optimizer_of(model):
+        return torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
+    """,
+)
+def unfused_optimizer(scope: Scope) -> Iterator[Hit]:
+    for call in scope.calls:
+        head, _, name = scope.dotted(call.func).rpartition(".")
+        is_unpacked = any(given.arg is None for given in call.keywords)
+        if head != "torch.optim" or name not in _OPTIMIZERS or is_unpacked:
+            continue
+        foreach = keyword(call, "foreach")
+        is_asked = keyword(call, "fused") is not None or (
+            foreach is not None and not (isinstance(foreach, ast.Constant) and foreach.value is False)
+        )
+        if not is_asked:
+            yield hit(scope, call, f"unfused optimizer step: `{name}(..., fused=True)` updates all in few kernels")
+
+
+@declare(
+    "KL163",
+    "missing-channels-last",
+    INFORMATION,
+    needs=("Conv2d", "cuda to", "half bfloat16 autocast float16"),
+    summary="A convolution net in half precision without `channels_last`",
+    why="""
+    Tensor cores compute convolutions in NHWC. With the default layout cuDNN transposes before and after. Convert the
+    model and its inputs once: `.to(memory_format=torch.channels_last)`.
+    """,
+    bad="""
+    import torch
+    from torch import nn
+
+    def build():
+        model = nn.Sequential(nn.Conv2d(3, 64, 3), nn.ReLU(), nn.Conv2d(64, 64, 3))
+        return model.to("cuda", dtype=torch.bfloat16)
+    """,
+    good="""
+    import torch
+    from torch import nn
+
+    def build():
+        model = nn.Sequential(nn.Conv2d(3, 64, 3), nn.ReLU(), nn.Conv2d(64, 64, 3))
+        return model.to("cuda", dtype=torch.bfloat16, memory_format=torch.channels_last)
+    """,
+)
+def missing_channels_last(scope: Scope) -> Iterator[Hit]:
+    if "channels_last" in scope.module.text:
+        return
+    convolutions = [call for call in scope.calls if scope.dotted(call.func) == "torch.nn.Conv2d"]
+    if len(convolutions) < 2:
+        return
+    for call in scope.calls:
+        if isinstance(call.func, ast.Attribute) and _moves_in_half(call):
+            yield hit(scope, call, "convolutions without `channels_last`: add `memory_format=torch.channels_last`")
+
+
+@declare(
+    "KL164",
+    "cast-under-autocast",
+    INFORMATION,
+    needs=("autocast", "half bfloat16 to"),
+    summary="A cast that autocast does by itself",
+    why="""
+    Under `autocast` products and convolutions cast their own operands, weights once per region. A cast by hand in front
+    of them changes nothing, and hides the dtype from the next reader.
+    """,
+    bad="""
+    import torch
+
+    def step(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            return torch.matmul(x.bfloat16(), weight)
+    """,
+    good="""
+    import torch
+
+    def step(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            return torch.matmul(x, weight)
+    """,
+)
+def cast_under_autocast(scope: Scope) -> Iterator[Hit]:
+    for call in scope.calls:
+        if scope.function_name(call) not in _AUTOCAST_OPERATIONS or not _is_autocast(call, scope):
+            continue
+        for argument in call.args:
+            if isinstance(argument, ast.Call) and isinstance(argument.func, ast.Attribute):
+                name = argument.func.attr
+                if name in CASTS and name in ("half", "bfloat16") and scope.is_tensor(argument.func.value):
+                    yield hit(scope, argument, f"redundant `.{name}()` under autocast: it casts operands itself")
+
+
+# --- below: what the rules ask
+
+
+def _behind(node: ast.expr | None, scope: Scope, name: str) -> ast.Call | None:
+    """Return the call of a function that a value comes from, through masks, dropout and casts."""
+    for _ in range(MAX_STEPS):
+        node = None if node is None else scope.definition(node)
+        if not isinstance(node, ast.Call):
+            return None
+        found = scope.function_name(node)
+        if found == name:
+            return node
+        is_module = isinstance(node.func, ast.Attribute) and "drop" in node.func.attr and len(node.args) == 1
+        if found not in _PASSED and not is_module:
+            return None
+        node = node.args[0] if is_module else scope.operand(node)
+    return None
+
+
+def _is_product(node: ast.expr, scope: Scope) -> bool:
+    """Whether scores are a product with a transposed operand, scaled, masked or cast."""
+    for _ in range(MAX_STEPS):
+        node = scope.definition(node)
+        if isinstance(node, ast.BinOp):
+            if isinstance(node.op, ast.MatMult):
+                return _is_transposed(node.right, scope)
+            node = node.left
+            continue
+        if not isinstance(node, ast.Call):
+            return False
+        if scope.function_name(node) in _PRODUCTS:
+            return any(_is_transposed(argument, scope) for argument in scope.arguments(node))
+        operand = scope.operand(node) if scope.function_name(node) in _PASSED else None
+        if operand is None:
+            return False
+        node = operand
+    return False
+
+
+def _is_transposed(node: ast.expr, scope: Scope) -> bool:
+    node = scope.definition(node)
+    if isinstance(node, ast.Attribute):
+        return node.attr in ("T", "mT")
+    return scope.function_name(node) in ("transpose", "permute", "swapaxes", "t")
+
+
+def _largest_number(*nodes: ast.expr) -> int:
+    return max(
+        (
+            part.value
+            for node in nodes
+            for part in ast.walk(node)
+            if isinstance(part, ast.Constant) and type(part.value) is int
+        ),
+        default=0,
+    )
+
+
+def _moves_in_half(call: ast.Call) -> bool:
+    """``model.to("cuda", dtype=torch.bfloat16)``."""
+    if not isinstance(call.func, ast.Attribute) or call.func.attr != "to":
+        return False
+    given = ast.dump(call)
+    return "'cuda" in given and ("'bfloat16'" in given or "'float16'" in given or "'half'" in given)
+
+
+def _is_autocast(call: ast.Call, scope: Scope) -> bool:
+    for parent in scope.around(call):
+        if isinstance(parent, ast.With):
+            for item in parent.items:
+                expression = item.context_expr
+                if isinstance(expression, ast.Call) and scope.dotted(expression.func).endswith("autocast"):
+                    enabled = keyword(expression, "enabled")
+                    return enabled is None or not (isinstance(enabled, ast.Constant) and enabled.value is False)
+    return False

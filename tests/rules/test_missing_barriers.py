@@ -1,0 +1,149 @@
+"""KL207: reads of shared memory behind guards, loops, transposed tiles and warp leaders, without a barrier."""
+
+from __future__ import annotations
+
+import pytest
+
+from kernel_lsp.rules import cuda
+from kernel_lsp.rules.finding import RuleFinding, apply_fix
+
+KERNEL = """__global__ void k(const float* __restrict__ x, float* __restrict__ out, int n) {
+%s
+}
+"""
+MISSING = {
+    "behind a guard": """
+    __shared__ float tile[256]; int t = threadIdx.x; int i = blockIdx.x * blockDim.x + t;
+    if (i < n) tile[t] = x[i];
+    if (i < n) out[i] = tile[255 - t];""",
+    "behind both branches": """
+    __shared__ float tile[256]; int t = threadIdx.x; int i = blockIdx.x * blockDim.x + t;
+    if (i < n) { tile[t] = x[i]; } else { tile[t] = 0.0f; }
+    float l = t > 0 ? tile[t - 1] : 0.0f;
+    if (i < n) out[i] = l;""",
+    "before a reduction loop": """
+    __shared__ float s[256]; int t = threadIdx.x; int i = blockIdx.x * blockDim.x + t;
+    s[t] = i < n ? x[i] : 0.0f;
+    for (int stride = blockDim.x / 2; stride > 0; stride >>= 1) {
+        if (t < stride) s[t] += s[t + stride];
+        __syncthreads();
+    }
+    if (t == 0) out[blockIdx.x] = s[0];""",
+    "in a transposed tile": """
+    __shared__ float tile[32][33];
+    int c = blockIdx.x * 32 + threadIdx.x, r = blockIdx.y * 32 + threadIdx.y;
+    if (r < n && c < n) tile[threadIdx.y][threadIdx.x] = x[r * n + c];
+    int tc = blockIdx.y * 32 + threadIdx.x, tr = blockIdx.x * 32 + threadIdx.y;
+    if (tr < n && tc < n) out[tr * n + tc] = tile[threadIdx.x][threadIdx.y];""",
+    "in a transposed tile of several rows": """
+    __shared__ float tile[32][33];
+    int c = blockIdx.x * 32 + threadIdx.x, r = blockIdx.y * 32 + threadIdx.y;
+    for (int j = 0; j < 32; j += 8) tile[threadIdx.y + j][threadIdx.x] = x[(r + j) * n + c];
+    for (int j = 0; j < 32; j += 8) out[(c + j) * n + r] = tile[threadIdx.x][threadIdx.y + j];""",
+    "after a warp leader's write": """
+    __shared__ float partial[32]; int t = threadIdx.x, lane = t % 32, warp = t / 32;
+    float v = t < n ? x[t] : 0.0f;
+    for (int o = 16; o > 0; o >>= 1) v += __shfl_down_sync(0xffffffffu, v, o);
+    if (lane == 0) partial[warp] = v;
+    v = t < blockDim.x / 32 ? partial[lane] : 0.0f;
+    for (int o = 16; o > 0; o >>= 1) v += __shfl_down_sync(0xffffffffu, v, o);
+    if (t == 0) out[0] = v;""",
+    "after a warp leader's write, before a loop of one thread": """
+    __shared__ float partial[32]; int t = threadIdx.x, lane = t & 31, warp = t >> 5;
+    float v = t < n ? x[t] : 0.0f;
+    for (int o = 16; o > 0; o >>= 1) v += __shfl_down_sync(0xffffffffu, v, o);
+    if (lane == 0) { partial[warp] = v; }
+    if (t == 0) { float s = 0.0f; for (int w = 0; w < 8; ++w) s += partial[w]; out[0] = s; }""",
+    "before the products of a tile": """
+    __shared__ float a[16][16]; __shared__ float b[16][16]; int tx = threadIdx.x, ty = threadIdx.y; float sum = 0.0f;
+    for (int k0 = 0; k0 < n; k0 += 16) {
+        a[ty][tx] = x[ty * n + k0 + tx]; b[ty][tx] = x[(k0 + ty) * n + tx];
+        for (int k = 0; k < 16; ++k) sum += a[ty][k] * b[k][tx];
+        __syncthreads();
+    }
+    out[ty * n + tx] = sum;""",
+    "after a loop that fills the tile": """
+    __shared__ float s[512]; for (int i = threadIdx.x; i < 512; i += blockDim.x) s[i] = x[i];
+    float sum = 0.0f; for (int j = 0; j < 512; ++j) sum += s[j];
+    if (threadIdx.x < n) out[threadIdx.x] = sum;""",
+}
+OWN = {
+    "the same strided loop": """
+    __shared__ float s[512]; for (int i = threadIdx.x; i < 512; i += blockDim.x) s[i] = x[i];
+    float sum = 0.0f; for (int j = threadIdx.x; j < 512; j += blockDim.x) sum += s[j];
+    if (threadIdx.x < n) out[threadIdx.x] = sum;""",
+    "four elements of its own": """
+    __shared__ float s[1024]; int t = threadIdx.x; for (int i = 0; i < 4; ++i) s[t * 4 + i] = x[i * n + t];
+    float sum = 0.0f; for (int k = 0; k < 4; ++k) sum += s[t * 4 + k];
+    if (t < n) out[t] = sum;""",
+    "two halves": """
+    __shared__ float s[512]; int t = threadIdx.x; s[t] = x[t]; s[t + 256] = x[t + 256];
+    float a = s[t + 256] + s[t];
+    if (t < n) out[t] = a;""",
+    "two names of the thread": """
+    __shared__ float s[256]; int t = threadIdx.x; s[threadIdx.x] = x[t];
+    float a = s[t];
+    if (t < n) out[t] = a;""",
+    "four planes": """
+    __shared__ float s[1024]; int t = threadIdx.x; for (int j = 0; j < 4; ++j) s[j * 256 + t] = x[j * n + t];
+    float a = 0.0f; for (int k = 0; k < 4; ++k) a += s[k * 256 + t];
+    if (t < n) out[t] = a;""",
+    "one thread alone": """
+    __shared__ float s[2]; int t = threadIdx.x; if (t == 0) { s[t] = x[0]; }
+    if (t == 0) out[0] = s[0];""",
+}
+
+
+def found(body: str) -> list[RuleFinding]:
+    return [each for each in cuda.check(KERNEL % body) if each.code in ("KL207", "KL208")]
+
+
+@pytest.mark.parametrize("body", MISSING.values(), ids=MISSING)
+def test_a_missing_barrier_is_found(body: str) -> None:
+    assert {each.code for each in found(body)} == {"KL207"}
+
+
+@pytest.mark.parametrize("body", OWN.values(), ids=OWN)
+def test_elements_of_its_own_need_no_barrier(body: str) -> None:
+    assert found(body) == []
+
+
+@pytest.mark.parametrize("body", MISSING.values(), ids=MISSING)
+def test_the_fix_puts_the_barrier_where_it_is_missing(body: str) -> None:
+    text = KERNEL % body
+    finding = next(each for each in cuda.check(text) if each.code == "KL207")
+    fixed = apply_fix(text, finding.fixes[0])
+    assert fixed.count("__syncthreads();") == text.count("__syncthreads();") + 1
+    assert not any(each.code in ("KL202", "KL203", "KL207") for each in cuda.check(fixed))
+
+
+def test_a_barrier_at_the_end_of_an_iteration_is_a_fix() -> None:
+    text = KERNEL % (
+        MISSING["before the products of a tile"]
+        .replace("__syncthreads();", "", 1)
+        .replace("for (int k = 0", "__syncthreads();\n        for (int k = 0")
+    )
+    finding = next(each for each in cuda.check(text) if each.code == "KL208")
+    assert not any(each.code in ("KL207", "KL208") for each in cuda.check(apply_fix(text, finding.fixes[0])))
+
+
+def test_no_fix_is_offered_in_divergent_control_flow() -> None:
+    body = """    __shared__ float s[256]; int t = threadIdx.x;
+    if (t < n) {
+        s[t] = x[t];
+        out[t] = s[255 - t];
+    }"""
+    (finding,) = found(body)
+    assert finding.fixes == ()
+
+
+def test_a_buffer_that_changes_with_the_iteration_needs_one_barrier() -> None:
+    body = """    __shared__ float tile[2][256]; float sum = 0.0f;
+    for (int step = 0; step < n; ++step) {
+        int buffer = step % 2;
+        tile[buffer][threadIdx.x] = x[step * 256 + threadIdx.x];
+        __syncthreads();
+        sum += tile[buffer][255 - threadIdx.x];
+    }
+    out[threadIdx.x] = sum;"""
+    assert found(body) == []

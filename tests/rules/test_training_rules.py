@@ -1,0 +1,74 @@
+"""What training and inference do by hand: planted defects that are found, and good code that is not."""
+
+from __future__ import annotations
+
+import textwrap
+
+import pytest
+
+from kernel_lsp.rules import cuda, pytorch
+from kernel_lsp.rules.finding import apply_fix
+
+HEADER = "import torch\nfrom torch import nn\nfrom torch.nn import functional as F\n\n\n"
+
+
+def codes(body: str, head: str = "def f(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask, model):") -> set[str]:
+    text = f"{HEADER}{head}\n{textwrap.indent(body, '    ')}\n"
+    return {found.code for found in pytorch.check(text) if found.code >= "KL160" or found.code == "KL105"}
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        ("s = torch.matmul(q, k.transpose(-2, -1)) / 8\nreturn torch.matmul(F.softmax(s, -1), v)", "KL160"),
+        ("s = (q @ k.mT).masked_fill(mask, -1e9)\nw = F.dropout(s.softmax(-1), 0.1)\nreturn w @ v", "KL160"),
+        ("return F.cross_entropy(q.view(-1, 50257), k)", "KL161"),
+        ("return torch.optim.Adam(model.parameters(), foreach=False)", "KL162"),
+        ("net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Conv2d(8, 8, 3))\nreturn net.to('cuda', torch.float16)", "KL163"),
+        ("with torch.autocast('cuda'):\n    return F.linear(q.half(), k)", "KL164"),
+        ("total = 0\nfor x in q:\n    _, loss = model(x)\n    total += loss.item()", "KL105"),
+        ("total = 0\nfor p in model.parameters():\n    total += p.grad.norm().item()", "KL105"),
+    ],
+)
+def test_a_planted_defect_is_found(body: str, code: str) -> None:
+    assert code in codes(body)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "return F.scaled_dot_product_attention(q, k, v)",
+        "return torch.softmax(q, -1) @ v",
+        "return torch.softmax(q @ k, -1) @ v",
+        "return F.cross_entropy(q.view(-1, 1000), k)",
+        "for part in q.chunk(8):\n    F.cross_entropy(part.view(-1, 50257), k)",
+        "return torch.optim.Adam(model.parameters(), fused=True)",
+        "return torch.optim.SGD(model.parameters(), foreach=True)",
+        "return nn.Conv2d(3, 8, 3).to('cuda', torch.float16)",
+        "with torch.autocast('cuda', enabled=False):\n    return F.linear(q.half(), k)",
+        "return F.linear(q.half(), k)",
+        "for i, x in enumerate(q):\n    _, loss = model(x)\n    if i % 10 == 0:\n        print(loss.item())",
+    ],
+)
+def test_good_code_has_no_finding(body: str) -> None:
+    assert codes(body) == set()
+
+
+KERNEL = """__global__ void k{n}(const float* x, float* out, int n) {{
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) out[i] = x[i];
+}}
+"""
+
+
+def test_findings_of_one_code_on_many_lines_are_one_with_related_places() -> None:
+    text = "".join(KERNEL.format(n=n) for n in range(4))
+    (found,) = [each for each in cuda.check(text) if each.code == "KL240"]
+    assert [place.start_line for place in found.related] == [4, 8, 12]
+    assert "3 more places" in found.message
+    assert [each.code for each in cuda.check(apply_fix(text, found.fixes[0]))] == []
+
+
+def test_two_findings_of_one_code_stay_two() -> None:
+    text = "".join(KERNEL.format(n=n) for n in range(2))
+    assert [each.code for each in cuda.check(text)] == ["KL240", "KL240"]

@@ -1,0 +1,85 @@
+"""Compiling a `.cu` file that has no launch plan."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kernel_lsp.config import Settings
+from kernel_lsp.core.verdict import Verdict
+from kernel_lsp.plan.draft import draft_plan
+from kernel_lsp.source.cuda import kernel_signatures
+from kernel_lsp.verify.session import plain_build
+from kernel_lsp.verify.session.plain_build import check_plain, device_text
+
+TEMPLATE = """#include <vector>
+#include <cuda_runtime.h>
+template <int BLOCK>
+__global__ void fill(float* out, int n) {
+    int i = blockIdx.x * BLOCK + threadIdx.x;
+    if (i < n) out[i] = 1.0f;
+}
+int main() {
+    std::vector<float> host(64);
+    fill<64><<<1, 64>>>(nullptr, 64);
+    return 0;
+}
+"""
+
+
+async def check(tmp_path: Path, text: str) -> Verdict:
+    settings = Settings(cache_directory=tmp_path / "cache", sandbox="auto", target_gpu="H200")
+    return await check_plain(tmp_path / "file.cu", text, settings)
+
+
+async def _none() -> None:
+    return None
+
+
+async def test_nvrtc_compiles_the_device_code_where_there_is_no_nvcc(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plain_build, "_nvcc", _none)
+    verdict = await check(tmp_path, TEMPLATE)
+    assert (verdict.device, verdict.outcome.kind) == ("NVRTC", "unsupported")
+    assert [kernel.n_registers > 0 for kernel in verdict.kernels] == [True]
+
+
+async def test_an_error_behind_host_code_keeps_its_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plain_build, "_nvcc", _none)
+    host = "int main() {\n    return 0;\n}\n"
+    verdict = await check(tmp_path, host + "__global__ void k(float* x) {\n    y[0] = 1.0f;\n}\n")
+    assert [finding.line for finding in getattr(verdict.outcome, "findings", ())] == [5]
+
+
+async def test_a_missing_header_is_an_error_at_its_line(tmp_path: Path) -> None:
+    verdict = await check(tmp_path, '\n#include "absent.cuh"\n__global__ void k() {}\n')
+    assert [finding.line for finding in getattr(verdict.outcome, "findings", ())] == [2]
+
+
+def test_host_functions_are_blanked_and_lines_stay() -> None:
+    text = device_text(TEMPLATE)
+    assert "main" not in text
+    assert "<vector>" not in text
+    assert text.count("\n") == TEMPLATE.count("\n")
+    assert "out[i] = 1.0f" in text
+
+
+@pytest.mark.parametrize(
+    ("kernel", "plan"),
+    [
+        ("k(const float* x, float* y, int n)", "k(x: f32[N]) -> (y: f32[N])"),
+        (
+            "k(const __half* x, float scale, __half* y, int rows, int cols)",
+            "k(x: f16[ROWS], scale: float) -> (y: f16[ROWS])",
+        ),
+        ("k(const float4* x, unsigned char* y)", "k(x: f32[N]) -> (y: u8[N])"),
+    ],
+)
+def test_a_drafted_plan_takes_its_parameters_from_the_kernel(kernel: str, plan: str) -> None:
+    assert f"// op: {plan}" in draft_plan(kernel_signatures(f"__global__ void {kernel} {{}}"))
+
+
+def test_nothing_is_drafted_without_a_kernel_that_writes() -> None:
+    assert draft_plan(kernel_signatures("__global__ void k(const float* x) {}")) == ""
