@@ -1,4 +1,4 @@
-"""What `workspace/executeCommand` does. A command that starts a job answers with its id before the job has begun."""
+"""Implement `workspace/executeCommand`. A command that starts a job replies with its id before the job begins."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lenses: what can be done with a target or a kernel, and what was found last."""
+"""Code lenses: the commands for a target or kernel, and its latest result."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kernel_lsp.server.protocol.conversion import line_range
 
 
 def python_lenses(document: Document, analysis: Analysis, knowledge: Knowledge) -> list[types.CodeLens]:
-    """Above each target."""
+    """Return the lenses above each target."""
     return [
         types.CodeLens(line_range(document, target.line), command)
         for target in analysis.targets
@@ -23,7 +23,7 @@ def python_lenses(document: Document, analysis: Analysis, knowledge: Knowledge) 
 
 
 def cuda_lenses(document: Document, analysis: Analysis, knowledge: Knowledge) -> list[types.CodeLens]:
-    """Above the plan and each kernel."""
+    """Return the lenses above the plan and each kernel."""
     check = knowledge.check(document.uri)
     stale = " (stale)" if check is not None and check.serial != document.serial else ""
     lenses = []
@@ -45,7 +45,7 @@ def cuda_lenses(document: Document, analysis: Analysis, knowledge: Knowledge) ->
 
 def _target_commands(document: Document, target: Target, knowledge: Knowledge) -> Iterator[types.Command]:
     if document.file is None:
-        return  # a text that was never saved is no file that a worker could import
+        return  # an unsaved text is not a file that a worker can import
     about = {"uri": document.uri, "symbol": target.symbol}
     yield _command("Optimize to CUDA", "kernelLsp.optimize", about)
     interrupted = knowledge.interrupted(document.file, target.symbol)
