@@ -50,10 +50,10 @@ BuildOutcome = Annotated[Built | BuildFailed, Field(discriminator="kind")]
 
 
 class TensorError(Noun):
-    """How far one output is from the fp64 reference. `relative_l2` is ||out - ref|| / ||ref||; budgets are what the
-    dtype allows here. `n_nans_lost` are numbers where PyTorch has NaN and leaving it out is right, too; `n_cut_off`
-    are results of 16 bits that were cut off, where nearly all were. `worst_index` is where the largest error beyond its
-    budget is."""
+    """Error of one output against the fp64 reference. `relative_l2` is ||out - ref|| / ||ref||; budgets are the
+    tolerances for the dtype. `n_nans_lost` counts numbers where PyTorch has NaN and a number is correct, too;
+    `n_cut_off` counts 16-bit results that were truncated instead of rounded, if nearly all were. `worst_index` locates
+    the largest error beyond its tolerance."""
 
     output: str
     relative_l2: float
@@ -140,7 +140,7 @@ CheckOutcome = Annotated[
 
 
 class ConfigurationOutcome(Noun):
-    """Whether a kernel can serve one configuration of its task's folder; `message` is the reason if not."""
+    """Support for one configuration of its task's folder; `message` is the reason if the kernel cannot serve it."""
 
     name: str
     is_served: bool

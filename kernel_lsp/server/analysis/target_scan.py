@@ -17,7 +17,8 @@ MAX_FILES = 2_000
 """Maximum Python files to scan; a folder with more is probably a home directory, not a project."""
 MAX_FILE_BYTES = 400_000
 SKIPPED = {"node_modules", "site-packages", "__pycache__", "build", "dist", "kernels"}
-"""Folders that hold no one's own code; `kernels` is where our results go. Hidden ones and environments, too."""
+"""Folders without the user's own code; `kernels` holds our results. Hidden folders and environments are skipped,
+too."""
 
 
 def main() -> None:
