@@ -12,7 +12,8 @@ class LineCounters(Noun):
 
     `n_instructions` is per thread, over the blocks that ran. The others cover the traced blocks: `n_global_requests`
     warp requests touched `n_global_sectors` sectors of 32 bytes, through `n_global_accesses` accesses by single threads
-    of `n_global_bytes` bytes in total."""
+    of `n_global_bytes` bytes in total.
+    """
 
     line: int
     n_instructions: int
@@ -42,7 +43,8 @@ class LaunchCounters(Noun):
     """Totals over the `n_blocks_run` of `n_blocks` blocks that ran; scale by their ratio for the whole launch.
 
     Counts are per thread unless the name says warp. `n_global_sectors` counts 32-byte sectors per warp request, as
-    Nsight Compute's ``l1tex__t_sectors`` does; it and `n_global_requests` cover the `n_blocks_traced` traced blocks."""
+    Nsight Compute's ``l1tex__t_sectors`` does; it and `n_global_requests` cover the `n_blocks_traced` traced blocks.
+    """
 
     kernel: str
     n_blocks: int

@@ -1,7 +1,8 @@
 """Expressions over dims and scalars, used in launch plans and symbolic shapes, and their text.
 
 Expressions are frozen, hashable and compare by structure. `expression_parser` reads them, `expression_value` evaluates
-them, `expression_rules` builds simplified ones."""
+them, `expression_rules` builds simplified ones.
+"""
 
 from __future__ import annotations
 

@@ -50,7 +50,8 @@ def binary(operator: str, left: Expression, right: Expression) -> Expression:
     """Build ``left operator right`` with constants folded and identities removed.
 
     The rules hold for all integers, including negative ones, and assume that names are integers. Expressions with a
-    float constant or a `/` are never regrouped."""
+    float constant or a `/` are never regrouped.
+    """
     if isinstance(left, Constant) and isinstance(right, Constant):
         return _folded(Binary(operator, left, right))
     simpler = _IDENTITIES.get(operator, _no_identity)(left, right)

@@ -149,7 +149,8 @@ class TimeFloor(Noun):
 class Comparison(Noun):
     """Our time and PyTorch's, of the same kind and on the same GPU.
 
-    `baseline` is the fastest PyTorch baseline with a time; `baselines` lists all that were tried."""
+    `baseline` is the fastest PyTorch baseline with a time; `baselines` lists all that were tried.
+    """
 
     baseline_name: str
     baseline: Estimate | Measurement

@@ -1,6 +1,7 @@
 """The launch plan in the leading comment block of a `.cu` file, and its binding to concrete shapes.
 
-`kernel_lsp.plan` parses, prints and binds it; `docs/kernel-format.md` is the user's description."""
+`kernel_lsp.plan` parses, prints and binds it; `docs/kernel-format.md` is the user's description.
+"""
 
 from __future__ import annotations
 

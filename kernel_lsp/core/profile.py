@@ -24,7 +24,8 @@ class LineProfile(Noun):
 
     Sectors are of global memory, 32 bytes each; coalesced access would need `n_sectors_needed`. Wavefronts are of
     shared memory; those beyond `n_wavefronts_needed` are bank conflicts. `stall` is the most frequent stall reason of
-    the line, empty without samples."""
+    the line, empty without samples.
+    """
 
     line: int
     kernel: str

@@ -34,7 +34,8 @@ class TargetSource(Noun):
     `get_inputs` (`has_get_inputs`) or a robust-kbench folder's configurations define them.
 
     `symbol` is empty for a KernelBench file or a task folder. `example_pragma` is a pragma to add when nothing declares
-    inputs."""
+    inputs.
+    """
 
     target: str
     file: str

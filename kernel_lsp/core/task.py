@@ -1,7 +1,8 @@
 """A task: the computation of a captured PyTorch function, and the configurations for which a kernel must be correct.
 
 The graph is core ATen as decomposed by `torch.export`. Sizes are expressions (`kernel_lsp.core.expression`) over
-symbols, in text form. `kernel_lsp.worker` emits exactly this as JSON; it cannot import this file."""
+symbols, in text form. `kernel_lsp.worker` emits exactly this as JSON; it cannot import this file.
+"""
 
 from __future__ import annotations
 

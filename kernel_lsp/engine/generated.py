@@ -1,7 +1,8 @@
 """Generate the files of targets that are not files themselves: selected lines and notebook cells.
 
 They are in ``.kernel-lsp/generated``, each with a JSON file that records its origin, so that its runs can be resumed
-and shown in the user's own code."""
+and shown in the user's own code.
+"""
 
 from __future__ import annotations
 

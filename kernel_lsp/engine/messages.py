@@ -1,7 +1,8 @@
 """Messages between the engine and its client: one JSON object per line, on the engine's stdin and stdout.
 
 The client chooses a request's id. Each request gets one `Reply` with that id; until then a job sends `JobEvent`s with
-the same id. Requests may overlap."""
+the same id. Requests may overlap.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +30,8 @@ class Optimize(Noun):
 
     For a notebook `target` names its file, and `cells` are the texts of its Python cells up to that of the symbol; a
     file is generated from them. `kernel` is the file of a kernel to start from, or `kernel_text` its unsaved text.
-    `has_editor_model` is true when the client answers `ModelAsked`."""
+    `has_editor_model` is true when the client answers `ModelAsked`.
+    """
 
     method: Literal["optimize"] = "optimize"
     id: str

@@ -2,7 +2,8 @@
 model, and stdout carries `RunnerLine`s.
 
 A job computes, so it needs its own process: the engine stays able to receive a cancellation, and killing this process
-kills everything that the job started. SIGTERM ends the job in order: its run is marked and its files are removed."""
+kills everything that the job started. SIGTERM ends the job in order: its run is marked and its files are removed.
+"""
 
 from __future__ import annotations
 

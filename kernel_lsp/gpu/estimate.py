@@ -1,6 +1,7 @@
 """Predict times: of PyTorch's eager mode for a graph, and of our operations from the executor's counters.
 
-Both are models, not measurements, and give an interval. `docs/estimates.md` gives their accuracy."""
+Both are models, not measurements, and give an interval. `docs/estimates.md` gives their accuracy.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +45,8 @@ def estimate_eager(graph: Graph, sizes: Mapping[str, int], gpu: GpuSpec) -> Esti
     """Estimate the GPU time of the kernels that eager PyTorch launches for `graph`, with `sizes` for its symbols,
     without TF32. Excludes CPU launch time, which overlaps with the GPU unless the kernels are short.
 
-    Raises ExpressionError for a size without a value."""
+    Raises ExpressionError for a size without a value.
+    """
     run = eager_run(graph, sizes, gpu)
     launch_us = LAUNCH_US + EAGER_GAP_US
     total_us = sum(kernel.device_us for kernel in run.kernels) + launch_us * len(run.kernels)
@@ -80,7 +82,8 @@ def estimate_operation(
     """Estimate the GPU time of one bound operation. `counters` has one entry per launch, in order; `kernels` are
     ptxas's facts, matched to launches through `symbols` (name expression -> symbol).
 
-    Raises ValueError when `counters` do not match the launches."""
+    Raises ValueError when `counters` do not match the launches.
+    """
     launches = [step for step in bound.steps if isinstance(step, BoundLaunch)]
     if len(launches) != len(counters):
         raise ValueError(f"{len(launches)} launches and {len(counters)} counters")

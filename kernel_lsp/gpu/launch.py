@@ -1,7 +1,8 @@
 """Estimate the time of one launch of our kernels from the executor's counters.
 
 The bottleneck may be device memory, L2, L1, the issue slots, the arithmetic pipes, or the longest thread times the
-waves of blocks. They overlap imperfectly, so the time is a smooth maximum of them."""
+waves of blocks. They overlap imperfectly, so the time is a smooth maximum of them.
+"""
 
 from __future__ import annotations
 
@@ -215,7 +216,8 @@ def _device_memory_s(load: _Load, traffic: Traffic) -> float:
 def _missed_again(load: _Load, traffic: Traffic) -> float:
     """Return repeatedly requested bytes that L2 has evicted: the share of the working set that does not fit.
 
-    Excludes sectors fetched again for their other bytes, because the next access follows immediately."""
+    Excludes sectors fetched again for their other bytes, because the next access follows immediately.
+    """
     again = max(0.0, load.global_bytes - traffic.compulsory_bytes)
     blocks_at_once = min(load.counters.n_blocks, load.gpu.n_sms * max(1, load.resident.n_blocks))
     working_set = traffic.compulsory_bytes * blocks_at_once / load.counters.n_blocks

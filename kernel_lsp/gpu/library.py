@@ -1,7 +1,8 @@
 """Estimate matrix products and convolutions in the vendor's libraries, through ATen, without TF32.
 
 A roofline with an efficiency, plus a fixed part and a part per step of the inner dimension. The last two are fitted to
-Linear 1600->128 with ReLU, batch 64, forward and backward (f32, H200), so they are not a prediction for that case."""
+Linear 1600->128 with ReLU, batch 64, forward and backward (f32, H200), so they are not a prediction for that case.
+"""
 
 from __future__ import annotations
 

@@ -33,7 +33,8 @@ def occupancy(
     """Compute the occupancy for blocks of `n_threads_per_block` threads with `n_registers` registers each and
     `shared_bytes` of shared memory, static and dynamic together.
 
-    Raises ValueError for a block without threads."""
+    Raises ValueError for a block without threads.
+    """
     if n_threads_per_block < 1:
         raise ValueError("a block has at least one thread")
     n_warps = _ceil_div(n_threads_per_block, WARP_SIZE)

@@ -83,7 +83,8 @@ class GpuSpec:
 def find_gpu(name: str) -> GpuSpec:
     """Return the GPU called `name` by a datasheet or a driver, ignoring case, vendor and form factor.
 
-    Raises SettingError, with the known names, for one that is not in the table."""
+    Raises SettingError, with the known names, for one that is not in the table.
+    """
     wanted = _key(name)
     for spec in GPUS:
         if wanted in (_key(spelling) for spelling in (spec.name, *spec.aliases)):

@@ -1,7 +1,8 @@
 """Track a run's spending on models, and enforce its limit.
 
 The worst-case cost of a call is reserved before it, and replaced by the real cost afterwards. A call that could exceed
-the limit is not made, so the limit holds whatever concurrent calls turn out to cost."""
+the limit is not made, so the limit holds whatever concurrent calls turn out to cost.
+"""
 
 from __future__ import annotations
 

@@ -2,7 +2,8 @@
 
 Each of the three choices is a separate bandit (UCB1; Auer, Cesa-Bianchi and Fischer 2002): arms are ranked by their
 mean gain, minus their share of the cost, plus an exploration bonus. The state is a function of the results so far, so
-it survives a resumed run."""
+it survives a resumed run.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Access any vendor's model, a local server with OpenAI's protocol, or Ollama, through litellm.
 
 litellm takes seconds to import, so it is imported with the first call, only in the run's process. Its logging, its
-price downloads and its retries are disabled."""
+price downloads and its retries are disabled.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Record and replay models' replies, which makes a run reproducible.
 
 A recording is a file of JSON lines, one `RecordedReply` each. A reply is found by its request's key, the hash of the
-messages; the model is not part of it."""
+messages; the model is not part of it.
+"""
 
 from __future__ import annotations
 

@@ -56,7 +56,8 @@ def bind(
 
     Omits steps whose condition is false, and launches with a grid dim of 0, which have no work. Raises ContractError
     outside the contract, and PlanError where the plan itself is at fault (line in the `.cu`), also when the launches'
-    conditions leave a result unwritten."""
+    conditions leave a result unwritten.
+    """
     return bind_in(open_scope(operation, shapes, scalars), signatures)
 
 

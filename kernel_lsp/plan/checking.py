@@ -30,7 +30,8 @@ def check(plan: LaunchPlan, signatures: Sequence[KernelSignature]) -> tuple[Find
     """Return findings about names, kernels, argument counts and types, writes, and the backward's naming.
 
     Without an error among them, every name is known, every launch fits a kernel of `signatures`, inputs are only read,
-    and every result is written by some step. Sizes need shapes: see `kernel_lsp.plan.binding`."""
+    and every result is written by some step. Sizes need shapes: see `kernel_lsp.plan.binding`.
+    """
     findings = _check_operation_names(plan)
     for operation in plan.operations:
         checker = _Checker(operation, signatures)

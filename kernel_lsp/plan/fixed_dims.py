@@ -1,7 +1,8 @@
 """Dims symbolic in the plan but fixed by the task: no other size was tested, so none is promised.
 
 A module's parameters have the sizes of the captured module, and code that computes with a size (a scale of ``1 /
-sqrt(D)``) is captured for that size alone. A kernel with such a constant is correct for no other size."""
+sqrt(D)``) is captured for that size alone. A kernel with such a constant is correct for no other size.
+"""
 
 from __future__ import annotations
 

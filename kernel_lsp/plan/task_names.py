@@ -2,7 +2,8 @@
 
 A name reserved in CUDA, C++ or Python gets an underscore in a task (``cos_``), since kernels are written around it. A
 plan may omit it: with kernels of its own it can name a parameter `cos`. A plan may also choose its results' names, with
-a ``grad_`` prefix for their gradients."""
+a ``grad_`` prefix for their gradients.
+"""
 
 from __future__ import annotations
 

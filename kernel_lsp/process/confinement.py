@@ -1,6 +1,7 @@
 """Rights of child processes: levels and rights as data, and the command that makes a child drop all others.
 
-`confine.py` drops the rights in the child itself. `profiles.py` lists the rights of each kind of program."""
+`confine.py` drops the rights in the child itself. `profiles.py` lists the rights of each kind of program.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +62,8 @@ class Confinement:
     """Rights of one child. Paths are files, or folders with everything below them.
 
     `listable` may be listed but not read; `devices` allow ioctl as well. Without `may_start_programs` there is neither
-    fork nor exec: the process stays a Python interpreter that runs one program."""
+    fork nor exec: the process stays a Python interpreter that runs one program.
+    """
 
     level: SandboxLevel
     readable: tuple[Path, ...] = ()
@@ -91,7 +93,8 @@ How = Literal["run", "module", "exec"]
 def sandbox_level(setting: str) -> SandboxLevel:
     """Return the level of a setting: ``auto`` is the strongest without other programs, ``off`` is none.
 
-    Raises SettingError when this machine lacks the requested level."""
+    Raises SettingError when this machine lacks the requested level.
+    """
     found = support()
     if setting == "auto":
         return found.level
@@ -157,7 +160,8 @@ def confined_command(
 
     For ``run`` and ``module`` the command starts with the interpreter and its flags, then the file or module. Missing
     writable folders are created. The child joins the `group`. A child that cannot be confined exits with
-    `confine.EXIT_NOT_CONFINED` and an error on stderr. Raises FileNotFoundError for a missing program."""
+    `confine.EXIT_NOT_CONFINED` and an error on stderr. Raises FileNotFoundError for a missing program.
+    """
     words = [str(word) for word in command]
     if confinement is None or confinement.level is SandboxLevel.NONE:
         return _unconfined(words, how)

@@ -17,7 +17,8 @@ PROBE_DEADLINE_S = 30.0
 async def find_python(option: Path | None) -> Path:
     """Return the interpreter for the user's code: `option`, else the active environment's, else the first with torch.
 
-    Raises EnvironmentProblem when it, or every candidate, is unusable."""
+    Raises EnvironmentProblem when it, or every candidate, is unusable.
+    """
     named = _named(option)
     if named is not None:
         return await _checked(*named)

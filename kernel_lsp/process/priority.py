@@ -3,7 +3,8 @@
 A nice value alone is not enough. Linux autogroups (on by default) schedule by session: the nice value counts only
 within a session, and all sessions get equal shares. A job with eight children, each in its own session, would take
 eight ninths of a processor from an editor. A lowered process therefore keeps its children in its own session, and the
-nice value is set for the whole session (sched(7), "The autogroup feature")."""
+nice value is set for the whole session (sched(7), "The autogroup feature").
+"""
 
 from __future__ import annotations
 

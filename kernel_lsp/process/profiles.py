@@ -1,7 +1,8 @@
 """Sandbox profiles of each kind of program: compiler, executor, worker with the user's code, foreign host code.
 
 Compiler, executor and foreign code see the system's libraries, their interpreter and their inputs. A worker runs the
-user's own code, which may read the user's files except known secrets."""
+user's own code, which may read the user's files except known secrets.
+"""
 
 from __future__ import annotations
 

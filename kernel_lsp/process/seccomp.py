@@ -1,7 +1,8 @@
 """The system-call filter of confined processes, as the bytes of a BPF program for `prctl(PR_SET_SECCOMP)`.
 
 Listed calls fail with EACCES or EPERM, as if the user lacked the right; all others are left to the kernel. Numbers are
-from <asm/unistd_64.h> and <asm-generic/unistd.h>, structures from <linux/seccomp.h>."""
+from <asm/unistd_64.h> and <asm-generic/unistd.h>, structures from <linux/seccomp.h>.
+"""
 
 from __future__ import annotations
 

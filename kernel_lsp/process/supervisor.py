@@ -1,7 +1,8 @@
 """Run other programs so that none outlives us, exceeds its deadline or fills our memory.
 
 A child leads its own process group, is killed with the whole group, and dies with us (Linux's parent-death signal),
-even on `kill -9`. Its output is read continuously and kept up to a bound. A `Confinement` restricts its rights."""
+even on `kill -9`. Its output is read continuously and kept up to a bound. A `Confinement` restricts its rights.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Limit the processes and threads of a confined child and its descendants.
 
 RLIMIT_NPROC enforces it for every user but root. For root each child gets a pids cgroup where one can be created, which
-also finds orphans; elsewhere `task_watch` counts once a second."""
+also finds orphans; elsewhere `task_watch` counts once a second.
+"""
 
 from __future__ import annotations
 

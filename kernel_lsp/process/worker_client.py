@@ -1,7 +1,8 @@
 """The engine's side of the worker: a conversation with a program under the user's interpreter.
 
 Errors in the user's file are raised as `TargetError` with file, line and next step; errors of the interpreter as
-`EnvironmentProblem`. A worker that died or exceeded its deadline is unusable: start a new one."""
+`EnvironmentProblem`. A worker that died or exceeded its deadline is unusable: start a new one.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +54,8 @@ class Rounding:
     `native_...` is the distance of its result at the declared dtype from the fp64 reference; `response_...` is the
     change of the reference when the inputs change by one rounding. Norms are absolute. `has_one_answer` marks a 16-bit
     output that is rounded exactly once, and must therefore be correctly rounded. `may_recur` marks a task with integer
-    inputs, which may look up few numbers many times."""
+    inputs, which may look up few numbers many times.
+    """
 
     n_finite: int
     reference_l2: float
@@ -120,7 +122,8 @@ class Worker:
     """One worker process. Use as ``async with``; it starts on entry and is killed with its children on exit.
 
     It may write to `scratch` (by default the temporary folder) and to torch's caches below `cache`, and has no
-    network."""
+    network.
+    """
 
     def __init__(
         self,
@@ -216,7 +219,8 @@ class Worker:
         """Import the user's file, run the target on inputs without values, and return its graph.
 
         `configuration` is an index in a task folder; capturing a later one keeps the first capture. Raises TargetError
-        (the file raises, hangs, exits, or computes what cannot be captured), EnvironmentProblem."""
+        (the file raises, hangs, exits, or computes what cannot be captured), EnvironmentProblem.
+        """
         request = {
             "command": "capture",
             "source": source.model_dump(mode="json"),
@@ -243,7 +247,8 @@ class Worker:
 
         `configuration` selects a capture of a task folder; `shapes` gives the shape of each tensor argument by name;
         `gpu` is the index of a GPU reserved for us; `values` are inserted into the inputs. Raises TargetError when the
-        user's code fails."""
+        user's code fails.
+        """
         request = {
             "command": "make_cases",
             "operation": operation,
@@ -284,7 +289,8 @@ class Worker:
         """Run one vendor library function on files and write its results to files.
 
         `arguments` are JSON values in which ``{"tensor": name}`` refers to `tensors`; `results` give each result's
-        file, dtype and shape. Raises TargetError when the function rejects them."""
+        file, dtype and shape. Raises TargetError when the function rejects them.
+        """
         request = {
             "command": "run_library",
             "function": function,

@@ -27,7 +27,8 @@ class _Read:
     settings.
 
     Only copies of `error` are raised: each raise would append a traceback frame with its locals, and this object lives
-    until the setting is corrected."""
+    until the setting is corrected.
+    """
 
     changed: object
     settings: Settings

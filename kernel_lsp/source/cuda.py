@@ -32,7 +32,8 @@ def kernel_signatures(text: str) -> tuple[KernelSignature, ...]:
 
     Names include their namespaces (``ns::kernel``). In parameter types, simple aliases (``using vec = float4;``) and
     macros are expanded; of conditional alternatives, the compiled one counts. The span is that of the name, or the line
-    of the macro that generates the function."""
+    of the macro that generates the function.
+    """
     written = _written_signatures(text)
     return _made_signatures(text, written) if _MAY_MAKE.search(text) else written
 

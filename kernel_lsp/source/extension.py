@@ -1,7 +1,8 @@
 """Split a torch extension's file into device code without PyTorch headers, and host code that needs no nvcc.
 
 nvcc reads PyTorch's headers two or three times, which takes most of a minute. Split, the kernels compile in seconds,
-and the host code uses a precompiled header. A file that cannot be split safely stays whole, with the reason."""
+and the host code uses a precompiled header. A file that cannot be split safely stays whole, with the reason.
+"""
 
 from __future__ import annotations
 

@@ -38,7 +38,8 @@ def extract(source: PythonFile, selection: Selection, name: str, known: Mapping[
     """Extract the lines as the function `name`.
 
     `known` has an unnamed pragma item (``f32[64, 256]``, ``1e-06``) for each input by local name, and for
-    ``self.<path>`` by that text. Raises TargetError for an unknown input."""
+    ``self.<path>`` by that text. Raises TargetError for an unknown input.
+    """
     for own in selection.own:
         _known_part(source, own, known)
     parameters = _parameters(source, selection, known)

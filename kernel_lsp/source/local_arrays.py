@@ -2,7 +2,8 @@
 
 A compiler places all arrays of a function in one block of memory, so an index past the end of one reaches another
 unnoticed. With a guard on both sides, whose bytes are checked when it goes out of scope, an out-of-bounds store traps
-and a load returns NaN."""
+and a load returns NaN.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Expand C macros like a preprocessor: arguments, `#`, `##`, `__VA_ARGS__`, and rescanning.
 
 A macro's name in its own expansion is not expanded (C17 6.10.3.4): each token carries the macros that it came from,
-after Prosser's algorithm."""
+after Prosser's algorithm.
+"""
 
 from __future__ import annotations
 

@@ -48,7 +48,8 @@ def read_target(target: str, directory: Path) -> TargetSource:
     """Read the declaration of `target`. `directory` is the base of relative paths.
 
     `target` is ``file.py::symbol``, a KernelBench file, or a robust-kbench task folder. Raises TargetError with file,
-    line and next step; for unknown shapes the next step is a pragma based on the signature."""
+    line and next step; for unknown shapes the next step is a pragma based on the signature.
+    """
     file, separator, symbol = target.partition("::")
     path = Path(os.path.abspath(directory / file))
     if not file or not os.path.exists(path):

@@ -17,7 +17,8 @@ MAX_FILE_BYTES = 1 << 20
 def expand_targets(targets: Sequence[str], directory: Path) -> list[str]:
     """Replace each folder that is not a task by the tasks below it, in path order.
 
-    Raises TargetError for a folder with no task in it."""
+    Raises TargetError for a folder with no task in it.
+    """
     found: list[str] = []
     for target in targets:
         path = Path(os.path.abspath(directory / target))

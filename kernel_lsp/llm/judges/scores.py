@@ -24,7 +24,8 @@ class Score(Noun):
     `precision` is the fraction of faulty kernels among those held back, `recall` the fraction of faulty kernels that
     are held back, and `brier` the mean squared error of the probabilities (0 is perfect, 0.25 is chance). None where
     the denominator is 0. `saved_s` is the evaluation time of faulty kernels held back, `n_lost` the number of correct
-    kernels held back."""
+    kernels held back.
+    """
 
     judge: str
     model: str

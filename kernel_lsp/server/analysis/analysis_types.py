@@ -29,7 +29,8 @@ class Target:
     the code that computes; both are 0-based, and `end_line` is the last. `digest` changes with the text.
 
     `inputs` describes the input shapes and is empty when they are unknown. `problem` then says what is missing, and
-    `pragma`, when a pragma alone would fix it, is the text to insert above `pragma_line`."""
+    `pragma`, when a pragma alone would fix it, is the text to insert above `pragma_line`.
+    """
 
     symbol: str
     is_module: bool

@@ -1,7 +1,8 @@
 """The static analysis in its own process: reads texts, writes `Analysis` objects, one JSON line each.
 
 Parsing holds the interpreter lock, and a broken grammar could crash the process; neither may affect the server that
-answers the editor. No user code is run, and nothing but the given text is read."""
+answers the editor. No user code is run, and nothing but the given text is read.
+"""
 
 from __future__ import annotations
 

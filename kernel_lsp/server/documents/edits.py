@@ -39,7 +39,8 @@ def propose(
     """Build the edit that writes the result files and applies `changed` to the user's document.
 
     A client that supports change annotations gets `label` and `description` and asks for confirmation. For others the
-    edit is offered only if all files are new and `changed` is empty: existing text is never changed unseen."""
+    edit is offered only if all files are new and `changed` is empty: existing text is never changed unseen.
+    """
     states = [_state(file, documents) for file in files]
     if changed is not None and not features.confirms_edits:
         changed = None

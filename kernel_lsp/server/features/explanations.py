@@ -1,6 +1,7 @@
 """Explain every finding code in prose: rules, compiler, PTX executor, integrity gate, plan.
 
-A test checks that each producer's codes are complete."""
+A test checks that each producer's codes are complete.
+"""
 
 from __future__ import annotations
 

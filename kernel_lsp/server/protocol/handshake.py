@@ -1,7 +1,8 @@
 """Answer `initialize` with the standard library alone, before the server's other imports.
 
 Importing the protocol's types takes most of a second of CPU time, too long for a client that is waiting for our
-capabilities."""
+capabilities.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Our own protocol methods and command arguments. `docs/protocol.md` is generated from this file, and a test compares
 them.
 
-All main features work without them: every extension is optional."""
+All main features work without them: every extension is optional.
+"""
 
 from __future__ import annotations
 

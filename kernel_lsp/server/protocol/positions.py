@@ -1,6 +1,7 @@
 """Convert positions: ours are 0-based lines and code points, a client's columns are UTF-8, UTF-16 or UTF-32 units.
 
-A position inside a character maps to its start, one past the end of a line to its end."""
+A position inside a character maps to its start, one past the end of a line to its end.
+"""
 
 from __future__ import annotations
 
