@@ -167,7 +167,9 @@ class ProfileReport(Noun):
     def summary(self) -> str:
         """Summarise the main facts, for people and prompts."""
         how = f"measured on {self.device}" if self.kind == "measured" else f"estimated for {self.device}"
-        floor = f", {self.times_the_floor:.1f} times the floor of {self.floor_us:.3g} us" if self.floor_us else ""
+        floor = (
+            f", {self.times_the_floor:.1f} times the speed of light of {self.floor_us:.3g} us" if self.floor_us else ""
+        )
         text = [f"{self.time_us:.4g} us {how}{floor} ({self.floor_basis})."]
         if self.hottest is not None and self.hottest.bound == "launch":
             text.append(f"A launch that does nothing takes about {LAUNCH_US} us: little of this is the kernel's work.")

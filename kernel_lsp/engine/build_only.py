@@ -17,7 +17,7 @@ from kernel_lsp.verify.build.building import names_without_sizes, request_of
 
 COMPILER = "NVRTC"
 """Device named in such a verdict."""
-NO_TASK = "nothing says what it computes; to have it checked and timed add `// task: model.py::symbol` to the plan"
+NO_TASK = "no task declared: to check and time this kernel, add `// task: model.py::symbol` to the plan"
 
 
 async def build_only(text: str, plan: LaunchPlan, settings: Settings) -> Verdict:

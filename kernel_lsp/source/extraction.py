@@ -83,7 +83,7 @@ def _parameters(source: PythonFile, selection: Selection, known: Mapping[str, st
     `self`."""
     for name in selection.inputs:
         if name not in known:
-            message = f"nothing says what '{name}' is in these lines"
+            message = f"unknown value of '{name}' in these lines"
             next_step = f"select also the line that assigns '{name}'"
             raise TargetError(message, file=source.file, line=selection.first_line, next_step=next_step)
     parameters = {name: name for name in selection.inputs}

@@ -364,7 +364,7 @@ def _check_complete(subject: _Subject, pragma: Pragma, items: dict[str, TensorIt
     missing = [p for p in required if p.name not in items and p.name not in pragma.numbers]
     if missing:
         names = ", ".join(f"'{parameter.name}'" for parameter in missing)
-        message = f"nothing says what {names} of {subject.function.name} is"
+        message = f"unknown shape of {names} in `{subject.function.name}`"
         raise subject.error(message, subject.function.lineno, f"add above it: {example_pragma(missing)}")
 
 
@@ -394,7 +394,7 @@ def _bound_inputs(
 
 
 def _no_shapes(subject: _Subject) -> TargetError:
-    message = f"nothing says which shapes the inputs of '{subject.symbol or subject.function.name}' have"
+    message = f"unknown input shapes for `{subject.symbol or subject.function.name}`"
     return subject.error(message, subject.function.lineno, f"add above it: {example_pragma(subject.parameters)}")
 
 
@@ -418,7 +418,7 @@ def _init_arguments(
         return None
     missing = [p for p in parameters if not p.has_default and p.name not in given]
     if missing:
-        message = f"nothing says with which '{missing[0].name}' to construct {owner.name}"
+        message = f"unknown constructor argument '{missing[0].name}' of `{owner.name}`"
         next_step = f"add above the class: {example_init_pragma(parameters, given)}"
         raise subject.error(message, constructor.lineno, next_step)
     return pragma.init

@@ -167,7 +167,7 @@ class AgentTools:
     def _words(self, verdict: Verdict, candidate: Candidate) -> str:
         if not verdict.is_correct:
             return describe_failure(verdict, candidate.text)
-        lines = [f"It is {outcome_message(verdict)} on the {verdict.device}."]
+        lines = [f"It is correct: it {outcome_message(verdict)} on the {verdict.device}."]
         lines += [_comparison(name, comparison) for name, comparison in verdict.times.items()]
         lines.append(describe_profile(verdict, task_floor_us(self._task, self._session.gpu)))
         return "\n".join(lines)

@@ -147,7 +147,7 @@ def outcome_message(verdict: Verdict) -> str:
     """Summarise the outcome in one line."""
     outcome = verdict.outcome
     if outcome.kind == "correct":
-        return f"right in {len(outcome.cases)} cases"
+        return f"passed {len(outcome.cases)} test cases"
     if outcome.kind == "build_failed":
         return outcome.findings[0].message if outcome.findings else "it does not compile"
     return outcome.message

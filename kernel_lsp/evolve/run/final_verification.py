@@ -84,7 +84,7 @@ class Ending:
     def _why(self, winner: Finalist, n_refused: int) -> str:
         kind = score_kind(winner.screened)
         others = [finalist for finalist in self._finalists if finalist is not winner]
-        text = f"lowest {kind} time of {len(self._finalists)} right candidates ({winner.time_us:.3g} us"
+        text = f"fastest of {len(self._finalists)} correct candidates ({kind}: {winner.time_us:.3g} us"
         text += f"; the next {others[0].time_us:.3g} us, the slowest {others[-1].time_us:.3g} us)" if others else ")"
         if n_refused:
             text += f"; {n_refused} faster ones failed the full check"

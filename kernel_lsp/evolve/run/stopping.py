@@ -28,7 +28,7 @@ def why_stop(best_us: Sequence[float | None], best: Member, floor_us: float, n_p
     """Return the reason why more proposals gain nothing, or empty. `best_us` is the best time after each settled
     proposal, in order; None before the first correct one."""
     if best.time_us <= FLOOR_FACTOR * floor_us:
-        return f"the best is within {FLOOR_FACTOR - 1:.0%} of the floor ({floor_us:.3g} us)"
+        return f"the best is within {FLOOR_FACTOR - 1:.0%} of the speed of light ({floor_us:.3g} us)"
     noise = relative_noise(best.verdict)
     if _is_stale(best_us, noise, N_STALE_GENERATIONS * n_per_generation):
         return f"{N_STALE_GENERATIONS} generations gained less than the noise of {noise:.1%}"

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import datetime
 
 from lsprotocol import types
 
+from kernel_lsp.engine.messages import RunSummary
 from kernel_lsp.server.analysis.analysis_types import Analysis, Target
 from kernel_lsp.server.documents.documents import Document
 from kernel_lsp.server.features.formatting import check_text, facts_text, result_text
@@ -51,7 +53,7 @@ def _target_commands(document: Document, target: Target, knowledge: Knowledge) -
     interrupted = knowledge.interrupted(document.file, target.symbol)
     if interrupted is not None:
         run = {"uri": document.uri, "run": interrupted.run_id}
-        yield _command(f"Resume run {interrupted.run_id}", "kernelLsp.resume", run)
+        yield _command(_resume_title(interrupted, target.symbol), "kernelLsp.resume", run)
     result = knowledge.last_result(document.file, target.symbol)
     if result is not None:
         run = {"uri": document.uri, "run": result.run_id}
@@ -60,6 +62,13 @@ def _target_commands(document: Document, target: Target, knowledge: Knowledge) -
         yield _command("Show kernel", "kernelLsp.showKernel", run)
         yield _command("Compare", "kernelLsp.compare", run)
         yield _command("Report", "kernelLsp.report", run)
+
+
+def _resume_title(run: RunSummary, symbol: str) -> str:
+    """Return ``Resume "RMSNorm" (started 09:09)``, with the date instead for a run of another day."""
+    started, now = datetime.fromisoformat(run.started).astimezone(), datetime.now().astimezone()
+    when = f"{started:%H:%M}" if started.date() == now.date() else f"{started:%Y-%m-%d}"
+    return f'Resume "{symbol}" (started {when})'
 
 
 def _command(title: str, name: str, argument: dict[str, str]) -> types.Command:

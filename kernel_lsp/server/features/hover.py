@@ -95,7 +95,7 @@ def _estimate_parts(known: KnownEstimate, stale: str) -> list[str]:
         f"{estimate.bound}-bound; {moved}, {n} launch{'es' if n != 1 else ''}",
     ]
     if floor_us > 0:
-        parts.append(f"{_floor_text(estimate.time_us, floor_us)} (inputs read and outputs written once)")
+        parts.append(f"{_floor_text(estimate.time_us, floor_us)} (roofline: inputs read and outputs written once)")
     listed = known.estimate.lines[:MAX_LINES_LISTED]
     rows = [f"| {line.share:.0%} | {time_text(line.time_us)} | {line.line} | `{_cell(line.text)}` |" for line in listed]
     if rows:
@@ -117,7 +117,7 @@ def _line_text(document: Document, target: Target, knowledge: Knowledge, line: i
                     f"`{target.symbol}` in PyTorch eager, estimated on {estimate.gpu}, {estimate.date}"
                     f"{STALE if is_stale else ''}",
                     f"{found.bound}-bound; {moved}, {n} launch{'es' if n != 1 else ''} ({', '.join(found.operations)})",
-                    f"{_floor_text(found.time_us, found.floor_us)} (what it moves, moved once at full speed)",
+                    f"{_floor_text(found.time_us, found.floor_us)} (roofline: its bytes moved once at full speed)",
                 )
             )
     return ""
@@ -126,7 +126,7 @@ def _line_text(document: Document, target: Target, knowledge: Knowledge, line: i
 def _floor_text(time_us: float, floor_us: float) -> str:
     ratio = time_us / max(floor_us, MIN_FLOOR_US)
     shown = f"{ratio:.2g}" if ratio < MANY else f"{ratio:,.0f}"
-    return f"{shown}x above the floor of {time_text(floor_us)}"
+    return f"{shown}x the speed of light of {time_text(floor_us)}"
 
 
 def _cell(text: str) -> str:
